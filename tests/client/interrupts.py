@@ -3,7 +3,7 @@
 CPython looks for signals where a function of Python begins, where one of C has returned, and where a loop goes round, in the main thread
 alone; nothing comes between two statements without any of these. A wait that a signal ends is one of C that does not return. Here a trace
 does what the handler does: it raises, once. The library's own moments count, and those of the standard library within its calls, but not
-those of `logging` and of the compiler for numbers, whose locks and caches are not ours to guard.
+those of `logging` and of packages that compute, whose locks and caches are not ours to guard.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 LOOPS: Final = {number for name, number in dis.opmap.items() if name.startswith("JUMP_BACKWARD")}
 WAITS: Final = ("lock.acquire", "RLock.acquire", "lock.acquire_lock")
+OTHERS: Final = ("/numba/", "/numpy/", "/pyarrow/")
 NOT_OURS: Final = (__file__, logging.__file__, dis.__file__)
 
 
@@ -77,4 +78,4 @@ class Interrupt:
 
 
 def _is_not_ours(frame: FrameType) -> bool:
-    return frame.f_code.co_filename in NOT_OURS or "/numba/" in frame.f_code.co_filename
+    return frame.f_code.co_filename in NOT_OURS or any(name in frame.f_code.co_filename for name in OTHERS)

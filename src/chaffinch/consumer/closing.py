@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 from chaffinch.consumer.consumer_thread import ConsumerThread, Pending
 from chaffinch.consumer.core.consumer_core import ConsumerCore
+from chaffinch.errors import KafkaException
 
 log = logging.getLogger("chaffinch.consumer")
-
-# Waiting is looked at now and then, so that Ctrl-C is heard everywhere; deadlines are the core's.
-LOOK_S: Final = 10
 
 
 def commit_last(core: ConsumerCore, thread: ConsumerThread, deadline_ms: int) -> None:
@@ -20,11 +17,8 @@ def commit_last(core: ConsumerCore, thread: ConsumerThread, deadline_ms: int) ->
     if group is None or not group.commits.is_automatic or thread.death is not None:
         return
     pending = Pending()
-    with thread.changed:
-        group.commits.commit_all(deadline_ms, lambda error: pending.complete(error=error), retries=True)
-        thread.push()
-        while not pending.is_done:
-            thread.changed.wait(LOOK_S)
+    thread.run(lambda: group.commits.commit_all(deadline_ms, lambda error: pending.complete(error=error), retries=True))
+    _wait(thread, pending)
     if pending.error is not None:
         log.warning("close: offsets were not committed: %s", pending.error)
 
@@ -32,9 +26,15 @@ def commit_last(core: ConsumerCore, thread: ConsumerThread, deadline_ms: int) ->
 def leave(core: ConsumerCore, thread: ConsumerThread, deadline_ms: int) -> None:
     """Leave the group, and wait until it has heard of it."""
     pending = Pending()
-    with thread.changed:
-        core.close(pending, deadline_ms)
-        if thread.death is None:
-            thread.push()
-        while not pending.is_done and thread.death is None:
-            thread.changed.wait(LOOK_S)
+    if thread.death is None:
+        thread.run(lambda: core.close(pending, deadline_ms))
+        _wait(thread, pending)
+
+
+def _wait(thread: ConsumerThread, pending: Pending) -> None:
+    """Deadlines are the core's."""
+    try:
+        thread.run_until(lambda: True if pending.is_done else None, None)
+    except KafkaException:
+        if not pending.is_done:  # The thread has died, and nobody was told.
+            raise

@@ -1,7 +1,8 @@
 """The consumer that users see: `Consumer`. A shell without decisions of its own: it checks arguments, waits, and hands over.
 
-One thread at a time may use it (`wakeup` excepted), as in Kafka; heartbeats and fetches go on in a thread of its own meanwhile. Callbacks
-run in the caller's thread, within the call that leads to them. Names follow KafkaConsumer.java.
+One thread at a time may use it (`wakeup` excepted), as in Kafka; heartbeats and fetches go on in a thread of its own meanwhile. That one
+does with the core what the caller wants: Ctrl-C may come in the caller's at any time. Callbacks run in the caller's thread, within the
+call that leads to them. Names follow KafkaConsumer.java.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.lookups import FoundOffset, OffsetsCall
 from chaffinch.consumer.core.options import EARLIEST, LATEST, TABLE_RECORDS, parse_options
 from chaffinch.consumer.core.positions import Kind, Position
+from chaffinch.consumer.core.rebalance import Callback
 from chaffinch.consumer.core.topic_calls import TopicCall
 from chaffinch.consumer.deserializers import deserializer
 from chaffinch.consumer.door import Door
-from chaffinch.consumer.iteration import one_by_one
+from chaffinch.consumer.iteration import Marked, mark, one_by_one
 from chaffinch.consumer.metrics import METRICS
 from chaffinch.consumer.records import ConsumerRecord, records_of_all
 from chaffinch.errors import IllegalStateException, KafkaException, WakeupException
@@ -41,10 +43,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("chaffinch.consumer")
 
 CLOSE_TIMEOUT_S: Final = 30.0
-# Waiting "for ever" is looked at now and then, so that Ctrl-C is heard everywhere.
-WAIT_MS_MAX: Final = 10_000
 
 T = TypeVar("T")
+
+
+class _Polled:
+    """What one poll takes."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self.portions: list[Portion] = []
 
 
 class Consumer:
@@ -77,12 +85,12 @@ class Consumer:
         self._table_records_max = self._records_max if "max.poll.records" in self.settings.given else TABLE_RECORDS
         self._api_timeout_ms: int = self.settings["default.api.timeout.ms"]
         self._door = Door()
-        self._entered = self._door.entered
         self._is_woken = False
+        self._polled: _Polled | None = None
+        """What was taken last, until its caller has it."""
         network = Network(ConnectionSettings.of(self.settings), clock=self._clock)
         self._thread = ConsumerThread(self._core, network, self._clock, f"{self.settings['client.id']}-network")
-        self._callbacks = Callbacks(self._core, self._thread, self._clock)
-        self._changed = self._thread.changed
+        self._callbacks = Callbacks()
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -109,7 +117,8 @@ class Consumer:
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records one by one, without end; `position` and commits follow each one."""
         while True:
-            yield from one_by_one(self._core, self._changed, self.poll)
+            marked: Marked = self._poll("poll", None, self._records_max, lambda portions: mark(self._core, self._records_of(portions)))
+            yield from one_by_one(self._core, marked, lambda: self._thread.post(self._core.give_back))
             if self._door.is_closed:  # By the body of the loop.
                 return
 
@@ -131,50 +140,53 @@ class Consumer:
         wanted = arguments.checked_topics(topics)
         listeners = {"assign": on_assign, "revoke": on_revoke, "lost": on_revoke if on_lost is None else on_lost}
         checked = {kind: arguments.checked_callback(callback, f"on_{kind}") for kind, callback in listeners.items()}
-        with self._entered("subscribe"):
+
+        def subscribe() -> None:
+            if isinstance(wanted, list):
+                self._core.subscribe(wanted)
+            else:
+                self._core.subscribe_pattern(wanted)
+            self._callbacks.listeners = checked
+
+        def call() -> None:
             self._check_group("subscribe")
-            if not wanted:
+            if wanted:
+                self._thread.run(subscribe)
+            else:
                 self.unsubscribe()
-                return
-            with self._changed:
-                if isinstance(wanted, list):
-                    self._core.subscribe(wanted)
-                else:
-                    self._core.subscribe_pattern(wanted)
-                self._callbacks.listeners = checked
-                self._thread.push()
+
+        self._enter("subscribe", call)
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
         """Read these partitions, without sharing them with anybody. Replaces what was assigned; positions of those that stay, stay."""
         places = arguments.checked_places(partitions)
-        with self._entered("assign"):
-            if not places:
-                self.unsubscribe()
-                return
-            with self._changed:
-                self._core.assign(places, self._clock.now_ms())
-                self._thread.push()
+        if places:
+            self._do("assign", lambda: self._core.assign(places, self._clock.now_ms()))
+        else:
+            self._enter("assign", self.unsubscribe)
 
     def unsubscribe(self) -> None:
         """Read nothing any more, and leave the group."""
-        with self._entered("unsubscribe"):
-            error = self._callbacks.tell(self._core.leaving())
-            with self._changed:
-                self._core.leave("the consumer unsubscribed from all topics")
-                self._callbacks.listeners = {}
-                self._thread.push()
+
+        def leave() -> None:
+            self._core.leave("the consumer unsubscribed from all topics")
+            self._callbacks.listeners = {}
+
+        def call() -> None:
+            error = self._callbacks.tell(self._thread.run(self._core.leaving))
+            self._thread.run(leave)
             if error is not None:
                 raise error
 
+        self._enter("unsubscribe", call)
+
     def subscription(self) -> frozenset[str]:
         """The topics subscribed to; of a pattern, those that it matches."""
-        with self._entered("subscription"), self._changed:
-            return self._core.subscriptions.topics
+        return self._look("subscription", lambda: self._core.subscriptions.topics)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
-        with self._entered("assignment"), self._changed:
-            return frozenset(self._core.subscriptions.assigned)
+        return self._look("assignment", lambda: frozenset(self._core.subscriptions.assigned))
 
     # Reading.
 
@@ -184,7 +196,7 @@ class Consumer:
         Takes part in the group's rebalances, and commits what earlier polls gave where offsets are committed automatically. Raises what
         stands in the way of reading.
         """
-        return self._polled("poll", timeout, self._records_max, self._records_of)
+        return self._poll("poll", timeout, self._records_max, self._records_of)
 
     def poll_table(self, timeout: float | None = None) -> pa.Table:
         """As `poll`, as an Arrow table: topic, partition, offset, timestamp, timestampType, key, value, headers.
@@ -193,50 +205,67 @@ class Consumer:
         """
         from chaffinch.consumer.tables import table_of  # pyarrow is loaded by whoever wants tables.
 
-        return self._polled("poll_table", timeout, self._table_records_max, table_of)
+        return self._poll("poll_table", timeout, self._table_records_max, table_of)
 
-    def _polled(self, what: str, timeout: float | None, records_max: int, made_of: Callable[[list[Portion]], T]) -> T:
+    def _poll(self, what: str, timeout: float | None, records_max: int, made_of: Callable[[list[Portion]], T]) -> T:
         timeout_ms = arguments.checked_timeout_ms(timeout)
-        with self._entered(what):
-            portions = self._portions(timeout_ms, records_max)
-            try:
-                return made_of(portions)
-            except BaseException:  # Ctrl-C as well.
-                with self._changed:
-                    self._core.fetcher.take_back(portions)
-                    self._thread.push()
-                raise
+        made = self._enter(what, lambda: made_of(self._portions(timeout_ms, records_max)))
+        self._polled = None  # Whatever is raised before this, Ctrl-C at any time: it is read again, see `_make_up`.
+        return made
 
     def _records_of(self, portions: list[Portion]) -> list[ConsumerRecord]:
         return records_of_all(portions, self._key_deserializer, self._value_deserializer, self._go_back)
 
     def _go_back(self, place: TopicPartition, offset: int) -> None:
-        with self._changed:
-            self._core.seek(place, Position(offset))
-            self._thread.push()
+        self._thread.run(lambda: self._core.seek(place, Position(offset)))
 
     def _portions(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
         if self._core.subscriptions.kind is Kind.NONE:
             raise IllegalStateException("there is nothing to poll: call subscribe() or assign() first")
         if self._callbacks.is_telling:
             raise IllegalStateException("poll within a rebalance callback: it would wait for the callback to end")
-        started_ms = self._clock.now_ms()
-        with self._changed:
-            self._core.poll_begins(started_ms, self._clock.wall_ms())
-            try:
-                while True:
-                    self._callbacks.run()
-                    self._check_woken()
-                    self._core.raise_error()
-                    portions = self._core.take(records_max)
-                    has_changed = self._thread.push()
-                    left_ms = None if timeout_ms is None else started_ms + timeout_ms - self._clock.now_ms()
-                    if portions or (left_ms is not None and left_ms <= 0):
-                        return portions
-                    if not has_changed:
-                        self._changed.wait((WAIT_MS_MAX if left_ms is None else min(left_ms, WAIT_MS_MAX)) / 1000)
-            finally:
-                self._core.poll_ends(self._clock.now_ms())
+        try:
+            portions = self._waited_for(timeout_ms, records_max)
+            self._core.poll_ends(self._clock.now_ms())
+        except BaseException:  # Ctrl-C, in the midst of the line above, too.
+            self._core.poll_ends(self._clock.now_ms())
+            raise
+        return portions
+
+    def _waited_for(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
+        """Records, as soon as there are some. Until then callbacks are called: for partitions that come and go, and for commits."""
+        started_ms, polled = self._clock.now_ms(), _Polled()
+
+        def step() -> _Polled | Callback | None:
+            if not polled.has_begun:
+                polled.has_begun = True
+                self._core.poll_begins(started_ms, self._clock.wall_ms())
+            if self._callbacks.are_commits_over:
+                return polled
+            if (callback := self._core.next_callback(self._clock.now_ms())) is not None:
+                return callback
+            self._check_woken()
+            self._core.raise_error()
+            polled.portions = self._core.take(records_max)
+            if not polled.portions:
+                return None
+            self._polled = polled
+            return polled
+
+        while True:
+            left_ms = None if timeout_ms is None else max(0, started_ms + timeout_ms - self._clock.now_ms())
+            found = self._thread.run_until(step, None if left_ms is None else left_ms / 1000)
+            if isinstance(found, Callback):
+                self._tell(found)
+            elif found is None or polled.portions:
+                return polled.portions
+            self._callbacks.tell_commits()
+
+    def _tell(self, callback: Callback) -> None:
+        error = self._callbacks.tell(callback)
+        self._thread.run(lambda: self._core.callback_done(callback))
+        if error is not None:
+            raise error
 
     # Positions.
 
@@ -244,20 +273,25 @@ class Consumer:
         """The offset of the next record that `poll` gives of an assigned partition; looked up if need be, for `timeout` seconds at most."""
         place = arguments.checked_place(partition)
         deadline_ms = self._deadline_ms(timeout)
-        with self._entered("position"), self._changed:
-            self._thread.push()
-            while (position := self._core.subscriptions.of(place).consumed) is None:
+
+        def step() -> Position | None:
+            position = self._core.subscriptions.of(place).consumed
+            if position is None:
                 self._core.raise_absence(place, self._clock.now_ms())
                 self._core.raise_error()
-                self._wait_until(deadline_ms, f"the position of {place}")
-            return position.offset
+                self._check_woken()
+            return position
+
+        limit_s = max(0, deadline_ms - self._clock.now_ms()) / 1000
+        found = self._enter("position", lambda: self._thread.run_until(step, limit_s))
+        if found is None:
+            raise self._look("position", lambda: self._core.unreachable(f"the position of {place} was not told in time"))
+        return found.offset
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Go on reading an assigned partition from there."""
         place, found = arguments.checked_place(partition), arguments.checked_offset(offset)
-        with self._entered("seek"), self._changed:
-            self._core.seek(place, Position(found.offset, found.leader_epoch))
-            self._thread.push()
+        self._do("seek", lambda: self._core.seek(place, Position(found.offset, found.leader_epoch)))
 
     def seek_to_beginning(self, partitions: Collection[TopicPartition] | None = None) -> None:
         """Go on from the first offset there is; of all assigned partitions unless some are named."""
@@ -269,9 +303,7 @@ class Consumer:
 
     def _seek_to(self, partitions: Collection[TopicPartition] | None, strategy: Any, what: str) -> None:
         places = None if partitions is None else arguments.checked_places(partitions)
-        with self._entered(what), self._changed:
-            self._core.seek_to(list(self._core.subscriptions.assigned) if places is None else places, strategy)
-            self._thread.push()
+        self._do(what, lambda: self._core.seek_to(list(self._core.subscriptions.assigned) if places is None else places, strategy))
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Give nothing of these partitions until they are resumed; what was fetched of them is kept."""
@@ -283,15 +315,17 @@ class Consumer:
 
     def _set_paused(self, partitions: Collection[TopicPartition], is_paused: bool, what: str) -> None:
         places = arguments.checked_places(partitions)
-        with self._entered(what), self._changed:
+
+        def pause() -> None:
             for state in [self._core.subscriptions.of(place) for place in places]:
                 state.is_paused = is_paused
-            self._thread.push()
+
+        self._do(what, pause)
 
     def paused(self) -> frozenset[TopicPartition]:
         """The assigned partitions of which nothing is given until they are resumed."""
-        with self._entered("paused"), self._changed:
-            return frozenset(place for place, state in self._core.subscriptions.assigned.items() if state.is_paused)
+        assigned = self._core.subscriptions.assigned
+        return self._look("paused", lambda: frozenset(place for place, state in assigned.items() if state.is_paused))
 
     # Committed offsets.
 
@@ -312,44 +346,52 @@ class Consumer:
         checked = None if offsets is None else arguments.checked_offsets(offsets)
         callback = arguments.checked_callback(on_commit, "on_commit")
         deadline_ms = self._deadline_ms(timeout)
-        with self._entered("commit"):
+
+        def begin(pending: Pending) -> None:
+            wanted = self._core.positions() if checked is None else checked
+
+            def done(error: KafkaException | None) -> None:
+                pending.complete(error=error)
+                self._callbacks.note_commit(callback, wanted, error)
+
+            self._core.commit(wanted, deadline_ms, done, retries=not asynchronous)
+
+        def call() -> None:
             self._check_group("commit")
-            pending = Pending()
-            with self._changed:
+            self._callbacks.tell_commits()
+            if asynchronous:
+                self._thread.run(lambda: begin(Pending()))
+                return
+            try:
+                self._asked(begin)
+            finally:
                 self._callbacks.tell_commits()
-                wanted = self._core.positions() if checked is None else checked
 
-                def done(error: KafkaException | None) -> None:
-                    pending.complete(error=error)
-                    self._callbacks.note_commit(callback, wanted, error)
-
-                self._core.commit(wanted, deadline_ms, done, retries=not asynchronous)
-                self._thread.push()
-                if asynchronous:
-                    return
-                while not pending.is_done:
-                    self._wait_until(None, "the commit")
-                self._callbacks.tell_commits()
-            if pending.error is not None:
-                raise pending.error
+        self._enter("commit", call)
 
     def committed(
         self, partitions: Collection[TopicPartition], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed; None for partitions without."""
         places = arguments.checked_places(partitions)
-        with self._entered("committed"):
+        deadline_ms = self._deadline_ms(timeout)
+
+        def call() -> dict[TopicPartition, OffsetAndMetadata | None]:
             self._check_group("committed")
             group = self._core.group
             assert group is not None, "it was just checked"
-            return self._asked(lambda pending, deadline_ms: group.commits.look_up(places, deadline_ms, pending), timeout) if places else {}
+            return self._asked(lambda pending: group.commits.look_up(places, deadline_ms, pending)) if places else {}
+
+        return self._enter("committed", call)
 
     def group_metadata(self) -> GroupMetadata:
         """Who this member is, for `Producer.send_offsets_to_transaction`."""
-        with self._entered("group_metadata"):
+
+        def look() -> GroupMetadata:
             self._check_group("group_metadata")
-            with self._changed:
-                return self._core.group_metadata()
+            return self._core.group_metadata()
+
+        return self._look("group_metadata", look)
 
     # What leaders know.
 
@@ -372,34 +414,32 @@ class Consumer:
         return {place: offset.offset for place, offset in found.items() if offset is not None}
 
     def _offsets(self, times: dict[TopicPartition, int], timeout: float | None, what: str) -> dict[TopicPartition, FoundOffset | None]:
-        with self._entered(what):
-            found: dict[TopicPartition, FoundOffset | None] = self._asked(
-                lambda pending, deadline_ms: self._core.ask_offsets(OffsetsCall(pending, times, deadline_ms)), timeout
-            )
-            return found
+        deadline_ms = self._deadline_ms(timeout)
+        found: dict[TopicPartition, FoundOffset | None] = self._enter(
+            what, lambda: self._asked(lambda pending: self._core.ask_offsets(OffsetsCall(pending, times, deadline_ms)))
+        )
+        return found
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
         """The partitions of a topic."""
         name = arguments.checked_topic(topic)
-        with self._entered("partitions_for"):
-            found: list[TopicPartition] = self._asked(
-                lambda pending, deadline_ms: self._core.topic_calls.ask(TopicCall(pending, name, deadline_ms)), timeout
-            )
-            return found
+        deadline_ms = self._deadline_ms(timeout)
+        found: list[TopicPartition] = self._enter(
+            "partitions_for", lambda: self._asked(lambda pending: self._core.topic_calls.ask(TopicCall(pending, name, deadline_ms)))
+        )
+        return found
 
     def metrics(self) -> dict[str, float]:
         """Counts since the consumer was made where the name ends in `total`, and how things are now: docs/consumer.md."""
-        with self._entered("metrics"), self._changed:
-            return read_all(METRICS, self._core, self._clock.now_ms())
+        return self._look("metrics", lambda: read_all(METRICS, self._core, self._clock.now_ms()))
 
     # The end.
 
     def wakeup(self) -> None:
         """End a call that waits, or the next one that would, with WakeupException; from any thread."""
         self._door.check_process()
-        with self._changed:
-            self._is_woken = True
-            self._changed.notify_all()
+        self._is_woken = True
+        self._thread.look_again()
 
     def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
         """Commit what was read, if that is automatic, leave the group (static members stay), and end. Again, or in a forked child, it
@@ -407,42 +447,68 @@ class Consumer:
         timeout_ms = arguments.checked_timeout_ms(timeout)
         if self._door.is_in_other_process or self._door.is_closed:
             return
-        with self._entered("close"):
-            self._is_woken = False
-            deadline_ms = self._clock.now_ms() + (2**53 if timeout_ms is None else timeout_ms)
-            try:
+        self._enter("close", lambda: self._close(timeout_ms))
+
+    def _close(self, timeout_ms: int | None) -> None:
+        self._is_woken, error = False, None
+        deadline_ms = self._clock.now_ms() + (2**53 if timeout_ms is None else timeout_ms)
+        try:
+            if not self._thread.is_stopping and self._thread.death is None:  # As a close that was interrupted may have left it.
                 closing.commit_last(self._core, self._thread, deadline_ms)
-                error = self._callbacks.tell(self._core.leaving())
+                error = self._callbacks.tell(self._thread.run(self._core.leaving))
                 closing.leave(self._core, self._thread, deadline_ms)
-            finally:
-                self._door.is_closed = True
-                self._thread.stop()
-            self._callbacks.tell_commits()
-            if error is not None:
-                raise error
+        finally:
+            # In this order: who is interrupted before the thread was told to stop may close again.
+            self._thread.stop()
+            self._door.is_closed = True
+        self._callbacks.tell_commits()
+        if error is not None:
+            raise error
 
     # Waiting, and who may call.
 
-    def _asked(self, ask: Callable[[Pending, int], None], timeout: float | None) -> Any:
+    def _enter(self, what: str, call: Callable[[], T]) -> T:
+        """Make a call from outside, or from within another one."""
+        return self._door.through(what, call, self._make_up)
+
+    def _do(self, what: str, do: Callable[[], None]) -> None:
+        """A call that changes something, and waits for nothing else."""
+        self._enter(what, lambda: self._thread.run(do))
+
+    def _look(self, what: str, look: Callable[[], T]) -> T:
+        """A call that changes nothing."""
+
+        def call() -> T:
+            with self._thread.lock:
+                return look()
+
+        return self._enter(what, call)
+
+    def _make_up(self) -> None:
+        """Take back what was taken for a call that was interrupted, or failed, before its caller had it."""
+        self._callbacks.none_runs()
+        if self._polled is not None:
+            self._thread.run(self._take_back)
+
+    def _take_back(self) -> None:
+        polled, self._polled = self._polled, None
+        if polled is not None:
+            self._core.fetcher.take_back(polled.portions)
+
+    def _asked(self, ask: Callable[[Pending], None]) -> Any:
         """Ask something, and wait for the answer."""
-        pending = Pending()
-        with self._changed:
-            ask(pending, self._deadline_ms(timeout))
-            self._thread.push()
-            while not pending.is_done:
-                self._wait_until(None, "the answer")
+        pending, to_ask = Pending(), [ask]
+
+        def step() -> Pending | None:
+            if to_ask:
+                to_ask.pop()(pending)
+            self._check_woken()
+            return pending if pending.is_done else None
+
+        self._thread.run_until(step, None)
         if pending.error is not None:
             raise pending.error
         return pending.result
-
-    def _wait_until(self, deadline_ms: int | None, what: str) -> None:
-        """Wait until something has changed. Called with the lock held, once."""
-        self._check_woken()
-        left_ms = WAIT_MS_MAX if deadline_ms is None else min(deadline_ms - self._clock.now_ms(), WAIT_MS_MAX)
-        if left_ms <= 0:
-            raise self._core.unreachable(f"{what} was not told in time")
-        self._changed.wait(left_ms / 1000)
-        self._thread.check_alive()
 
     def _deadline_ms(self, timeout: float | None) -> int:
         timeout_ms = arguments.checked_timeout_ms(timeout)

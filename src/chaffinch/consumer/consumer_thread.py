@@ -1,7 +1,8 @@
 """The thread behind a consumer: it owns the network and keeps the core going while the caller works: heartbeats, fetches, answers.
 
-One lock guards the core, and is what the caller waits on. The caller's own thread changes the core directly and hands over what that
-leads to with `push`. However this thread ends, whoever waits, and whoever calls later, gets an error rather than waiting for ever.
+It alone changes the core, for callers as well, who hand over what is to be done and wait (`run`, `run_until`): in a caller's thread Ctrl-C
+may come in the midst of anything, and would leave the core changed by half. One lock guards the core, for those who look. However this
+thread ends, whoever waits, and whoever calls later, gets an error rather than waiting for ever.
 """
 
 from __future__ import annotations
@@ -9,23 +10,29 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from chaffinch.client.client_thread import EXIT_WAIT_MS, ClientThread
 from chaffinch.client.network import Network
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.effects import CompleteCall, Effect, FailCall, Report, SendRequest, WakeCaller
 from chaffinch.errors import KafkaException
+from chaffinch.errors.again import again
 from chaffinch.runtime.clock import Clock
 
 log = logging.getLogger("chaffinch.consumer")
 
+T = TypeVar("T")
+
 # Without a deadline the thread still looks up now and then; nothing depends on it.
 IDLE_WAIT_MS: Final = 60_000
+# Waiting "for ever" is looked at now and then, so that Ctrl-C is heard everywhere.
+WAIT_S_MAX: Final = 10.0
 
 
 class Pending:
-    """An outcome somebody waits for, on `ConsumerThread.changed`."""
+    """An outcome that the core tells."""
 
     __slots__ = ("error", "is_done", "result")
 
@@ -38,73 +45,157 @@ class Pending:
         self.is_done, self.result, self.error = True, result, error
 
 
+class _Job:
+    """What a caller wants done. With `stands` it is tried whenever something has changed, until it gives something but None."""
+
+    __slots__ = ("do", "error", "is_given_up", "is_over", "result", "stands")
+
+    def __init__(self, do: Callable[[], Any], *, stands: bool) -> None:
+        self.do = do
+        self.stands = stands
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.is_given_up = False
+        """Nobody waits for it any more."""
+        self.is_over = threading.Lock()
+        """Held until then."""
+        self.is_over.acquire()
+
+    def attempt(self) -> bool:
+        """Whether it is over; `end` says so."""
+        try:
+            self.result = self.do()
+        except BaseException as error:  # Whatever it is, it is the caller's.
+            self.error = error
+        return self.error is not None or self.result is not None or not self.stands
+
+
 class ConsumerThread(ClientThread):
     """Runs a core until it is stopped, or nobody holds its consumer any more: then the group misses it after its session."""
 
     def __init__(self, core: ConsumerCore, network: Network, clock: Clock, name: str) -> None:
         super().__init__(network, name, "consumer", log)
         self.core = core
-        self.changed = threading.Condition(threading.RLock())
+        self.lock = threading.RLock()
         self._clock = clock
+        self._jobs: list[_Job] = []
+        self._has_news = False
+        """Something has changed for those who wait."""
         self._outbox: list[SendRequest] = []
         self._reports: list[str] = []
-        self._wakes_at_ms = 0
 
     def start(self) -> None:
         atexit.register(self.stop, EXIT_WAIT_MS)
         super().start()
 
-    def push(self) -> bool:
-        """The caller has changed the core, and holds the lock: see to what follows from it. Whether that is news for the caller itself."""
-        self.check_alive()
-        has_news = self._take(self.core.drain(self._clock.now_ms()))
-        deadline_ms = self.core.next_deadline_ms
-        if self._outbox or self._reports or (deadline_ms is not None and deadline_ms < self._wakes_at_ms):
-            self._network.wakeup()
-        return has_news
+    def run(self, do: Callable[[], T]) -> T:
+        """Have this thread do something with the core; what it gives, or raises. Who is interrupted does not know whether it was done."""
+        job = _Job(do, stands=False)
+        self._await(job, None)
+        result: T = job.result
+        return result
+
+    def run_until(self, do: Callable[[], T | None], limit_s: float | None) -> T | None:
+        """Have something done whenever something has changed, until it gives something; None after `limit_s` seconds, and at least once."""
+        job = _Job(do, stands=True)
+        self._await(job, limit_s)
+        result: T | None = job.result
+        return result
+
+    def post(self, do: Callable[[], object]) -> None:
+        """Have something done before what is asked for next, without waiting for it; not at all once the thread has ended."""
+        self._hand_over(_Job(do, stands=False))
+
+    def look_again(self) -> None:
+        """Something has changed for those who wait. From any thread, also from a signal handler."""
+        self._has_news = True
+        self._network.wakeup()
+
+    def _hand_over(self, job: _Job) -> None:
+        with self.lock:
+            if self.death is None:
+                self._jobs.append(job)
+                self._has_news = True
+            else:
+                self._end_job(job, self.death)
+        self._network.wakeup()
+
+    def _await(self, job: _Job, limit_s: float | None) -> None:
+        ends_ms = None if limit_s is None else self._clock.now_ms() + 1000 * limit_s
+        try:
+            self._hand_over(job)
+            while not job.is_over.acquire(timeout=WAIT_S_MAX if ends_ms is None else self._left_s(ends_ms)):
+                if ends_ms is not None and self._clock.now_ms() >= ends_ms:
+                    self.run(lambda: setattr(job, "is_given_up", True))  # It has been tried once then.
+                    break
+        except BaseException:  # Ctrl-C: nobody waits for it any more.
+            job.is_given_up = True
+            raise
+        if job.error is not None:
+            raise job.error
+
+    def _left_s(self, ends_ms: float) -> float:
+        return min(max(0.0, (ends_ms - self._clock.now_ms()) / 1000), WAIT_S_MAX)
 
     def _loop(self) -> None:
         heard: list[Any] = []
         while not self._is_stopping and self._unclosed is None:
-            with self.changed:
+            with self.lock:
                 now_ms = self._clock.now_ms()
-                self._take(self.core.handle_all(heard, now_ms))
+                if heard or not (self._has_news and self._jobs):  # Else what callers want leads to a round of the core's, too.
+                    self._take(self.core.handle_all(heard, now_ms))
+                self._work()
                 requests, self._outbox = self._outbox, []
                 reports, self._reports = self._reports, []
                 deadline_ms = self.core.next_deadline_ms
-                self._wakes_at_ms = now_ms + IDLE_WAIT_MS if deadline_ms is None else deadline_ms
             for request in requests:
                 self._network.carry_out(request)
             for text in reports:
                 log.warning("%s", text)
-            heard = list(self._network.poll(max(0, self._wakes_at_ms - self._clock.now_ms())))
+            wakes_at_ms = now_ms + IDLE_WAIT_MS if deadline_ms is None else deadline_ms
+            heard = list(self._network.poll(0 if self._has_news else max(0, wakes_at_ms - self._clock.now_ms())))
         for request in self._outbox:  # LeaveGroup, where close had no time left to wait for its answer.
             self._network.carry_out(request)
 
-    def _take(self, effects: list[Effect]) -> bool:
-        """Sort effects: requests and reports are this thread's, outcomes are told at once. Called with the lock held."""
-        wakes = False
+    def _work(self) -> None:
+        """Do what callers want done, and again for those who wait as long as something changes by it."""
+        while self._has_news:
+            self._has_news = False
+            jobs = [job for job in self._jobs if not job.is_given_up]
+            over = [job for job in jobs if job.attempt()]
+            if jobs:
+                self._take(self.core.drain(self._clock.now_ms()))
+            self._jobs = [job for job in jobs if job not in over and not job.is_given_up]
+            for job in over:
+                self._end_job(job)
+
+    def _end_job(self, job: _Job, death: KafkaException | None = None) -> None:
+        if death is not None:
+            job.error = again(death)
+        job.is_over.release()
+
+    def _take(self, effects: list[Effect]) -> None:
+        """Sort effects: requests and reports are for later, outcomes are told at once. Called with the lock held."""
         for effect in effects:
             match effect:
                 case SendRequest():
                     self._outbox.append(effect)
                 case CompleteCall():
                     effect.call.complete(effect.result)
-                    wakes = True
+                    self._has_news = True
                 case FailCall():
                     effect.call.complete(error=effect.error)
-                    wakes = True
+                    self._has_news = True
                 case WakeCaller():
-                    wakes = True
+                    self._has_news = True
                 case Report():
                     self._reports.append(effect.text)
-        if wakes:
-            self.changed.notify_all()
-        return wakes
 
     def _end(self, death: KafkaException) -> None:
-        with self.changed:
+        with self.lock:
             self.death = death
             self._take(self.core.give_up(death))
-            self.changed.notify_all()
+            jobs, self._jobs = self._jobs, []
+            for job in jobs:
+                self._end_job(job, death)
         atexit.unregister(self.stop)

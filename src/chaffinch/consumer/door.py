@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from threading import get_ident
+from typing import TypeVar
 
 from chaffinch.errors import IllegalStateException
 
+T = TypeVar("T")
+
 
 class Door:
-    """A thread that is inside may come in again, from a callback."""
+    """A thread that is inside may come in again, from a callback. Ctrl-C, which may come at any call, leaves nobody inside."""
 
     def __init__(self) -> None:
         self.is_closed = False
         self._pid = os.getpid()
-        self._lock = threading.RLock()
+        self._inside: int | None = None
+        """The thread that is."""
 
     @property
     def is_in_other_process(self) -> bool:
@@ -30,17 +33,22 @@ class Door:
                 "the consumer belongs to the process that made it, not to its forked child: make one in each process"
             )
 
-    @contextmanager
-    def entered(self, what: str) -> Iterator[None]:
-        """IllegalStateException where the call `what` may not be made."""
+    def through(self, what: str, call: Callable[[], T], first: Callable[[], object]) -> T:
+        """Make the call `what`, after `first` unless it is made from within another one; IllegalStateException where it may not be."""
         self.check_process()
-        if not self._lock.acquire(blocking=False):
-            raise IllegalStateException(
-                f"{what} while another thread uses the consumer: one thread at a time may, and any may call wakeup()"
-            )
+        me = get_ident()
+        # Without a call from here to `try`: no other thread has a turn, and nothing is interrupted.
+        before = self._inside
+        is_alone = before is None or before == me
         try:
-            if self.is_closed:
-                raise IllegalStateException(f"{what} after close(): the consumer is closed")
-            yield
+            if is_alone:
+                self._inside = me
+                if self.is_closed:
+                    raise IllegalStateException(f"{what} after close(): the consumer is closed")
+                if before is None:
+                    first()
+                return call()
         finally:
-            self._lock.release()
+            if is_alone:
+                self._inside = before
+        raise IllegalStateException(f"{what} while another thread uses the consumer: one thread at a time may, and any may call wakeup()")

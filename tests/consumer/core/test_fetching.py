@@ -1,6 +1,5 @@
 """What is fetched, kept, handed out and dropped; where positions come from; with a clock and answers by hand."""
 
-import threading
 from itertools import islice
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from chaffinch import errors
 from chaffinch.consumer.core.lookups import OffsetsCall
 from chaffinch.consumer.core.positions import Position, Stage
-from chaffinch.consumer.iteration import one_by_one
+from chaffinch.consumer.iteration import mark, one_by_one
 from chaffinch.consumer.records import records_of_all
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.fetch import FetchRequest, PartitionData
@@ -108,7 +107,7 @@ class TestHandingOut:
         """A mark of a transaction lies between the last record given and what comes next: nothing is to be given back."""
         rig = Rig().assign(0)
         rig.answer_fetch(p0=records(0, b"a", b"b") + encode_control_batch(True, ProducerIdentity(7, 0), 0, 0, base_offset=2))
-        given = one_by_one(rig.core, threading.Condition(), lambda: records_of_all(rig.core.take(500), None, None, None))
+        given = one_by_one(rig.core, mark(rig.core, records_of_all(rig.core.take(500), None, None, None)), rig.core.give_back)
         consumed = [(record.value, rig.core.subscriptions.of(P0).consumed.offset) for record in islice(given, 2)]
         assert consumed == [(b"a", 1), (b"b", 3)]
         rig.answer_fetch(p0=records(3, b"c"))
@@ -118,7 +117,7 @@ class TestHandingOut:
     def test_a_loop_that_ends_early_gives_back_the_rest(self):
         rig = Rig().assign(0)
         rig.answer_fetch(p0=records(0, b"a", b"b") + encode_control_batch(True, ProducerIdentity(7, 0), 0, 0, base_offset=2))
-        given = one_by_one(rig.core, threading.Condition(), lambda: records_of_all(rig.core.take(2), None, None, None))
+        given = one_by_one(rig.core, mark(rig.core, records_of_all(rig.core.take(2), None, None, None)), rig.core.give_back)
         assert next(given).value == b"a"
         given.close()
         assert rig.core.subscriptions.of(P0).consumed.offset == 1

@@ -241,7 +241,7 @@ class Fetcher:
         except KafkaException:
             if not portions:
                 raise
-        except BaseException:  # Ctrl-C as well.
+        except BaseException:
             self.take_back(portions)
             raise
         self._wiring.counts["records_consumed"] += sum(len(portion.columns) for portion in portions)
@@ -250,10 +250,12 @@ class Fetcher:
     def take_back(self, portions: Sequence[Portion]) -> None:
         """Nobody got them after all: they are read again, and not committed."""
         for portion in reversed(portions):
-            state = self._subscriptions.of(portion.place)
+            state = self._subscriptions.assigned.get(portion.place)
+            if state is None or state.position is None:
+                continue  # It was taken away, or is looked for anew.
             self.drop(portion.place)
-            assert state.position is not None, "what was read has a position"
             assert portion.columns.offsets is not None, "records that were read have offsets"
+            state.given = -1
             state.position = state.position._replace(offset=int(portion.columns.offsets[0]))
 
     def _portions(self, left: int) -> Iterator[Portion]:

@@ -1,0 +1,154 @@
+"""Ctrl-C at every moment of every call of a consumer: the next calls work, and every record is given once, in order, and committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import pytest
+
+from chaffinch import Consumer, EmbeddedBroker, TopicPartition
+from chaffinch.errors import WakeupException
+from tests.client.interrupts import Interrupt
+from tests.consumer.polling import write
+from tests.producer.waits import in_thread
+
+LATEST_S = 60
+VALUES = [b"0", b"1", b"2", b"3", b"4", b"5"]
+# So many moments there are at least in the shortest of the calls.
+MOMENTS_MIN = 10
+
+
+def interrupted(index: int, call: Callable[[], object]) -> Interrupt:
+    """Make the call, and interrupt it at its moment number `index`, if it has so many."""
+    interrupt = Interrupt(index)
+    with suppress(KeyboardInterrupt), interrupt:
+        call()
+    return interrupt
+
+
+def in_other_thread(call: Callable[[], Any]) -> Any:
+    """Of a lock that this thread still held this thread would not notice."""
+    return in_thread(call).result(LATEST_S)
+
+
+def read(consumer: Consumer, number: int) -> list[int]:
+    """The offsets of so many records."""
+    found: list[int] = []
+    while len(found) < number and (records := consumer.poll(LATEST_S)):
+        found += [record.offset for record in records]
+    return found
+
+
+def loop(consumer: Consumer, given: list[int]) -> None:
+    records = iter(consumer)
+    for record in records:
+        given.append(record.offset)
+        break
+    records.close()
+
+
+CALLS: dict[str, Callable[[Consumer, TopicPartition], Any]] = {
+    "poll": lambda consumer, _: consumer.poll(LATEST_S),
+    "poll_table": lambda consumer, _: consumer.poll_table(LATEST_S),
+    "poll that waits in vain": lambda consumer, place: (consumer.pause([place]), consumer.poll(0.001)),
+    "a loop": lambda consumer, _: loop(consumer, []),
+    "commit": lambda consumer, _: consumer.commit(on_commit=print_nothing),
+    "commit without waiting": lambda consumer, _: consumer.commit(asynchronous=True),
+    "a position that is looked up": lambda consumer, place: (consumer.seek_to_beginning(), consumer.position(place)),
+    "seek": lambda consumer, place: consumer.seek(place, 0),
+    "partitions_for": lambda consumer, place: consumer.partitions_for(place.topic),
+    "assign": lambda consumer, place: consumer.assign([place, TopicPartition("nowhere", 0)]),
+    "unsubscribe": lambda consumer, _: consumer.unsubscribe(),
+    "metrics": lambda consumer, _: consumer.metrics(),
+    "wakeup": lambda consumer, _: consumer.wakeup(),
+}
+
+# After these nothing is as it was, whether they were done or not.
+MOVES = ("a position that is looked up", "seek", "assign", "unsubscribe")
+
+
+def print_nothing(*_: object) -> None:
+    pass
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_a_call_that_is_interrupted_leaves_the_consumer_whole(broker: EmbeddedBroker, topic: str, consumer_of: Any, what: str) -> None:
+    """What it would have given is read again, from where it would have begun."""
+    write(broker, topic, VALUES)
+    place, call, given = TopicPartition(topic, 0), CALLS[what], list[int]()
+    if what == "a loop":
+        call = lambda consumer, _: loop(consumer, given)  # noqa: E731
+    consumer: Consumer = consumer_of(broker, max_poll_records=2, enable_auto_commit=False, fetch_max_wait_ms=10)
+
+    def begin() -> None:
+        consumer.unsubscribe()
+        consumer.assign([place])
+        consumer.seek(place, 0)
+        assert read(consumer, 2) == [0, 1]
+
+    def go_on() -> list[int]:
+        assert consumer.metrics()
+        hear_wakeup()
+        if what in MOVES:
+            consumer.unsubscribe()
+            consumer.assign([place])
+            consumer.seek(place, 2)
+        consumer.resume([place])
+        found = read(consumer, len(VALUES) - 2 - len(given))
+        consumer.commit()
+        committed = consumer.committed([place])[place]
+        assert committed is not None
+        assert committed.offset == len(VALUES)
+        return found
+
+    def hear_wakeup() -> None:
+        if what == "wakeup":
+            with suppress(WakeupException):
+                consumer.end_offsets([place])
+
+    begin()
+    call(consumer, place)  # What is imported, or looked up, once.
+    hear_wakeup()
+    for index in count():
+        begin()
+        given.clear()
+        interrupt = interrupted(index, lambda: call(consumer, place))
+        if not interrupt.has_come:
+            break
+        assert given + in_other_thread(go_on) == [2, 3, 4, 5], interrupt.place
+    in_other_thread(consumer.close)
+    assert index >= MOMENTS_MIN
+
+
+@pytest.mark.parametrize("what", ["subscribe", "poll", "close"])
+def test_a_member_of_a_group_whose_call_is_interrupted(broker: EmbeddedBroker, topic: str, consumer_of: Any, name: str, what: str) -> None:
+    """It takes part, is told of its partitions, and leaves."""
+    write(broker, topic, VALUES)
+    for index in count():
+        told: list[Any] = []
+        consumer: Consumer = consumer_of(broker, group_id=f"{name}-{index}", enable_auto_commit=False, fetch_max_wait_ms=10)
+        calls: dict[str, Callable[[], object]] = {
+            "subscribe": lambda told=told, consumer=consumer: consumer.subscribe(topic, on_assign=told.append, on_revoke=told.append),
+            "poll": lambda consumer=consumer: consumer.poll(LATEST_S),
+            "close": consumer.close,
+        }
+        interrupt = interrupted(index, calls[what]) if what == "subscribe" else None
+        calls["subscribe"]()
+        if what == "poll":
+            interrupt = interrupted(index, calls["poll"])
+        if what != "poll" or (interrupt is not None and interrupt.has_come):
+            assert in_other_thread(lambda consumer=consumer: read(consumer, len(VALUES))) == list(range(len(VALUES)))
+            consumer.commit()
+        if what == "close":
+            interrupt = interrupted(index, calls["close"])
+        in_other_thread(consumer.close)
+        consumer._thread._thread.join(LATEST_S)
+        assert not consumer._thread._thread.is_alive()
+        assert interrupt is not None
+        if not interrupt.has_come:
+            break
+        assert [TopicPartition(topic, 0)] in told
+    assert index >= MOMENTS_MIN
