@@ -15,6 +15,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 LOOPS: Final = {number for name, number in dis.opmap.items() if name.startswith("JUMP_BACKWARD")}
+BEGINS: Final = dis.opmap["RESUME"]
 WAITS: Final = ("lock.acquire", "RLock.acquire", "lock.acquire_lock")
 OTHERS: Final = ("/numba/", "/numpy/", "/pyarrow/")
 NOT_OURS: Final = (__file__, logging.__file__, dis.__file__)
@@ -57,7 +58,9 @@ class Interrupt:
 
     def _profiled(self, frame: FrameType, event: str, argument: Any) -> None:
         name = getattr(argument, "__qualname__", "")
-        if (event in ("call", "c_return") or (event == "c_call" and name in WAITS)) and not self._is_apart(frame):
+        # A generator that is closed is called, too, but no signal comes there.
+        is_moment = {"call": frame.f_code.co_code[frame.f_lasti] == BEGINS, "c_call": name in WAITS, "c_return": True}.get(event, False)
+        if is_moment and not self._is_apart(frame):
             self._moment(frame, f"{event} {name}")
 
     def _is_apart(self, frame: FrameType | None) -> bool:

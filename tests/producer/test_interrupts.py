@@ -99,6 +99,25 @@ def test_a_call_that_is_interrupted_leaves_the_producer_whole(producer_of: Make,
     assert producer._core.accumulator.memory_free == producer._core.accumulator.memory_bytes
 
 
+def test_a_wait_for_memory_that_is_interrupted_keeps_none(producer_of: Make, broker: EmbeddedBroker) -> None:
+    """And holds nobody up: records linger for ever unless somebody waits."""
+    producer = producer_of(broker, linger_ms=60_000, buffer_memory=3000, max_block_ms=60_000)
+    accumulator = producer._core.accumulator
+    for index in count():
+        first = producer.send("orders", b"%d" % index + bytes(2000), partition=0)
+        assert not accumulator.has_room_for(2000)
+        interrupt = interrupted(index, lambda: producer.send("orders", INTERRUPTED + bytes(2000), partition=0))
+        check_in_thread(producer.flush)
+        assert first.done()
+        assert accumulator.memory_free == accumulator.memory_bytes, interrupt.place
+        assert accumulator.claims_count == producer._core.callers.for_memory == 0, interrupt.place
+        if not interrupt.has_come:
+            break
+    check_in_thread(producer.close)
+    assert index >= MOMENTS_MIN
+    assert stored(broker) == Counter(b"%d" % done + bytes(2000) for done in range(index + 1))
+
+
 class TestTransactions:
     def producer(self, producer_of: Make, broker: EmbeddedBroker) -> Producer:
         producer = producer_of(broker, transactional_id="t")
