@@ -129,6 +129,18 @@ def test_one_thread_at_a_time(broker, topic, consumer_of):
     assert "poll while another thread uses the consumer" in str(told[0])
 
 
+@pytest.mark.parametrize("call", [lambda consumer: consumer.seek(PLACE, 0), lambda consumer: consumer.close()])
+def test_a_finalizer_in_its_own_thread_does_not_wait_for_itself(broker, consumer_of, call):
+    consumer = consumer_of(broker)
+
+    def finalize():
+        with pytest.raises(errors.IllegalStateException, match="in the consumer's own thread would wait for itself"):
+            call(consumer)
+
+    consumer._thread.run(finalize)
+    consumer.close()
+
+
 class TestWakeup:
     def test_it_ends_a_poll_that_waits(self, broker, topic, consumer_of):
         consumer = consumer_of(broker, group_id=None)

@@ -17,7 +17,7 @@ from chaffinch.client.client_thread import EXIT_WAIT_MS, ClientThread
 from chaffinch.client.network import Network
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.effects import CompleteCall, Effect, FailCall, Report, SendRequest, WakeCaller
-from chaffinch.errors import KafkaException
+from chaffinch.errors import IllegalStateException, KafkaException
 from chaffinch.errors.again import again
 from chaffinch.runtime.clock import Clock
 
@@ -121,6 +121,10 @@ class ConsumerThread(ClientThread):
         self._network.wakeup()
 
     def _await(self, job: _Job, limit_s: float | None) -> None:
+        if self.is_own_thread:
+            raise IllegalStateException(
+                "a finalizer that Python calls in the consumer's own thread would wait for itself: call the consumer in the main flow"
+            )
         ends_ms = None if limit_s is None else self._clock.now_ms() + 1000 * limit_s
         try:
             self._hand_over(job)
