@@ -23,15 +23,15 @@ from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.lookups import FoundOffset, OffsetsCall
 from chaffinch.consumer.core.options import EARLIEST, LATEST, TABLE_RECORDS, parse_options
-from chaffinch.consumer.core.positions import Kind, Position
-from chaffinch.consumer.core.rebalance import Callback
+from chaffinch.consumer.core.positions import Position
 from chaffinch.consumer.core.topic_calls import TopicCall
 from chaffinch.consumer.deserializers import deserializer
 from chaffinch.consumer.door import Door
 from chaffinch.consumer.iteration import Marked, mark, one_by_one
 from chaffinch.consumer.metrics import METRICS
+from chaffinch.consumer.polls import Polls
 from chaffinch.consumer.records import ConsumerRecord, records_of_all
-from chaffinch.errors import IllegalStateException, KafkaException, WakeupException
+from chaffinch.errors import IllegalStateException, KafkaException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition
 from chaffinch.runtime.clock import SystemClock
 
@@ -45,14 +45,6 @@ log = logging.getLogger("chaffinch.consumer")
 CLOSE_TIMEOUT_S: Final = 30.0
 
 T = TypeVar("T")
-
-
-class _Polled:
-    """What one poll takes."""
-
-    def __init__(self) -> None:
-        self.has_begun = False
-        self.portions: list[Portion] = []
 
 
 class Consumer:
@@ -85,12 +77,10 @@ class Consumer:
         self._table_records_max = self._records_max if "max.poll.records" in self.settings.given else TABLE_RECORDS
         self._api_timeout_ms: int = self.settings["default.api.timeout.ms"]
         self._door = Door()
-        self._is_woken = False
-        self._polled: _Polled | None = None
-        """What was taken last, until its caller has it."""
         network = Network(ConnectionSettings.of(self.settings), clock=self._clock)
         self._thread = ConsumerThread(self._core, network, self._clock, f"{self.settings['client.id']}-network")
         self._callbacks = Callbacks()
+        self._polls = Polls(self._core, self._thread, self._callbacks, self._clock)
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -209,8 +199,8 @@ class Consumer:
 
     def _poll(self, what: str, timeout: float | None, records_max: int, made_of: Callable[[list[Portion]], T]) -> T:
         timeout_ms = arguments.checked_timeout_ms(timeout)
-        made = self._enter(what, lambda: made_of(self._portions(timeout_ms, records_max)))
-        self._polled = None  # Whatever is raised before this, Ctrl-C at any time: it is read again, see `_make_up`.
+        made = self._enter(what, lambda: made_of(self._polls.portions(timeout_ms, records_max)))
+        self._polls.taken = None  # Whatever is raised before this, Ctrl-C at any time: it is read again, see `Polls.make_up`.
         return made
 
     def _records_of(self, portions: list[Portion]) -> list[ConsumerRecord]:
@@ -218,54 +208,6 @@ class Consumer:
 
     def _go_back(self, place: TopicPartition, offset: int) -> None:
         self._thread.run(lambda: self._core.seek(place, Position(offset)))
-
-    def _portions(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
-        if self._core.subscriptions.kind is Kind.NONE:
-            raise IllegalStateException("there is nothing to poll: call subscribe() or assign() first")
-        if self._callbacks.is_telling:
-            raise IllegalStateException("poll within a rebalance callback: it would wait for the callback to end")
-        try:
-            portions = self._waited_for(timeout_ms, records_max)
-            self._core.poll_ends(self._clock.now_ms())
-        except BaseException:  # Ctrl-C, in the midst of the line above, too.
-            self._core.poll_ends(self._clock.now_ms())
-            raise
-        return portions
-
-    def _waited_for(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
-        """Records, as soon as there are some. Until then callbacks are called: for partitions that come and go, and for commits."""
-        started_ms, polled = self._clock.now_ms(), _Polled()
-
-        def step() -> _Polled | Callback | None:
-            if not polled.has_begun:
-                polled.has_begun = True
-                self._core.poll_begins(started_ms, self._clock.wall_ms())
-            if self._callbacks.are_commits_over:
-                return polled
-            if (callback := self._core.next_callback(self._clock.now_ms())) is not None:
-                return callback
-            self._check_woken()
-            self._core.raise_error()
-            polled.portions = self._core.take(records_max)
-            if not polled.portions:
-                return None
-            self._polled = polled
-            return polled
-
-        while True:
-            left_ms = None if timeout_ms is None else max(0, started_ms + timeout_ms - self._clock.now_ms())
-            found = self._thread.run_until(step, None if left_ms is None else left_ms / 1000)
-            if isinstance(found, Callback):
-                self._tell(found)
-            elif found is None or polled.portions:
-                return polled.portions
-            self._callbacks.tell_commits()
-
-    def _tell(self, callback: Callback) -> None:
-        error = self._callbacks.tell(callback)
-        self._thread.run(lambda: self._core.callback_done(callback))
-        if error is not None:
-            raise error
 
     # Positions.
 
@@ -279,7 +221,7 @@ class Consumer:
             if position is None:
                 self._core.raise_absence(place, self._clock.now_ms())
                 self._core.raise_error()
-                self._check_woken()
+                self._polls.check_woken()
             return position
 
         limit_s = max(0, deadline_ms - self._clock.now_ms()) / 1000
@@ -438,7 +380,7 @@ class Consumer:
     def wakeup(self) -> None:
         """End a call that waits, or the next one that would, with WakeupException; from any thread."""
         self._door.check_process()
-        self._is_woken = True
+        self._polls.is_woken = True
         self._thread.look_again()
 
     def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
@@ -450,7 +392,7 @@ class Consumer:
         self._enter("close", lambda: self._close(timeout_ms))
 
     def _close(self, timeout_ms: int | None) -> None:
-        self._is_woken, error = False, None
+        self._polls.is_woken, error = False, None
         deadline_ms = self._clock.now_ms() + (2**53 if timeout_ms is None else timeout_ms)
         try:
             if not self._thread.is_stopping and self._thread.death is None:  # As a close that was interrupted may have left it.
@@ -469,7 +411,7 @@ class Consumer:
 
     def _enter(self, what: str, call: Callable[[], T]) -> T:
         """Make a call from outside, or from within another one."""
-        return self._door.through(what, call, self._make_up)
+        return self._door.through(what, call, self._polls.make_up)
 
     def _do(self, what: str, do: Callable[[], None]) -> None:
         """A call that changes something, and waits for nothing else."""
@@ -484,17 +426,6 @@ class Consumer:
 
         return self._enter(what, call)
 
-    def _make_up(self) -> None:
-        """Take back what was taken for a call that was interrupted, or failed, before its caller had it."""
-        self._callbacks.none_runs()
-        if self._polled is not None:
-            self._thread.run(self._take_back)
-
-    def _take_back(self) -> None:
-        polled, self._polled = self._polled, None
-        if polled is not None:
-            self._core.fetcher.take_back(polled.portions)
-
     def _asked(self, ask: Callable[[Pending], None]) -> Any:
         """Ask something, and wait for the answer."""
         pending, to_ask = Pending(), [ask]
@@ -502,7 +433,7 @@ class Consumer:
         def step() -> Pending | None:
             if to_ask:
                 to_ask.pop()(pending)
-            self._check_woken()
+            self._polls.check_woken()
             return pending if pending.is_done else None
 
         self._thread.run_until(step, None)
@@ -513,11 +444,6 @@ class Consumer:
     def _deadline_ms(self, timeout: float | None) -> int:
         timeout_ms = arguments.checked_timeout_ms(timeout)
         return self._clock.now_ms() + (self._api_timeout_ms if timeout_ms is None else timeout_ms)
-
-    def _check_woken(self) -> None:
-        if self._is_woken:
-            self._is_woken = False
-            raise WakeupException("the call was ended by wakeup()")
 
     def _check_group(self, what: str) -> None:
         if self._core.group is None:

@@ -1,0 +1,103 @@
+"""One poll: what a rebalance wants of the caller, what became of its commits, then records, as soon as there are some.
+
+Ctrl-C may come between their being taken and the caller's having them. So they are remembered until the caller says that it has them; else
+the next call takes them back, and they are read again.
+"""
+
+from __future__ import annotations
+
+from chaffinch.consumer.callbacks import Callbacks
+from chaffinch.consumer.consumer_thread import ConsumerThread
+from chaffinch.consumer.core.consumer_core import ConsumerCore
+from chaffinch.consumer.core.fetcher import Portion
+from chaffinch.consumer.core.positions import Kind
+from chaffinch.consumer.core.rebalance import Callback
+from chaffinch.errors import IllegalStateException, WakeupException
+from chaffinch.runtime.clock import Clock
+
+
+class Taken:
+    """What one poll takes."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self.portions: list[Portion] = []
+
+
+class Polls:
+    """Those of one consumer, one after the other."""
+
+    def __init__(self, core: ConsumerCore, thread: ConsumerThread, callbacks: Callbacks, clock: Clock) -> None:
+        self.taken: Taken | None = None
+        """What was taken last, until its caller has it, and sets this to None."""
+        self.is_woken = False
+        """Somebody has called `wakeup`, and no call has ended for it yet."""
+        self._core = core
+        self._thread = thread
+        self._callbacks = callbacks
+        self._clock = clock
+
+    def check_woken(self) -> None:
+        if self.is_woken:
+            self.is_woken = False
+            raise WakeupException("the call was ended by wakeup()")
+
+    def make_up(self) -> None:
+        """Take back what was taken for a call that was interrupted, or failed, before its caller had it."""
+        self._callbacks.none_runs()
+        if self.taken is not None:
+            self._thread.run(self._take_back)
+
+    def _take_back(self) -> None:
+        taken, self.taken = self.taken, None
+        if taken is not None:
+            self._core.fetcher.take_back(taken.portions)
+
+    def portions(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
+        """What one poll gives; `taken` until its caller says that it has it."""
+        if self._core.subscriptions.kind is Kind.NONE:
+            raise IllegalStateException("there is nothing to poll: call subscribe() or assign() first")
+        if self._callbacks.is_telling:
+            raise IllegalStateException("poll within a rebalance callback: it would wait for the callback to end")
+        try:
+            portions = self._waited_for(timeout_ms, records_max)
+            self._core.poll_ends(self._clock.now_ms())
+        except BaseException:  # Ctrl-C, in the midst of the line above, too.
+            self._core.poll_ends(self._clock.now_ms())
+            raise
+        return portions
+
+    def _waited_for(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
+        """Records, as soon as there are some. Until then callbacks are called: for partitions that come and go, and for commits."""
+        started_ms, taken = self._clock.now_ms(), Taken()
+
+        def step() -> Taken | Callback | None:
+            if not taken.has_begun:
+                taken.has_begun = True
+                self._core.poll_begins(started_ms, self._clock.wall_ms())
+            if self._callbacks.are_commits_over:
+                return taken
+            if (callback := self._core.next_callback(self._clock.now_ms())) is not None:
+                return callback
+            self.check_woken()
+            self._core.raise_error()
+            taken.portions = self._core.take(records_max)
+            if not taken.portions:
+                return None
+            self.taken = taken
+            return taken
+
+        while True:
+            left_ms = None if timeout_ms is None else max(0, started_ms + timeout_ms - self._clock.now_ms())
+            found = self._thread.run_until(step, None if left_ms is None else left_ms / 1000)
+            if isinstance(found, Callback):
+                self._tell(found)
+            elif found is None or taken.portions:
+                return taken.portions
+            self._callbacks.tell_commits()
+
+    def _tell(self, callback: Callback) -> None:
+        error = self._callbacks.tell(callback)
+        self._thread.run(lambda: self._core.callback_done(callback))
+        if error is not None:
+            raise error
