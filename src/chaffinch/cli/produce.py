@@ -26,6 +26,7 @@ from chaffinch.cli.rows import sources as row_sources
 from chaffinch.cli.rows.rejected import RejectedRows, rejected_rows
 from chaffinch.cli.rows.sinks import FORMATS, format_of
 from chaffinch.cli.rows.sources import Piece
+from chaffinch.cli.rows.standard_input import standard_input
 from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.identifiers import counted
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
@@ -173,7 +174,8 @@ def _opened(path: str | None) -> Iterator[IO[bytes]]:
     if path is None:
         if sys.stdin is None:
             raise KafkaException("stdin is closed: name a file, or send something to it")
-        yield sys.stdin.buffer
+        with standard_input() as source:
+            yield source
         return
     with open(path, "rb") as file:
         yield file

@@ -1,0 +1,98 @@
+"""A signal that comes just before a read is heard without any more input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaffinch.cli.rows.standard_input import standard_input
+
+TEST_SIGNAL = signal.SIGUSR1
+
+
+class Came(Exception):
+    pass
+
+
+@pytest.fixture
+def into(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The other end of standard input."""
+    out, into = os.pipe()
+    with open(out) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield into
+
+
+@pytest.fixture
+def taken_elsewhere() -> Iterator[None]:
+    """The signal breaks nothing off in this thread, which learns of it all the same."""
+
+    def came(number: int, frame: object) -> None:
+        raise Came
+
+    before = signal.signal(TEST_SIGNAL, came)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [TEST_SIGNAL])
+    yield
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [TEST_SIGNAL])
+    signal.signal(TEST_SIGNAL, before)
+
+
+def is_asleep(thread_id: int) -> bool:
+    return Path(f"/proc/self/task/{thread_id}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
+def read_one() -> bytes:
+    with standard_input() as source:
+        return source.read(1)
+
+
+@pytest.mark.usefixtures("taken_elsewhere")
+def test_a_signal_that_breaks_no_read_off(into: int) -> None:
+    """As when it comes before the read begins: another thread takes it, and this one sleeps on."""
+    main, is_heard = threading.get_native_id(), threading.Event()
+    in_time: list[bool] = []
+
+    def send() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [TEST_SIGNAL])
+        while not is_asleep(main):
+            pass
+        signal.raise_signal(TEST_SIGNAL)
+        in_time.append(is_heard.wait(20))
+        os.close(into)  # Who has not heard of it reads the end of the input now, and hears of it then.
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        with pytest.raises(Came):
+            read_one()
+    finally:
+        is_heard.set()
+        sender.join()
+    assert in_time == [True]
+
+
+def test_what_is_read(into: int) -> None:
+    os.write(into, b"one\ntwo")
+    os.close(into)
+    with standard_input() as source:
+        assert source.read() == b"one\ntwo"
+        assert source.read() == b""
+    before = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(before)
+    assert before == -1, "as it was"
+
+
+def test_a_file_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(b"rows")
+    with path.open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with standard_input() as source:
+            assert source is stdin.buffer
+            assert source.seekable()
