@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import IO, TYPE_CHECKING, Annotated, Final
+from typing import IO, Annotated, Final
 
 import typer
 
@@ -34,9 +34,6 @@ from chaffinch.producer.producer import Producer
 from chaffinch.records.compression import from_name
 from chaffinch.records.old_formats.encoding import CODECS
 from chaffinch.settings import Settings
-
-if TYPE_CHECKING:
-    pass
 
 # Of these the bytes that were read are counted, of the others the rows.
 TEXT_FORMATS: Final = ("lines", "json", "csv")
