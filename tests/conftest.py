@@ -1,6 +1,14 @@
-"""Settings of all tests. Hypothesis has no deadline: how long an example takes is luck, on a machine that does other things too."""
+"""Settings of all tests. Hypothesis has no deadline: how long an example takes is luck, on a machine that does other things too.
+
+A shell has what runs in its background ignore Ctrl-C, and so would all that the tests start and interrupt.
+"""
+
+import signal
 
 from hypothesis import settings
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("chaffinch", deadline=None)
 settings.load_profile("chaffinch")
