@@ -1,9 +1,9 @@
-"""Ctrl-C at a chosen moment of a call: after the n-th of all the moments at which Python would let a signal handler raise.
+"""Ctrl-C, or another signal, at a chosen moment of a call: the n-th of all the moments at which Python would call a signal handler.
 
 CPython looks for signals where a function of Python begins, where one of C has returned, and where a loop goes round, in the main thread
 alone; nothing comes between two statements without any of these. A wait that a signal ends is one of C that does not return. Here a trace
-does what the handler does: it raises, once. The library's own moments count, and those of the standard library within its calls, but not
-those of `logging` and of packages that compute, whose locks and caches are not ours to guard.
+does what the handler does, once: it raises, or calls what a test wants. The library's own moments count, and those of the standard library
+within its calls, but not those of `logging` and of packages that compute, whose locks and caches are not ours to guard.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dis
 import logging
 import sys
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -21,15 +22,20 @@ OTHERS: Final = ("/numba/", "/numpy/", "/pyarrow/")
 NOT_OURS: Final = (__file__, logging.__file__, dis.__file__)
 
 
-class Interrupt:
-    """Raises KeyboardInterrupt at moment number `index` of what is done within; `left` is negative once it has."""
+def ctrl_c() -> None:
+    raise KeyboardInterrupt
 
-    def __init__(self, index: int) -> None:
+
+class Interrupt:
+    """Calls `handler` at moment number `index` of what is done within; `left` is negative once it has."""
+
+    def __init__(self, index: int, handler: Callable[[], object] = ctrl_c) -> None:
         self.left = index
+        self._handler = handler
         self._before: Any = (None, None)
         self._outside: FrameType | None = None
         self.place = ""
-        """Where it was raised, for people."""
+        """Where it was called, for people."""
 
     def __enter__(self) -> None:
         self._before, self._outside = (sys.gettrace(), sys.getprofile()), sys._getframe(1)
@@ -77,7 +83,7 @@ class Interrupt:
             sys.settrace(None)
             code: CodeType = frame.f_code
             self.place = f"{code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} {code.co_qualname}: {what}"
-            raise KeyboardInterrupt
+            self._handler()
 
 
 def _is_not_ours(frame: FrameType) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chaffinch import Consumer, EmbeddedBroker, TopicPartition
-from chaffinch.errors import WakeupException
+from chaffinch.errors import IllegalStateException, WakeupException
 from tests.client.interrupts import Interrupt
 from tests.consumer.polling import write
 from tests.producer.waits import in_thread
@@ -151,4 +151,22 @@ def test_a_member_of_a_group_whose_call_is_interrupted(broker: EmbeddedBroker, t
         if not interrupt.has_come:
             break
         assert [TopicPartition(topic, 0)] in told
+    assert index >= MOMENTS_MIN
+
+
+@pytest.mark.parametrize("what", ["poll", "seek", "metrics"])
+def test_a_signal_handler_closes_whatever_it_interrupts(broker: EmbeddedBroker, topic: str, consumer_of: Any, what: str) -> None:
+    """As for SIGTERM. What it interrupts ends, too, and says why, unless it was done."""
+    write(broker, topic, VALUES)
+    place = TopicPartition(topic, 0)
+    for index in count():
+        consumer: Consumer = consumer_of(broker, group_id=None)
+        consumer.assign([place])
+        signal = Interrupt(index, consumer.close)
+        with suppress(IllegalStateException), signal:
+            CALLS[what](consumer, place)
+        assert consumer._thread._thread.is_alive() == (not signal.has_come), signal.place
+        consumer.close()
+        if not signal.has_come:
+            break
     assert index >= MOMENTS_MIN

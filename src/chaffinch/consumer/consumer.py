@@ -419,12 +419,7 @@ class Consumer:
 
     def _look(self, what: str, look: Callable[[], T]) -> T:
         """A call that changes nothing."""
-
-        def call() -> T:
-            with self._thread.lock:
-                return look()
-
-        return self._enter(what, call)
+        return self._enter(what, lambda: self._thread.run(look))
 
     def _asked(self, ask: Callable[[Pending], None]) -> Any:
         """Ask something, and wait for the answer."""

@@ -1,8 +1,9 @@
 """The thread behind a consumer: it owns the network and keeps the core going while the caller works: heartbeats, fetches, answers.
 
-It alone changes the core, for callers as well, who hand over what is to be done and wait (`run`, `run_until`): in a caller's thread Ctrl-C
-may come in the midst of anything, and would leave the core changed by half. One lock guards the core, for those who look. However this
-thread ends, whoever waits, and whoever calls later, gets an error rather than waiting for ever.
+It alone uses the core, for callers as well, who hand over what is to be done and wait (`run`, `run_until`): in a caller's thread Ctrl-C
+may come in the midst of anything, and would leave the core changed by half. Callers set no more than single fields, as `poll` ends and as a
+loop goes on. There is no lock: a signal handler, or a finalizer, may call whatever call it interrupts, and this thread would wait for one
+that is held there. However this thread ends, whoever waits, and whoever calls later, gets an error rather than waiting for ever.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from chaffinch.client.client_thread import EXIT_WAIT_MS, ClientThread
@@ -62,12 +64,18 @@ class _Job:
         self.is_over.acquire()
 
     def attempt(self) -> bool:
-        """Whether it is over; `end` says so."""
+        """Whether there is nothing left to try; the caller hears of it by `end`."""
         try:
             self.result = self.do()
         except BaseException as error:  # Whatever it is, it is the caller's.
             self.error = error
         return self.error is not None or self.result is not None or not self.stands
+
+    def end(self, death: KafkaException | None = None) -> None:
+        """Let the caller go on, once; with `death` whatever came of it."""
+        if death is not None:
+            self.error = again(death)
+        self.is_over.release()
 
 
 class ConsumerThread(ClientThread):
@@ -76,9 +84,10 @@ class ConsumerThread(ClientThread):
     def __init__(self, core: ConsumerCore, network: Network, clock: Clock, name: str) -> None:
         super().__init__(network, name, "consumer", log)
         self.core = core
-        self.lock = threading.RLock()
         self._clock = clock
+        self._handed_over: SimpleQueue[_Job] = SimpleQueue()
         self._jobs: list[_Job] = []
+        """Those that were taken over and are not over."""
         self._has_news = False
         """Something has changed for those who wait."""
         self._outbox: list[SendRequest] = []
@@ -112,13 +121,8 @@ class ConsumerThread(ClientThread):
         self._network.wakeup()
 
     def _hand_over(self, job: _Job) -> None:
-        with self.lock:
-            if self.death is None:
-                self._jobs.append(job)
-                self._has_news = True
-            else:
-                self._end_job(job, self.death)
-        self._network.wakeup()
+        self._handed_over.put(job)  # In C, and made for being called in the midst of itself.
+        self.look_again()
 
     def _await(self, job: _Job, limit_s: float | None) -> None:
         if self.is_own_thread:
@@ -128,6 +132,7 @@ class ConsumerThread(ClientThread):
         ends_ms = None if limit_s is None else self._clock.now_ms() + 1000 * limit_s
         try:
             self._hand_over(job)
+            self.check_alive()  # At its end the thread says so first, then it ends what was handed over.
             while not job.is_over.acquire(timeout=WAIT_S_MAX if ends_ms is None else self._left_s(ends_ms)):
                 if ends_ms is not None and self._clock.now_ms() >= ends_ms:
                     self.run(lambda: setattr(job, "is_given_up", True))  # It has been tried once then.
@@ -144,42 +149,49 @@ class ConsumerThread(ClientThread):
     def _loop(self) -> None:
         heard: list[Any] = []
         while not self._is_stopping and self._unclosed is None:
-            with self.lock:
-                now_ms = self._clock.now_ms()
-                if heard or not (self._has_news and self._jobs):  # Else what callers want leads to a round of the core's, too.
-                    self._take(self.core.handle_all(heard, now_ms))
-                self._work()
-                requests, self._outbox = self._outbox, []
-                reports, self._reports = self._reports, []
-                deadline_ms = self.core.next_deadline_ms
+            now_ms = self._clock.now_ms()
+            if heard or not self._is_called:  # Else what callers want leads to a round of the core's, too.
+                self._take(self.core.handle_all(heard, now_ms))
+            self._work()
+            requests, self._outbox = self._outbox, []
             for request in requests:
                 self._network.carry_out(request)
+            reports, self._reports = self._reports, []
             for text in reports:
                 log.warning("%s", text)
+            deadline_ms = self.core.next_deadline_ms
             wakes_at_ms = now_ms + IDLE_WAIT_MS if deadline_ms is None else deadline_ms
             heard = list(self._network.poll(0 if self._has_news else max(0, wakes_at_ms - self._clock.now_ms())))
         for request in self._outbox:  # LeaveGroup, where close had no time left to wait for its answer.
             self._network.carry_out(request)
 
+    @property
+    def _is_called(self) -> bool:
+        """Whether somebody waits for whom something has changed."""
+        return self._has_news and (bool(self._jobs) or not self._handed_over.empty())
+
     def _work(self) -> None:
         """Do what callers want done, and again for those who wait as long as something changes by it."""
         while self._has_news:
             self._has_news = False
-            jobs = [job for job in self._jobs if not job.is_given_up]
+            jobs = [job for job in (*self._jobs, *self._newly_handed_over()) if not job.is_given_up]
+            self._jobs = jobs  # To be told should the core raise.
             over = [job for job in jobs if job.attempt()]
             if jobs:
                 self._take(self.core.drain(self._clock.now_ms()))
             self._jobs = [job for job in jobs if job not in over and not job.is_given_up]
             for job in over:
-                self._end_job(job)
+                job.end()
 
-    def _end_job(self, job: _Job, death: KafkaException | None = None) -> None:
-        if death is not None:
-            job.error = again(death)
-        job.is_over.release()
+    def _newly_handed_over(self) -> Iterator[_Job]:
+        try:
+            while True:
+                yield self._handed_over.get_nowait()
+        except Empty:
+            return
 
     def _take(self, effects: list[Effect]) -> None:
-        """Sort effects: requests and reports are for later, outcomes are told at once. Called with the lock held."""
+        """Sort effects: requests and reports are for later, outcomes are told at once."""
         for effect in effects:
             match effect:
                 case SendRequest():
@@ -196,10 +208,10 @@ class ConsumerThread(ClientThread):
                     self._reports.append(effect.text)
 
     def _end(self, death: KafkaException) -> None:
-        with self.lock:
-            self.death = death
+        self.death = death
+        try:
             self._take(self.core.give_up(death))
-            jobs, self._jobs = self._jobs, []
-            for job in jobs:
-                self._end_job(job, death)
-        atexit.unregister(self.stop)
+        finally:
+            for job in (*self._jobs, *self._newly_handed_over()):
+                job.end(death)
+            atexit.unregister(self.stop)
