@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
+from chaffinch.client.client_thread import EXIT_WAIT_MS
 from chaffinch.client.metrics import read_all
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
@@ -387,21 +388,27 @@ class Consumer:
         """Commit what was read, if that is automatic, leave the group (static members stay), and end. Again, or in a forked child, it
         has no effect."""
         timeout_ms = arguments.checked_timeout_ms(timeout)
-        if self._door.is_in_other_process or self._door.is_closed:
-            return
-        self._enter("close", lambda: self._close(timeout_ms))
+        if not self._door.is_in_other_process:
+            self._enter("close", lambda: self._close(timeout_ms))
 
     def _close(self, timeout_ms: int | None) -> None:
+        if self._door.is_closed:
+            return
         self._polls.is_woken, error = False, None
         deadline_ms = self._clock.now_ms() + (2**53 if timeout_ms is None else timeout_ms)
+        was_stopping = self._thread.is_stopping
         try:
-            if not self._thread.is_stopping and self._thread.death is None:  # As a close that was interrupted may have left it.
+            if not was_stopping and self._thread.death is None:  # As a close that was interrupted may have left it.
                 closing.commit_last(self._core, self._thread, deadline_ms)
                 error = self._callbacks.tell(self._thread.run(self._core.leaving))
                 closing.leave(self._core, self._thread, deadline_ms)
+        except KafkaException:
+            if not self._door.is_closed:  # Else by a signal handler meanwhile, and nothing is left to do.
+                raise
         finally:
-            # In this order: who is interrupted before the thread was told to stop may close again.
-            self._thread.stop()
+            # In this order: who is interrupted before the thread was told to stop may close again. In a signal handler that interrupts the
+            # waiting for its end that would wait for itself.
+            self._thread.stop(EXIT_WAIT_MS if was_stopping else None)
             self._door.is_closed = True
         self._callbacks.tell_commits()
         if error is not None:

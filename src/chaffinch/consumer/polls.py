@@ -45,7 +45,7 @@ class Polls:
     def make_up(self) -> None:
         """Take back what was taken for a call that was interrupted, or failed, before its caller had it."""
         self._callbacks.none_runs()
-        if self.taken is not None:
+        if self.taken is not None and self._thread.death is None:  # Else there is nobody to read it again, and `close` has to get by.
             self._thread.run(self._take_back)
 
     def _take_back(self) -> None:

@@ -1,0 +1,55 @@
+"""However the thread of a consumer ends, whoever waits, and whoever calls later, hears of it, and the consumer can be closed."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import pytest
+
+from chaffinch import Consumer, EmbeddedBroker, TopicPartition
+from chaffinch.errors import KafkaException
+from tests.consumer.polling import write
+
+LATEST_S = 60
+
+
+def dies(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread does what it is asked for next, and dies when it waits for more."""
+
+    def no_memory(*_: object) -> NoReturn:
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(consumer._thread._network, "poll", no_memory)
+
+
+def test_a_poll_that_waits_and_calls_that_come_later(
+    broker: EmbeddedBroker, topic: str, consumer_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer: Consumer = consumer_of(broker)
+    consumer.assign([TopicPartition(topic, 0)])
+    dies(consumer, monkeypatch)
+    for call in (lambda: consumer.poll(LATEST_S), consumer.metrics, consumer.assignment, consumer.commit):
+        with pytest.raises(KafkaException, match="the consumer's thread has died: MemoryError"):
+            call()
+    consumer.close()
+    assert not consumer._thread._thread.is_alive()
+
+
+def test_close_after_a_poll_whose_records_nobody_got(
+    broker: EmbeddedBroker, topic: str, consumer_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were to be read again, for which nobody is left."""
+
+    def interrupted(_: bytes) -> NoReturn:
+        raise KeyboardInterrupt
+
+    write(broker, topic, [b"v"])
+    consumer: Consumer = consumer_of(broker, value_deserializer=interrupted)
+    consumer.assign([TopicPartition(topic, 0)])
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(LATEST_S)
+    dies(consumer, monkeypatch)
+    consumer._thread.look_again()
+    consumer._thread._thread.join(LATEST_S)
+    consumer.close()
+    assert "closed" in repr(consumer)
