@@ -55,7 +55,11 @@ def topics_alter_adds_partitions(shell: Shell) -> None:
     assert altered.out == f"altered {name}: 3 partitions, replication factor 1\n"
     shell.ok("produce", "--topic", name, "--format", "json", stdin=b'{"value":"there","partition":2}\n')
     assert shell.ok("consume", "--topic", name, "--partition", "2").lines == ["there"]
-    shell.refused("topics", "alter", "--topic", name, "--partitions", "2", says="INVALID_PARTITIONS")
+    narrower = ("topics", "alter", "--topic", name, "--partitions", "2")
+    shell.refused(*narrower, says="INVALID_PARTITIONS")
+    shell.refused(*narrower, "--config", "retention.ms=5", says="INVALID_PARTITIONS")
+    (described,) = shell.ok("topics", "describe", "--topic", name, "--json").json
+    assert "retention.ms" not in described["configs"], "one half of it was done"
 
 
 def topics_describe_warns_about_too_many_in_sync_replicas(shell: Shell) -> None:

@@ -136,10 +136,10 @@ def wait_for_topic(client: SyncClient, name: str, *, timeout_ms: int | None = No
         client.pause(PAUSE_MS, deadline)
 
 
-def add_partitions(client: SyncClient, name: str, partitions: int) -> None:
-    """Let a topic have `partitions` in all. The broker refuses fewer than there are, and as many."""
+def add_partitions(client: SyncClient, name: str, partitions: int, *, is_trial: bool = False) -> None:
+    """Let a topic have `partitions` in all. The broker refuses fewer than there are, and as many; with `is_trial` it does no more."""
     topic = CreatePartitionsTopic(name=name, count=partitions, assignments=None)
-    request = CreatePartitionsRequest(topics=[topic], timeout_ms=CHANGE_TIMEOUT_MS)
+    request = CreatePartitionsRequest(topics=[topic], timeout_ms=CHANGE_TIMEOUT_MS, validate_only=is_trial)
     answers.raise_for(client.controller_request(request))
 
 

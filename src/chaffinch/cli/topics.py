@@ -115,6 +115,8 @@ def alter(
     with connect(bootstrap_server, command_config) as client:
         topics.find_topics(client, [topic])
         if changed or deleted:
+            if partitions:  # What is refused below must be refused before half of it is done.
+                topics.add_partitions(client, topic, partitions, is_trial=True)
             configs.alter_topic_configs(client, topic, changed=changed, deleted=deleted)
         if partitions:
             topics.add_partitions(client, topic, partitions)
