@@ -119,7 +119,8 @@ def a_reset_that_says_too_little_or_too_much_is_refused(shell: Shell) -> None:
     shell.refused(*command, "--topic", topic, says="where to?", status=2)
     shell.refused(*command, "--topic", topic, "--to-latest", "--to-earliest", says="--to-earliest, --to-latest", status=2)
     shell.refused(*command, "--to-latest", says="which partitions?", status=2)
-    shell.refused(*command, "--topic", topic, "--all-topics", "--to-latest", says="which partitions?", status=2)
+    both = "--topic and --all-topics contradict each other: give one"
+    shell.refused(*command, "--topic", topic, "--all-topics", "--to-latest", says=both, status=2)
     shell.refused(*command, "--topic", f"{topic}:x", "--to-latest", says="NAME:0,1,2", status=2)
     shell.refused(*command, "--topic", f"{topic}:7", "--to-latest", says="partitions 0 to 1, and no 7", status=2)
     shell.refused(*command, "--topic", topic, "--by-duration", "7 days", says="P7D", status=2)
@@ -127,11 +128,43 @@ def a_reset_that_says_too_little_or_too_much_is_refused(shell: Shell) -> None:
     shell.refused(*command, "--topic", topic, "--to-datetime", "1969-07-20T20:17:00Z", says="before 1970", status=2)
 
 
+def partitions_are_named_one_by_one_or_together(shell: Shell) -> None:
+    topic, group = with_offsets(shell, "named")
+    for named in ([f"{topic}:0", f"{topic}:1"], [f"{topic}:1", topic], [topic, f"{topic}:0"], [f"{topic}:0,1,0"]):
+        arguments = [word for text in named for word in ("--topic", text)]
+        plan = shell.ok("groups", "reset-offsets", "--group", group, *arguments, "--to-earliest", "--json").json
+        assert [entry["partition"] for entry in plan["offsets"]] == [0, 1], named
+
+
+def a_reset_says_where_there_is_nothing_to_reset(shell: Shell) -> None:
+    topic, group = with_offsets(shell, "nothing")
+    shell.ok("groups", "delete-offsets", "--group", group, "--topic", f"{topic}:1")
+    ended = shell("groups", "reset-offsets", "--group", group, "--topic", topic, "--shift-by", "-1", "--json")
+    assert (ended.status, [entry["partition"] for entry in ended.json["offsets"]]) == (0, [0])
+    says = f"group '{group}' has committed nothing for {topic}-1: there is nothing to shift, it is left out"
+    assert ended.err == f"chaffinch: warning: {says}\n"
+    nobody = ("groups", "reset-offsets", "--group", f"{group}s", "--all-topics", "--to-earliest")
+    shell.refused(*nobody, says=f"group '{group}s' has committed no offsets: name topics with --topic")
+
+
+def groups_are_deleted_all_or_none_where_one_is_not_there(shell: Shell) -> None:
+    _, group = with_offsets(shell, "several")
+    shell.refused("groups", "delete", "--group", group, "--group", f"{group}s", says=f"'{group}s' does not exist; the nearest is '{group}'")
+    assert offsets_of(shell, group) == {0: (2, 3, 1), 1: (2, 3, 1)}
+    other, busy = with_offsets(shell, "several-busy")
+    with member(shell, other, busy, "classic"):
+        shell.refused("groups", "delete", "--group", group, "--group", busy, says=f"Deleted before it: '{group}'")
+    shell.refused("groups", "describe", "--group", group, says="does not exist")
+
+
 def offsets_of_a_topic_are_deleted(shell: Shell) -> None:
     topic, group = with_offsets(shell, "forget")
     deleted = shell.ok("groups", "delete-offsets", "--group", group, "--topic", f"{topic}:0")
     assert deleted.out == f"deleted the offset of {topic}-0\n"
     assert offsets_of(shell, group) == {1: (2, 3, 1)}
+    again = shell("groups", "delete-offsets", "--group", group, "--topic", topic, "--json")
+    assert again.json == {"group": group, "deleted": [{"topic": topic, "partition": 1}]}
+    assert (again.status, again.err) == (0, f"chaffinch: warning: group '{group}' has committed nothing for {topic}-0\n")
     shell.refused("groups", "delete-offsets", "--group", f"{group}s", "--topic", topic, says="does not exist")
 
 
@@ -166,6 +199,9 @@ CHECKS = [
     a_group_that_is_not_there_is_told_with_the_nearest,
     offsets_are_reset_when_it_is_said_twice,
     a_reset_that_says_too_little_or_too_much_is_refused,
+    partitions_are_named_one_by_one_or_together,
+    a_reset_says_where_there_is_nothing_to_reset,
+    groups_are_deleted_all_or_none_where_one_is_not_there,
     offsets_of_a_topic_are_deleted,
     members_of_the_classic_protocol,
     members_of_the_consumer_protocol,

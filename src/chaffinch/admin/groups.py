@@ -121,13 +121,21 @@ def describe_groups(client: SyncClient, names: Iterable[str] | None = None) -> l
 
 
 def delete_groups(client: SyncClient, names: Iterable[str]) -> None:
-    """Forget groups with their offsets. Raises for the first that is refused: one with members, or one that is not there."""
-    for name in dict.fromkeys(names):
+    """Forget groups with their offsets. One that is not there is found out before any other goes. Raises for the first that is refused, as
+    one with members is; those before it are deleted then, and named."""
+    wanted = list(dict.fromkeys(names))
+    if len(wanted) > 1:
+        known = [listing.group for listing in list_groups(client)]
+        for name in wanted:
+            if name not in known:
+                raise _unknown(name, known)
+    for index, name in enumerate(wanted):
         answer = client.coordinator_request(name, "group", DeleteGroupsRequest(groups_names=[name]))
         for code, _ in answers.codes_in(answer):
             if code is codes.GROUP_ID_NOT_FOUND:
                 raise _unknown(name, [listing.group for listing in list_groups(client)])
-            raise exception_for(code, message=f"group {name!r}: {code.text}", api="DeleteGroups")
+            done = f" Deleted before it: {', '.join(map(repr, wanted[:index]))}." if index else ""
+            raise exception_for(code, message=f"group {name!r}: {code.text}{done}", api="DeleteGroups")
 
 
 def delete_offsets(client: SyncClient, group: str, partitions: Sequence[TopicPartition]) -> None:

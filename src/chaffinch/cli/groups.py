@@ -14,7 +14,7 @@ from chaffinch.admin.groups import GroupDescription, GroupListing, GroupOffset, 
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_apart, print_json, print_table, warn
 from chaffinch.cli.times import parse_ago, parse_place_in_time
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import ConfigException
+from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.identifiers import TopicPartition, partitions_in_words
 from chaffinch.runtime.clock import SystemClock
 
@@ -117,13 +117,19 @@ def reset_offsets(
             "--shift-by": None if shift_by is None else Target("shift", shift_by),
         }
     )
-    if bool(topic) == all_topics:
+    if topic and all_topics:
+        raise ConfigException("--topic and --all-topics contradict each other: give one")
+    if not (topic or all_topics):
         raise ConfigException("which partitions? give --topic, or --all-topics for all that the group has committed")
     with connect(bootstrap_server, command_config) as client:
-        places = sorted(committed_offsets(client, group)) if all_topics else _partitions(client, topic or [])
+        places = _partitions(client, topic) if topic else _committed(client, group)
         plan = group_resets.plan_reset(client, group, places, target)
         if execute:
             group_resets.execute_reset(client, group, plan)
+    planned = {reset.topic_partition for reset in plan}
+    for place in places:
+        if place not in planned:
+            warn(f"group {group!r} has committed nothing for {place}: there is nothing to shift, it is left out")
     _report_reset(group, plan, execute, as_json)
 
 
@@ -140,11 +146,16 @@ def delete_offsets(
         raise ConfigException("--topic is missing: which offsets to delete")
     with connect(bootstrap_server, command_config) as client:
         places = _partitions(client, topic)
+        there = committed_offsets(client, group, places)
         groups.delete_offsets(client, group, places)
+    for place in places:
+        if place not in there:
+            warn(f"group {group!r} has committed nothing for {place}")
+    deleted = [place for place in places if place in there]
     if as_json:
-        print_json({"group": group, "deleted": [{"topic": place.topic, "partition": place.partition} for place in places]})
+        print_json({"group": group, "deleted": [{"topic": place.topic, "partition": place.partition} for place in deleted]})
     else:
-        for place in places:
+        for place in deleted:
             print(f"deleted the offset of {place}")
 
 
@@ -164,14 +175,24 @@ def _target(asked: dict[str, Target | None]) -> Target:
     return next(iter(given.values()))
 
 
+def _committed(client: SyncClient, group: str) -> list[TopicPartition]:
+    """What the group has committed; KafkaException where that is nothing, and so nothing could be reset."""
+    places = sorted(committed_offsets(client, group))
+    if not places:
+        raise KafkaException(f"group {group!r} has committed no offsets: name topics with --topic")
+    return places
+
+
 def _partitions(client: SyncClient, texts: list[str]) -> list[TopicPartition]:
-    """`topic` or `topic:0,1`; all must exist."""
+    """`topic` or `topic:0,1`, and what several of them name together; all must exist."""
     asked: dict[str, set[int] | None] = {}
     for text in texts:
         found = _TOPIC.fullmatch(text)
         if found is None:
             raise ConfigException(f"--topic {text!r}: expected NAME or NAME:0,1,2")
-        asked[found["topic"]] = None if found["partitions"] is None else {int(number) for number in found["partitions"].split(",")}
+        numbers = None if found["partitions"] is None else {int(number) for number in found["partitions"].split(",")}
+        before = asked.get(found["topic"], set())
+        asked[found["topic"]] = None if numbers is None or before is None else before | numbers
     places: list[TopicPartition] = []
     for topic in topics.find_topics(client, asked):
         known, wanted = topics.partitions_of(topic), asked[topic.name]
