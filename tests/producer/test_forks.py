@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +17,9 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import IllegalStateException
+from chaffinch.producer import process_ends
 from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, complete_all
+from tests.client.interrupts import Interrupt
 from tests.producer.waits import awaited, held_up, in_thread, wrapped
 
 Make = Callable[..., Producer]
@@ -134,3 +139,42 @@ class TestFork:
         finally:
             is_over.set()
         thread.result(LATEST_S)
+
+
+def fork() -> None:
+    """What Python does in the parent, whatever the first of these raises."""
+    try:
+        process_ends._before_fork()
+    finally:
+        process_ends._HELD.clear()
+
+
+class TestTheParentsLocks:
+    """Each is free again after a fork."""
+
+    def check(self, producer: Producer) -> None:
+        for lock in (producer._lock, SHARED_LOCK, process_ends._FORKING):
+            assert not lock._is_owned()  # type: ignore[attr-defined]
+        in_thread(producer.metrics).result(LATEST_S)
+
+    def test_of_many_threads(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        before = sys.getswitchinterval()
+        with producer_of(broker) as producer:
+            sys.setswitchinterval(1e-6)
+            try:
+                for done in [in_thread(lambda: [fork() for _ in range(500)]) for _ in range(3)]:
+                    done.result(LATEST_S)
+            finally:
+                sys.setswitchinterval(before)
+            self.check(producer)
+
+    def test_ctrl_c_at_every_moment(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker) as producer:
+            for index in count():
+                interrupt = Interrupt(index)
+                with suppress(KeyboardInterrupt), interrupt:
+                    fork()
+                self.check(producer)
+                if not interrupt.has_come:
+                    break
+            assert index > 10

@@ -9,7 +9,9 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import threading
 import weakref
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from chaffinch.client.client_thread import EXIT_WAIT_MS
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("chaffinch.producer")
 
 _RUNNING: Final[weakref.WeakSet[SenderThread]] = weakref.WeakSet()
-_HELD: Final[list[SenderThread]] = []
+_FORKING: Final = threading.RLock()
+"""Of the thread that forks: any number of them may want to at once."""
+_HELD: Final[list[Iterator[None]]] = []
+"""What that thread holds, until this is cleared."""
 
 
 def watch(sender: SenderThread) -> None:
@@ -36,25 +41,30 @@ def forget(sender: SenderThread) -> None:
 
 
 def _before_fork() -> None:
-    """Hold every lock, so that none is copied as held by a thread that the child does not have."""
-    _HELD[:] = list(_RUNNING)
-    for sender in _HELD:
-        sender.changed.acquire()
-    SHARED_LOCK.acquire()
+    """Hold every lock, so that none is copied as held by a thread that the child does not have. Who is interrupted here by Ctrl-C, which
+    Python reports and forks all the same, holds none."""
+    holding = _holding_all()
+    next(holding)
+    _HELD.append(holding)
 
 
-def _in_parent() -> None:
-    SHARED_LOCK.release()
-    for sender in _HELD:
-        sender.changed.release()
-    _HELD.clear()
+def _holding_all() -> Iterator[None]:
+    with _FORKING:
+        yield from _holding([*(sender.lock for sender in _RUNNING), SHARED_LOCK])
+
+
+def _holding(locks: Sequence[threading.RLock]) -> Iterator[None]:
+    """Gives once, with all of them held. `with` takes and leaves a lock as a whole, wherever Ctrl-C comes."""
+    if not locks:
+        yield
+        return
+    with locks[0]:
+        yield from _holding(locks[1:])
 
 
 def _in_child() -> None:
-    SHARED_LOCK.release()
-    for sender in _HELD:
+    for sender in list(_RUNNING):
         sender.leave_to_parent()
-        sender.changed.release()
         _RUNNING.discard(sender)
     _HELD.clear()
 
@@ -76,4 +86,5 @@ def _at_exit() -> None:
 
 atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
+    # Not a function of Python's in the parent: Ctrl-C could come before it has done anything.
+    os.register_at_fork(before=_before_fork, after_in_parent=_HELD.clear, after_in_child=_in_child)
