@@ -39,6 +39,7 @@ class ClientThread(ABC):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        """May fail, or be interrupted: what waits for the thread's end comes after it."""
         self._thread.start()
 
     def check_alive(self) -> None:

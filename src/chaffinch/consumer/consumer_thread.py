@@ -94,8 +94,8 @@ class ConsumerThread(ClientThread):
         self._reports: list[str] = []
 
     def start(self) -> None:
-        atexit.register(self.stop, EXIT_WAIT_MS)
         super().start()
+        atexit.register(self.stop, EXIT_WAIT_MS)
 
     def run(self, do: Callable[[], T]) -> T:
         """Have this thread do something with the core; what it gives, or raises. Who is interrupted does not know whether it was done."""

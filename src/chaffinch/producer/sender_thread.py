@@ -79,8 +79,8 @@ class SenderThread(ClientThread):
         """Effects that are being carried out."""
 
     def start(self) -> None:
-        process_ends.watch(self)
         super().start()
+        process_ends.watch(self)
 
     @property
     def holds_lock(self) -> bool:
