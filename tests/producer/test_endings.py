@@ -16,7 +16,7 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import KafkaException, TimeoutException
+from chaffinch.errors import IllegalStateException, KafkaException, Stored
 from chaffinch.producer.core import events
 from chaffinch.producer.core.effects import SendRequest
 from chaffinch.producer.futures import RecordFuture, complete_all
@@ -69,6 +69,10 @@ def in_thread_of_caller(call: Callable[[Future[Any]], Any], argument: Future[Any
 
 def leave(*_: object) -> None:
     raise Leave
+
+
+def no_memory(*_: object, **__: object) -> NoReturn:
+    raise MemoryError("no memory")
 
 
 class TestCallbacks:
@@ -300,9 +304,30 @@ def test_close_that_times_out_says_so_to_the_commit(producer_of: Make, broker: E
     committed = in_thread(producer.commit_transaction)
     until_somebody_waits(producer, committed)
     in_thread(lambda: producer.close(0.05)).result(LATEST_S)
-    error = committed.exception(LATEST_S)
-    assert isinstance(error, KafkaException)
-    assert not isinstance(error, TimeoutException), "it cannot be called again"
+    with pytest.raises(IllegalStateException, match="may have happened, EndTxn has no answer") as told:  # Nor can it be called again.
+        committed.result(LATEST_S)
+    assert told.value.stored is Stored.POSSIBLY
+
+
+@pytest.mark.parametrize("where", ["in the core", "in the network"])
+def test_a_call_that_is_done_when_the_thread_dies_is_told_so(
+    broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """It is done within a round, and told at its end, which the thread does not come to."""
+    producer = producer_of(broker, transactional_id="t")
+    producer.init_transactions()
+    at_fault = (producer._core.sending, "send_ready") if where == "in the core" else (producer._sender._network, "carry_out")
+    with held_up(producer):
+        monkeypatch.setattr(*at_fault, no_memory)
+        done = producer._sender.call(lambda call: events.BeginTransactionCalled(call=call))
+        refused = producer._sender.call(lambda call: events.BeginTransactionCalled(call=call))
+        producer._sender.submit(events.TopicWanted(topic="wanted", is_stale=True))  # Which leads to a request.
+    assert done.result(LATEST_S) is None
+    with pytest.raises(IllegalStateException, match="a transaction is open"):
+        refused.result(LATEST_S)
+    with pytest.raises(KafkaException, match="the producer's thread has died: MemoryError"):
+        producer.commit_transaction()
+    producer.close()
 
 
 @pytest.mark.parametrize("step", ["encoded", "sent"])
@@ -310,10 +335,6 @@ def test_a_batch_that_cannot_be_encoded_or_sent_takes_nobody_along_unheard(
     broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The thread dies of it, and every record has its outcome all the same, that of the batch at fault too."""
-
-    def no_memory(*arguments: Any) -> NoReturn:
-        raise MemoryError("no memory")
-
     producer = producer_of(broker, compression_type="zstd", linger_ms=0)
     producer.send("orders", b"first").result(LATEST_S)
     at_fault = (producer._sender.core.accumulator, "encode_rows") if step == "encoded" else (producer._sender._network, "carry_out")
@@ -337,10 +358,15 @@ def test_a_batch_that_cannot_be_encoded_or_sent_takes_nobody_along_unheard(
 class TestLeftOpen:
     """A close that does not wait for the end of a transaction: EndTxn leaves all the same, or the log says that the broker has to do it."""
 
-    @pytest.fixture(autouse=True)
-    def close_waits_for_the_sender(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where the machine gives it no turn for a second, close goes without what it would do and say."""
-        monkeypatch.setattr("chaffinch.producer.producer.GRACE_S", float(LATEST_S))
+    @pytest.fixture(autouse=True, params=[0.0, float(LATEST_S)], ids=["the sender comes late", "the sender comes in time"])
+    def grace_s(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where the machine gives it no turn for so long, close goes on without it."""
+        monkeypatch.setattr("chaffinch.producer.producer.GRACE_S", request.param)
+
+    @staticmethod
+    def close(producer: Producer) -> None:
+        producer.close(0)
+        producer._sender._thread.join(LATEST_S)
 
     @staticmethod
     def begun(producer: Producer) -> Producer:
@@ -365,11 +391,16 @@ class TestLeftOpen:
         self.until_ended(broker)
         assert "left open" not in caplog.text
 
-    def test_a_close_without_time_aborts_and_names_its_own_limit(
-        self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        self.begun(producer_of(broker, transactional_id="t")).close(0)
+    def test_a_close_without_time_aborts(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+        self.close(self.begun(producer_of(broker, transactional_id="t")))
         self.until_ended(broker)
+        assert "left open" not in caplog.text
+
+    def test_one_that_hears_of_it_names_its_own_limit(
+        self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("chaffinch.producer.producer.GRACE_S", float(LATEST_S))
+        self.close(self.begun(producer_of(broker, transactional_id="t")))
         assert "ending the transaction is not done within close's timeout; its answer is not waited for" in caplog.text
         assert "max.block.ms" not in caplog.text
 
@@ -388,7 +419,7 @@ class TestLeftOpen:
                 carry_out(request)
 
         monkeypatch.setattr(network, "carry_out", ends_the_connection)
-        producer.close(0)
+        self.close(producer)
         assert is_gone.is_set()
         said = "transactional.id 't' may be left open, EndTxn has no answer: the broker aborts it after transaction.timeout.ms, 70000 ms"
         assert said in caplog.text
@@ -401,6 +432,6 @@ class TestLeftOpen:
         ends = time.monotonic() + LATEST_S
         while not producer.metrics()["requests-in-flight"]:
             assert time.monotonic() < ends
-        producer.close(0)
+        self.close(producer)
         said = "the transaction of transactional.id 't' is left open: the broker aborts it after transaction.timeout.ms, 70000 ms"
         assert said in caplog.text
