@@ -136,11 +136,17 @@ def test_closed_streams_are_said_in_one_line(shell: Shell, words: str, says: str
         ("--help >/dev/full", "stdout: No space left on device"),
         ("errors 87 >/dev/full", "stdout: No space left on device"),
         ("topics list >/dev/full", "stdout: No space left on device"),
+        ("errors --json >/dev/full", "stdout: No space left on device"),
         ("consume --topic lines >/dev/full", "stdout: No space left on device"),
+        ("consume --topic lines --max-messages 1 >/dev/full", "stdout: No space left on device"),
+        ("consume --topic lines --max-messages 1 --format parquet >/dev/full", "stdout: No space left on device"),
         ("consume --topic lines --output /dev/full >&2", "/dev/full: No space left on device"),
         ("consume --topic lines --format parquet --output /dev/full >&2", "/dev/full: No space left on device"),
-        ("produce --topic refused --format json --rejected FULL.jsonl >&2 <<< {", "FULL.jsonl: No space left on device"),
-        ("produce --topic refused --format json --rejected FULL.parquet >&2 <<< {", "FULL.parquet: No space left on device"),
+        ("produce --topic refused --format json --rejected FULL.jsonl >&2 <<< {", "FULL.jsonl: No space left on device; nothing written"),
+        (
+            "produce --topic refused --format json --rejected FULL.parquet >&2 <<< {",
+            "FULL.parquet: No space left on device; nothing written",
+        ),
     ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
@@ -203,6 +209,23 @@ def test_an_interrupted_produce_says_how_far_it_came(shell: Shell, number: signa
         assert pipe(process.stderr).read().decode() == f"chaffinch: {says}\n"
     assert (pairs(shell, "interrupted") == []) == bool(options)
     shell.ok("topics", "delete", "--topic", "interrupted")
+
+
+@pytest.mark.parametrize("name", ["rejected.jsonl", "rejected.parquet"])
+def test_rows_that_are_rejected_after_ctrl_c_are_kept_too(shell: Shell, name: str) -> None:
+    topic, file = f"kept-{name}", shell.folder / name
+    shell.ok("topics", "create", "--topic", topic, "--config", "cleanup.policy=compact")
+    arguments = ("produce", "--topic", topic, "--format", "json", "--rejected", str(file))
+    with started(shell, *arguments, code=PATIENT + SAY_WHAT_IS_SENT + COMMAND[2]) as process:
+        pipe(process.stdin).write(b'{"key":"k","value":"1"}\n{"value":"2"}\n')
+        pipe(process.stdin).flush()
+        assert pipe(process.stdout).readline() == b"sent 2\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+        text = "chaffinch: interrupted: 1 row written, 1 rejected (input lines 1 to 2), nothing of what follows\n"
+        assert pipe(process.stderr).read().decode() == text
+    found = pq.read_table(file).to_pylist() if file.suffix == ".parquet" else [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(row["row"], row["error_name"]) for row in found] == [(2, "INVALID_COMPACTION_KEY")]
 
 
 CUT_BEFORE = """
@@ -276,7 +299,8 @@ def test_an_interrupted_produce_names_the_lines_that_it_does_not_know() -> None:
         run = ProduceRun(Cut(), "t", bad, lambda done: None)  # type: ignore[arg-type]
         with pytest.raises(KeyboardInterrupt):
             run.send(iter([piece(1, 2), piece(3), piece(4, 5)]))
-        assert run.interrupted() == "interrupted: 2 rows written (input lines 1 to 2), some of lines 3 to 5 may be, nothing of what follows"
+        run.settle_known()
+        assert run.reached() == "2 rows written (input lines 1 to 2), some of lines 3 to 5 may be, nothing of what follows"
 
 
 def test_a_broker_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ sub-command.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -23,6 +24,9 @@ EXIT_REFUSED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 EXIT_TERMINATED: Final = 143
+STDOUT: Final = "stdout"
+# A file that takes no more: whoever opened it names it in the error, so that one without a name is of stdout, which nobody opened.
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Command(NamedTuple):
@@ -98,8 +102,8 @@ def _run(given: list[str]) -> None:
             raise
         _end(f"{package} is not installed: pip install 'chaffinch[{extra}]'", EXIT_USAGE)
     except Exception as error:
-        if isinstance(error, OSError) and not error.filename:
-            _flush(out)  # Where it is stdout that takes no more, this ends with its name.
+        if isinstance(error, OSError) and error.filename in (None, STDOUT):
+            _flush(out)  # Where stdout takes no more, this ends with its name; what waited to be printed is left out, and not tried again.
         _end(*_ending_of(error))
     finally:
         _flush(out)
@@ -112,7 +116,7 @@ def _flush(out: TextIO) -> None:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         if not isinstance(error, BrokenPipeError):
-            _end(f"stdout: {error.strerror}", EXIT_REFUSED)
+            _end(f"{STDOUT}: {error.strerror}", EXIT_REFUSED)
 
 
 def _ending_of(error: Exception) -> tuple[str, int]:
@@ -130,7 +134,8 @@ def _ending_of(error: Exception) -> tuple[str, int]:
         return str(error), EXIT_REFUSED
     if isinstance(error, OSError):
         reason = error.strerror or str(error)
-        return (f"{error.filename}: {reason}" if error.filename else reason), EXIT_REFUSED
+        name = error.filename or (STDOUT if error.errno in FULL else "")
+        return (f"{name}: {reason}" if name else reason), EXIT_REFUSED
     raise error
 
 

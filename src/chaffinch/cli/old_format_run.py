@@ -71,7 +71,7 @@ class OldFormatRun:
             self._show(piece.done)
         return self._written
 
-    def interrupted(self) -> str:
+    def reached(self) -> str:
         """How far it came, in words."""
         return how_far(self._written, self._bad, self._last, self._sending)
 

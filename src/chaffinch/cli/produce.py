@@ -19,7 +19,7 @@ from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, pri
 from chaffinch.cli.known_partitions import with_known_partitions
 from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.old_format_run import OldFormatRun
-from chaffinch.cli.produce_run import ProduceRun, Run, said_when_interrupted
+from chaffinch.cli.produce_run import ProduceRun, Run, said_when_broken_off
 from chaffinch.cli.progress import progress
 from chaffinch.cli.rows import record_texts
 from chaffinch.cli.rows import sources as row_sources
@@ -87,7 +87,7 @@ def produce(
         _check_old_format(message_format, settings)
     path = None if file == "-" else file
     name = _format(file_format, path, key_separator=key_separator, null_marker=null_marker, key_field=key_field)
-    with said_when_interrupted() as begun, ExitStack() as stack:
+    with said_when_broken_off() as begun, ExitStack() as stack:
         source = stack.enter_context(_opened(path))
         _check_rejected(source, rejected)
         shared = settings.given & {option.name for option in options.CLIENT_OPTIONS}
@@ -112,10 +112,17 @@ def produce(
 def _write(
     settings: Settings, topic: str, pieces: Iterator[Piece], bad: RejectedRows, show: Callable[[int], None], begun: Callable[[Run], None]
 ) -> int:
-    """How many rows were written. How far an interrupted run came is known once its producer is closed."""
-    with Producer({option: settings[option] for option in settings.given}) as producer:
-        begun(run := ProduceRun(producer, topic, bad, show))
-        return run.in_transaction(pieces) if settings["transactional.id"] else run.send(pieces)
+    """How many rows were written. How far an interrupted run came is known once its producer is closed; rows rejected then are kept
+    like all others."""
+    run: ProduceRun | None = None
+    try:
+        with Producer({option: settings[option] for option in settings.given}) as producer:
+            begun(run := ProduceRun(producer, topic, bad, show))
+            return run.in_transaction(pieces) if settings["transactional.id"] else run.send(pieces)
+    except (KeyboardInterrupt, SystemExit):
+        if run is not None:
+            run.settle_known()
+        raise
 
 
 # Input --------------------------------------------------------------------------------------------------------------------------------

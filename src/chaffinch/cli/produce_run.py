@@ -115,46 +115,55 @@ class ProduceRun:
             rejected = rejected.filter(pc.not_equal(rejected["group"], Group.TRANSACTION_ABORTABLE.value))
         self._bad.add(piece.table, piece.numbers, rejected, self._clock.wall_ms())
 
-    def interrupted(self) -> str:
-        """How far it came, in words, once the producer is closed."""
-        match self._transaction:
-            case Transaction.ABORTED:
-                return "interrupted: transaction aborted, nothing written"
-            case Transaction.OPEN:
-                return "interrupted: the transaction has not ended; unless it was being committed, its broker aborts it"
+    def settle_known(self) -> None:
+        """What became of rows that waited when the run was interrupted, as far as the producer knew at its end."""
         while self._waiting and self._waiting[0][1].done():
             self._settle()
+
+    def reached(self) -> str:
+        """How far it came, in words."""
+        match self._transaction:
+            case Transaction.ABORTED:
+                return "transaction aborted, nothing written"
+            case Transaction.OPEN:
+                return "the transaction has not ended; unless it was being committed, its broker aborts it"
         open_pieces = [piece for piece, _ in self._waiting] + ([self._handing] if self._handing is not None else [])
         return how_far(self._written, self._bad, self._last, open_pieces)
 
 
 def how_far(written: int, bad: RejectedRows, last: int, open_pieces: Sequence[Piece]) -> str:
-    """How far a run came that was interrupted: `last` is the last line or row whose outcome is known, that of `open_pieces` is not."""
+    """How far a run came that broke off: `last` is the last line or row whose outcome is known, that of `open_pieces` is not."""
     count = f"{counted(written, 'row')} written" + (f", {bad.count} rejected" if bad.count else "")
     known = f" (input {bad.unit}s 1 to {last})" if last else ""
     if not open_pieces and not last:
-        return "interrupted: nothing written"
+        return "nothing written"
     if not open_pieces:
-        return f"interrupted: {count}{known}, nothing of what follows"
+        return f"{count}{known}, nothing of what follows"
     first, last = span(open_pieces[0])[0], span(open_pieces[-1])[1]
-    return f"interrupted: {count}{known}, some of {bad.unit}s {first} to {last} may be, nothing of what follows"
+    return f"{count}{known}, some of {bad.unit}s {first} to {last} may be, nothing of what follows"
 
 
 class Run(Protocol):
     """A run that can say how far it came."""
 
-    def interrupted(self) -> str: ...
+    def reached(self) -> str: ...
 
 
 @contextmanager
-def said_when_interrupted() -> Iterator[Callable[[Run], None]]:
-    """By Ctrl-C or SIGTERM: one line on stderr says how far the run came. What is given tells of the run, once there is one."""
+def said_when_broken_off() -> Iterator[Callable[[Run], None]]:
+    """By Ctrl-C or SIGTERM: one line on stderr says how far the run came. Where a file breaks off, as one does that rejected rows have
+    filled the disk with, its error says so too. What is given tells of the run, once there is one."""
     begun: list[Run] = []
     try:
         yield begun.append
     except (KeyboardInterrupt, SystemExit):
-        print(f"chaffinch: {begun[0].interrupted() if begun else 'interrupted: nothing written'}", file=sys.stderr)
+        print(f"chaffinch: interrupted: {begun[0].reached() if begun else 'nothing written'}", file=sys.stderr)
         raise
+    except OSError as error:
+        if not begun:
+            raise
+        reason = error.strerror or str(error)
+        raise KafkaException(f"{f'{error.filename}: ' if error.filename else ''}{reason}; {begun[0].reached()}") from None
 
 
 def span(piece: Piece) -> tuple[int, int]:

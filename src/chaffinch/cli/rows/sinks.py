@@ -13,6 +13,7 @@ from typing import IO, Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chaffinch.cli.main import FULL, STDOUT
 from chaffinch.cli.rows.record_json import headers_text, json_lines
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import TopicPartition
@@ -78,11 +79,11 @@ def open_output(path: str | None) -> Iterator[IO[bytes]]:
             yield file
     except OSError as error:
         if error.errno in _TAKES_NO_MORE:
-            raise OSError(error.errno, os.strerror(error.errno), path or "stdout") from None
+            raise OSError(error.errno, os.strerror(error.errno), path or STDOUT) from None
         raise
 
 
-_TAKES_NO_MORE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_TAKES_NO_MORE: Final = (*FULL, errno.EIO)
 
 
 class RowSink(Protocol):
