@@ -1,7 +1,9 @@
 """Settings: one table per part, parsed the same way wherever options come from."""
 
 import pickle
+from pathlib import PurePosixPath
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -139,10 +141,14 @@ class TestValues:
             ("linger.ms", 0, 0),
             ("linger.ms", 10_000, 10_000),
             ("retries", 2**63 - 1, 2**63 - 1),
+            ("retries", np.int64(7), 7),
             ("acks", 1, "1"),
+            ("acks", np.int8(1), "1"),
+            ("transactional.id", PurePosixPath("a/b"), "a/b"),
             ("acks", "all", "all"),
             ("compression.ratio", "0.25", 0.25),
             ("compression.ratio", 1, 1.0),
+            ("compression.ratio", np.float32(0.25), 0.25),
             ("enable.idempotence", "true", True),
             ("enable.idempotence", "False", False),
             ("enable.idempotence", False, False),
@@ -165,6 +171,10 @@ class TestValues:
             ("linger.ms", 10_001, "option linger.ms cannot be 10001: it must be at least 0 and at most 10000"),
             ("linger.ms", "soon", "option linger.ms cannot be 'soon': it must be a whole number"),
             ("linger.ms", 1.5, "option linger.ms cannot be 1.5: it must be a whole number"),
+            ("linger.ms", np.float64(1), "option linger.ms cannot be np.float64(1.0): it must be a whole number"),
+            ("linger.ms", np.True_, "option linger.ms cannot be np.True_: it must be a whole number"),
+            ("acks", np.True_, "option acks cannot be np.True_: it must be a string"),
+            ("transactional.id", b"a", "option transactional.id cannot be b'a': it must be a string"),
             ("linger.ms", True, "option linger.ms cannot be True: it must be a whole number"),
             ("linger.ms", "1_0", "option linger.ms cannot be '1_0': it must be a whole number"),
             ("linger.ms", "\u0663", "option linger.ms cannot be '\u0663': it must be a whole number"),

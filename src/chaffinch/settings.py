@@ -12,8 +12,9 @@ import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 
 from chaffinch.errors import ConfigException
 
@@ -248,8 +249,13 @@ def _shown(default: Any) -> str:
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
+def _is_whole(value: object) -> TypeGuard[Integral]:
+    """Numbers of numpy's too, which is where many come from; no bool of either's."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def _parse_int(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
+    if _is_whole(value):
         return int(value)
     if isinstance(value, str) and value.isascii() and "_" not in value:  # Python takes more for a number than Kafka.
         return int(value)
@@ -257,7 +263,7 @@ def _parse_int(value: object) -> int:
 
 
 def _parse_float(value: object) -> float:
-    if isinstance(value, str | int | float) and not isinstance(value, bool) and math.isfinite(number := float(value)):
+    if isinstance(value, str | Real) and not isinstance(value, bool) and math.isfinite(number := float(value)):
         return number
     raise ValueError
 
@@ -271,9 +277,13 @@ def _parse_bool(value: object) -> bool:
 
 
 def _parse_string(value: object) -> str:
-    # Numbers are taken for strings that look like them: acks=1, client_id=7.
-    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+    # Numbers are taken for strings that look like them: acks=1, client_id=7. So are paths, of which there are files to name.
+    if hasattr(value, "__fspath__"):
+        value = value.__fspath__()
+    if isinstance(value, str):
         return str(value)
+    if _is_whole(value):
+        return str(int(value))
     raise ValueError
 
 
