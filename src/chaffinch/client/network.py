@@ -72,12 +72,10 @@ class Network:
         self._tls = _tls_of(settings.security.tls)
         self._make_login = _login_of(settings.security.credentials)
         self._transports: dict[Address, _Transport] = {}
-        self._selector = selectors.DefaultSelector()
         self._waker = Waker()
-        self._selector.register(self._waker.fileno(), selectors.EVENT_READ, None)
+        self._selector = self._new_selector()
         self._busy_poll = BusyPoll()
         self._events: list[ConnectionEvent] = []
-        self._is_closed = False
 
     def send(
         self,
@@ -159,16 +157,28 @@ class Network:
         if transport is not None:
             self._lose(transport, reason)
 
+    def start_anew(self) -> None:
+        """Close every connection, in whatever state `send` or `poll` has left it when Ctrl-C came; what was under way is forgotten."""
+        self._close_connections()
+        self._events = []
+        self._selector = self._new_selector()
+
     def close(self) -> None:
-        """Close everything. Requests still in flight are forgotten: who closes has settled them before."""
-        if self._is_closed:
-            return
-        self._is_closed = True
+        """Close everything, or what an interrupted call of this has left. Requests still in flight are forgotten: who closes has settled
+        them before."""
+        self._close_connections()
+        self._waker.close()
+
+    def _new_selector(self) -> selectors.BaseSelector:
+        selector = selectors.DefaultSelector()
+        selector.register(self._waker.fileno(), selectors.EVENT_READ, None)
+        return selector
+
+    def _close_connections(self) -> None:
         for transport in self._transports.values():
             sockets.close_quietly(transport.opened)
         self._transports.clear()
         self._selector.close()
-        self._waker.close()
 
     def _ready_now(self) -> list[tuple[selectors.SelectorKey, int]]:
         return self._selector.select(0)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -235,15 +236,26 @@ class SyncClient:
         if self._is_closed:
             raise IllegalStateException("the client is closed")
         exchange = Exchange(message, address)
-        self._network.send(address, message, exchange, version_max=version_max)
+        with self._whole_network():
+            self._network.send(address, message, exchange, version_max=version_max)
         return exchange
 
     def pump(self, wait_ms: int) -> None:
         """Move bytes, waiting up to `wait_ms` until something happens; outcomes go to their exchanges."""
         if self._is_closed:
             raise IllegalStateException("the client is closed")
-        for event in self._network.poll(min(wait_ms, POLL_MS_MAX)):
-            self._take_in(event)
+        with self._whole_network():
+            for event in self._network.poll(min(wait_ms, POLL_MS_MAX)):
+                self._take_in(event)
+
+    @contextmanager
+    def _whole_network(self) -> Iterator[None]:
+        """Nothing is raised here but by signal handlers, Ctrl-C for example, and then anything may be done by half."""
+        try:
+            yield
+        except BaseException:
+            self._network.start_anew()
+            raise
 
     def _take_in(self, event: ConnectionEvent) -> None:
         match event:
