@@ -35,6 +35,15 @@ def test_a_path_is_refused(table, text):
         parse(table, {"kafka.bootstrap.servers": "a:1", "path": "/orders"})
 
 
+@pytest.mark.parametrize("table", [SINK, SOURCE, STREAM_SOURCE], ids=["sink", "source", "stream source"])
+def test_without_any_option_it_is_told_which_tables_hand_on_none(table):
+    """Spark hands the options of CREATE TABLE to no format in Python."""
+    with pytest.raises(ConfigException, match=r"kafka\.bootstrap\.servers is missing: .*CREATE TEMPORARY VIEW"):
+        parse(table, {})
+    with pytest.raises(ConfigException, match=r"kafka\.bootstrap\.servers is missing: host:port of one or more brokers to start from$"):
+        parse(table, {"failOnDataLoss": "true"} if table is not SINK else {"topic": "orders"})
+
+
 def known_of_clients():
     """Every option of clients in general: those that all parts have, and those that Kafka knows and nothing here needs."""
     named = {option.name for option in (*connection_options("c"), *METADATA_OPTIONS)}

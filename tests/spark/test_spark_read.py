@@ -107,6 +107,20 @@ def test_a_topic_copied_row_by_row(spark, broker, plain):
     assert broker.read(f"{plain}-copy").select(kept).to_pylist() == broker.read(plain).select(kept).to_pylist()
 
 
+def test_a_view_hands_its_options_on_and_a_table_of_the_catalog_does_not(spark, broker, plain):
+    view, table = f"view_{plain}".replace("-", "_"), f"table_{plain}".replace("-", "_")
+    options = f"`kafka.bootstrap.servers` '{broker.bootstrap_servers}', subscribe '{plain}'"
+    spark.sql(f"CREATE TEMPORARY VIEW {view} USING chaffinch OPTIONS ({options})")
+    assert spark.sql(f"SELECT count(*) FROM {view}").first()[0] == 15
+    spark.sql(f"CREATE TABLE {table} USING chaffinch OPTIONS ({options})")
+    try:
+        with pytest.raises(Exception, match="CREATE TEMPORARY VIEW hands them on"):
+            spark.sql(f"SELECT count(*) FROM {table}").collect()
+        assert spark.sql(f"SELECT count(*) FROM {table} WITH ({options})").first()[0] == 15
+    finally:
+        spark.sql(f"DROP TABLE {table}")
+
+
 class TestDataLoss:
     def test_offsets_that_are_gone_fail(self, spark, broker, plain):
         given = json.dumps({plain: {"0": 5, "1": 99}})

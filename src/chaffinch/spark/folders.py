@@ -87,12 +87,12 @@ class Folder:
         # In a password that was not escaped, and that is why it cannot be opened, there may be any character.
         return re.sub(r"(?<=://)([^/?]*|[^/?]*:.*)@", "...@", self.location)
 
-    def refusal(self, what: str, error: Exception) -> Refusal:
+    def refusal(self, what: str, error: Exception, remedy: str = "name a folder that driver and executors can write to") -> Refusal:
         reason = str(error)
         for spelled in (self.location, _normalised(self.location)):
             reason = reason.replace(spelled, self.shown)
         reason = _NO_HDFS if re.search("libhdfs|libjvm", reason) else textwrap.shorten(reason, _REASON_MAX, placeholder=" ...")
-        text = f"{self.option}={self.shown} {what}: {reason}; name a folder that driver and executors can write to"
+        text = f"{self.option}={self.shown} {what}: {reason}; {remedy}"
         return Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", text)
 
     def path(self, name: str) -> str:

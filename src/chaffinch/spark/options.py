@@ -75,8 +75,16 @@ def named_as_typed() -> Iterator[None]:
         raise ConfigException(_OF_CLIENTS.sub(rf"{_KAFKA}\g<0>", str(error))) from error
 
 
+_NO_OPTIONS: Final = (
+    "option kafka.bootstrap.servers is missing: no option was given at all; Spark keeps to itself those of CREATE TABLE and saveAsTable, "
+    "CREATE TEMPORARY VIEW hands them on, and so does WITH (`name` 'value') behind the name of a table"
+)
+
+
 def parse(table: OptionTable, options: Mapping[str, str]) -> Settings:
     """Options as Spark hands them over, in any case. ConfigException names an unknown one's nearest; those without effect are logged."""
+    if not options:
+        raise ConfigException(_NO_OPTIONS)
     spelled = {name.lower(): name for name in (*(option.name for option in table.options), *table.without_effect, *table.hinted)}
     settings = table.parse({spelled.get(name.lower(), name): value for name, value in options.items()})
     if idle := sorted(set(settings.ignored) - set(OF_SPARK)):

@@ -285,7 +285,8 @@ class TestRefusals:
     def test_a_damaged_state_is_never_started_over(self, query):
         query.commit(query.write(ROWS))
         (query.folder / "checkpoint" / "chaffinch" / "state.json").write_text('{"version": 1')
-        with pytest.raises(Refusal, match=r"checkpointLocation=.*chaffinch has a file state\.json that is damaged"):
+        text = r"checkpointLocation=.*chaffinch has a file state\.json that is damaged: .*; bring it back, or remove it: "
+        with pytest.raises(Refusal, match=text):
             query.commit(query.write(ROWS, batch_id=1), batch_id=1)
 
     def test_a_stream_whose_tasks_know_no_query(self, query, monkeypatch):

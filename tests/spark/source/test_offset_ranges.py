@@ -82,8 +82,8 @@ class TestLosses:
             ({A0: 1}, {A0: 5}, {}, (), []),
             ({A0: 1}, {A0: 5, A1: 7}, {A1: 0}, (), []),
             ({A0: 1}, {A0: 5, A1: 7}, {A1: 3}, (), ["a-1 is new and begins at offset 3, not 0"]),
-            ({A0: 1, B0: 4}, {A0: 5}, {}, (), ["b-0 is gone, offset 4 came next"]),
-            ({A0: 1}, {A0: 5}, {}, (A0, B0), ["b-0 is gone, nothing of it was read"]),
+            ({A0: 1, B0: 4}, {A0: 5}, {}, (), ["b-0 is gone, deleted or not subscribed to any more: offset 4 came next"]),
+            ({A0: 1}, {A0: 5}, {}, (A0, B0), ["b-0 is gone, deleted or not subscribed to any more: nothing of it was read"]),
             ({A0: 9}, {A0: 5}, {}, (), ["a-0 ends at offset 5, offset 9 came next: it was cut off, or deleted and made again"]),
         ],
     )

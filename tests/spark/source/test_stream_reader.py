@@ -408,9 +408,18 @@ class TestChanges:
     def test_a_deleted_topic(self, kafka, loss, caplog):
         caplog.set_level(logging.WARNING)
         text, end, rows = loss(lambda: delete_topics(kafka.client, ["b"]), START)
-        assert "b-0 is gone, offset 5 came next; set failOnDataLoss=false to read what is left" in text
+        assert (
+            "b-0 is gone, deleted or not subscribed to any more: offset 5 came next; set failOnDataLoss=false to read what is left" in text
+        )
         assert (end, rows) == ({"a": {"0": 5, "1": 0}}, {})
         assert caplog.text.count("b-0 is gone") == 1, "each loss is said once"
+
+    def test_a_topic_that_is_not_subscribed_to_any_more(self, kafka, loss):
+        fewer = kafka.stream(subscribe="a")
+        with pytest.raises(
+            Refusal, match="b-0 is gone, deleted or not subscribed to any more: offset 5 came next; set failOnDataLoss=false"
+        ):
+            fewer.latestOffset(START, ReadAllAvailable())
 
     def test_a_topic_deleted_and_made_again(self, kafka, loss):
         def change():
@@ -441,7 +450,7 @@ class TestChanges:
         delete_topics(kafka.client, ["b"])
         reader = kafka.stream(subscribe="a,b", failOnDataLoss=fails)
         if fails == "true":
-            with pytest.raises(Refusal, match="b-0 is gone, nothing of it was read"):
+            with pytest.raises(Refusal, match="b-0 is gone, deleted or not subscribed to any more: nothing of it was read"):
                 reader.partitions(start, end)
         else:
             assert values(reader, start, end) == {"a-0": numbers(5)}

@@ -335,7 +335,8 @@ class CommitShell:
         try:
             return CheckpointState.from_text(data.decode())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise folder.refusal(f"has a file {STATE_FILE} that is damaged", error) from None
+            remedy = "bring it back, or remove it: the marker in Kafka alone tells then what is written"
+            raise folder.refusal(f"has a file {STATE_FILE} that is damaged", error, remedy) from None
 
 
 def _lost(error: ApiException, *, was_sent: bool) -> Lost:

@@ -80,7 +80,9 @@ def losses(start: Offsets, end: Offsets, first_of_new: Offsets, expected: Collec
     """
     gone = sorted({*start, *expected} - end.keys())
     texts = [
-        f"{where} is gone" + (f", offset {start[where]} came next" if where in start else ", nothing of it was read") for where in gone
+        f"{where} is gone, deleted or not subscribed to any more: "
+        + (f"offset {start[where]} came next" if where in start else "nothing of it was read")
+        for where in gone
     ]
     texts += [f"{where} is new and begins at offset {first}, not 0" for where, first in sorted(first_of_new.items()) if first]
     for where in sorted(start.keys() & end.keys()):
