@@ -119,6 +119,8 @@ def a_reset_that_says_too_little_or_too_much_is_refused(shell: Shell) -> None:
     shell.refused(*command, "--topic", topic, says="where to?", status=2)
     shell.refused(*command, "--topic", topic, "--to-latest", "--to-earliest", says="--to-earliest, --to-latest", status=2)
     shell.refused(*command, "--to-latest", says="which partitions?", status=2)
+    for name in ("reset-offsets", "delete-offsets"):
+        shell.refused("groups", name, "--group", "", "--topic", topic, says="--group is empty", status=2)
     both = "--topic and --all-topics contradict each other: give one"
     shell.refused(*command, "--topic", topic, "--all-topics", "--to-latest", says=both, status=2)
     shell.refused(*command, "--topic", f"{topic}:x", "--to-latest", says="NAME:0,1,2", status=2)

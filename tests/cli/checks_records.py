@@ -36,6 +36,8 @@ def lines_become_values(shell: Shell) -> None:
     assert made.out == f"4 rows written to {topic}\n"
     assert shell.ok("consume", "--topic", topic).lines == ["one", "two", "", "four"]
     assert shell.ok("produce", "--topic", topic, stdin=b"").out == f"0 rows written to {topic}\n"
+    untold = f"2 rows sent to {topic}: with acks=0 no broker says whether they are written\n"
+    assert shell.ok("produce", "--topic", topic, "--acks", "0", stdin=b"1\n2\n").out == untold
 
 
 def lines_with_keys_and_nulls(shell: Shell) -> None:
@@ -194,11 +196,12 @@ def the_first_rejected_row_is_the_first_in_the_input(shell: Shell) -> None:
 
 def broken_rows_of_csv(shell: Shell) -> None:
     topic = topic_of(shell, "csv")
-    rows = b'key,value,timestamp\na,1,1700000000000\nb,2\n"c\nd",3,never\n,"",\n'
+    rows = b'key,value,timestamp\na,1,1700000000000\nb,2\n"c\nd",3,never\n,"",\ne\n'
     made = shell("produce", "--topic", topic, "--format", "csv", "--rejected", str(shell.folder / "r.jsonl"), stdin=rows)
-    assert (made.status, "2 rows rejected, 2 written; row 2: 2 fields, the first line names 3" in made.err) == (1, True)
+    assert (made.status, "3 rows rejected, 2 written; row 2: 2 fields, the first line names 3" in made.err) == (1, True)
     kept = [json.loads(line) for line in (shell.folder / "r.jsonl").read_text().splitlines()]
-    assert [(row["row"], row["value"]) for row in kept] == [(2, "b,2"), (3, "c\nd,3,never")]
+    assert sorted((row["row"], row["value"]) for row in kept) == [(2, "b,2"), (3, "c\nd,3,never"), (5, "e")]
+    assert [row["error_message"] for row in kept if row["row"] == 5] == ["1 field, the first line names 3"]
     assert pairs(shell, topic) == [("a", "1"), (None, "")]
 
 

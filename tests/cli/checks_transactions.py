@@ -45,6 +45,8 @@ def open_transactions_are_listed_and_described(shell: Shell) -> None:
         producer.commit_transaction()
     described = shell.ok("transactions", "describe", "--transactional-id", name, "--json").json
     assert (described["partitions"], described["state"] in ("PrepareCommit", "CompleteCommit", "Empty")) == ([], True)
+    if described["state"] != "PrepareCommit":
+        assert described["started_ms"] is None, "no transaction is open"
 
 
 def a_living_transaction_does_not_hang_and_can_be_terminated(shell: Shell) -> None:
@@ -79,6 +81,8 @@ def wrong_questions_about_transactions(shell: Shell) -> None:
     place = ("--topic", topic, "--partition", "0")
     shell.refused("transactions", "describe", "--transactional-id", name, says=f"transactional id '{name}'")
     shell.refused("transactions", "terminate", "--transactional-id", name, says="TRANSACTIONAL_ID_NOT_FOUND")
+    for command in ("describe", "terminate"):
+        shell.refused("transactions", command, "--transactional-id", "", says="--transactional-id is empty", status=2)
     shell.refused("transactions", "list", "--state", "Running", says="state 'Running'; there are Empty, Ongoing,")
     shell.refused("transactions", "abort", *place, says="give --start-offset", status=2)
     shell.refused("transactions", "abort", *place, "--producer-id", "7", says="needs --producer-epoch", status=2)

@@ -102,13 +102,15 @@ def describe_transaction(client: SyncClient, transactional_id: str) -> Transacti
     for code, _ in answers.codes_in(answer):
         raise exception_for(code, message=f"transactional id {transactional_id!r}: {code.text}", api="DescribeTransactions")
     state: DescribeTransactionsState = answer.transaction_states[0]
+    # Brokers may go on telling when the last one began.
+    is_open = state.transaction_state in STATES_WITHOUT_END
     return TransactionDescription(
         transactional_id=state.transactional_id,
         producer_id=state.producer_id,
         producer_epoch=state.producer_epoch,
         state=state.transaction_state,
         timeout_ms=state.transaction_timeout_ms,
-        started_ms=None if state.transaction_start_time_ms < 0 else state.transaction_start_time_ms,
+        started_ms=state.transaction_start_time_ms if is_open and state.transaction_start_time_ms >= 0 else None,
         partitions=tuple(sorted(TopicPartition(topic.topic, number) for topic in state.topics for number in topic.partitions)),
     )
 

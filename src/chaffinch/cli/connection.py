@@ -87,6 +87,17 @@ def parse_pairs(option: str, texts: Iterable[str] | None) -> dict[str, str]:
     return pairs
 
 
+def refuse_empty(option: str) -> Callable[[str], str]:
+    """A check for an option's text, which a variable of a shell that is not set makes empty. ConfigException then."""
+
+    def check(text: str) -> str:
+        if not text:
+            raise ConfigException(f"{option} is empty")
+        return text
+
+    return check
+
+
 def print_apart(found: Sequence[T], print_one: Callable[[T], None]) -> None:
     """Print each of several things, with an empty line between two."""
     for index, each in enumerate(found):

@@ -11,7 +11,18 @@ from chaffinch.admin import group_resets, groups, topics
 from chaffinch.admin.group_offsets import committed_offsets
 from chaffinch.admin.group_resets import Reset, Target
 from chaffinch.admin.groups import GroupDescription, GroupListing, GroupOffset, Member
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_apart, print_json, print_table, warn
+from chaffinch.cli.connection import (
+    AsJson,
+    BootstrapServer,
+    CommandConfig,
+    connect,
+    new_app,
+    print_apart,
+    print_json,
+    print_table,
+    refuse_empty,
+    warn,
+)
 from chaffinch.cli.times import parse_ago, parse_place_in_time
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, KafkaException
@@ -22,7 +33,7 @@ app = new_app("List, describe and delete groups, reset and delete their offsets.
 
 _TOPIC: Final = re.compile(r"(?P<topic>[^:]+)(?::(?P<partitions>\d{1,9}(?:,\d{1,9})*))?")
 
-GroupName = Annotated[str, typer.Option("--group", metavar="ID", help="The group.")]
+GroupName = Annotated[str, typer.Option("--group", metavar="ID", callback=refuse_empty("--group"), help="The group.")]
 TopicArguments = Annotated[
     list[str] | None, typer.Option("--topic", metavar="NAME[:0,1,2]", help="A topic, or some of its partitions; may be repeated.")
 ]

@@ -106,7 +106,7 @@ def produce(
                 written = run.send(pieces)
         except KafkaException as error:
             raise _placed(error, path) from None
-    _report(topic, written, bad, rejected, is_transaction=bool(settings["transactional.id"]), as_json=as_json)
+    _report(topic, written, bad, rejected, settings, as_json=as_json)
 
 
 def _write(
@@ -205,13 +205,16 @@ def _size(source: IO[bytes]) -> int | None:
 # Output -------------------------------------------------------------------------------------------------------------------------------
 
 
-def _report(topic: str, written: int, bad: RejectedRows, path: str | None, *, is_transaction: bool, as_json: bool) -> None:
+def _report(topic: str, written: int, bad: RejectedRows, path: str | None, settings: Settings, *, as_json: bool) -> None:
     if as_json:
         print_json({"topic": topic, "written": written, "rejected": bad.count, "rejected_file": path, "first_rejection": bad.first})
+    elif not bad.count and settings["acks"] == "0":
+        print(f"{counted(written, 'row')} sent to {topic}: with acks=0 no broker says whether they are written")
     elif not bad.count:
         print(f"{counted(written, 'row')} written to {topic}")
     if bad.count:
-        rest = "nothing was written: the transaction was aborted" if is_transaction else f"{written} written"
+        done = f"{written} {'sent' if settings['acks'] == '0' else 'written'}"
+        rest = "nothing was written: the transaction was aborted" if settings["transactional.id"] else done
         kept = f"all of them are in {path}" if path else "--rejected FILE keeps them"
         count = f"{counted(bad.count, 'row')} rejected"
         print(f"chaffinch: {topic}: {count}, {rest}; {bad.first}; {kept}", file=sys.stderr)

@@ -8,7 +8,7 @@ import typer
 
 from chaffinch.admin import topics, transactions
 from chaffinch.admin.transactions import PartitionProducer, TransactionDescription
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_json, print_table
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_json, print_table, refuse_empty
 from chaffinch.cli.times import time_text
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
@@ -21,7 +21,9 @@ MINUTE_MS: Final = 60_000
 
 Topic = Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic.")]
 Partition = Annotated[int, typer.Option("--partition", min=0, help="Its partition.")]
-TransactionalId = Annotated[str, typer.Option("--transactional-id", metavar="ID", help="The transactional id.")]
+TransactionalId = Annotated[
+    str, typer.Option("--transactional-id", metavar="ID", callback=refuse_empty("--transactional-id"), help="The transactional id.")
+]
 _PRODUCER_TITLES: Final = (
     "topic",
     "partition",

@@ -20,6 +20,7 @@ from chaffinch.cli.rows.csv_quotes import QuoteWatch
 from chaffinch.cli.rows.record_json import compact
 from chaffinch.cli.rows.record_texts import READ_ONLY, TextRecord, headers_of, no_key, parse_json, partition_of, timestamp_of
 from chaffinch.errors import ConfigException, KafkaException
+from chaffinch.identifiers import counted
 from chaffinch.records.arrow_columns import HEADER_TYPE
 
 # A piece: large enough for full batches in several partitions, small beside the producer's memory.
@@ -152,7 +153,7 @@ def read_csv(file: IO[bytes], *, key_field: str | None, null_marker: str | None)
     skipped: dict[int, BrokenRow] = {}
 
     def skip(row: Any) -> str:
-        reason = f"{row.actual_columns} fields, the first line names {row.expected_columns}"
+        reason = f"{counted(row.actual_columns, 'field')}, the first line names {row.expected_columns}"
         skipped[row.number] = BrokenRow(row.number, row.text.encode(), reason)
         return "skip"
 
