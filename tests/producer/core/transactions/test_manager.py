@@ -21,6 +21,7 @@ from chaffinch.errors import (
     TopicAuthorizationException,
     TransactionAbortableException,
     UnknownServerException,
+    UnsupportedVersionException,
     codes,
     group_of,
 )
@@ -393,6 +394,20 @@ def test_offsets_that_time_out_are_named_with_their_group_the_limit_and_the_last
         "the transaction has to be aborted: the offsets of group 'group' for input-0 and 1 more were not accepted within max.block.ms, "
         f"5000 ms; the last answer for input-7 was UNKNOWN_TOPIC_OR_PARTITION: {codes.UNKNOWN_TOPIC_OR_PARTITION.text.rstrip('.')}"
     )
+
+
+def test_a_broker_that_takes_no_member_of_a_group_with_offsets_says_what_to_give_instead() -> None:
+    rig = rig_in(State.IN_TRANSACTION)
+    rig.hold.add(TxnOffsetCommitRequest)
+    rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=GroupMetadata("group", 1, "member"))
+    sent = rig.held.pop()
+    why = "cannot encode TxnOffsetCommitRequest v2: generation_id: 1 needs version 3 or later"
+    rig.step(Failed(address=sent.address, token=sent.token, reason=why, was_sent=False, is_unsupported=True))
+    error = rig.calls["offsets"]
+    assert isinstance(error, UnknownServerException)
+    assert isinstance(error.__cause__, UnsupportedVersionException)
+    assert f"{why}; brokers before 2.5 take no member and generation of a group" in str(error)
+    assert "give send_offsets_to_transaction the group's id alone" in str(error)
 
 
 def test_records_of_an_aborted_transaction_fail_and_what_is_under_way_is_waited_for() -> None:

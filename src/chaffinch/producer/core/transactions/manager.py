@@ -23,6 +23,7 @@ from chaffinch.errors import (
     Stored,
     TimeoutException,
     TransactionAbortableException,
+    UnsupportedVersionException,
     codes,
     exception_for,
     group_of,
@@ -42,6 +43,13 @@ from chaffinch.producer.records import GroupMetadata
 # While the previous transaction is being completed the coordinator answers 51 for some ms; Java waits as little for the first partition.
 CONCURRENT_WAIT_MS: Final = 20
 # What changes a transaction, and must not be taken for a part of the next one.
+HINTS: Final = {
+    Step.COMMIT_OFFSETS: (
+        "brokers before 2.5 take no member and generation of a group (KIP-447): give send_offsets_to_transaction the group's id alone, "
+        "which shuts out no former member of the group"
+    )
+}
+"""What to do where the broker has no version of a request that says what must be said."""
 CHANGING_STEPS: Final = frozenset({Step.ADD_PARTITIONS, Step.ADD_OFFSETS, Step.COMMIT_OFFSETS, Step.END})
 # What an abort needs; any other request was made for the transaction that is being given up.
 ENDING_STEPS: Final = frozenset({Step.FIND_COORDINATOR, Step.INIT_PRODUCER_ID, Step.END})
@@ -296,6 +304,8 @@ class TransactionManager:
         self._under_way = None
         if self.state is State.INITIALIZING and isinstance(error, AuthenticationException):
             return self._init_refused(error)
+        if step in HINTS and isinstance(error, UnsupportedVersionException):
+            error = UnsupportedVersionException(f"{error.message}; {HINTS[step]}", stored=error.stored, api=step.api)
         return self._fail_fatally(error)
 
     def answered(self, step: Step, answer: Any, wait_ms: int, now_ms: int) -> list[Effect]:
