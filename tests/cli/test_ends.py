@@ -316,6 +316,7 @@ def test_a_broker_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
 def test_refusals_of_the_broker_are_one_line(broker: EmbeddedBroker, shell: Shell) -> None:
     for api, error, command in [
         ("Metadata", "TOPIC_AUTHORIZATION_FAILED", ("topics", "describe", "--topic", "refused")),
+        ("Metadata", "UNKNOWN_SERVER_ERROR", ("topics", "list")),
         ("CreateTopics", "POLICY_VIOLATION", ("topics", "create", "--topic", "refused-2")),
         ("ListOffsets", "TOPIC_AUTHORIZATION_FAILED", ("consume", "--topic", "refused")),
         ("Fetch", "TOPIC_AUTHORIZATION_FAILED", ("consume", "--topic", "lines")),

@@ -163,6 +163,8 @@ def _metadata(client: SyncClient, names: list[str] | None, node: Target = "any",
     wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
     request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
     answer: MetadataResponse = client.request(request, node, timeout_ms=timeout_ms)
+    if answer.error_code and not answer.topics:  # No list at all is not an empty one; told since version 13.
+        answers.raise_for(answer)
     known = []
     for topic in answer.topics:
         code = codes.by_number(topic.error_code)
