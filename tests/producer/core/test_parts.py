@@ -127,6 +127,32 @@ class TestAccumulator:
         ]
         assert batch.receipt == [value for _, value, _ in records]
 
+    def test_what_ctrl_c_leaves_of_a_record_is_none(self) -> None:
+        """Not even where it comes again while the first one is cleaned up after."""
+
+        class Interrupted(list[int]):
+            def append(self, _: int) -> None:
+                raise KeyboardInterrupt
+
+            def __delitem__(self, _: Any) -> None:
+                raise KeyboardInterrupt
+
+        made = accumulator()
+        put(made, b"before")
+        growing = made.growing(ORDERS_0)
+        assert growing is not None
+        growing.timestamps = Interrupted(growing.timestamps)
+        with pytest.raises(KeyboardInterrupt):
+            put(made, b"interrupted", headers=[("h", b"1")])
+        growing.timestamps = list(growing.timestamps)
+        put(made, b"after")
+        taken = [batch for batch in (made.take(ORDERS_0), made.take(ORDERS_0)) if batch is not None]
+        assert [(decode(batch.data).value(0), batch.receipt, batch.count) for batch in taken] == [
+            (b"before", [b"before"], 1),
+            (b"after", [b"after"], 1),
+        ]
+        assert [batch.position for batch in taken] == [0, 1]
+
     def test_a_full_batch_is_ready_and_a_growing_one_lingers(self) -> None:
         made = accumulator()
         assert [put(made, bytes(50), now_ms=7) for _ in range(4)] == [Appended.BEGAN, Appended.JOINED, Appended.FILLED, Appended.JOINED]

@@ -223,7 +223,7 @@ class ProducerCore:
             growing.timestamps.append(timestamp_ms)
             receipts.append(receipt)
         except BaseException:
-            growing.take_back(receipt)
+            growing.bytes_max = 0
             raise
         growing.size, accumulator.memory_free = filled, free - size
         return receipts

@@ -79,7 +79,7 @@ class OpenBatch:
         self.created_ms = created_ms
         self.position = position
         self.bytes_max = bytes_max
-        """Only below this it takes a record without closing; 0 once it is closed."""
+        """Only below this it takes a record without closing; 0 once it is closed, or is to be."""
         self.size = BATCH_OVERHEAD_BYTES
         self.counted = 0
         """How much of its size the partitioner knows of."""
@@ -92,7 +92,7 @@ class OpenBatch:
         """What it is taken as, once somebody has had the time."""
 
     def append(self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers, receipt: Any, size: int) -> None:
-        """Add a record that takes at most `size` bytes; all of it or, when Ctrl-C comes, nothing."""
+        """Add a record that takes at most `size` bytes. It is there as soon as its receipt is, which is the last step."""
         try:
             if headers:
                 self.headers[len(self.keys)] = headers
@@ -100,18 +100,16 @@ class OpenBatch:
             self.values.append(value)
             self.timestamps.append(timestamp_ms)
             self.receipts.append(receipt)
-        except BaseException:
-            self.take_back(receipt)
+        except BaseException:  # Ctrl-C: what there is of the record stays at the end, for `trim`, and none comes behind it.
+            self.bytes_max = 0
             raise
         self.size += size
 
-    def take_back(self, receipt: Any) -> None:
-        """A record was interrupted while it was added: what there is of it goes, its receipt too if that was the last step."""
-        receipts = self.receipts
-        count = len(receipts) - (bool(receipts) and receipts[-1] is receipt)
-        for column in (receipts, self.keys, self.values, self.timestamps):
+    def trim(self) -> None:
+        """Forget what there is of a record without a receipt."""
+        count = len(self.receipts)
+        for column in (self.keys, self.values, self.timestamps):
             del column[count:]
-        self.headers.pop(count, None)
 
     @property
     def memory_bytes(self) -> int:
@@ -223,7 +221,7 @@ class Accumulator:
         """Add one record of at most `size` bytes (`record_size`); there must be memory for it. Its receipt is the last of those given."""
         queue = self._queue(topic_partition)
         growing, appended = queue.growing, Appended.JOINED
-        if growing is not None and growing.size + size > self._batch_bytes:
+        if growing is not None and growing.size + size > growing.bytes_max:
             queue.close()
             growing, appended = None, Appended.FILLED
         if growing is None:
@@ -250,7 +248,7 @@ class Accumulator:
         queue = self._queues.get(topic_partition)
         if queue is None or queue.growing is None:
             return True
-        if queue.growing.size + size <= self._batch_bytes:
+        if queue.growing.size + size <= queue.growing.bytes_max:
             return False
         queue.close()
         return True
@@ -417,6 +415,7 @@ class Accumulator:
         if is_to_be_sent:
             timestamps, data = open_batch.encoded or self._encoded(open_batch)
         else:
+            open_batch.trim()
             timestamps, data = np.array(open_batch.timestamps, np.int64), bytearray()
         return ProducerBatch(
             topic_partition=topic_partition,
@@ -430,6 +429,7 @@ class Accumulator:
         )
 
     def _encoded(self, open_batch: OpenBatch) -> Encoded:
+        open_batch.trim()
         is_small = len(open_batch.receipts) <= FEW_RECORDS
         if is_small and self._compression is Compression.NONE and not open_batch.headers:
             timestamps = np.array(open_batch.timestamps, np.int64)
