@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -203,6 +203,26 @@ def test_a_close_that_is_interrupted_may_be_called_again(producer_of: Make, brok
             break
     assert index >= MOMENTS_MIN
     assert set(stored(broker).values()) <= {1}
+
+
+def test_a_close_whose_clean_up_is_interrupted_too_may_be_called_again(
+    producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread was not told to end."""
+
+    def ctrl_c(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    producer = producer_of(broker)
+    future = producer.send("orders", b"v")
+    monkeypatch.setattr(producer, "_end", ctrl_c)
+    with pytest.raises(KeyboardInterrupt):
+        producer.close()
+    monkeypatch.undo()
+    check_in_thread(producer.close)
+    producer._sender._thread.join(LATEST_S)
+    assert not producer._sender._thread.is_alive()
+    assert future.done()
 
 
 def test_an_init_that_is_interrupted_may_be_called_again(producer_of: Make, broker: EmbeddedBroker) -> None:

@@ -362,6 +362,7 @@ class Producer:
         with suppress(KafkaException, FutureTimeoutError):
             future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
             future.result(self._limit_s(deadline_ms))
+        self._end(round(1000 * GRACE_S))  # The first call may have been interrupted, and its clean-up too.
 
     def _limit_s(self, deadline_ms: int) -> float:
         return min((deadline_ms - self._clock.now_ms()) / 1000 + GRACE_S, threading.TIMEOUT_MAX)
