@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -139,6 +140,22 @@ def test_a_finalizer_in_its_own_thread_does_not_wait_for_itself(broker, consumer
 
     consumer._thread.run(finalize)
     consumer.close()
+
+
+def test_an_error_is_held_by_nobody_but_its_caller(broker, consumer_of):
+    consumer = consumer_of(broker)
+
+    def refused():
+        try:
+            consumer.seek(PLACE, 0)
+        except errors.IllegalStateException as error:
+            return weakref.ref(error)
+
+    gc.disable()
+    try:
+        assert refused()() is None
+    finally:
+        gc.enable()
 
 
 class TestWakeup:

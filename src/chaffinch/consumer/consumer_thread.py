@@ -140,8 +140,12 @@ class ConsumerThread(ClientThread):
         except BaseException:  # Ctrl-C: nobody waits for it any more.
             job.is_given_up = True
             raise
-        if job.error is not None:
-            raise job.error
+        error, job.error = job.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # Its traceback holds this frame, which would hold it, and the consumer, until a collection of garbage.
 
     def _left_s(self, ends_ms: float) -> float:
         return min(max(0.0, (ends_ms - self._clock.now_ms()) / 1000), WAIT_S_MAX)
