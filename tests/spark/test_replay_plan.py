@@ -58,3 +58,8 @@ def test_a_topic_that_does_not_exist_is_named_as_it_was_typed(broker, named, opt
         look(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, **named))
     said = f"topic 'nope' (option {option}) does not exist on {broker.bootstrap_servers}; create it, or correct the name"
     assert str(caught.value) == f"KAFKA[InvalidConfiguration] UNKNOWN_TOPIC_OR_PARTITION: {said}"
+
+
+def test_a_folder_that_does_not_exist_is_told_before_java_starts(broker, tmp_path):
+    with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: --parquet=.*/gone: there is no such folder"):
+        look_at_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path / "gone")))

@@ -23,11 +23,17 @@ DONE: Final = "_replayed"
 """Folder of the Parquet files that are done with; Spark leaves out what begins with `_`."""
 
 
-def replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayReport:
+def look_at_folder(path: str) -> Folder:
+    """The folder of dead letters. Refusal where there is none."""
     folder = Folder(path, "--parquet")
     if not folder.exists():
         text = f"--parquet={folder.shown}: there is no such folder; name the one that errors.dead.letter.path had"
         raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", text)
+    return folder
+
+
+def replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayReport:
+    folder = look_at_folder(path)
     names = {name for name in folder.names() if name.endswith(".parquet") and not name.startswith((".", "_"))}
     report = ReplayReport()
     for name in sorted(names - _unsettled(plan, folder, names)):

@@ -16,7 +16,7 @@ from chaffinch.runtime.sockets import SocketFailed, resolve
 from chaffinch.settings import shown_value
 from chaffinch.spark.refusals import Kind, worded_for
 from chaffinch.spark.replay import letters, writing
-from chaffinch.spark.replay.of_files import replay_files
+from chaffinch.spark.replay.of_files import look_at_folder, replay_files
 from chaffinch.spark.replay.of_topic import replay_topic
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 from chaffinch.spark.target import take_snapshot
@@ -31,7 +31,7 @@ LOOK_MS: Final = 15_000
 
 def look_at_cluster(plan: ReplayPlan) -> None:
     """For whoever would start Java only to hear that nobody is there. ConfigException where no host is known; Refusal where no broker
-    answers or lets this client in, or knows a topic."""
+    answers or lets this client in, or knows a topic, and where there is no folder of letters."""
     servers = plan.client["kafka.bootstrap.servers"]
     reasons = []
     for address in parse_bootstrap_servers(servers):
@@ -43,6 +43,8 @@ def look_at_cluster(plan: ReplayPlan) -> None:
     else:
         raise ConfigException(f"option bootstrap.servers cannot be {servers!r}: {'; '.join(reasons)}")
     with worded_for(Kind.BATCH_ONCE):
+        if plan.path is not None:
+            look_at_folder(str(plan.path))
         _look_at_topics(plan)
 
 
