@@ -237,6 +237,14 @@ def test_python_objects_of_polars_are_refused_and_not_their_addresses_written(pr
         producer.send_table("orders", frame)
 
 
+def test_the_index_that_a_filter_leaves_in_a_data_frame_is_named(producer: Producer) -> None:
+    frame = pd.DataFrame({"value": ["one", "two", "three", "four"]})
+    filtered = frame[frame["value"].isin(["one", "two", "four"])]
+    with pytest.raises(InvalidColumn, match=r"is the index of a data frame, which reset_index\(drop=True\) leaves out; allowed: "):
+        producer.send_table("orders", filtered)
+    assert producer.send_table("orders", filtered.reset_index(drop=True)).result(LATEST_S).written == 3
+
+
 EMPTY = {
     "pandas": lambda names: pd.DataFrame({name: [] for name in names}),
     "polars": lambda names: pl.DataFrame({name: [] for name in names}),

@@ -168,11 +168,18 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
     names = schema.names
     for name in names:
         if name not in ALLOWED or names.count(name) > 1:
-            raise InvalidColumn(name, "there twice" if name in ALLOWED else "unknown", f"one each of {', '.join(ALLOWED)}")
+            raise InvalidColumn(name, _why_not(name), f"one each of {', '.join(ALLOWED)}")
     if VALUE not in names:
         raise InvalidColumn(VALUE, "missing", BYTES_ALLOWED)
     if topic is None and TOPIC not in names:
         raise InvalidColumn(TOPIC, "missing", TOPICS_ALLOWED)
+
+
+def _why_not(name: str) -> str:
+    if name in ALLOWED:
+        return "there twice"
+    # So pandas calls the index that is left where rows were filtered, and hands it over as a column.
+    return "the index of a data frame, which reset_index(drop=True) leaves out" if name.startswith("__index_level_") else "unknown"
 
 
 def read_table(table: pa.Table | pa.RecordBatch, timestamp_default_ms: int, first_row: int = 0) -> TableParts:
