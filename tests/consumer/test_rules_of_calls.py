@@ -142,6 +142,14 @@ def test_a_finalizer_in_its_own_thread_does_not_wait_for_itself(broker, consumer
     consumer.close()
 
 
+def test_what_a_finalizer_in_its_own_thread_does_not_wait_for_is_done(broker, consumer_of):
+    """That of a loop that was left, which gives back what it did not come to."""
+    consumer, done = consumer_of(broker), []
+    consumer._thread.run(lambda: consumer._thread.post(lambda: done.append(True)))
+    consumer._thread.run(lambda: None)
+    assert done == [True]
+
+
 def test_an_error_is_held_by_nobody_but_its_caller(broker, consumer_of):
     consumer = consumer_of(broker)
 

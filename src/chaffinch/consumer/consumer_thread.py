@@ -11,7 +11,8 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -178,21 +179,18 @@ class ConsumerThread(ClientThread):
         """Do what callers want done, and again for those who wait as long as something changes by it."""
         while self._has_news:
             self._has_news = False
-            jobs = [job for job in (*self._jobs, *self._newly_handed_over()) if not job.is_given_up]
-            self._jobs = jobs  # To be told should the core raise.
-            over = [job for job in jobs if job.attempt()]
-            if jobs:
+            self._take_over()
+            over = [job for job in self._jobs if job.is_given_up or job.attempt()]
+            if self._jobs:
                 self._take(self.core.drain(self._clock.now_ms()))
-            self._jobs = [job for job in jobs if job not in over and not job.is_given_up]
             for job in over:
+                self._jobs.remove(job)
                 job.end()
 
-    def _newly_handed_over(self) -> Iterator[_Job]:
-        try:
+    def _take_over(self) -> None:
+        with suppress(Empty):
             while True:
-                yield self._handed_over.get_nowait()
-        except Empty:
-            return
+                self._jobs.append(self._handed_over.get_nowait())
 
     def _take(self, effects: list[Effect]) -> None:
         """Sort effects: requests and reports are for later, outcomes are told at once."""
@@ -216,6 +214,7 @@ class ConsumerThread(ClientThread):
         try:
             self._take(self.core.give_up(death))
         finally:
-            for job in (*self._jobs, *self._newly_handed_over()):
+            self._take_over()
+            for job in self._jobs:
                 job.end(death)
             atexit.unregister(self.stop)
