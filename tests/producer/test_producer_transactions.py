@@ -233,7 +233,8 @@ def _committed(broker: EmbeddedBroker, group: str, topic: str) -> tuple[int, str
     with SyncClient(broker.bootstrap_servers) as client:
         answer = client.coordinator_request(group, "group", request)
         raise_for(answer)
-    (partition,) = answer.groups[0].topics[0].partitions
+    (topic_found,) = (answer.groups[0] if answer.groups else answer).topics  # One group in versions up to 7.
+    (partition,) = topic_found.partitions
     return partition.committed_offset, partition.metadata
 
 
