@@ -40,6 +40,13 @@ def test_what_is_no_address_is_named(text: str) -> None:
         parse_bootstrap_servers(text)
 
 
+@pytest.mark.parametrize(("text", "is_hinted"), [("::1:9092", True), ("fe80::2:9092", True), ("PLAINTEXT://h:9092", False), ("h:0", False)])
+def test_an_ipv6_address_without_brackets_is_told_what_it_lacks(text: str, is_hinted: bool) -> None:
+    with pytest.raises(ConfigException) as caught:
+        parse_bootstrap_servers(text)
+    assert ("an IPv6 address needs brackets, as in [::1]:9092" in str(caught.value)) is is_hinted
+
+
 def test_address_as_text() -> None:
     assert [str(address) for address in (A, Address("::1", 9092))] == ["a:1", "[::1]:9092"]
 

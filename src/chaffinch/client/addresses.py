@@ -15,6 +15,7 @@ from chaffinch.errors import ConfigException
 
 PORT_MAX: Final = 65535
 _ADDRESS: Final = re.compile(r"(?:\[(?P<bracketed>[0-9a-fA-F:.%\w]+)\]|(?P<name>[\w.-]+)):(?P<port>[0-9]{1,5})")
+_BARE_IPV6: Final = re.compile(r"[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]*")
 
 
 class Address(NamedTuple):
@@ -49,7 +50,9 @@ def parse_bootstrap_servers(servers: str | Sequence[str]) -> tuple[Address, ...]
 def _parse(text: str) -> Address:
     match = _ADDRESS.fullmatch(text)
     if match is None or not 1 <= int(match["port"]) <= PORT_MAX:
-        raise ConfigException(f"option bootstrap.servers cannot contain {text!r}: each server must be host:port, with a port of 1 to 65535")
+        hint = "; an IPv6 address needs brackets, as in [::1]:9092" if _BARE_IPV6.fullmatch(text) else ""
+        what = f"each server must be host:port, with a port of 1 to 65535{hint}"
+        raise ConfigException(f"option bootstrap.servers cannot contain {text!r}: {what}")
     return Address(match["name"] or match["bracketed"], int(match["port"]))
 
 
