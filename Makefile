@@ -7,7 +7,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit unit-waiting unit-computing unit-simulation format lint types layers simulate cuts fuzz interop cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs lock clean all
+.PHONY: help setup demo test unit unit-waiting unit-computing unit-simulation format lint types layers simulate cuts fuzz interop versions cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker:
 	@$(BIN)/python -m tests.interop.our_clients
 	@$(BIN)/python -m tests.interop.our_spark
 	@$(BIN)/python -m tests.cli
+
+versions: setup ## our clients and the Spark format on four older versions of Apache Kafka and the newest: docs/kafka-versions.md (an hour)
+	@$(BIN)/python -m tests.interop.versions
 
 cluster: setup ## the Spark format on clusters of this machine: retries, a killed executor, speculation, shipping, Connect, S3 (12 minutes)
 	@$(BIN)/pytest -p no:cacheprovider tests/spark/clusters/on_a_cluster.py tests/spark/clusters/on_connect.py tests/spark/clusters/on_an_object_store.py

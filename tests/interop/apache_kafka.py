@@ -24,10 +24,10 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from tests.interop.installing import CACHE, system_package
 from tests.interop.processes import NotRun, Outcome, Server, run
@@ -61,11 +61,13 @@ TOOLS: Mapping[str, str] = {
 }
 """Name of the shell script in Apache Kafka's `bin/`, without `kafka-`, -> its class."""
 
-_SETTINGS: Mapping[str, str] = {
+_ITS_OWN_CONTROLLER: Mapping[str, str] = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+}
+ONE_COPY: Mapping[str, str] = {
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
@@ -104,14 +106,20 @@ def java() -> str:
 
 def jars() -> Path:
     """The folder with all jars of Apache Kafka, fetched unless they are there. Raises NotRun."""
-    folder = CACHE / f"apache-kafka-{kafka_version()}"
+    return fetched_jars(kafka_version(), POM)
+
+
+def fetched_jars(version: str, pom: Path) -> Path:
+    """The folder with the jars of one version, as `pom` asks for them (its `kafka.version` is this one). Raises NotRun."""
+    folder = CACHE / f"apache-kafka-{version}"
     done = folder / ".done"
-    if done.exists() and done.stat().st_mtime_ns >= POM.stat().st_mtime_ns:
+    if done.exists() and done.stat().st_mtime_ns >= pom.stat().st_mtime_ns:
         return folder
     maven = shutil.which("mvn") or system_package("mvn", "maven")
-    fetched = run([maven, "-B", "-q", "-f", POM, MAVEN_PLUGIN, f"-DoutputDirectory={folder}"], timeout_s=FETCH_SECONDS)
+    command = [maven, "-B", "-q", "-f", pom, MAVEN_PLUGIN, f"-Dkafka.version={version}", f"-DoutputDirectory={folder}"]
+    fetched = run(command, timeout_s=FETCH_SECONDS)
     if not fetched.succeeded:
-        raise NotRun(f"Maven could not fetch Apache Kafka {kafka_version()}: {(fetched.output + fetched.errors).strip()[-500:]}")
+        raise NotRun(f"Maven could not fetch Apache Kafka {version}: {(fetched.output + fetched.errors).strip()[-500:]}")
     done.touch()
     return folder
 
@@ -152,17 +160,11 @@ class ApacheKafka:
     def __init__(self, settings: Mapping[str, str] | None = None, *, data_dir: Path | None = None, heap: str = "1g") -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="apache-kafka-")
         self.folder = Path(self._temporary.name)
-        port, controller_port = _free_ports(2)
+        port, self.controller_port = _free_ports(2)
         self.bootstrap_servers = f"127.0.0.1:{port}"
         self._data_dir = data_dir or self.folder / "data"
         self._properties = self.folder / "server.properties"
-        chosen = {
-            **_SETTINGS,
-            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-            "log.dirs": str(self._data_dir),
-            **(settings or {}),
-        }
+        chosen = {**ONE_COPY, "log.dirs": str(self._data_dir), **self.places(port), **(settings or {})}
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in chosen.items()))
         self._heap = heap
         self._server: Server | None = None
@@ -181,18 +183,18 @@ class ApacheKafka:
     def start(self) -> None:
         """Format what is not formatted, start, return when it accepts. Called by the constructor; again after `kill` for a restart."""
         if not (self._data_dir / "meta.properties").exists():
-            self._format()
+            self.prepare()
         command = [
             java(),
             f"-Xmx{self._heap}",
             f"-Xms{self._heap}",
-            f"-Dlog4j2.configurationFile={_logging_file('SYSTEM_OUT', 'INFO')}",
+            *self.logging(),
             "-cp",
-            f"{jars()}/*",
+            self.class_path(),
             "kafka.Kafka",
-            str(self._properties),
+            self._properties,
         ]
-        self._server = Server(command, ready_text="Kafka Server started", log=self.folder / "broker.log", timeout_s=START_SECONDS)
+        self._server = Server(command, ready_text=self.READY_TEXT, log=self.folder / "broker.log", timeout_s=START_SECONDS)
 
     def kill(self) -> None:
         """SIGKILL; the data stays for `start`."""
@@ -229,9 +231,30 @@ class ApacheKafka:
         """Memory held now, in MiB."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
-    def _format(self) -> None:
-        arguments = ("format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", self._properties)
-        done = run(java_command("kafka.tools.StorageTool", *arguments), timeout_s=TOOL_SECONDS)
+    # What another version has otherwise.
+
+    READY_TEXT: ClassVar[str] = "Kafka Server started"
+
+    def places(self, port: int) -> Mapping[str, str]:
+        """Where it listens, and who leads it: itself."""
+        return {
+            **_ITS_OWN_CONTROLLER,
+            "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{self.controller_port}",
+        }
+
+    def class_path(self) -> str:
+        """All its jars. Raises NotRun."""
+        return f"{jars()}/*"
+
+    def logging(self) -> Sequence[str]:
+        """Options of Java that have it log to where `log` reads."""
+        return [f"-Dlog4j2.configurationFile={_logging_file('SYSTEM_OUT', 'INFO')}"]
+
+    def prepare(self) -> None:
+        """Format the data directory."""
+        tool = [java(), *self.logging(), "-cp", self.class_path(), "kafka.tools.StorageTool"]
+        done = run([*tool, "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", self._properties], timeout_s=TOOL_SECONDS)
         if not done.succeeded:
             raise RuntimeError(f"kafka.tools.StorageTool: {(done.output + done.errors).strip()}")
 

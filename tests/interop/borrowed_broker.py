@@ -146,8 +146,18 @@ class BorrowedBroker:
     def _create(self, topic: TopicArgument) -> None:
         if topic.replication > 1:
             _skip("several nodes")
-        (created,) = self._admin.create_topics([NewTopic(topic.name, topic.partitions, 1, config=dict(topic.config))]).values()
-        created.result(REQUEST_S)
+        new = NewTopic(topic.name, topic.partitions, 1, config=dict(topic.config))
+
+        def is_made() -> bool:
+            (created,) = self._admin.create_topics([new]).values()
+            error = created.exception(REQUEST_S)
+            # Where a ZooKeeper leads, a deleted topic's name is free only some time after nobody shows it any more.
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            created.result(REQUEST_S)
+            return True
+
+        _until(is_made)
 
         def is_led() -> bool:
             found = self._admin.list_topics(topic.name, timeout=REQUEST_S).topics[topic.name]

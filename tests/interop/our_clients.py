@@ -2,6 +2,7 @@
 
     python -m tests.interop.our_clients                                  # starts Apache Kafka; some 3 minutes
     python -m tests.interop.our_clients --bootstrap-servers HOST:PORT    # takes one that runs with `borrowed_broker.SETTINGS`; no faults
+    python -m tests.interop.our_clients --version 2.8.2                  # starts an older one (`older_kafka.py`)
     python -m tests.interop.our_clients -k culprit -x                    # anything that pytest understands, told on the terminal only
 
 Each test that asks for an `EmbeddedBroker` gets a `BorrowedBroker` and must come to the same end. Those that shall not are in
@@ -23,11 +24,12 @@ import pytest
 
 import chaffinch
 from chaffinch.broker import embedded
-from tests.interop.apache_kafka import ApacheKafka, kafka_version
+from tests.interop.apache_kafka import kafka_version
 from tests.interop.borrowed_broker import NOT_OFFERED, SETTINGS, BorrowedBroker
 from tests.interop.fault_proxy import FaultProxy
 from tests.interop.installing import ROOT
-from tests.interop.our_clients_meant import MEANT, PAGES
+from tests.interop.older_kafka import apache_kafka
+from tests.interop.our_clients_meant import PAGES, difference
 from tests.interop.processes import DidNotStart, NotRun
 
 _SUITES = (
@@ -39,8 +41,12 @@ _SUITES = (
     "tests/examples/test_transactional_word_count.py",
     "tests/interop/beside_java_tools.py",
 )
-# Cores have no broker; `Killed` is one of ours, as a process.
-_NO_BROKER = ("--ignore-glob=*/core", "--deselect=tests/examples/test_transactional_word_count.py::test_kills")
+# Cores have no broker; `Killed` is one of ours, as a process; an interrupt strikes the client, whatever the broker.
+_NO_BROKER = (
+    "--ignore-glob=*/core",
+    "--ignore-glob=*/test_interrupts.py",
+    "--deselect=tests/examples/test_transactional_word_count.py::test_kills",
+)
 FASTER = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 LINE_MAX = 150
 
@@ -71,15 +77,16 @@ class End(Enum):
 class Seen:
     """A plugin of pytest: marks the differences that are meant, and keeps the end of each test that used the broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: str) -> None:
         self.ends: dict[str, End] = {}
+        self._version = version
         self._name = ""
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
-            why = _why_meant(_short(item.nodeid))
-            if why:
-                item.add_marker(pytest.mark.xfail(reason=why, strict=True))
+            found = difference(_short(item.nodeid), self._version)
+            if found is not None:
+                item.add_marker(pytest.mark.xfail(reason=found.why, strict=found.is_certain))
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         self._name = _short(item.nodeid)
@@ -104,10 +111,6 @@ def _short(node: str) -> str:
     return f"{file.rpartition('/')[2]}::{name}"
 
 
-def _why_meant(name: str) -> str:
-    return next((why for pattern, why in MEANT.items() if re.fullmatch(pattern, name)), "")
-
-
 def page_part(ends: dict[str, End], pattern: str) -> str:
     """What a page says: how many tests came to which end, and each difference with its reason."""
     found = {name: end for name, end in ends.items() if re.fullmatch(pattern, name)}
@@ -117,7 +120,8 @@ def page_part(ends: dict[str, End], pattern: str) -> str:
     )
     text += f"; {more} more need what it does not offer, such as counters or several nodes." if more else "."
     lines = textwrap.wrap(text, LINE_MAX, break_on_hyphens=False)
-    for reason in sorted({_why_meant(name) for name, end in found.items() if end is End.MEANT}):
+    reasons = {each.why for name, end in found.items() if end is End.MEANT and (each := difference(name, kafka_version())) is not None}
+    for reason in sorted(reasons):
         lines += ["", *textwrap.wrap(f"- {reason}", LINE_MAX, subsequent_indent="  ", break_on_hyphens=False)]
     return "\n".join(lines) + "\n"
 
@@ -139,16 +143,16 @@ def renew_pages(ends: dict[str, End], pages: Mapping[str, str]) -> Iterator[str]
             yield name
 
 
-def run_tests(bootstrap_servers: str, arguments: list[str], table: Table = OUR_CLIENTS) -> int:
-    """pytest's exit status."""
+def run_tests(bootstrap_servers: str, arguments: list[str], version: str, table: Table = OUR_CLIENTS) -> int:
+    """pytest's exit status. The pages tell of the version that is pinned."""
     BorrowedBroker.address = bootstrap_servers
     chaffinch.EmbeddedBroker = embedded.EmbeddedBroker = BorrowedBroker  # type: ignore[assignment,misc]
-    seen = Seen()
+    seen = Seen(version)
     suites = [] if any(argument.startswith("tests/") for argument in arguments) else table.suites
     status = int(pytest.main(["-p", "no:cacheprovider", "--rootdir", str(ROOT), *suites, *arguments], plugins=[seen]))
     for end in End:
-        print(f"{table.name} on Apache Kafka: {sum(each is end for each in seen.ends.values())} {end.value}")
-    if status == 0 and not arguments:
+        print(f"{table.name} on Apache Kafka {version}: {sum(each is end for each in seen.ends.values())} {end.value}")
+    if status == 0 and not arguments and version == kafka_version():
         for name in renew_pages(seen.ends, table.pages):
             print(f"{name} renewed")
     return status
@@ -157,18 +161,21 @@ def run_tests(bootstrap_servers: str, arguments: list[str], table: Table = OUR_C
 def main(arguments: list[str], table: Table = OUR_CLIENTS) -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(description=f"the tests of {table.name} against Apache Kafka")
-    parser.add_argument("--bootstrap-servers")
+    parser.add_argument("--bootstrap-servers", help="of an Apache Kafka that runs with `borrowed_broker.SETTINGS`")
+    parser.add_argument("--version", default=kafka_version(), help="of the Apache Kafka that is started")
     given, rest = parser.parse_known_args(arguments)
     if given.bootstrap_servers:
-        return run_tests(given.bootstrap_servers, rest, table)
+        return run_tests(given.bootstrap_servers, rest, given.version, table)
+    settings = FASTER | {name: str(value).lower() for name, value in SETTINGS.items()}
     try:
-        settings = FASTER | {name: str(value).lower() for name, value in SETTINGS.items()}
-        with FaultProxy() as proxy, ApacheKafka({**settings, "advertised.listeners": f"PLAINTEXT://{proxy.address}"}) as kafka:
-            proxy.aim(kafka.bootstrap_servers)
-            BorrowedBroker.proxy, BorrowedBroker.kafka = proxy, kafka
-            return run_tests(proxy.address, rest, table)
+        with FaultProxy() as proxy:
+            settings["advertised.listeners"] = f"PLAINTEXT://{proxy.address}"
+            with apache_kafka(given.version, settings) as kafka:
+                proxy.aim(kafka.bootstrap_servers)
+                BorrowedBroker.proxy, BorrowedBroker.kafka = proxy, kafka
+                return run_tests(proxy.address, rest, given.version, table)
     except (NotRun, DidNotStart) as reason:
-        print(f"{table.name} on Apache Kafka: not run: {reason}")
+        print(f"{table.name} on Apache Kafka {given.version}: not run: {reason}")
         return 0
 
 

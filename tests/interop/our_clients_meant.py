@@ -1,19 +1,76 @@
-"""Where our clients come to another end on Apache Kafka than on our broker: a pattern of the test -> why. Each of them must fail there.
+"""Where our clients come to another end on Apache Kafka than on our broker: a pattern of the test, why, and in which versions.
 
-`PAGES`, `SPARK_PAGES`: which tests each page tells of, in its part `seen by make interop`.
+Each of them must fail there, unless it is a matter of time. `PAGES`, `SPARK_PAGES`: which tests each page tells of, in its part
+`seen by make interop`.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meant:
+    """A difference: `test` as a pattern of its short name, in the versions from `since` up to, and without, `before`."""
+
+    test: str
+    why: str
+    since: tuple[int, ...] = (0,)
+    before: tuple[int, ...] = (99,)
+    is_certain: bool = True
+    """Else it is a matter of time, and need not fail."""
+
+
 _CAPPED = (
-    "Apache Kafka 4.3 takes the smaller of min.insync.replicas and the replication factor, and writes the record (our "
+    "Apache Kafka takes the smaller of min.insync.replicas and the replication factor since 3.7, and writes the record (our "
     "`min.insync.replicas.policy=capped`); there is no error that could be recognised."
 )
+_NOT_TOLD = (
+    "Whether a broker refuses batches where min.insync.replicas is above the replication factor, or takes the smaller of both, Apache "
+    "Kafka does not tell: a dry run says both, and goes on."
+)
+_BY_NAME = (
+    "Before 4.1 records are sent to a topic's name, not to its id: that a topic was made anew with fewer partitions is not noticed, and "
+    "what was to go to one that is gone waits for it (`delivery.timeout.ms`)."
+)
+_NO_LIMIT = (
+    "Before 3.6 timestamps in the future have no limit of their own, and none is set here: such records are written. (With "
+    "`message.timestamp.difference.max.ms` they are refused, and culprits, as everywhere.)"
+)
+_UNTOLD = "Before 3.0 a broker does not tell of a transaction that is open (KIP-664), by which these tests see that it was aborted."
 
-MEANT: dict[str, str] = {
-    r"test_producer\.py::TestSend::test_min_insync_above_the_replicas": _CAPPED,
-    r"test_spark_replay\.py::test_a_dry_run_finds_min_insync_above_the_replicas": _CAPPED,
-}
+_ANEW = (
+    "Before 4.1 a topic that is made anew while records are on their way to its name may take a later batch of a producer first, since "
+    "it knows none of them; and where a ZooKeeper leads (before 3.3), its name is taken for a while."
+)
+
+MEANT = (
+    Meant(test=r"test_producer\.py::TestSend::test_min_insync_above_the_replicas", why=_CAPPED, since=(3, 7)),
+    Meant(test=r"test_spark_replay\.py::test_a_dry_run_finds_min_insync_above_the_replicas", why=_NOT_TOLD),
+    Meant(test=r"test_topics_made_anew\.py::test_fewer_partitions_are_noticed", why=_BY_NAME, before=(4, 1), is_certain=False),
+    Meant(test=r"test_topics_made_anew\.py::test_versions_on_the_wire\[options0-13\]", why=_BY_NAME, before=(4, 1)),
+    Meant(test=r"test_topics_made_anew\.py::test_versions_on_the_wire\[options1-11\]", why=_BY_NAME, before=(3, 8)),
+    Meant(test=r"test_topics_made_anew\.py::test_what_comes_after_is_in_the_new_one\[.*", why=_ANEW, before=(4, 1), is_certain=False),
+    Meant(test=r"test_changes_meanwhile\.py::test_a_transaction_that_takes_too_long", why=_UNTOLD, before=(3,)),
+    Meant(test=r"test_endings\.py::TestLeftOpen::test_a_close_without_time_aborts\[.*", why=_UNTOLD, before=(3,)),
+    Meant(test=r"test_endings\.py::TestLeftOpen::test_a_close_in_a_callback_aborts\[.*", why=_UNTOLD, before=(3,)),
+    Meant(test=r"test_kip_467_outcomes\.py::test_innocents_arrive_once_and_in_order\[timestamp-(?!none).*", why=_NO_LIMIT, before=(3, 6)),
+    Meant(test=r"test_kip_467_outcomes\.py::test_scenario\[timestamps-.*", why=_NO_LIMIT, before=(3, 6)),
+    Meant(test=r"test_kip_467_outcomes\.py::test_several_kinds_in_one_batch", why=_NO_LIMIT, before=(3, 6)),
+    Meant(
+        test=r"test_producer\.py::TestSend::test_timestamps_out_of_range_and_null_keys_in_one_batch_each_get_their_own",
+        why=_NO_LIMIT,
+        before=(3, 6),
+    ),
+)
+
+
+def difference(test: str, version: str) -> Meant | None:
+    """Why a test ends otherwise on this version of Apache Kafka; None where it shall not."""
+    number = tuple(map(int, version.split(".")))
+    return next((each for each in MEANT if each.since <= number < each.before and re.fullmatch(each.test, test)), None)
+
 
 SPARK_PAGES: dict[str, str] = {"docs/spark.md": r"test_spark_.*"}
 

@@ -7,7 +7,9 @@ import re
 from tests.interop.apache_kafka import kafka_version
 from tests.interop.installing import ROOT
 from tests.interop.our_clients import End, page_part
-from tests.interop.our_clients_meant import MEANT, PAGES, SPARK_PAGES
+from tests.interop.our_clients_meant import MEANT, PAGES, SPARK_PAGES, Meant, difference
+from tests.interop.versions import PAGE, Seen, told
+from tests.interop.versions import page_part as versions_part
 
 IN_SYNC = "test_producer.py::TestSend::test_min_insync_above_the_replicas"
 
@@ -25,7 +27,7 @@ def test_a_page_counts_its_own_tests_and_says_why_one_differs() -> None:
     assert "1 more need" in text
     text = page_part(ends, ".*min_insync.*")
     assert "1 to another, as is meant." in text
-    assert "- Apache Kafka 4.3 takes the smaller of min.insync.replicas" in text
+    assert "- Apache Kafka takes the smaller of min.insync.replicas" in text
 
 
 def test_every_page_has_its_part() -> None:
@@ -38,4 +40,23 @@ def test_what_is_meant_to_differ_is_a_test() -> None:
     defined = {
         name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
     }
-    assert {pattern.rpartition("::")[2].partition("\\[")[0] for pattern in MEANT} <= defined
+    assert {each.test.rpartition("::")[2].partition("\\[")[0] for each in MEANT} <= defined
+
+
+def test_a_difference_is_of_its_versions_alone() -> None:
+    assert [bool(difference(IN_SYNC, version)) for version in ("2.8.2", "3.6.2", "3.7.0", "4.3.1")] == [False, False, True, True]
+    assert not difference("test_producer.py::TestSend::test_another", "4.3.1")
+
+
+def test_the_page_of_versions_counts_what_came_to_the_same_end_and_says_where_not() -> None:
+    output = "1 passed in 2 s\nour clients on Apache Kafka 2.8.2: 72 passed\nour clients on Apache Kafka 2.8.2: 2 failed, as it is meant\n"
+    output += (
+        "our clients on Apache Kafka 2.8.2: 9 asks for what Apache Kafka does not offer\nour clients on Apache Kafka 2.8.2: 1 failed\n"
+    )
+    counts = told(output)
+    assert counts == {End.SAME: 72, End.MEANT: 2, End.NOT_OFFERED: 9, End.WRONG: 1}
+    seen = {"2.8.2": [Seen(succeeded=False, counts=counts), Seen(succeeded=True, counts=told("not run"))]}
+    text = versions_part(seen, [Meant(test="x", why="So it is.", since=(3, 7)), Meant(test="y", why="So it was.", before=(4, 1))])
+    assert "| 2.8.2 | by ZooKeeper | 72 of 75 | not run |\n" in text
+    assert text.endswith("\n\n- So it is.\n- So it was.\n")
+    assert PAGE.read_text(encoding="utf-8").count("<!-- seen by make versions -->") == 1

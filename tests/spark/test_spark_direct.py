@@ -53,7 +53,7 @@ def test_a_handler_in_the_tasks(spark, broker, topic, dead):
         ("InitProducerId", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", Group.INVALID_CONFIGURATION, "; correct the data, the options"),
         ("AddPartitionsToTxn", "TRANSACTION_ABORTABLE", Group.TRANSACTION_ABORTABLE, "nothing of it is visible"),
         ("TxnOffsetCommit", "ILLEGAL_GENERATION", Group.APPLICATION_RECOVERABLE, "; run it again"),
-        ("AddOffsetsToTxn", "COORDINATOR_LOAD_IN_PROGRESS", Group.RETRIABLE, "asked for 300 ms (kafka.max.block.ms)"),
+        ("AddOffsetsToTxn", "COORDINATOR_LOAD_IN_PROGRESS", Group.RETRIABLE, "asked for 2000 ms (kafka.max.block.ms)"),
         ("AddOffsetsToTxn", "NOT_COORDINATOR", Group.REFRESH_RETRIABLE, "; run it again"),
     ],
 )  # fmt: skip
@@ -65,7 +65,7 @@ def test_an_error_of_each_class_reaches_the_user_in_one_line(spark, broker, topi
             broker,
             topic,
             idempotencyToken=topic,
-            kafka__max__block__ms="300",
+            kafka__max__block__ms="2000",
         )
     (line,) = [line for line in text_of(caught).splitlines() if "KAFKA[" in line]
     tag = tag_in(text_of(caught))
