@@ -24,3 +24,8 @@ def drop_first(client: SyncClient, where: TopicPartition, before: int) -> None:
     topics = [DeleteRecordsTopic(name=where.topic, partitions=[DeleteRecordsPartition(partition_index=where.partition, offset=before)])]
     answer = client.leader_request(where, DeleteRecordsRequest(topics=topics, timeout_ms=10_000))
     assert answer.topics[0].partitions[0].error_code == 0
+
+
+def numbers(stop: int, start: int = 0) -> list[int]:
+    """The values of the records that `fill` appended, from `start` up to and without `stop`."""
+    return list(range(start, stop))

@@ -28,7 +28,7 @@ from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.source.stream_reader import TopicStreamReader, planned_stream_reader
 from chaffinch.spark.source.topic_discovery import Discovery
 from chaffinch.spark.target import client_for, forget_client
-from tests.spark.source.source_topics import FIRST_MS, drop_first, fill
+from tests.spark.source.source_topics import FIRST_MS, drop_first, fill, numbers
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.1 has no limits")
 ReadAllAvailable, ReadMaxRows, ReadMinRows = limits.ReadAllAvailable, limits.ReadMaxRows, limits.ReadMinRows
@@ -43,6 +43,7 @@ SCHEMA = (
     .add("timestamp", "timestamp")
     .add("timestampType", "integer")
 )
+GONE = "b-0 is gone, deleted or not subscribed to any more"
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
 
@@ -102,10 +103,6 @@ def ends_of(reader, start, limit):
         ends.append(end)
         start = end
     return ends
-
-
-def numbers(stop, start=0):
-    return list(range(start, stop))
 
 
 class TestStreams:
@@ -408,17 +405,13 @@ class TestChanges:
     def test_a_deleted_topic(self, kafka, loss, caplog):
         caplog.set_level(logging.WARNING)
         text, end, rows = loss(lambda: delete_topics(kafka.client, ["b"]), START)
-        assert (
-            "b-0 is gone, deleted or not subscribed to any more: offset 5 came next; set failOnDataLoss=false to read what is left" in text
-        )
+        assert f"{GONE}: offset 5 came next; set failOnDataLoss=false to read what is left" in text
         assert (end, rows) == ({"a": {"0": 5, "1": 0}}, {})
         assert caplog.text.count("b-0 is gone") == 1, "each loss is said once"
 
     def test_a_topic_that_is_not_subscribed_to_any_more(self, kafka, loss):
         fewer = kafka.stream(subscribe="a")
-        with pytest.raises(
-            Refusal, match="b-0 is gone, deleted or not subscribed to any more: offset 5 came next; set failOnDataLoss=false"
-        ):
+        with pytest.raises(Refusal, match=f"{GONE}: offset 5 came next; set failOnDataLoss=false"):
             fewer.latestOffset(START, ReadAllAvailable())
 
     def test_a_topic_deleted_and_made_again(self, kafka, loss):
@@ -450,7 +443,7 @@ class TestChanges:
         delete_topics(kafka.client, ["b"])
         reader = kafka.stream(subscribe="a,b", failOnDataLoss=fails)
         if fails == "true":
-            with pytest.raises(Refusal, match="b-0 is gone, deleted or not subscribed to any more: nothing of it was read"):
+            with pytest.raises(Refusal, match=f"{GONE}: nothing of it was read"):
                 reader.partitions(start, end)
         else:
             assert values(reader, start, end) == {"a-0": numbers(5)}
