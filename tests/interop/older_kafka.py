@@ -85,7 +85,7 @@ class KafkaWithZooKeeper(OlderKafka):
 
     def stop(self) -> None:
         if self._zookeeper is not None:
-            # The broker goes in order only while its ZooKeeper is there.
+            # In order a broker goes only with its ZooKeeper's help, and slowly; nothing of this one is wanted any more.
             self.kill()
             self._zookeeper.stop()
             self._zookeeper = None
