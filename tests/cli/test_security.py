@@ -78,6 +78,7 @@ def test_the_broker_command(certificates: Certificates, tmp_path: Path) -> None:
         (("--listener-security", "SSL", "--config", "security_protocol=SSL"), "the same option: give one of them"),
         (("--listener-security", "SASL_PLAINTEXT"), "there are no users: name some with --users FILE"),
         (("--users", "USERS"), "asks nobody who it is"),
+        (("--config", "ssl.keystore.location=/nowhere"), "security.protocol=PLAINTEXT: set it to SSL or SASL_SSL (--listener-security)"),
         (("--users", "EMPTY"), "name and password of user 'alice' must be"),
         (("--users", "/nowhere/users"), "/nowhere/users: No such file"),
     ],

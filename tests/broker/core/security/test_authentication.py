@@ -9,6 +9,7 @@ import pytest
 
 from chaffinch.broker.core.handlers import HANDLERS
 from chaffinch.broker.core.security.authentication import SASL_APIS
+from chaffinch.broker.core.security.options import SECURITY_OPTIONS
 from chaffinch.broker.core.security.sasl_mechanisms import MECHANISMS
 from chaffinch.client.authentication import Credentials, Login
 from chaffinch.errors import AuthenticationException, ConfigException, codes
@@ -237,11 +238,24 @@ def test_without_logins_there_are_none() -> None:
         (SASL, {}, "there are no users"),
         ({}, {"alice": "x"}, "asks nobody"),
         ({**SASL, "sasl.enabled.mechanisms": ""}, {"alice": "x"}, "is empty"),
+        ({"ssl.keystore.location": "/nowhere"}, {}, "ssl.keystore.location cannot be used with .*PLAINTEXT: set it to SSL or SASL_SSL"),
+        ({"ssl.client.auth": "required", "ssl.key.password": "secret"}, {}, "options ssl.client.auth, ssl.key.password cannot be used"),
+        ({**SASL, "ssl.client.auth": "required"}, {"alice": "x"}, "security.protocol=SASL_PLAINTEXT: set it to SSL or SASL_SSL"),
+        ({"sasl.enabled.mechanisms": "PLAIN"}, {}, "set it to SASL_PLAINTEXT or SASL_SSL"),
+        ({"security.protocol": "SSL", "sasl.server.max.receive.size": "9"}, {}, "max.receive.size cannot be used with .*=SSL"),
+        ({"security.protocol": "SSL", "connections.max.reauth.ms": "9"}, {}, "set it to SASL_PLAINTEXT or SASL_SSL"),
+        ({"connection.failed.authentication.delay.ms": "9"}, {}, "set it to SASL_PLAINTEXT or SASL_SSL"),
+        ({"connections.max.unauthenticated.ms": "9"}, {}, "set it to SSL or SASL_PLAINTEXT or SASL_SSL"),
     ],
 )
 def test_a_broker_that_makes_no_sense(config: dict[str, str], users: dict[str, str], text: str) -> None:
-    with pytest.raises(ConfigException, match=text):
+    with pytest.raises(ConfigException, match=text) as refused:
         Cluster(config, users=users)
+    assert "secret" not in str(refused.value)
+
+
+def test_options_of_security_at_their_defaults_are_no_contradiction() -> None:
+    assert Cluster({option.name: option.default for option in SECURITY_OPTIONS}).client().ask(METADATA).cluster_id
 
 
 # KIP-554 ---------------------------------------------------------------------------------------------------------------------------

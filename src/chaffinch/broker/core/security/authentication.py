@@ -17,6 +17,7 @@ from typing import Any, Final
 from chaffinch.broker.core.error_answers import error_answer
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.refusal_log import RefusalLog
+from chaffinch.broker.core.security.options import refuse_idle
 from chaffinch.broker.core.security.sasl_mechanisms import MECHANISMS, LoginRefused, Mechanism
 from chaffinch.broker.core.security.scram_credentials import ScramCredentials
 from chaffinch.broker.core.topics.registry import Dice
@@ -59,9 +60,11 @@ class Outcome:
 
 
 class Authentication:
-    """See the module. `counts`: logins by outcome, for the metrics. ConfigException where nobody could log in, or need not."""
+    """See the module. `counts`: logins by outcome, for the metrics. ConfigException where nobody could log in, or need not, and for
+    options of a door that is not there."""
 
     def __init__(self, settings: Mapping[str, Any], credentials: ScramCredentials, dice: Dice, refusals: RefusalLog) -> None:
+        refuse_idle(settings)
         self.is_needed: Final = settings["security.protocol"] in SASL_PROTOCOLS
         protocol = settings["security.protocol"]
         if self.is_needed and not credentials:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from chaffinch.protocol.security_options import SASL_MECHANISMS, SECURITY_PROTOCOLS, TLS_OPTIONS
+from chaffinch.errors import ConfigException
+from chaffinch.protocol.security_options import SASL_MECHANISMS, SASL_PROTOCOLS, SECURITY_PROTOCOLS, TLS_OPTIONS, TLS_PROTOCOLS
 from chaffinch.settings import Option
 
 SECURITY_OPTIONS: Final = (
@@ -55,3 +57,26 @@ SECURITY_OPTIONS: Final = (
     ),
     *TLS_OPTIONS,
 )
+
+# Name, or how names begin -> the protocols under which they count.
+_COUNT_WITH: Final = {
+    "ssl.": TLS_PROTOCOLS,
+    "sasl.": SASL_PROTOCOLS,
+    "connection.failed.authentication.delay.ms": SASL_PROTOCOLS,
+    "connections.max.reauth.ms": SASL_PROTOCOLS,
+    "connections.max.unauthenticated.ms": TLS_PROTOCOLS | SASL_PROTOCOLS,
+}
+
+
+def refuse_idle(settings: Mapping[str, Any]) -> None:
+    """Who gives a key, or asks clients for certificates, must not get listeners that use neither: ConfigException, as from clients."""
+    protocol = settings["security.protocol"]
+    for beginning, protocols in _COUNT_WITH.items():
+        rows = [option for option in SECURITY_OPTIONS if option.name.startswith(beginning)]
+        idle = [option.name for option in rows if settings[option.name] != option.default]
+        if idle and protocol not in protocols:
+            fitting = " or ".join(name for name in SECURITY_PROTOCOLS if name in protocols)
+            raise ConfigException(
+                f"option{'' if len(idle) == 1 else 's'} {', '.join(idle)} cannot be used with security.protocol={protocol}: "
+                f"set it to {fitting} (--listener-security), or leave {'it' if len(idle) == 1 else 'them'} out"
+            )
