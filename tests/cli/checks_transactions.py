@@ -68,6 +68,8 @@ def a_transaction_is_aborted_in_its_partition(shell: Shell) -> None:
     with open_transaction(shell, topic, name):
         shell.refused("transactions", "abort", *place, "--start-offset", "7", says="open ones begin at 0")
         (found,) = shell.ok("transactions", "describe-producers", *place, "--json").json
+        stranger = ("--producer-id", "987654321", "--producer-epoch", "0", "--coordinator-epoch", "0")
+        shell.refused("transactions", "abort", *place, *stranger, says=f"open ones are of {found['producer_id']}")
         aborted = shell.ok("transactions", "abort", *place, "--start-offset", "0", "--json").json
         assert (aborted["producer_id"], aborted["producer_epoch"]) == (found["producer_id"], found["producer_epoch"])
         (found,) = shell.ok("transactions", "describe-producers", *place, "--json").json
@@ -87,6 +89,8 @@ def wrong_questions_about_transactions(shell: Shell) -> None:
     shell.refused("transactions", "abort", *place, says="give --start-offset", status=2)
     shell.refused("transactions", "abort", *place, "--producer-id", "7", says="needs --producer-epoch", status=2)
     shell.refused("transactions", "abort", *place, "--start-offset", "7", says="none is open there")
+    stranger = ("--producer-id", "987654321", "--producer-epoch", "0", "--coordinator-epoch", "0")
+    shell.refused("transactions", "abort", *place, *stranger, says=f"has no open transaction in {topic}-0; none is open there")
     shell.refused("transactions", "describe-producers", "--topic", topic, "--partition", "3", says="has partition 0 alone", status=2)
     shell.refused("transactions", "find-hanging", "--partition", "3", says="needs --topic", status=2)
 

@@ -46,3 +46,18 @@ def test_a_transaction_that_hangs_is_found_and_ended(tmp_path: Path) -> None:
         shell.ok("transactions", "abort", "--topic", "orders", "--partition", "0", "--start-offset", "0")
         assert shell.ok("transactions", "find-hanging").out == ""
         assert pairs(shell, "orders") == [(None, "behind it")]
+
+
+def test_an_abort_by_producer_says_what_it_knows(tmp_path: Path) -> None:
+    """A broker writes an abort marker for anyone. Those before Kafka 2.8 do not tell what is open."""
+    with EmbeddedBroker(topics={"orders": {}}) as broker:
+        shell = Shell(broker.bootstrap_servers, tmp_path, "hanging")
+        producer = hang(broker, "orders").producer_id
+        abort = ("transactions", "abort", "--topic", "orders", "--partition", "0", "--producer-epoch", "3", "--coordinator-epoch", "0")
+        shell.refused(*abort, "--producer-id", "4712", says=f"4712 has no open transaction in orders-0; open ones are of {producer}")
+        ended = shell.ok(*abort, "--producer-id", str(producer))
+        assert ended.out == f"aborted the transaction of producer {producer} epoch 3 in orders-0\n"
+        shell.refused(*abort, "--producer-id", str(producer), says="none is open there")
+        broker.faults.add(api="DescribeProducers", error="UNSUPPORTED_VERSION")
+        ended = shell.ok(*abort, "--producer-id", str(producer))
+        assert ended.out == f"aborted what producer {producer} epoch 3 had open in orders-0, if anything: its broker does not tell\n"

@@ -173,13 +173,26 @@ def find_hanging(
 
 def open_transaction_at(client: SyncClient, place: TopicPartition, start_offset: int) -> PartitionProducer:
     """The producer whose open transaction begins at this offset. InvalidTxnStateException names those there are when none does."""
-    producers = [found for found in describe_producers(client, [place])[place] if found.transaction_start_offset is not None]
+    producers = _with_open_transactions(client, place)
     for producer in producers:
         if producer.transaction_start_offset == start_offset:
             return producer
     starts = ", ".join(str(producer.transaction_start_offset) for producer in producers)
     hint = f"open ones begin at {starts}" if starts else "none is open there"
     raise InvalidTxnStateException(f"no open transaction begins at offset {start_offset} of {place}; {hint}", api="DescribeProducers")
+
+
+def check_open(client: SyncClient, place: TopicPartition, producer_id: int) -> None:
+    """InvalidTxnStateException, naming those that have one, unless this producer has an open transaction in the partition: brokers write
+    an abort marker for anyone. UnsupportedVersionException of brokers that do not tell (before Kafka 2.8)."""
+    having = [producer.producer_id for producer in _with_open_transactions(client, place)]
+    if producer_id not in having:
+        hint = f"open ones are of {', '.join(map(str, having))}" if having else "none is open there"
+        raise InvalidTxnStateException(f"producer {producer_id} has no open transaction in {place}; {hint}", api="DescribeProducers")
+
+
+def _with_open_transactions(client: SyncClient, place: TopicPartition) -> list[PartitionProducer]:
+    return [found for found in describe_producers(client, [place])[place] if found.transaction_start_offset is not None]
 
 
 def abort_in_partition(client: SyncClient, place: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:

@@ -11,7 +11,7 @@ from chaffinch.admin.transactions import PartitionProducer, TransactionDescripti
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_json, print_table, refuse_empty
 from chaffinch.cli.times import time_text
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import ConfigException
+from chaffinch.errors import ConfigException, UnsupportedVersionException
 from chaffinch.identifiers import TopicPartition, partitions_in_words
 from chaffinch.runtime.clock import SystemClock
 
@@ -142,13 +142,16 @@ def abort(
         assert producer_id is not None
         assert producer_epoch is not None
         assert coordinator_epoch is not None
+        is_known_open = start_offset is not None or _is_known_open(client, place, producer_id)
         transactions.abort_in_partition(
             client, place, producer_id=producer_id, producer_epoch=producer_epoch, coordinator_epoch=coordinator_epoch
         )
     if as_json:
         print_json({"topic": topic, "partition": partition, "producer_id": producer_id, "producer_epoch": producer_epoch})
-    else:
+    elif is_known_open:
         print(f"aborted the transaction of producer {producer_id} epoch {producer_epoch} in {place}")
+    else:
+        print(f"aborted what producer {producer_id} epoch {producer_epoch} had open in {place}, if anything: its broker does not tell")
 
 
 @app.command()
@@ -178,6 +181,15 @@ def _places(client: SyncClient, topic: str | None, partition: int | None) -> lis
     if TopicPartition(topic, partition) not in places:
         raise ConfigException(f"--partition {partition}: topic {topic!r} has {partitions_in_words(len(places))}")
     return [TopicPartition(topic, partition)]
+
+
+def _is_known_open(client: SyncClient, place: TopicPartition, producer_id: int) -> bool:
+    """False of brokers that do not tell."""
+    try:
+        transactions.check_open(client, place, producer_id)
+    except UnsupportedVersionException:
+        return False
+    return True
 
 
 def _details(found: TransactionDescription) -> dict[str, Any]:
