@@ -245,6 +245,22 @@ def test_the_index_that_a_filter_leaves_in_a_data_frame_is_named(producer: Produ
     assert producer.send_table("orders", filtered.reset_index(drop=True)).result(LATEST_S).written == 3
 
 
+@pytest.mark.parametrize(
+    ("names", "twice", "seen"),
+    [
+        (["value", "key", "key"], "key", "there twice"),
+        (["value", "value", "key"], "value", "there twice"),
+        (["value", "x", "x"], "x", "unknown"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["pandas", "pyarrow"])
+def test_a_name_that_is_there_twice_is_named(producer: Producer, kind: str, names: list[str], twice: str, seen: str) -> None:
+    """pandas allows it, and fails to make an Arrow table of it, whatever the types are."""
+    frame = pd.DataFrame([["one", "two", "three"]], columns=names) if kind == "pandas" else pa.table([["one"]] * 3, names=names)
+    with pytest.raises(InvalidColumn, match=f"column '{twice}' is {seen}; allowed: one each of key, value,"):
+        producer.send_table("orders", frame)
+
+
 EMPTY = {
     "pandas": lambda names: pd.DataFrame({name: [] for name in names}),
     "polars": lambda names: pl.DataFrame({name: [] for name in names}),

@@ -112,6 +112,10 @@ def _stream_of(table: Any) -> pa.RecordBatchReader:
     except NO_TYPE as failure:
         if _is_single_column(table):
             raise _no_table(table) from None
+        names = list(getattr(table, "columns", ()))
+        for name in names:
+            if names.count(name) > 1:  # Frames of pandas may, Arrow makes no table of it.
+                raise InvalidColumn(str(name), _why_not(str(name)), f"one each of {', '.join(ALLOWED)}") from failure
         column = _without_type(table)
         if column is None:
             raise
