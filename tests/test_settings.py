@@ -152,6 +152,8 @@ class TestValues:
             ("enable.idempotence", "true", True),
             ("enable.idempotence", "False", False),
             ("enable.idempotence", False, False),
+            ("enable.idempotence", np.True_, True),
+            ("enable.idempotence", np.bool_(False), False),
             ("bootstrap.servers", "a:1, b:2,", ("a:1", "b:2")),
             ("bootstrap.servers", ["a:1", "b:2"], ("a:1", "b:2")),
             ("cleanup.policy", "compact,delete", ("compact", "delete")),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -269,8 +270,9 @@ def _parse_float(value: object) -> float:
 
 
 def _parse_bool(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
+    numpy = sys.modules.get("numpy")  # Whoever has a truth value of numpy's has loaded it.
+    if isinstance(value, bool) or (numpy is not None and isinstance(value, numpy.bool_)):
+        return bool(value)
     if isinstance(value, str) and value.strip().lower() in ("true", "false"):
         return value.strip().lower() == "true"
     raise ValueError
