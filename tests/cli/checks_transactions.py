@@ -58,7 +58,7 @@ def a_living_transaction_does_not_hang_and_can_be_terminated(shell: Shell) -> No
             producer.commit_transaction()
         except KafkaException as error:
             refusal = error
-        assert refusal.name in ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"), refusal
+        assert refusal.name == "PRODUCER_FENCED", refusal
     assert pairs(shell, topic) == []
 
 

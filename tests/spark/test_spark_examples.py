@@ -46,4 +46,4 @@ def test_word_counts_from_topic_to_topic(spark, tmp_path, capsys):
         spark_word_count.run(spark, broker.bootstrap_servers, str(tmp_path / "checkpoint"), once=True)
         counts = [(row["key"], row["value"]) for row in broker.read(spark_word_count.OUTPUT).to_pylist()]
     assert sorted(counts) == [(b"one", b"1"), (b"three", b"1"), (b"two", b"3")]
-    assert capsys.readouterr().out.startswith("restart 1 in 1 s: INVALID_PRODUCER_EPOCH: ")
+    assert capsys.readouterr().out.startswith("restart 1 in 1 s: PRODUCER_FENCED: ")

@@ -86,3 +86,9 @@ def handling_of(code: ErrorCode, api: Api = PRODUCE, *, in_transaction: bool = F
         return Handling.COMPLETE
     group = code.group_produce if api is PRODUCE else code.group_transaction
     return _BY_GROUP[group, in_transaction or api is TRANSACTION]
+
+
+def said_by_coordinator(code: ErrorCode) -> ErrorCode:
+    """What the answer to a transaction's request means. Of a producer that is fenced, coordinators before Kafka 2.7 (KIP-588) say
+    INVALID_PRODUCER_EPOCH, and to TxnOffsetCommit all do: it is PRODUCER_FENCED, as for Java's producer (TransactionManager.java)."""
+    return codes.PRODUCER_FENCED if code is codes.INVALID_PRODUCER_EPOCH else code

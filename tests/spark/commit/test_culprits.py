@@ -224,6 +224,20 @@ class TestFailures:
         query.run()
         assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
 
+    @pytest.mark.parametrize("api", ["InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn"])
+    def test_who_is_fenced_is_told_alike_by_coordinators_of_every_version(self, api):
+        """Those before Kafka 2.7 say INVALID_PRODUCER_EPOCH (KIP-588)."""
+        broker, query = self.plain()
+        told = []
+        for error in ("INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"):
+            broker.core.faults.add(api=api, error=error, count=1)
+            with pytest.raises(Refusal) as caught:
+                query.commit(0)
+            told.append((caught.value.group, caught.value.name))
+        assert told == [(Group.APPLICATION_RECOVERABLE, "PRODUCER_FENCED")] * 2
+        query.run()
+        assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
+
     def test_an_end_that_is_never_answered_is_neither_success_nor_abort(self):
         broker, query = self.plain()
         broker.core.faults.add(api="EndTxn", action="drop_after", count=10_000)

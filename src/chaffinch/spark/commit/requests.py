@@ -14,6 +14,7 @@ from itertools import groupby
 from chaffinch.client.answers import codes_in
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group
+from chaffinch.errors.handling import said_by_coordinator
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -102,7 +103,7 @@ def start_again(
 
 def last_transaction(step: Step, transactional_id: str, block_max_ms: int) -> Generator[Operation, Reply, DescribeTransactionsState | None]:
     """What the coordinator knows of a transactional id, once no transaction of it is ending. None: it does not tell, because it is older
-    than Apache Kafka 2.8, or because it is not allowed."""
+    than Apache Kafka 3.0, or because it is not allowed."""
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     to, what = Coordinator(kind="transaction", key=transactional_id), f"DescribeTransactions of {transactional_id}"
     settled = frozenset({codes.TRANSACTIONAL_ID_NOT_FOUND, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
@@ -250,7 +251,8 @@ def _ask(
         yield Wait(step=step, ms=WAIT_MS)
 
 
-def _failure(code: ErrorCode, what: str) -> Exception:
+def _failure(said: ErrorCode, what: str) -> Exception:
+    code = said_by_coordinator(said)
     if code in FENCED_CODES:
         return Fenced(code, f"{what}: {code.text}")
     if code in START_AGAIN_CODES:

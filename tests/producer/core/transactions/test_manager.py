@@ -14,6 +14,7 @@ from chaffinch.errors import (
     Group,
     IllegalStateException,
     InvalidPidMappingException,
+    InvalidProducerEpochException,
     KafkaException,
     ProducerFencedException,
     SaslAuthenticationException,
@@ -140,7 +141,7 @@ def test_the_diagram_has_every_state() -> None:
         (codes.TRANSACTION_ABORTABLE, State.ABORTABLE_ERROR, TransactionAbortableException),
         (codes.INVALID_TXN_STATE, State.ABORTABLE_ERROR, TransactionAbortableException),
         (codes.OUT_OF_ORDER_SEQUENCE_NUMBER, State.ABORTABLE_ERROR, TransactionAbortableException),
-        (codes.INVALID_PRODUCER_EPOCH, State.FATAL_ERROR, None),
+        (codes.INVALID_PRODUCER_EPOCH, State.FATAL_ERROR, InvalidProducerEpochException),
         (codes.PRODUCER_FENCED, State.FATAL_ERROR, ProducerFencedException),
         (codes.INVALID_PRODUCER_ID_MAPPING, State.FATAL_ERROR, InvalidPidMappingException),
         (codes.by_number(2467), State.FATAL_ERROR, UnknownServerException),
@@ -259,7 +260,12 @@ REFUSED = [
     (Step.COMMIT_OFFSETS, codes.FENCED_INSTANCE_ID, "offsets", CommitFailedException, State.FATAL_ERROR),
     (Step.END, codes.TRANSACTION_ABORTABLE, "end", TransactionAbortableException, State.ABORTABLE_ERROR),
     (Step.END, codes.INVALID_TXN_STATE, "end", None, State.FATAL_ERROR),
-    (Step.END, codes.INVALID_PRODUCER_EPOCH, "end", None, State.FATAL_ERROR),
+    # Who is fenced, as coordinators before Kafka 2.7 tell it.
+    (Step.INIT_PRODUCER_ID, codes.INVALID_PRODUCER_EPOCH, "init", ProducerFencedException, State.FATAL_ERROR),
+    (Step.ADD_PARTITIONS, codes.INVALID_PRODUCER_EPOCH, "end", ProducerFencedException, State.FATAL_ERROR),
+    (Step.ADD_OFFSETS, codes.INVALID_PRODUCER_EPOCH, "offsets", ProducerFencedException, State.FATAL_ERROR),
+    (Step.COMMIT_OFFSETS, codes.INVALID_PRODUCER_EPOCH, "offsets", ProducerFencedException, State.FATAL_ERROR),
+    (Step.END, codes.INVALID_PRODUCER_EPOCH, "end", ProducerFencedException, State.FATAL_ERROR),
 ]
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from chaffinch.client.coordinators import CoordinatorKind, find_request, read_answer
 from chaffinch.errors import ErrorCode, codes
-from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
+from chaffinch.errors.handling import TRANSACTION, Handling, handling_of, said_by_coordinator
 from chaffinch.identifiers import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from chaffinch.producer.records import GroupMetadata
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -183,5 +183,5 @@ def code_of(step: Step, answer: Any) -> tuple[ErrorCode, str | None, TopicPartit
         return found.code, found.message, None
     if step in (Step.ADD_PARTITIONS, Step.COMMIT_OFFSETS):
         code, topic_partition = code_of_partitions(partition_codes(step, answer))
-        return code, None, topic_partition
-    return codes.by_number(answer.error_code), None, None
+        return said_by_coordinator(code), None, topic_partition
+    return said_by_coordinator(codes.by_number(answer.error_code)), None, None
