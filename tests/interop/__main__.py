@@ -3,6 +3,7 @@
     python -m tests.interop                                        # all of it: some 10 minutes
     python -m tests.interop --client kcat --scenario group         # a part, told on the terminal only
     python -m tests.interop --only chaffinch                       # without Apache Kafka
+    python -m tests.interop --client Java --java 4.4.0             # the Java client of another version
 
 Ends with 1 when a cell that works on Apache Kafka does not work here, or when one fails on both for a reason nobody has named.
 """
@@ -14,13 +15,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from tests.interop import interop_page
 from tests.interop.apache_kafka import ApacheKafka, kafka_version
 from tests.interop.brokers import APACHE_KAFKA, BROKERS, CHAFFINCH, ChaffinchBroker
 from tests.interop.cells import Row, Verdict, row_not_run, run_row
-from tests.interop.clients import CLIENTS, Client
+from tests.interop.clients import CLIENTS, JAVA, Client, java_program
 from tests.interop.installing import ROOT
 from tests.interop.processes import DidNotStart, NotRun
 from tests.interop.scenarios import SCENARIOS, Scenario
@@ -34,16 +36,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--scenario", action="append", choices=[scenario.name for scenario in SCENARIOS])
     parser.add_argument("--only", choices=BROKERS)
     parser.add_argument("--bootstrap-servers", help="a broker that runs already, with --only")
+    parser.add_argument("--java", metavar="VERSION", help="of the Java client; else the pinned one")
     given = parser.parse_args(arguments)
     clients = [client for client in CLIENTS if given.client is None or client.name in given.client]
     scenarios = [scenario for scenario in SCENARIOS if given.scenario is None or scenario.name in given.scenario]
+    if given.java:
+        clients = [replace(each, prepare=partial(java_program, given.java)) if each.name == JAVA else each for each in clients]
     ready = {client.name: _prepared(client) for client in clients}
     brokers = BROKERS if given.only is None else (given.only,)
     # Both brokers at once: most of the time of a cell, a client waits for its own timers.
     with ThreadPoolExecutor(len(brokers)) as pool:
         run = partial(_rows, given.bootstrap_servers, clients, ready, scenarios)
         rows = dict(zip(brokers, pool.map(run, brokers), strict=True))
-    if (given.client, given.scenario, given.only) == (None, None, None):
+    if (given.client, given.scenario, given.only, given.java) == (None, None, None, None):
         PAGE.write_text(interop_page.page(kafka_version(), rows[APACHE_KAFKA], rows[CHAFFINCH], scenarios))
         print(f"{PAGE.relative_to(ROOT)} printed")
     return _report(rows)

@@ -34,7 +34,6 @@ from tests.interop.processes import NotRun, Outcome, Server, run
 
 JAVA_FOLDER = Path(__file__).with_name("java")
 POM = JAVA_FOLDER / "pom.xml"
-CLASSES = CACHE / "java-classes"
 MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 JAVA_MINIMUM = 17
 START_SECONDS = 90.0
@@ -125,15 +124,22 @@ def fetched_jars(version: str, pom: Path) -> Path:
 
 
 def java_command(
-    main_class: str, *arguments: str | Path, heap: str = "256m", log_level: str = "ERROR", full_speed: bool = False
+    main_class: str,
+    *arguments: str | Path,
+    heap: str = "256m",
+    log_level: str = "ERROR",
+    full_speed: bool = False,
+    folder: Path | None = None,
 ) -> list[str]:
     """The command that runs a class of Apache Kafka's jars, or `Name.java` of our folder `java/`. Logs go to standard error.
 
     Without `full_speed` Java compiles quickly and not well, which is right for a program of a second, and wrong for a benchmark.
+    `folder`: where the jars of another version are (`fetched_jars`).
     """
-    class_path = f"{jars()}/*"
+    folder = folder or jars()
+    class_path = f"{folder}/*"
     if main_class.endswith(".java"):
-        class_path = f"{_compiled(JAVA_FOLDER / main_class)}:{class_path}"
+        class_path = f"{_compiled(JAVA_FOLDER / main_class, folder)}:{class_path}"
         main_class = main_class.removesuffix(".java")
     logging = _logging_file("SYSTEM_ERR", log_level)
     return [
@@ -259,18 +265,19 @@ class ApacheKafka:
             raise RuntimeError(f"kafka.tools.StorageTool: {(done.output + done.errors).strip()}")
 
 
-def _compiled(source: Path) -> Path:
-    """The folder of the compiled class, newer than its source. Raises NotRun where there is only a runtime."""
-    compiled = CLASSES / f"{source.stem}.class"
+def _compiled(source: Path, jars_folder: Path) -> Path:
+    """The folder of the class compiled with these jars, newer than its source. Raises NotRun where there is only a runtime."""
+    classes = CACHE / f"java-classes-{jars_folder.name}"
+    compiled = classes / f"{source.stem}.class"
     if not compiled.exists() or compiled.stat().st_mtime_ns < source.stat().st_mtime_ns:
         compiler = Path(java()).resolve().with_name("javac")
         program = str(compiler) if compiler.exists() else shutil.which("javac") or system_package("javac", "default-jdk-headless")
-        CLASSES.mkdir(parents=True, exist_ok=True)
-        command = [program, "-nowarn", "-cp", f"{jars()}/*", "-d", str(CLASSES), str(source)]
+        classes.mkdir(parents=True, exist_ok=True)
+        command = [program, "-nowarn", "-cp", f"{jars_folder}/*", "-d", str(classes), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"{source.name} does not compile: {done.stderr.strip()}")
-    return CLASSES
+    return classes
 
 
 def _logging_file(target: str, level: str) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.interop.apache_kafka import jars, java_command
 from tests.interop.installing import CACHE, INSTALL_SECONDS, system_package
+from tests.interop.other_kafka import jars_of
 from tests.interop.processes import NotRun, run
 
 FOLDER = Path(__file__).parent
@@ -17,6 +18,7 @@ PYTHON_CLIENTS = FOLDER / "python_clients"
 PYTHON_LOCK = PYTHON_CLIENTS / "requirements.lock"
 NODE_PROGRAMS = FOLDER / "node"
 GO_PROGRAM = FOLDER / "franz_go"
+JAVA = "Java"
 
 
 OLDER_NOTE = (
@@ -69,8 +71,9 @@ def _kcat() -> list[str]:
     return [sys.executable, str(PYTHON_CLIENTS / "run_kcat.py")]
 
 
-def _java() -> list[str]:
-    return java_command("ScenarioProgram.java")
+def java_program(version: str | None = None) -> list[str]:
+    """The program of the Java client, of another version than the pinned one where it is named. Raises NotRun."""
+    return java_command("ScenarioProgram.java", folder=jars_of(version) if version else None)
 
 
 def _java_tools() -> list[str]:
@@ -160,8 +163,8 @@ CLIENTS: tuple[Client, ...] = (
         },
     ),
     Client(
-        name="Java",
-        prepare=_java,
+        name=JAVA,
+        prepare=java_program,
         culprits=("KafkaException", "InvalidRecordException", "KafkaException", "InvalidRecordException", "KafkaException"),
     ),
     Client(

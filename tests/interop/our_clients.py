@@ -2,7 +2,7 @@
 
     python -m tests.interop.our_clients                                  # starts Apache Kafka; some 3 minutes
     python -m tests.interop.our_clients --bootstrap-servers HOST:PORT    # takes one that runs with `borrowed_broker.SETTINGS`; no faults
-    python -m tests.interop.our_clients --version 2.8.2                  # starts an older one (`older_kafka.py`)
+    python -m tests.interop.our_clients --version 2.8.2                  # starts another one (`other_kafka.py`)
     python -m tests.interop.our_clients -k culprit -x                    # anything that pytest understands, told on the terminal only
 
 Each test that asks for an `EmbeddedBroker` gets a `BorrowedBroker` and must come to the same end. Those that shall not are in
@@ -28,7 +28,7 @@ from tests.interop.apache_kafka import kafka_version
 from tests.interop.borrowed_broker import NOT_OFFERED, SETTINGS, BorrowedBroker
 from tests.interop.fault_proxy import FaultProxy
 from tests.interop.installing import ROOT
-from tests.interop.older_kafka import apache_kafka
+from tests.interop.other_kafka import apache_kafka
 from tests.interop.our_clients_meant import PAGES, difference
 from tests.interop.processes import DidNotStart, NotRun
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tests.interop.other_kafka import numbers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meant:
@@ -68,7 +70,7 @@ MEANT = (
 
 def difference(test: str, version: str) -> Meant | None:
     """Why a test ends otherwise on this version of Apache Kafka; None where it shall not."""
-    number = tuple(map(int, version.split(".")))
+    number = numbers(version)
     return next((each for each in MEANT if each.since <= number < each.before and re.fullmatch(each.test, test)), None)
 
 

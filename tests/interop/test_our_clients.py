@@ -6,6 +6,7 @@ import re
 
 from tests.interop.apache_kafka import kafka_version
 from tests.interop.installing import ROOT
+from tests.interop.other_kafka import leads_itself, numbers
 from tests.interop.our_clients import End, page_part
 from tests.interop.our_clients_meant import MEANT, PAGES, SPARK_PAGES, Meant, difference
 from tests.interop.versions import PAGE, Seen, told
@@ -60,3 +61,8 @@ def test_the_page_of_versions_counts_what_came_to_the_same_end_and_says_where_no
     assert "| 2.8.2 | by ZooKeeper | 72 of 75 | not run |\n" in text
     assert text.endswith("\n\n- So it is.\n- So it was.\n")
     assert PAGE.read_text(encoding="utf-8").count("<!-- seen by make versions -->") == 1
+
+
+def test_versions_are_in_the_order_of_their_numbers() -> None:
+    assert sorted(("4.10.0", "4.4.0", "3.9.1"), key=numbers) == ["3.9.1", "4.4.0", "4.10.0"]
+    assert [leads_itself(version) for version in ("2.8.2", "3.2.3", "3.3.2", "4.4.0")] == [False, False, True, True]

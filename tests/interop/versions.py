@@ -1,4 +1,4 @@
-"""Our clients and the Spark format on older versions of Apache Kafka, and on the newest: docs/kafka-versions.md, by `make versions`.
+"""Our clients and the Spark format on other versions of Apache Kafka and on the pinned one: docs/kafka-versions.md, by `make versions`.
 
     python -m tests.interop.versions                   # every version; an hour
     python -m tests.interop.versions 2.8.2 3.9.1       # these alone, told on the terminal only
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tests.interop.apache_kafka import kafka_version
 from tests.interop.installing import ROOT
-from tests.interop.older_kafka import VERSIONS, leads_itself
+from tests.interop.other_kafka import VERSIONS, leads_itself, numbers
 from tests.interop.our_clients import LINE_MAX, OUR_CLIENTS, End
 from tests.interop.our_clients_meant import MEANT, Meant
 from tests.interop.our_spark import OUR_SPARK
@@ -66,7 +66,7 @@ def page_part(seen: Mapping[str, Sequence[Seen]], meant: Sequence[Meant] = MEANT
 def main(versions: Sequence[str]) -> int:
     """The exit status."""
     seen: dict[str, list[Seen]] = {}
-    for version in versions or (*VERSIONS, kafka_version()):
+    for version in versions or sorted((*VERSIONS, kafka_version()), key=numbers):
         for module in MODULES:
             done = run([sys.executable, "-m", module, "--version", version, "-q", "--no-header"], timeout_s=HOURS_S, folder=ROOT)
             found = Seen(succeeded=done.succeeded, counts=told(done.output))

@@ -1,4 +1,4 @@
-"""Apache Kafka of other versions: what clusters in use run.
+"""Apache Kafka of other versions: what clusters in use run, or soon will.
 
     with apache_kafka("3.9.1", settings) as kafka: ...     # the face of `ApacheKafka`
 
@@ -15,10 +15,10 @@ from typing import ClassVar
 from tests.interop.apache_kafka import JAVA_FOLDER, START_SECONDS, ApacheKafka, fetched_jars, java, kafka_version
 from tests.interop.processes import DidNotStart, Server
 
-VERSIONS = ("2.8.2", "3.3.2", "3.6.2", "3.9.1")
-"""The last of the second series, the first that leads itself for everybody, and two in wide use."""
+VERSIONS = ("2.8.2", "3.3.2", "3.6.2", "3.9.1", "4.4.0")
+"""The last of the second series, the first that leads itself for everybody, two in wide use, and the newest, whose tools cannot be had."""
 
-_POM = JAVA_FOLDER / "older-pom.xml"
+_POM = JAVA_FOLDER / "other-pom.xml"
 _LEADS_ITSELF_SINCE = (3, 3)
 _AS_SINCE_4 = {"log.message.timestamp.after.max.ms": "3600000"}
 """A default of today. Versions before 3.6 do not know the option, and say so in their log."""
@@ -31,29 +31,39 @@ def apache_kafka(version: str, settings: Mapping[str, str]) -> ApacheKafka:
     """One broker of this version, started. `settings` are added to its `server.properties`."""
     if version == kafka_version():
         return ApacheKafka(settings)
-    return (OlderKafka if leads_itself(version) else KafkaWithZooKeeper)(version, settings)
+    return (OtherKafka if leads_itself(version) else KafkaWithZooKeeper)(version, settings)
+
+
+def jars_of(version: str) -> Path:
+    """The folder with the jars of its broker and its clients, fetched unless they are there. Raises NotRun."""
+    return fetched_jars(version, _POM)
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """For the order of versions."""
+    return tuple(map(int, version.split(".")))
 
 
 def leads_itself(version: str) -> bool:
     """Whether it is its own controller (KIP-500); else a ZooKeeper is started with it."""
-    return tuple(map(int, version.split(".")[:2])) >= _LEADS_ITSELF_SINCE
+    return numbers(version) >= _LEADS_ITSELF_SINCE
 
 
-class OlderKafka(ApacheKafka):
-    """One combined broker and controller of an older version."""
+class OtherKafka(ApacheKafka):
+    """One combined broker and controller of another version."""
 
     def __init__(self, version: str, settings: Mapping[str, str]) -> None:
         self.version = version
         super().__init__({**_AS_SINCE_4, **settings})
 
     def class_path(self) -> str:
-        return f"{fetched_jars(self.version, _POM)}/*"
+        return f"{jars_of(self.version)}/*"
 
     def logging(self) -> Sequence[str]:
         return ["-Dorg.slf4j.simpleLogger.logFile=System.out"]
 
 
-class KafkaWithZooKeeper(OlderKafka):
+class KafkaWithZooKeeper(OtherKafka):
     """One broker, and the ZooKeeper that it stands in. `kill` takes the broker alone."""
 
     READY_TEXT: ClassVar[str] = "[KafkaServer id=1] started"
