@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.simulation.world import BEGIN_MS, Stuck, World
+from chaffinch.simulation.world import BEGIN_MS, Stuck, World, all_hold
 
 
 def test_actions_happen_in_the_order_of_their_times_then_of_their_planning() -> None:
@@ -44,14 +44,32 @@ def test_planning_for_now_for_ever_is_noticed() -> None:
         world.run(lambda: False, limit_ms=10, waiting_for="rain")
 
 
-def test_the_digest_is_of_the_whole_story_kept_or_not() -> None:
-    worlds = [World(1), World(1, keeps_story=True), World(1)]
+def test_all_have_to_fulfil_a_condition_and_who_did_not_is_asked_first() -> None:
+    asked: list[str] = []
+    fulfilled = {"a": True, "b": False, "c": False}
+
+    def of(name: str) -> bool:
+        asked.append(name)
+        return fulfilled[name]
+
+    holds = all_hold(of, fulfilled)
+    assert (holds(), holds()) == (False, False)
+    assert asked == ["a", "b", "b"]
+    fulfilled["b"] = True
+    assert not holds()
+    fulfilled["c"], fulfilled["b"] = True, False
+    assert not holds()
+    fulfilled["b"] = True
+    assert holds()
+
+
+def test_the_digest_is_of_the_whole_story() -> None:
+    worlds = [World(1), World(1), World(1)]
     for world in worlds[:2]:
         world.tell("broker", "starts")
         world.tell("broker", "dies")
     worlds[2].tell("broker", "starts")
     assert worlds[0].digest == worlds[1].digest != worlds[2].digest
-    assert worlds[0].lines == []
     assert [line.split() for line in worlds[1].lines] == [["0", "broker:", "starts"], ["0", "broker:", "dies"]]
 
 

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ from chaffinch.simulation.queries.query_driver import AWAY_MS
 from chaffinch.simulation.queries.supervisor import Supervisor
 from chaffinch.simulation.reading import CommittedReader, flushed_end, read_logs
 from chaffinch.simulation.workload import COUNTED, REMADE, SHORTENED, TARGETS, TOPICS, TRANSFORMED, Workload
-from chaffinch.simulation.world import Stuck, World
+from chaffinch.simulation.world import Stuck, World, all_hold
 
 ARMED_BY_CUT_MAX: Final = 4
 ARMED_BY_END_MAX: Final = 12
@@ -75,7 +75,7 @@ class Report:
 
 def run(seed: int, *, keeps_story: bool = False, **overrides: Any) -> Report:
     """The world of a seed. `overrides` fix fields of `Knobs`. Never raises for what a core does wrong: that is a violation."""
-    world = World(seed, keeps_story=keeps_story)
+    world = World(seed)
     scene = _Scene(world, Knobs.of(world, overrides))
     violations: Sequence[str]
     try:
@@ -93,7 +93,7 @@ def run(seed: int, *, keeps_story: bool = False, **overrides: Any) -> Report:
         counters=dict(sorted(world.counters.items())),
         digest=world.digest,
         virtual_ms=world.elapsed_ms,
-        story=tuple(world.lines),
+        story=tuple(world.lines) if keeps_story else (),
     )
 
 
@@ -274,7 +274,8 @@ class _Scene:
             actor.start()
         trouble_ends_ms = world.now_ms + world.dice.randint(knobs.trouble_ms, 3 * knobs.trouble_ms)
         world.at(trouble_ends_ms, lambda: None)
-        world.run(lambda: world.now_ms >= trouble_ends_ms or self._is_done, limit_ms=4 * knobs.trouble_ms, waiting_for="the end of trouble")
+        is_done = all_hold(_has_nothing_to_do, self.actors)
+        world.run(lambda: world.now_ms >= trouble_ends_ms or is_done(), limit_ms=4 * knobs.trouble_ms, waiting_for="the end of trouble")
         nemesis.stop()
         self.quiet_since_ms = world.now_ms
         self.broker.stop_lying()
@@ -303,12 +304,8 @@ class _Scene:
     def _wait_until_done(self, users: Sequence[ProducerUser | Supervisor | Member]) -> None:
         """Until they have done their work, and every transaction is decided."""
         limit_ms = self.knobs.quiet_limit_ms
-        self.world.run(lambda: all(user.is_done for user in users), limit_ms=limit_ms, waiting_for="work is left")
+        self.world.run(all_hold(attrgetter("is_done"), users), limit_ms=limit_ms, waiting_for="work is left")
         self.world.run(self._is_decided, limit_ms=limit_ms, waiting_for="a transaction is left undecided")
-
-    @property
-    def _is_done(self) -> bool:
-        return all(actor.is_done or (isinstance(actor, ProducerUser) and actor.is_waiting) for actor in self.actors)
 
     def left(self) -> str:
         """Who is not done."""
@@ -472,3 +469,7 @@ class _Scene:
             *consumer_checkers.one_member_each(diary),
             *consumer_checkers.overtaken_members_commit_nothing(diary),
         ]
+
+
+def _has_nothing_to_do(actor: ProducerUser | Supervisor) -> bool:
+    return actor.is_done or (isinstance(actor, ProducerUser) and actor.is_waiting)

@@ -2,7 +2,7 @@
 
 Nothing here waits and nothing runs beside anything else: `run` takes the earliest action, sets the clock to its time and calls it.
 Two actions of the same millisecond run in the order in which they were planned, so that the same seed gives the same story, line by
-line. The story is hashed as it is told; two runs are the same when their digests are. The pattern is that of RaftEventSimulationTest
+line. Two runs are the same when the digests of their stories are. The pattern is that of RaftEventSimulationTest
 and of TigerBeetle's VOPR.
 
 The only file of the simulation that makes dice; the cores get theirs from `World.new_dice`.
@@ -14,7 +14,8 @@ import hashlib
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 BEGIN_MS = 1_750_000_000_000
 """Virtual time 0 as ms since 1970: record timestamps have to look like timestamps."""
@@ -22,6 +23,7 @@ BEGIN_MS = 1_750_000_000_000
 ACTIONS_PER_MS_MAX = 20_000
 """More at one instant means that somebody plans for now again and again."""
 
+T = TypeVar("T")
 Action = Callable[[], None]
 
 
@@ -29,20 +31,33 @@ class Stuck(Exception):
     """Virtual time went past a limit, stands still, or nothing is planned any more, before the condition that was waited for held."""
 
 
-class World:
-    """See the module. `counters` say what happened, by name; `lines` hold the story when it is kept."""
+def all_hold(of: Callable[[T], bool], those: Iterable[T]) -> Callable[[], bool]:
+    """For `World.run`, which asks each millisecond. Whoever was in the way is asked first the next time: mostly they still are."""
+    ordered = list(those)
 
-    def __init__(self, seed: int, *, keeps_story: bool = False) -> None:
+    def holds() -> bool:
+        for place, each in enumerate(ordered):
+            if not of(each):
+                ordered.insert(0, ordered.pop(place))
+                return False
+        return True
+
+    return holds
+
+
+class World:
+    """See the module. `counters` say what happened, by name; `lines` are the story so far."""
+
+    def __init__(self, seed: int) -> None:
         self.seed = seed
         self.dice = random.Random(seed)
         self.now_ms = BEGIN_MS
         self.counters: Counter[str] = Counter()
         self.lines: list[str] = []
-        self._keeps_story = keeps_story
-        self._hash = hashlib.sha256()
-        self._queue: list[tuple[int, int, Action]] = []
-        self._serial = 0
-        self._actions_now = 0
+        self._planned: dict[int, list[Action]] = {}
+        """By time; each list in the order of planning. Most actions share their millisecond with others."""
+        self._times: list[int] = []
+        """A heap of those times."""
 
     @property
     def elapsed_ms(self) -> int:
@@ -51,7 +66,7 @@ class World:
     @property
     def digest(self) -> str:
         """Of everything told so far."""
-        return self._hash.hexdigest()
+        return hashlib.sha256("".join(self.lines).encode()).hexdigest()
 
     def new_dice(self) -> random.Random:
         """Dice for one actor, so that what it rolls does not depend on what others roll meanwhile."""
@@ -59,8 +74,14 @@ class World:
 
     def at(self, time_ms: int, action: Action) -> None:
         """Plan `action` for a time; one that has passed means now. It will run: who may change their mind has a `WakeTimer`."""
-        self._serial += 1
-        heapq.heappush(self._queue, (time_ms if time_ms > self.now_ms else self.now_ms, self._serial, action))
+        if time_ms < self.now_ms:
+            time_ms = self.now_ms
+        actions = self._planned.get(time_ms)
+        if actions is None:
+            self._planned[time_ms] = [action]
+            heapq.heappush(self._times, time_ms)
+        else:
+            actions.append(action)
 
     def after(self, delay_ms: int, action: Action) -> None:
         self.at(self.now_ms + delay_ms, action)
@@ -70,23 +91,23 @@ class World:
 
         Raises Stuck after `limit_ms` of virtual time, naming what was waited for."""
         deadline_ms = self.now_ms + limit_ms
-        queue = self._queue
+        times = self._times
         while True:
-            if not queue or queue[0][0] > self.now_ms:
-                if until():
-                    return
-                if not queue or queue[0][0] > deadline_ms:
-                    why = f"not within {limit_ms} ms" if queue else "and nothing is planned any more"
-                    raise Stuck(f"{waiting_for}: {why}")
-            time_ms, _, action = heapq.heappop(queue)
-            self._advance(time_ms)
-            action()
+            if (not times or times[0] > self.now_ms) and until():
+                return
+            if not times or times[0] > deadline_ms:
+                why = f"not within {limit_ms} ms" if times else "and nothing is planned any more"
+                raise Stuck(f"{waiting_for}: {why}")
+            self.now_ms = times[0]
+            self._happen()
 
-    def _advance(self, time_ms: int) -> None:
-        self._actions_now = 0 if time_ms > self.now_ms else self._actions_now + 1
-        self.now_ms = time_ms
-        if self._actions_now > ACTIONS_PER_MS_MAX:
-            raise Stuck(f"time stands still at {self.elapsed_ms} ms")
+    def _happen(self) -> None:
+        """All that is planned for now, and what that plans for now."""
+        for count, action in enumerate(self._planned[self.now_ms]):
+            if count > ACTIONS_PER_MS_MAX:
+                raise Stuck(f"time stands still at {self.elapsed_ms} ms")
+            action()
+        del self._planned[heapq.heappop(self._times)]
 
     def chance(self, share: float) -> bool:
         """True in `share` of all cases. Rolls nothing for 0."""
@@ -97,7 +118,4 @@ class World:
 
     def tell(self, who: str, what: str) -> None:
         """One line of the story. No object's address or hash may be in it."""
-        line = f"{self.elapsed_ms:>9} {who}: {what}"
-        self._hash.update(line.encode())
-        if self._keeps_story:
-            self.lines.append(line)
+        self.lines.append(f"{self.now_ms - BEGIN_MS:>9} {who}: {what}")

@@ -20,7 +20,7 @@ from chaffinch.simulation.programs.program_process import ProgramProcess
 from chaffinch.simulation.programs.programs import Commit, Leave, Ledger, Poll, Program, Restart, Sleep
 from chaffinch.simulation.reading import read_log
 from chaffinch.simulation.workload import REMADE
-from chaffinch.simulation.world import World
+from chaffinch.simulation.world import World, all_hold
 
 POLL_INTERVAL_MS: Final = 3_000
 RESTART_MS_MAX: Final = 1_500
@@ -59,6 +59,7 @@ class Group:
         self.shells: list[ConsumerShell] = []
         self._is_finishing = False
         self._is_over = False
+        self._is_all_read = all_hold(lambda place: not self._left(place), self.places)
         self._looks_at_ms = 0
         self._options = self._common_options(world, committed_only, max(1, value_bytes_max // LARGE_BYTES))
 
@@ -106,7 +107,7 @@ class Group:
         """Whether members may end: all that is there to read is read and committed. Once so, for good."""
         if self._is_finishing and not self._is_over and self.world.now_ms >= self._looks_at_ms:
             self._looks_at_ms = self.world.now_ms + LOOK_MS
-            self._is_over = not any(map(self._left, self.places))
+            self._is_over = self._is_all_read()
         return self._is_over
 
     @property
