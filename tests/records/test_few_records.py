@@ -1,13 +1,18 @@
-"""A batch of a few records has the same bytes, whichever way it is encoded."""
+"""A batch of a few records has the same bytes, whichever way it is encoded, and says the same, whichever way it is decoded."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaffinch.records.batch import encode
+from chaffinch.identifiers import ProducerIdentity
+from chaffinch.records.batch import BatchView, Compression, CorruptBatch, decode, encode, views
+from chaffinch.records.batch_codec import encode_with_attributes
+from chaffinch.records.batch_header import HEADER_BYTES
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.few_records import encode_few
+from chaffinch.records.few_records import KeyAndValue, encode_few, keys_and_values
 
 CONTENT = st.none() | st.binary(max_size=200)
 RECORDS = st.lists(st.tuples(CONTENT, CONTENT, st.integers(0, 2**63 - 1)), min_size=1, max_size=12)
@@ -17,3 +22,47 @@ RECORDS = st.lists(st.tuples(CONTENT, CONTENT, st.integers(0, 2**63 - 1)), min_s
 def test_the_bytes_are_those_of_columns(records: list[tuple[bytes | None, bytes | None, int]]) -> None:
     keys, values, timestamps = (list(column) for column in zip(*records, strict=True))
     assert encode_few(keys, values, timestamps) == encode(RecordColumns.from_lists(keys, values, timestamps))
+
+
+def test_the_header_says_what_it_is_told_to() -> None:
+    identity = ProducerIdentity(7, 3)
+    columns = RecordColumns.from_lists([b"k"], [None], [5])
+    expected = encode_with_attributes(columns, 0x30, level=None, identity=identity, base_sequence=-1, base_offset=9)
+    assert encode_few([b"k"], [None], [5], attributes=0x30, identity=identity, base_offset=9) == expected
+
+
+@given(RECORDS, st.booleans(), st.sampled_from(Compression))
+def test_what_is_read_is_what_columns_hold(
+    records: list[tuple[bytes | None, bytes | None, int]], has_headers: bool, compression: Compression
+) -> None:
+    keys, values, timestamps = (list(column) for column in zip(*records, strict=True))
+    columns = RecordColumns.from_lists(keys, values, timestamps, [[("h", b"v")]] * len(records) if has_headers else None)
+    assert keys_and_values(_view(encode(columns, compression=compression))) == list(zip(keys, values, strict=True))
+
+
+@given(RECORDS, st.data())
+def test_what_is_damaged_is_read_or_refused_as_columns_are(
+    records: list[tuple[bytes | None, bytes | None, int]], data: st.DataObject
+) -> None:
+    keys, values, timestamps = (list(column) for column in zip(*records, strict=True))
+    batch = encode_few(keys, values, timestamps)
+    place = data.draw(st.integers(HEADER_BYTES, len(batch) - 1))
+    batch[place] = data.draw(st.sampled_from((0, 1, 2, 0x7F, 0x80, 0xFF)))
+    view = _view(batch)
+
+    def from_columns() -> list[KeyAndValue]:
+        columns = decode(view)
+        return [(columns.key(index), columns.value(index)) for index in range(columns.count)]
+
+    assert _outcome(lambda: keys_and_values(view)) == _outcome(from_columns)
+
+
+def _view(batch: bytearray) -> BatchView:
+    return next(views(batch))
+
+
+def _outcome(read: Callable[[], list[KeyAndValue]]) -> list[KeyAndValue] | str:
+    try:
+        return read()
+    except CorruptBatch as error:
+        return str(error)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from struct import Struct
 
-from chaffinch.identifiers import NO_SEQUENCE, ProducerIdentity
-from chaffinch.records.batch_codec import decode, encode_with_attributes
+from chaffinch.identifiers import ProducerIdentity
 from chaffinch.records.batch_header import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchView
-from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.few_records import encode_few, keys_and_values
 
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
@@ -28,14 +27,8 @@ def encode_control_batch(
 ) -> bytearray:
     """The marker with which the coordinator commits or aborts the transaction of `identity`: 78 bytes."""
     key, value = _KEY.pack(_VERSION, _TYPE_BY_COMMIT[is_commit]), _VALUE.pack(_VERSION, coordinator_epoch)
-    return encode_with_attributes(
-        RecordColumns.from_lists([key], [value], [timestamp_ms]),
-        ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL,
-        level=None,
-        identity=identity,
-        base_sequence=NO_SEQUENCE,
-        base_offset=base_offset,
-    )
+    attributes = ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL
+    return encode_few([key], [value], [timestamp_ms], attributes=attributes, identity=identity, base_offset=base_offset)
 
 
 def read_control(view: BatchView) -> tuple[bool | None, int]:
@@ -43,10 +36,10 @@ def read_control(view: BatchView) -> tuple[bool | None, int]:
 
     Such batches must be skipped, as Kafka's consumer does. CorruptBatch (CONTROL_RECORD) when this is no control batch.
     """
-    columns = decode(view, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX)
-    if not view.header.is_control or columns.count != 1:
-        raise CorruptBatch(Fault.CONTROL_RECORD, detail=f"{columns.count} records, control bit {int(view.header.is_control)}")
-    key, value = columns.key(0) or b"", columns.value(0) or b""
+    records = keys_and_values(view, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX)
+    if not view.header.is_control or len(records) != 1:
+        raise CorruptBatch(Fault.CONTROL_RECORD, detail=f"{len(records)} records, control bit {int(view.header.is_control)}")
+    key, value = (field or b"" for field in records[0])
     if len(key) < _KEY.size:
         raise CorruptBatch(Fault.CONTROL_RECORD, 0, detail=f"key of {len(key)} bytes")
     is_commit = _COMMIT_BY_TYPE.get(_KEY.unpack_from(key)[1])

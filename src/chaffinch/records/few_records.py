@@ -1,17 +1,20 @@
-"""A batch of a few records, from lists straight to bytes: for these, making columns would take longer than encoding them."""
+"""A batch of a few records, from lists straight to bytes and back: for these, making columns would take longer than all the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 
-from chaffinch.records.batch_codec import write_header
-from chaffinch.records.batch_header import HEADER_BYTES
-from chaffinch.records.kernels_reference.varints import write_varint
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
+from chaffinch.records.batch_codec import DECOMPRESSED_BYTES_MAX, decode, write_header
+from chaffinch.records.batch_header import HEADER_BYTES, BatchView
+from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX, read_varint, write_varint
 
 FEW_RECORDS: Final = 8
 """Up to so many this is quicker, measured; it is right for any number."""
+
+KeyAndValue: TypeAlias = tuple[bytes | None, bytes | None]
 
 
 @lru_cache(maxsize=1024)
@@ -26,8 +29,16 @@ _ZERO: Final = b"\0"
 _ABSENT: Final = _varint(-1)
 
 
-def encode_few(keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]) -> bytearray:
-    """As `batch.encode` of the same records, which have no headers; not compressed, without a producer. At least one record."""
+def encode_few(
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    timestamps: Sequence[int],
+    *,
+    attributes: int = 0,
+    identity: ProducerIdentity = NO_PRODUCER,
+    base_offset: int = 0,
+) -> bytearray:
+    """As `batch.encode` of the same records, which have no headers; not compressed, without sequences. At least one record."""
     out = bytearray(HEADER_BYTES)
     base = timestamps[0]
     for index, (key, value, timestamp) in enumerate(zip(keys, values, timestamps, strict=True)):
@@ -36,5 +47,57 @@ def encode_few(keys: Sequence[bytes | None], values: Sequence[bytes | None], tim
         record = b"".join((_ZERO, _varint(timestamp - base), _varint(index), key_size, key or b"", value_size, value or b"", _ZERO))
         out += _varint(len(record))
         out += record
-    write_header(out, 0, len(keys), (base, max(timestamps)))
+    write_header(out, attributes, len(keys), (base, max(timestamps)), identity=identity, base_offset=base_offset)
     return out
+
+
+def keys_and_values(view: BatchView, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> list[KeyAndValue]:
+    """What `batch.decode` finds in a batch, headers and times aside; it raises what that raises."""
+    found = _few(view)
+    if found is None:
+        columns = decode(view, decompressed_bytes_max=decompressed_bytes_max)
+        found = [(columns.key(index), columns.value(index)) for index in range(columns.count)]
+    return found
+
+
+def _few(view: BatchView) -> list[KeyAndValue] | None:
+    """Of a batch such as `encode_few` makes; None for any other, and where anything is wrong: `decode` says what."""
+    header = view.header
+    if header.compression_id or not 0 < header.count <= FEW_RECORDS:
+        return None
+    data, found, position = bytes(view.payload), list[KeyAndValue](), 0
+    try:
+        for _ in range(header.count):
+            size, position = _number(data, position)
+            end = position + size
+            _, position = _number(data, position + 1, INT64_BYTES_MAX)  # The time, behind the attributes.
+            _, position = _number(data, position)  # The offset.
+            key, position = _field(data, position)
+            value, position = _field(data, position)
+            header_count, position = _number(data, position)
+            if header_count or position != end:
+                return None
+            found.append((key, value))
+    except _Otherwise:
+        return None
+    return found if position == len(data) else None
+
+
+class _Otherwise(Exception):
+    """The bytes are no such batch."""
+
+
+def _number(data: bytes, position: int, bytes_max: int = INT32_BYTES_MAX) -> tuple[int, int]:
+    """The number at `position`, and where it ends."""
+    if position < len(data) and data[position] < 0x80:
+        return (data[position] >> 1) ^ -(data[position] & 1), position + 1
+    number, end = read_varint(data, position, len(data), bytes_max)
+    if end < 0:
+        raise _Otherwise
+    return number, end
+
+
+def _field(data: bytes, position: int) -> tuple[bytes | None, int]:
+    """The bytes behind a length, and where they end, which may be beyond the data."""
+    size, start = _number(data, position)
+    return (None, start) if size < 0 else (data[start : start + size], start + size)

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from chaffinch.identifiers import NO_TIMESTAMP
-from chaffinch.records.batch import BatchView, decode, encode
+from chaffinch.records.batch import BatchView, encode
 from chaffinch.records.checksum import crc32c
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import RecordsError
+from chaffinch.records.few_records import FEW_RECORDS, encode_few, keys_and_values
 from chaffinch.storage.batch_scan import BatchScan
 from chaffinch.storage.batch_search import whole_batch_from
 from chaffinch.storage.files import CorruptLog, File, FileSystem, StorageError, sync_directories
@@ -173,14 +174,13 @@ class Journal:
 
     def _replay_batch(self, position: int, view: BatchView) -> None:
         try:
-            columns = decode(view)
+            records = keys_and_values(view)
         except RecordsError as error:
             raise CorruptLog(self._file.path, position, f"the CRC is right, but {error}") from error
-        for index in range(columns.count):
-            key = columns.key(index)
+        for index, (key, value) in enumerate(records):
             if key is None:
                 raise CorruptLog(self._file.path, position, f"record {index} has no key: this is not a journal")
-            self._set(key, columns.value(index))
+            self._set(key, value)
 
     def _set(self, key: bytes, value: bytes | None) -> None:
         old = self._items.pop(key, None)
@@ -234,8 +234,10 @@ class Journal:
 
 
 def _encode(entries: Entries, base_offset: int, now_ms: int) -> bytearray:
-    columns = RecordColumns.from_lists(list(entries), list(entries.values()), [now_ms] * len(entries))
-    return encode(columns, base_offset=base_offset)
+    keys, values, timestamps = list(entries), list(entries.values()), [now_ms] * len(entries)
+    if len(entries) <= FEW_RECORDS:
+        return encode_few(keys, values, timestamps, base_offset=base_offset)
+    return encode(RecordColumns.from_lists(keys, values, timestamps), base_offset=base_offset)
 
 
 def _in_batches(items: Mapping[bytes, bytes]) -> Iterator[dict[bytes, bytes | None]]:
