@@ -174,20 +174,22 @@ def views(data: bytes | bytearray | memoryview, *, may_be_cut_short: bool = Fals
     With `may_be_cut_short`, an incomplete batch at the end is left out instead: a fetch answer may end in one.
     """
     buffer = memoryview(data)
-    position = 0
-    while position < len(buffer):
-        size = _size_at(buffer, position)
-        if size is None or size > len(buffer) - position:
-            if may_be_cut_short:
-                return
-            raise CorruptBatch(Fault.BATCH_CUT_SHORT, position=position, detail=f"{len(buffer) - position} bytes of {size or HEADER_BYTES}")
-        view = buffer[position : position + size]
-        yield BatchView(view, unpack_header(view))
+    position, end = 0, len(buffer)
+    while end - position >= HEADER_BYTES:
+        header = unpack_header(buffer, position)
+        size = header.length + LENGTH_END
+        if header.magic != MAGIC or not HEADER_BYTES <= size <= end - position:
+            break
+        yield BatchView(buffer[position : position + size], header)
         position += size
+    if position < end:
+        claimed = _size_at(buffer, position)
+        if not may_be_cut_short:
+            raise CorruptBatch(Fault.BATCH_CUT_SHORT, position=position, detail=f"{end - position} bytes of {claimed or HEADER_BYTES}")
 
 
 def _size_at(buffer: memoryview, position: int) -> int | None:
-    """Size of the batch at `position`; None when its length and magic are not all there."""
+    """Size that the batch at `position` claims; None when its length and magic are not all there."""
     at_hand = len(buffer) - position
     if at_hand < LENGTH_END:
         return None
