@@ -6,7 +6,7 @@ done than `ABSENT_MS`, and so are brokers that have to hear of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from chaffinch.consumer.core.wiring import Wiring
@@ -32,8 +32,10 @@ class Absences:
             return TopicPartition(place.topic, -1)
         return place if topic is not None and topic.partitions and place.partition >= topic.partition_count else None
 
-    def look(self, missed: Iterable[TopicPartition], now_ms: int) -> None:
+    def look(self, missed: Collection[TopicPartition], now_ms: int) -> None:
         """`missed`: those wanted now that have no leader; the first time it is said in the log."""
+        if not (missed or self._since_ms or self._said):
+            return
         self._since_ms = {place: since_ms for place, since_ms in self._since_ms.items() if self._absent(place) == place}
         self._said = {place for place in self._said if self._absent(place) == place}
         for place in missed:
@@ -79,6 +81,8 @@ class Absences:
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When the next of them is absent for long enough; those that are already hide no later one."""
+        if not self._since_ms:
+            return None
         return min((since_ms + ABSENT_MS for since_ms in self._since_ms.values() if since_ms + ABSENT_MS > now_ms), default=None)
 
 

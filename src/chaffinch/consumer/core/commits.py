@@ -241,8 +241,9 @@ class Commits:
     # The round.
 
     def advance(self, now_ms: int) -> None:
-        self._expire(now_ms)
-        self._follow()
+        if self.is_busy:
+            self._expire(now_ms)
+            self._follow()
         self._want_positions(now_ms)
         address = self._finder.address(now_ms)
         if address is None:
@@ -442,6 +443,8 @@ class Commits:
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When something is due."""
+        if not self.is_busy:
+            return None
         times = [time for commit in self._commits for time in (commit.deadline_ms, commit.not_before_ms)]
         for lookup in self._lookups:
             times += [lookup.not_before_ms] + ([] if lookup.deadline_ms is None else [lookup.deadline_ms])

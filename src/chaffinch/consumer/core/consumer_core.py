@@ -265,14 +265,14 @@ class ConsumerCore:
 
     def _begin_positions(self, now_ms: int) -> None:
         """Without a group nothing was ever committed."""
-        for state in list(self.subscriptions.at(Stage.COMMITTED, now_ms)):
+        for state in self.subscriptions.at(Stage.COMMITTED, now_ms):
             state.reset(self.reset_strategy)
 
     def _look_for_absent(self, now_ms: int) -> None:
         self.topic_calls.miss()
         missed, self.watch.missed = self.watch.missed, set()
         self.absences.look(missed, now_ms)
-        if self.subscriptions.kind is not Kind.MANUAL:
+        if not missed or self.subscriptions.kind is not Kind.MANUAL:
             return
         for place in sorted((missed & self.subscriptions.assigned.keys()) - self._told_absent):
             error = self.absences.error([place], now_ms)

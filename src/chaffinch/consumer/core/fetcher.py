@@ -116,12 +116,13 @@ class Fetcher:
 
     def _wanted_by_node(self, now_ms: int) -> dict[int, dict[TopicPartition, Wanted]]:
         ahead = self._ahead()
+        kept_bytes_max = max(self._partition_bytes_max, 1)
         found: dict[int, dict[TopicPartition, Wanted]] = {}
         for place, state in self._subscriptions.assigned.items():
             if not state.is_reading or state.is_paused or state.retry_at_ms > now_ms or state.position is None:
                 continue
             offset, size = ahead.get(place, (state.position.offset, 0))
-            if size >= max(self._partition_bytes_max, 1):
+            if size >= kept_bytes_max:
                 continue
             node_id = self._node_of(state, now_ms)
             if node_id is None:

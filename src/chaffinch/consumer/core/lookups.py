@@ -107,9 +107,11 @@ class OffsetLookups:
     def _check_leaders(self) -> None:
         """Positions that were come by under an older leader are checked with the new one before anything more is read."""
         for state in self._subscriptions.assigned.values():
-            epoch = self._wiring.leader_epoch(state.place)
             position = state.position
-            if state.stage is not Stage.READING or position is None or epoch < 0 or epoch == position.leader_epoch:
+            if state.stage is not Stage.READING or position is None:
+                continue
+            epoch = self._wiring.leader_epoch(state.place)
+            if epoch < 0 or epoch == position.leader_epoch:
                 continue
             if position.offset_epoch >= 0 and position.leader_epoch >= 0:
                 state.stage = Stage.VALIDATING
@@ -357,9 +359,9 @@ class OffsetLookups:
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When something is due. Waiting partitions are the fetcher's to count."""
-        times = [call.deadline_ms for call in self._calls]
-        if self._calls:
-            times.append(self._calls_not_before_ms)
+        if not self._calls:
+            return None
+        times = [self._calls_not_before_ms, *(call.deadline_ms for call in self._calls)]
         return min((time for time in times if time > now_ms), default=None)
 
 

@@ -8,7 +8,7 @@ SubscriptionState.java. A plain table: nobody is asked anything here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
@@ -152,9 +152,9 @@ class Subscriptions:
         assert self.pattern is not None, "only called for a pattern"
         return frozenset(topic for topic in topics if self.pattern.fullmatch(topic))
 
-    def at(self, stage: Stage, now_ms: int) -> Iterator[PartitionState]:
+    def at(self, stage: Stage, now_ms: int) -> list[PartitionState]:
         """Partitions at this stage that need not wait; those as well of which the caller is being told: it may ask for their positions."""
-        return (state for state in self.assigned.values() if state.stage is stage and state.retry_at_ms <= now_ms)
+        return [state for state in self.assigned.values() if state.stage is stage and state.retry_at_ms <= now_ms]
 
     def consumed(self) -> dict[TopicPartition, Position]:
         """Positions that can be committed."""

@@ -42,7 +42,8 @@ class TopicCalls:
 
     def miss(self) -> None:
         """Say which topics are waited for."""
-        self._watch.missed |= {TopicPartition(topic, -1) for topic in self.topics}
+        if self._calls:
+            self._watch.missed |= {TopicPartition(topic, -1) for topic in self.topics}
 
     def advance(self, now_ms: int) -> None:
         """Tell whoever can be told."""

@@ -68,8 +68,10 @@ class TopicWatch:
     def _is_lacking(self) -> bool:
         if self._wants_all and self._all_heard_ms is None:
             return True
-        states = (self._wiring.cluster.topic(topic) for topic in self._topics)
-        return any(state is None or (state.code.is_retriable and not state.partitions) for state in states)
+        for state in map(self._wiring.cluster.topic, self._topics):
+            if state is None or (not state.partitions and state.code.is_retriable):
+                return True
+        return False
 
     def _is_old(self, now_ms: int) -> bool:
         updated_ms = self._wiring.cluster.updated_ms
