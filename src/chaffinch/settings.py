@@ -161,6 +161,8 @@ class OptionTable:
         `names_elsewhere`: other parts' names of options of this one, which people may try here -> their names here.
         `hints`: names that are not known here although people try them -> what to do instead."""
         self.options: Final = tuple(options)
+        self._defaults: Final = {option.name: option.default for option in self.options}
+        self._required: Final = [option for option in self.options if option.required]
         self._names_elsewhere: Final = {_key(name): known for name, known in (names_elsewhere or {}).items()}
         self._hints: Final = {_key(name): hint for name, hint in (hints or {}).items()}
         self.hinted: Final = frozenset(hints or ())
@@ -188,9 +190,9 @@ class OptionTable:
         if wrong:
             more = len(wrong) - WRONG_NAMED_MAX
             raise ConfigException("; ".join(wrong[:WRONG_NAMED_MAX]) + (f"; and {more} more" if more > 0 else ""))
-        values = {option.name: given.get(option.name, option.default) for option in self.options}
-        for option in self.options:
-            if option.required and values[option.name] in (None, "", ()):
+        values = {**self._defaults, **given}
+        for option in self._required:
+            if values[option.name] in (None, "", ()):
                 raise ConfigException(f"option {option.name} is missing: {option.documentation}")
         return Settings(values, given, ignored)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
+from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
 from chaffinch.broker.core.events import ConnectionLost, Event, NodeStarted, NodeStopped, RequestReceived, TimePassed
@@ -110,15 +111,16 @@ class BrokerProcess:
         self.began: dict[TopicPartition, int] = {}
         """The latest start of each log that anybody can have seen. What a process was killed over may not be so after a loss of power."""
         self.nodes = [Node(id=number, host="broker", port=PORT_FIRST + number) for number in range(node_count)]
+        self.addresses = [Address(node.host, node.port) for node in self.nodes]
         self._world = world
         self._network = network
-        self._settings = dict(settings)
+        self._settings = options.parse(settings)
         self._topics = list(topics)
         self._connections: dict[int, _Connection] = {}
         self._connection_count = 0
         self._timer = WakeTimer(world, WHO, lambda: self.handle(TimePassed()))
         self._life = 0
-        self._syncs = self._settings.get("flush.policy") == "always"
+        self._syncs = self._settings["flush.policy"] == "always"
         self._unsent: list[Effect] = []
         self._is_sync_planned = False
         self._wall_ahead_ms = 0  # The machine's wall clock, of the world's time; and that of the core, since it began.
@@ -140,10 +142,6 @@ class BrokerProcess:
         return not self._is_sync_planned
 
     @property
-    def addresses(self) -> list[Address]:
-        return [Address(node.host, node.port) for node in self.nodes]
-
-    @property
     def partitions(self) -> list[TopicPartition]:
         """Those of the planned topics."""
         return [TopicPartition(topic.name, index) for topic in self._topics for index in range(topic.partition_count)]
@@ -151,8 +149,7 @@ class BrokerProcess:
     def leader_address(self, topic_partition: TopicPartition) -> Address:
         """Where the partition's leader listens; anywhere while there is none."""
         partition = None if self.core is None else self.core.topics.partition(*topic_partition)
-        node = self.nodes[0 if partition is None else max(0, partition.replicas.leader)]
-        return Address(node.host, node.port)
+        return self.addresses[0 if partition is None else max(0, partition.replicas.leader)]
 
     # Life and death --------------------------------------------------------------------------------------------------------------------
 

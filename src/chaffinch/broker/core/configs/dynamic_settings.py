@@ -34,6 +34,10 @@ class DynamicSettings(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of any mapping. Topics ask for all that they leave to the broker: what a mapping does by itself takes four times as long."""
+        return self._values.get(name, default)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
