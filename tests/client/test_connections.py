@@ -8,10 +8,15 @@ import pytest
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, BrokerConnection, Connected, Disconnected, Failed, Written
-from chaffinch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from chaffinch.errors import UnsupportedCompressionTypeException
+from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from chaffinch.protocol.server_connection import ServerConnection
+from chaffinch.records import batch
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.compression import Compression
+from chaffinch.records.old_formats.encoding import encode_message_set
 from tests.client.scripted_server import ScriptedServer
 
 HERE = Address("h", 1)
@@ -175,6 +180,41 @@ def test_a_request_that_cannot_be_said_fails_alone() -> None:
     assert isinstance(failed, Failed)
     assert failed.is_unsupported
     assert "Metadata" in failed.reason
+
+
+CODECS = [
+    # Produce versions of the broker, record format, codec, whether it goes out
+    *(((3, 6), 2, codec, codec is not Compression.ZSTD) for codec in Compression),
+    ((3, 7), 2, Compression.ZSTD, True),
+    ((0, 6), 1, Compression.NONE, True),
+]
+
+
+@pytest.mark.parametrize(("versions", "magic", "codec", "goes"), CODECS)
+@pytest.mark.parametrize("is_split", [False, True], ids=["whole", "in pieces"])
+def test_zstd_is_refused_before_a_broker_that_cannot_read_it_gets_it(
+    versions: tuple[int, int], magic: int, codec: Compression, goes: bool, is_split: bool
+) -> None:
+    """Before Produce 7 (Kafka 2.1) brokers say no more than UNKNOWN_SERVER_ERROR."""
+    wire = Wire()
+    wire.connection.opened(0)
+    wire.to_server()
+    wire.answer(ApiVersionsResponse(api_keys=[ApiVersion(api_key=0, min_version=versions[0], max_version=versions[1])]))
+    columns = RecordColumns.from_lists([b"k"], [b"v" * 99], [4 << 24])  # In format 1 its bytes lie where format 2 has the codec.
+    data = batch.encode(columns, compression=codec) if magic == 2 else encode_message_set(columns, magic, codec)
+    parts = PartitionProduceData(index=0, records=[data[:61], data[61:]] if is_split else data)
+    request = ProduceRequest(acks=1, timeout_ms=1, topics=[TopicProduceData(name="orders", partitions=[parts])])
+    outcome = wire.connection.send(request, "token", 0, version_max=2 if magic == 1 else None)
+    if goes:
+        assert outcome == []
+        return
+    (failed,) = outcome
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, UnsupportedCompressionTypeException)
+    assert (failed.was_sent, failed.reason) == (
+        False,
+        "h:1: the broker knows no compression.type zstd, it takes Apache Kafka 2.1: choose lz4, snappy, gzip or none",
+    )
 
 
 def test_what_is_no_protocol_is_a_violation() -> None:

@@ -17,12 +17,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch.client.addresses import Address
-from chaffinch.errors import AuthenticationException, IllegalSaslStateException, UnsupportedVersionException
+from chaffinch.errors import (
+    AuthenticationException,
+    IllegalSaslStateException,
+    UnsupportedCompressionTypeException,
+    UnsupportedVersionException,
+)
 from chaffinch.errors.codes import Numbering
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.client_connection import ClientConnection, ReceivedResponse
+from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.violations import ProtocolViolation, UnencodableMessage
+from chaffinch.records.batch_header import ATTRIBUTE_COMPRESSION, CHECKED_POSITION, MAGIC, MAGIC_POSITION
+from chaffinch.records.compression import Compression
 from chaffinch.version import VERSION
 
 if TYPE_CHECKING:
@@ -35,6 +43,8 @@ NEGOTIATION_TOKEN: Final = object()
 LOGIN_TOKEN: Final = object()
 # ApiVersions is asked in our version, in the broker's, and at last in version 0.
 NEGOTIATIONS_MAX: Final = 3
+# Of Produce (KIP-110). Apache Kafka before 2.1 answers batches with zstd by UNKNOWN_SERVER_ERROR, and stores none of them.
+FIRST_VERSION_WITH_ZSTD: Final = 7
 # A listener with TLS or SASL closes connections of clients that speak neither, without a word.
 _ENDED_BY_BROKER: Final = frozenset({"closed by the broker", "reset by the broker"})
 
@@ -72,8 +82,8 @@ class Failed:
     is_timeout: bool = False
     is_unsupported: bool = False
     """The broker lives, but knows no version of this API that we speak: trying again is no use."""
-    error: AuthenticationException | None = None
-    """Why broker and client do not accept each other, if they do not: trying again is no use."""
+    error: AuthenticationException | UnsupportedCompressionTypeException | None = None
+    """Why broker and client do not accept each other, or what the broker cannot read: trying again is no use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +199,13 @@ class BrokerConnection:
     def _encode(self, request: _Request) -> list[ConnectionEvent]:
         try:
             request.version = self._version(request)
+            if request.version < FIRST_VERSION_WITH_ZSTD and isinstance(request.message, ProduceRequest):
+                _refuse_zstd(request.message, self.address)
             correlation_id, buffers = self._protocol.encode_request(request.message, request.version)
         except (UnencodableMessage, UnsupportedVersionException) as error:
             return [Failed(address=self.address, token=request.token, reason=str(error), was_sent=False, is_unsupported=True)]
+        except UnsupportedCompressionTypeException as error:
+            return [Failed(address=self.address, token=request.token, reason=error.message, was_sent=False, error=error)]
         request.starts_at = self._queued_bytes
         for buffer in buffers:
             if len(buffer):
@@ -336,3 +350,22 @@ class BrokerConnection:
             if request.token is not NEGOTIATION_TOKEN and request.token is not LOGIN_TOKEN
         ]
         return [*events, Disconnected(address=self.address, reason=reason, error=error, was_answered=self._was_answered)]
+
+
+def _refuse_zstd(message: ProduceRequest, address: Address) -> None:
+    """UnsupportedCompressionTypeException for a batch that a broker so old cannot read, as from Java's client (ProduceRequest.java)."""
+    for topic in message.topics:
+        for partition in topic.partitions:
+            head = partition.records[0] if isinstance(partition.records, list) else partition.records
+            if head is not None and _is_zstd(memoryview(head)):
+                raise UnsupportedCompressionTypeException(
+                    f"{address}: the broker knows no compression.type zstd, it takes Apache Kafka 2.1: choose lz4, snappy, gzip or none",
+                    api="Produce",
+                )
+
+
+def _is_zstd(head: memoryview) -> bool:
+    """Older formats than 2 never are. Of the two bytes of attributes the second has the codec."""
+    if len(head) < CHECKED_POSITION + 2 or head[MAGIC_POSITION] != MAGIC:
+        return False
+    return head[CHECKED_POSITION + 1] & ATTRIBUTE_COMPRESSION == Compression.ZSTD

@@ -31,6 +31,7 @@ from chaffinch.errors import (
     NetworkException,
     Stored,
     TimeoutException,
+    UnsupportedCompressionTypeException,
     UnsupportedVersionException,
     codes,
     exception_for,
@@ -53,7 +54,7 @@ OUT_OF_TIME: Final = "no answer within the caller's time-out"
 POLL_MS_MAX: Final = 1_000
 
 # Asking again changes nothing: the broker has no such API, or one of the two does not accept the other.
-_FINAL: Final = (UnsupportedVersionException, AuthenticationException)
+_FINAL: Final = (UnsupportedVersionException, UnsupportedCompressionTypeException, AuthenticationException)
 
 Target = int | Address | Literal["any"]
 

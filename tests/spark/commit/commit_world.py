@@ -26,6 +26,7 @@ from chaffinch.protocol.server_connection import ReceivedRequest
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.committed_batches import committed
+from chaffinch.records.compression import Compression
 from chaffinch.spark import snapshot
 from chaffinch.spark.commit import finish, remains
 from chaffinch.spark.commit.marker import CheckpointState
@@ -296,7 +297,13 @@ class Driver:
 
 
 def outcome(
-    rows: dict[int, list[tuple[bytes | None, bytes]]], *, task: int = 0, per_batch: int = 2, topic: str = TOPIC, **fields: Any
+    rows: dict[int, list[tuple[bytes | None, bytes]]],
+    *,
+    task: int = 0,
+    per_batch: int = 2,
+    topic: str = TOPIC,
+    compression: Compression = Compression.NONE,
+    **fields: Any,
 ) -> TaskOutcome:
     """A task that staged these rows (by partition), `per_batch` to a record batch."""
     staged = []
@@ -304,7 +311,7 @@ def outcome(
         for start in range(0, len(pairs), per_batch):
             part = pairs[start : start + per_batch]
             columns = RecordColumns.from_lists([key for key, _ in part], [value for _, value in part], [BEGIN_MS] * len(part))
-            data = bytes(batches.encode(columns, is_transactional=True))
+            data = bytes(batches.encode(columns, is_transactional=True, compression=compression))
             where = TopicPartition(topic, partition)
             staged.append(StagedBatch(topic_partition=where, record_count=len(part), bytes=StagedBytes(data=data, byte_count=len(data))))
     facts = TaskContextFacts(task=task, query_id="q", run_id="r", batch_id=0)

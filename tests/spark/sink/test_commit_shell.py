@@ -17,10 +17,12 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from chaffinch.protocol.messages.api_versions import ApiVersion
 from chaffinch.protocol.messages.describe_producers import DescribeProducersRequest
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
+from chaffinch.records.compression import Compression
 from chaffinch.spark.commit.finish import OFFSETS_TOPIC
 from chaffinch.spark.commit.operations import FindRemains, Remains, Step
 from chaffinch.spark.commit.protocol import commit_batch
@@ -63,9 +65,10 @@ class WallClock:
     now_ms = 1_700_000_000_000
 
 
-def committed(broker, topic, batch_id=0, **changes):
+def committed(broker, topic, batch_id=0, compression=Compression.NONE, **changes):
     """One commit of ROWS under a transactional id and group of its own."""
-    query = Query(WallClock(), [(outcome(ROWS, topic=topic),)], transactional_id=f"t-{topic}", has_checkpoint=False)
+    batches = [(outcome(ROWS, topic=topic, compression=compression),)]
+    query = Query(WallClock(), batches, transactional_id=f"t-{topic}", has_checkpoint=False)
     fields = {"group_id": f"g-{topic}", "marker_partition": TopicPartition(topic, 0), "block_max_ms": BLOCK_MAX_MS}
     plan = replace(query.plan(0, "run-1", **{**fields, **changes}), batch_id=batch_id)
     with SyncClient([broker.bootstrap_servers]) as client:
@@ -292,3 +295,14 @@ def test_brokers_older_than_the_question_hold_nothing_up(broker, topic, monkeypa
     assert committed(broker, topic).outcome == "written"
     assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
     assert broker.faults.list()[0]["count"] == 10_000
+
+
+def test_a_codec_that_the_broker_does_not_know_is_not_tried_again(broker, topic, monkeypatch):
+    """Before Apache Kafka 2.1 Produce ends with version 6, and zstd is unknown."""
+    offered = [version for version in api_versions._SERVED if version.api_key != 0]
+    monkeypatch.setattr(api_versions, "_SERVED", [ApiVersion(api_key=0, min_version=0, max_version=6), *offered])
+    with pytest.raises(Refusal, match=r"knows no compression\.type zstd, it takes Apache Kafka 2\.1: choose lz4") as caught:
+        committed(broker, topic, compression=Compression.ZSTD)
+    assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "UNSUPPORTED_COMPRESSION_TYPE")
+    assert committed(broker, topic, compression=Compression.LZ4).outcome == "written"
+    assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}

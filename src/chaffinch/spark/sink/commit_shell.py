@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from chaffinch.client.connections import Answered, Failed
-from chaffinch.client.exchange import Exchange
+from chaffinch.client.exchange import Exchange, failure_of
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ApiException, codes
 from chaffinch.errors.codes import ErrorCode
@@ -251,6 +251,8 @@ class CommitShell:
 
     def _answer(self, ticket: int, exchange: Exchange) -> BatchAnswer:
         outcome = exchange.outcome
+        if isinstance(outcome, Failed) and (outcome.error is not None or outcome.is_unsupported):
+            raise refusal_of(failure_of(exchange))  # Trying again is no use.
         if not isinstance(outcome, Answered):
             reason, was_sent = (outcome.reason, outcome.was_sent) if isinstance(outcome, Failed) else ("no answer", True)
             return BatchAnswer(ticket=ticket, lost=Lost(reason=f"{exchange.address}: {reason}", was_sent=was_sent))
