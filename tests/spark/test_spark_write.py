@@ -235,6 +235,15 @@ class TestBadInput:
         text = self.refused(spark, broker, topic, kafka__compression__typ="lz4")
         assert "unknown option 'kafka.compression.typ': the nearest known one is 'kafka.compression.type'" in text
 
+    def test_a_query_with_nothing_to_read_is_not_asked_and_a_write_without_rows_is(self, spark, broker, topic, tmp_path):
+        """Spark makes the sink of a stream for its first micro-batch with rows, the one of a batch write at once."""
+        Stream(spark, broker, topic, tmp_path, bootstrap="x").run()
+        empty = spark.createDataFrame([], "key string, value string")
+        with pytest.raises(Exception, match="unknown option 'bootstrap'"):
+            write(empty, broker, topic, bootstrap="x")
+        write(empty, broker, topic)
+        assert not values(broker, topic)
+
     def test_wrong_column_type(self, spark, broker, topic):
         text = self.refused(spark, broker, topic, spark.range(1).selectExpr("id as value"))
         assert "column 'value' has type bigint; allowed: string, binary" in text
