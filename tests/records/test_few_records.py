@@ -12,7 +12,7 @@ from chaffinch.records.batch import BatchView, Compression, CorruptBatch, decode
 from chaffinch.records.batch_codec import encode_with_attributes
 from chaffinch.records.batch_header import HEADER_BYTES
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.few_records import KeyAndValue, encode_few, keys_and_values
+from chaffinch.records.few_records import PlainRecord, encode_few, plain_records
 
 CONTENT = st.none() | st.binary(max_size=200)
 RECORDS = st.lists(st.tuples(CONTENT, CONTENT, st.integers(0, 2**63 - 1)), min_size=1, max_size=12)
@@ -37,7 +37,7 @@ def test_what_is_read_is_what_columns_hold(
 ) -> None:
     keys, values, timestamps = (list(column) for column in zip(*records, strict=True))
     columns = RecordColumns.from_lists(keys, values, timestamps, [[("h", b"v")]] * len(records) if has_headers else None)
-    assert keys_and_values(_view(encode(columns, compression=compression))) == list(zip(keys, values, strict=True))
+    assert plain_records(_view(encode(columns, compression=compression))) == list(zip(range(len(keys)), keys, values, strict=True))
 
 
 @given(RECORDS, st.data())
@@ -45,23 +45,24 @@ def test_what_is_damaged_is_read_or_refused_as_columns_are(
     records: list[tuple[bytes | None, bytes | None, int]], data: st.DataObject
 ) -> None:
     keys, values, timestamps = (list(column) for column in zip(*records, strict=True))
-    batch = encode_few(keys, values, timestamps)
+    batch = encode_few(keys, values, timestamps, base_offset=2**63 - 3)
     place = data.draw(st.integers(HEADER_BYTES, len(batch) - 1))
     batch[place] = data.draw(st.sampled_from((0, 1, 2, 0x7F, 0x80, 0xFF)))
     view = _view(batch)
 
-    def from_columns() -> list[KeyAndValue]:
+    def from_columns() -> list[PlainRecord]:
         columns = decode(view)
-        return [(columns.key(index), columns.value(index)) for index in range(columns.count)]
+        assert columns.offsets is not None
+        return [(offset, columns.key(index), columns.value(index)) for index, offset in enumerate(columns.offsets.tolist())]
 
-    assert _outcome(lambda: keys_and_values(view)) == _outcome(from_columns)
+    assert _outcome(lambda: plain_records(view)) == _outcome(from_columns)
 
 
 def _view(batch: bytearray) -> BatchView:
     return next(views(batch))
 
 
-def _outcome(read: Callable[[], list[KeyAndValue]]) -> list[KeyAndValue] | str:
+def _outcome(read: Callable[[], list[PlainRecord]]) -> list[PlainRecord] | str:
     try:
         return read()
     except CorruptBatch as error:

@@ -11,7 +11,7 @@ from struct import Struct
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.records.batch_header import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchView
 from chaffinch.records.faults import CorruptBatch, Fault
-from chaffinch.records.few_records import encode_few, keys_and_values
+from chaffinch.records.few_records import encode_few, plain_records
 
 _KEY = Struct(">hh")
 _VALUE = Struct(">hi")
@@ -36,10 +36,11 @@ def read_control(view: BatchView) -> tuple[bool | None, int]:
 
     Such batches must be skipped, as Kafka's consumer does. CorruptBatch (CONTROL_RECORD) when this is no control batch.
     """
-    records = keys_and_values(view, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX)
+    records = plain_records(view, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX)
     if not view.header.is_control or len(records) != 1:
         raise CorruptBatch(Fault.CONTROL_RECORD, detail=f"{len(records)} records, control bit {int(view.header.is_control)}")
-    key, value = (field or b"" for field in records[0])
+    _, key, value = records[0]
+    key, value = key or b"", value or b""
     if len(key) < _KEY.size:
         raise CorruptBatch(Fault.CONTROL_RECORD, 0, detail=f"key of {len(key)} bytes")
     is_commit = _COMMIT_BY_TYPE.get(_KEY.unpack_from(key)[1])

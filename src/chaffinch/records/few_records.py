@@ -7,14 +7,15 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
-from chaffinch.records.batch_codec import DECOMPRESSED_BYTES_MAX, decode, write_header
+from chaffinch.records.batch_codec import DECOMPRESSED_BYTES_MAX, decode, decompressed_payload, write_header
 from chaffinch.records.batch_header import HEADER_BYTES, BatchView
-from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX, read_varint, write_varint
+from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX, read_varint, wrap_int64, write_varint
 
 FEW_RECORDS: Final = 8
 """Up to so many this is quicker, measured; it is right for any number."""
 
-KeyAndValue: TypeAlias = tuple[bytes | None, bytes | None]
+PlainRecord: TypeAlias = tuple[int, bytes | None, bytes | None]
+"""Offset, key and value."""
 
 
 @lru_cache(maxsize=1024)
@@ -51,33 +52,34 @@ def encode_few(
     return out
 
 
-def keys_and_values(view: BatchView, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> list[KeyAndValue]:
+def plain_records(view: BatchView, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> list[PlainRecord]:
     """What `batch.decode` finds in a batch, headers and times aside; it raises what that raises."""
-    found = _few(view)
+    found = _few(view, decompressed_bytes_max)
     if found is None:
         columns = decode(view, decompressed_bytes_max=decompressed_bytes_max)
-        found = [(columns.key(index), columns.value(index)) for index in range(columns.count)]
+        assert columns.offsets is not None, "records that were read have offsets"
+        found = [(offset, columns.key(index), columns.value(index)) for index, offset in enumerate(columns.offsets.tolist())]
     return found
 
 
-def _few(view: BatchView) -> list[KeyAndValue] | None:
-    """Of a batch such as `encode_few` makes; None for any other, and where anything is wrong: `decode` says what."""
+def _few(view: BatchView, decompressed_bytes_max: int) -> list[PlainRecord] | None:
+    """Of a batch such as `encode_few` makes, compressed or not; None for any other, and where anything is wrong: `decode` says what."""
     header = view.header
-    if header.compression_id or not 0 < header.count <= FEW_RECORDS:
+    if not 0 < header.count <= FEW_RECORDS:
         return None
-    data, found, position = bytes(view.payload), list[KeyAndValue](), 0
+    data, found, position = bytes(decompressed_payload(view, decompressed_bytes_max)), list[PlainRecord](), 0
     try:
         for _ in range(header.count):
             size, position = _number(data, position)
             end = position + size
             _, position = _number(data, position + 1, INT64_BYTES_MAX)  # The time, behind the attributes.
-            _, position = _number(data, position)  # The offset.
+            offset_delta, position = _number(data, position)
             key, position = _field(data, position)
             value, position = _field(data, position)
             header_count, position = _number(data, position)
             if header_count or position != end:
                 return None
-            found.append((key, value))
+            found.append((wrap_int64(header.base_offset + offset_delta), key, value))
     except _Otherwise:
         return None
     return found if position == len(data) else None

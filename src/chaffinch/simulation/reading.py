@@ -29,6 +29,7 @@ from chaffinch.protocol.messages.fetch import (
 from chaffinch.protocol.primitives import Records
 from chaffinch.records import batch as batches
 from chaffinch.records.batch import BatchView
+from chaffinch.records.few_records import plain_records
 from chaffinch.simulation.brokers.broker_process import BrokerProcess
 from chaffinch.simulation.network import Network
 from chaffinch.simulation.records import number_of
@@ -136,13 +137,11 @@ def _records(view: BatchView) -> Sequence[LogRecord]:
 @lru_cache(maxsize=1_000)
 def _read(data: bytes | memoryview) -> tuple[LogRecord, ...]:
     """The records of a batch; compaction leaves gaps between them."""
-    header, columns = batches.read_header(data), batches.decode(data)
-    assert columns.offsets is not None
-    ahead = header.base_sequence - header.base_offset
-    return tuple(
-        LogRecord(offset, number_of(columns.value(index)), header.identity, offset + ahead, header.is_transactional)
-        for index, offset in enumerate(columns.offsets.tolist())
-    )
+    view = next(batches.views(data))
+    header = view.header
+    identity, is_transactional, ahead = header.identity, header.is_transactional, header.base_sequence - header.base_offset
+    found = plain_records(view)
+    return tuple(LogRecord(offset, number_of(value), identity, offset + ahead, is_transactional) for offset, _, value in found)
 
 
 @lru_cache(maxsize=1_000)

@@ -17,7 +17,7 @@ from chaffinch.records.batch import BatchView, encode
 from chaffinch.records.checksum import crc32c
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import RecordsError
-from chaffinch.records.few_records import FEW_RECORDS, encode_few, keys_and_values
+from chaffinch.records.few_records import FEW_RECORDS, encode_few, plain_records
 from chaffinch.storage.batch_scan import BatchScan
 from chaffinch.storage.batch_search import whole_batch_from
 from chaffinch.storage.files import CorruptLog, File, FileSystem, StorageError, sync_directories
@@ -174,10 +174,10 @@ class Journal:
 
     def _replay_batch(self, position: int, view: BatchView) -> None:
         try:
-            records = keys_and_values(view)
+            records = plain_records(view)
         except RecordsError as error:
             raise CorruptLog(self._file.path, position, f"the CRC is right, but {error}") from error
-        for index, (key, value) in enumerate(records):
+        for index, (_, key, value) in enumerate(records):
             if key is None:
                 raise CorruptLog(self._file.path, position, f"record {index} has no key: this is not a journal")
             self._set(key, value)
