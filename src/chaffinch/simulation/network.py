@@ -72,23 +72,26 @@ class Stream:
 
     def send(self, data: bytes) -> None:
         """Put bytes on their way. The receiver gets them, a part of them, or nothing."""
+        world, link = self._world, self._link
         start = self.bytes_sent
         self.bytes_sent += len(data)
-        if self.silent_at is not None and self.bytes_sent > self.silent_at and not self._link.is_calm:
-            self._link.fall_silent()
-        if self._link.is_silent:
+        if self.silent_at is not None and self.bytes_sent > self.silent_at and not link.is_calm:
+            link.fall_silent()
+        if link.is_silent:
             return
         is_cut = False
-        if self.cut_at is not None and self.bytes_sent > self.cut_at and not self._link.is_calm:
+        if self.cut_at is not None and self.bytes_sent > self.cut_at and not link.is_calm:
             is_cut = True
             data = data[: max(0, self.cut_at - start)]
         for piece in self._pieces(data):
-            self._arrives_ms = max(self._arrives_ms, self._world.now_ms + self._link.delay_ms())
+            arrives_ms = world.now_ms + link.delay_ms()
+            if arrives_ms > self._arrives_ms:
+                self._arrives_ms = arrives_ms
             self.under_way += 1
-            self._world.at(self._arrives_ms, partial(self._arrive, piece))
+            world.at(self._arrives_ms, partial(self._arrive, piece))
         if is_cut:
-            self._world.count("links cut at a byte")
-            self._world.at(self._arrives_ms, lambda: self._link.cut("cut by the network"))
+            world.count("links cut at a byte")
+            world.at(self._arrives_ms, lambda: link.cut("cut by the network"))
 
     def _pieces(self, data: bytes) -> list[bytes]:
         dice = self._world.dice
@@ -146,7 +149,7 @@ class Link:
 
     def delay_ms(self) -> int:
         faults, dice = self._network.faults, self._world.dice
-        if self._world.chance(faults.slow_share):
+        if faults.slow_share and self._world.chance(faults.slow_share):
             self._world.count("pieces delayed")
             return dice.randint(faults.latency_max_ms, faults.slow_max_ms)
         return int(dice.random() * (faults.latency_max_ms + 1))
