@@ -29,8 +29,6 @@ from chaffinch.protocol.client_connection import ClientConnection, ReceivedRespo
 from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.violations import ProtocolViolation, UnencodableMessage
-from chaffinch.records.batch_header import ATTRIBUTE_COMPRESSION, CHECKED_POSITION, MAGIC, MAGIC_POSITION
-from chaffinch.records.compression import Compression
 from chaffinch.version import VERSION
 
 if TYPE_CHECKING:
@@ -366,6 +364,10 @@ def _refuse_zstd(message: ProduceRequest, address: Address) -> None:
 
 def _is_zstd(head: memoryview) -> bool:
     """Older formats than 2 never are. Of the two bytes of attributes the second has the codec."""
+    # Whoever sends records has loaded this; commands that ask for something else start without.
+    from chaffinch.records.batch_header import ATTRIBUTE_COMPRESSION, CHECKED_POSITION, MAGIC, MAGIC_POSITION
+    from chaffinch.records.compression import Compression
+
     if len(head) < CHECKED_POSITION + 2 or head[MAGIC_POSITION] != MAGIC:
         return False
     return head[CHECKED_POSITION + 1] & ATTRIBUTE_COMPRESSION == Compression.ZSTD
