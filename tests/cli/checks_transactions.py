@@ -88,6 +88,10 @@ def wrong_questions_about_transactions(shell: Shell) -> None:
     shell.refused("transactions", "list", "--state", "Running", says="state 'Running'; there are Empty, Ongoing,")
     shell.refused("transactions", "abort", *place, says="give --start-offset", status=2)
     shell.refused("transactions", "abort", *place, "--producer-id", "7", says="needs --producer-epoch", status=2)
+    for option in ("--producer-epoch", "--coordinator-epoch"):
+        shell.refused("transactions", "abort", *place, "--start-offset", "7", option, "0", says="--start-offset looks the", status=2)
+    for option in ("--producer-id", "--duration-filter"):
+        shell.refused("transactions", "list", option, str(2**63), says=f"{option}: '{2**63}' is more than {2**63 - 1}", status=2)
     shell.refused("transactions", "abort", *place, "--start-offset", "7", says="none is open there")
     stranger = ("--producer-id", "987654321", "--producer-epoch", "0", "--coordinator-epoch", "0")
     shell.refused("transactions", "abort", *place, *stranger, says=f"has no open transaction in {topic}-0; none is open there")

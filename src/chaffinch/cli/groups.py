@@ -28,6 +28,7 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.identifiers import TopicPartition, partitions_in_words
 from chaffinch.runtime.clock import SystemClock
+from chaffinch.settings import LONG_MAX
 
 app = new_app("List, describe and delete groups, reset and delete their offsets.")
 
@@ -101,7 +102,7 @@ def reset_offsets(
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record there is.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
     to_current: Annotated[bool, typer.Option("--to-current", help="To where it stands; to the end where nothing is committed.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, max=LONG_MAX, help="To this offset.")] = None,
     to_datetime: Annotated[
         str | None,
         typer.Option("--to-datetime", metavar="TIME", help="To the first record of this time or later; in UTC unless it says so."),

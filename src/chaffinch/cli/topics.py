@@ -24,6 +24,7 @@ from chaffinch.cli.connection import (
 )
 from chaffinch.errors import ConfigException, TopicExistsException
 from chaffinch.identifiers import counted
+from chaffinch.settings import INT_MAX
 
 app = new_app("List, describe, create, alter and delete topics.")
 
@@ -68,7 +69,7 @@ def describe(
 @app.command()
 def create(
     topic: TopicName,
-    partitions: Annotated[int | None, typer.Option("--partitions", min=1, help="How many; else the broker's default.")] = None,
+    partitions: Annotated[int | None, typer.Option("--partitions", min=1, max=INT_MAX, help="How many; else the broker's default.")] = None,
     replication_factor: Annotated[
         int | None, typer.Option("--replication-factor", min=1, max=32_767, help="How many replicas each has; else the broker's default.")
     ] = None,
@@ -97,7 +98,9 @@ def create(
 @app.command()
 def alter(
     topic: TopicName,
-    partitions: Annotated[int | None, typer.Option("--partitions", min=1, help="How many there are to be; never fewer than now.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", min=1, max=INT_MAX, help="How many there are to be; never fewer than now.")
+    ] = None,
     config: Configs = None,
     delete_config: Annotated[
         list[str] | None, typer.Option("--delete-config", metavar="NAME", help="An option to give back to its default; may be repeated.")

@@ -14,13 +14,14 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, UnsupportedVersionException
 from chaffinch.identifiers import TopicPartition, partitions_in_words
 from chaffinch.runtime.clock import SystemClock
+from chaffinch.settings import INT_MAX, LONG_MAX
 
 app = new_app("List and describe transactions, find those that hang and end them.")
 
 MINUTE_MS: Final = 60_000
 
 Topic = Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic.")]
-Partition = Annotated[int, typer.Option("--partition", min=0, help="Its partition.")]
+Partition = Annotated[int, typer.Option("--partition", min=0, max=INT_MAX, help="Its partition.")]
 TransactionalId = Annotated[
     str, typer.Option("--transactional-id", metavar="ID", callback=refuse_empty("--transactional-id"), help="The transactional id.")
 ]
@@ -39,9 +40,11 @@ _PRODUCER_TITLES: Final = (
 @app.command("list")
 def list_command(
     state: Annotated[list[str] | None, typer.Option("--state", help="Only those in this state; may be repeated.")] = None,
-    producer_id: Annotated[list[int] | None, typer.Option("--producer-id", min=0, help="Only of this producer; may be repeated.")] = None,
+    producer_id: Annotated[
+        list[int] | None, typer.Option("--producer-id", min=0, max=LONG_MAX, help="Only of this producer; may be repeated.")
+    ] = None,
     duration_filter: Annotated[
-        int | None, typer.Option("--duration-filter", min=0, metavar="MS", help="Only those open for longer.")
+        int | None, typer.Option("--duration-filter", min=0, max=LONG_MAX, metavar="MS", help="Only those open for longer.")
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
@@ -97,7 +100,7 @@ def describe_producers(
 @app.command("find-hanging")
 def find_hanging(
     topic: Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Look at this topic only; else at all.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Look at this partition of it only.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", min=0, max=INT_MAX, help="Look at this partition of it only.")] = None,
     max_transaction_timeout: Annotated[
         int, typer.Option("--max-transaction-timeout", min=0, metavar="MINUTES", help="Younger ones are not looked at.")
     ] = transactions.TRANSACTION_TIMEOUT_MAX_MS // MINUTE_MS,
@@ -120,11 +123,15 @@ def abort(
     topic: Topic,
     partition: Partition,
     start_offset: Annotated[
-        int | None, typer.Option("--start-offset", min=0, help="Where the transaction begins: the producer is looked up.")
+        int | None, typer.Option("--start-offset", min=0, max=LONG_MAX, help="Where the transaction begins: the producer is looked up.")
     ] = None,
-    producer_id: Annotated[int | None, typer.Option("--producer-id", min=0, help="The producer, for brokers that do not tell.")] = None,
+    producer_id: Annotated[
+        int | None, typer.Option("--producer-id", min=0, max=LONG_MAX, help="The producer, for brokers that do not tell.")
+    ] = None,
     producer_epoch: Annotated[int | None, typer.Option("--producer-epoch", min=0, max=32_767, help="Its epoch.")] = None,
-    coordinator_epoch: Annotated[int | None, typer.Option("--coordinator-epoch", min=-1, help="The epoch of its coordinator.")] = None,
+    coordinator_epoch: Annotated[
+        int | None, typer.Option("--coordinator-epoch", min=-1, max=INT_MAX, help="The epoch of its coordinator.")
+    ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
@@ -132,6 +139,8 @@ def abort(
     """Abort a transaction that hangs in one partition. One that is not hanging is ended by its producer, or with terminate."""
     if (start_offset is None) == (producer_id is None):
         raise ConfigException("give --start-offset, or --producer-id with --producer-epoch and --coordinator-epoch")
+    if start_offset is not None and (producer_epoch is not None or coordinator_epoch is not None):
+        raise ConfigException("--start-offset looks the producer up with its epochs: leave --producer-epoch and --coordinator-epoch out")
     if producer_id is not None and (producer_epoch is None or coordinator_epoch is None):
         raise ConfigException("--producer-id needs --producer-epoch and --coordinator-epoch")
     with connect(bootstrap_server, command_config) as client:
