@@ -54,7 +54,7 @@ class OtherKafka(ApacheKafka):
 
     def __init__(self, version: str, settings: Mapping[str, str]) -> None:
         self.version = version
-        super().__init__({**_AS_SINCE_4, **settings})
+        super().__init__({**({} if numbers(version) >= (4,) else _AS_SINCE_4), **settings})
 
     def class_path(self) -> str:
         return f"{jars_of(self.version)}/*"

@@ -1,8 +1,8 @@
 """`make differential`: the same requests to Apache Kafka and to `chaffinch broker`; every difference is meant, or a defect.
 
 Prints what differs and is not in `meant.py`, and entries of `meant.py` that no longer differ; exits with 1 for either.
-`--apache HOST:PORT` uses a fresh Apache Kafka that runs already. `--seeds N` asks random sequences beside the fixed cases, from `--first`
-on; with `--only` nothing fixed but scenarios of that name (`--only -` for none).
+`--apache HOST:PORT` uses a fresh Apache Kafka that runs already, `--version` starts another one than the pinned. `--seeds N` asks
+random sequences beside the fixed cases, from `--first` on; with `--only` nothing fixed but scenarios of that name (`--only -` for none).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from benchmarks.brokers import chaffinch_broker
-from tests.interop.apache_kafka import ApacheKafka
+from tests.interop.apache_kafka import kafka_version
 from tests.interop.differential import (
     cases_groups,
     cases_readers,
@@ -24,9 +24,10 @@ from tests.interop.differential import (
     cases_transactions,
 )
 from tests.interop.differential.comparison import differences
-from tests.interop.differential.meant import MEANT, meant
+from tests.interop.differential.meant import MEANT, compare_with, meant
 from tests.interop.differential.peer import Peer
 from tests.interop.differential.random_sequences import Tried, try_all
+from tests.interop.other_kafka import apache_kafka
 
 SEEDS = 60
 SETTINGS = {"group.consumer.assignment.interval.ms": "0"}
@@ -36,20 +37,22 @@ SCENARIOS = (*(scenario for part in PARTS for scenario in part.SCENARIOS), *case
 
 
 @contextmanager
-def apache(address: str | None) -> Iterator[str]:
-    with nullcontext() if address else ApacheKafka(SETTINGS) as kafka:
+def apache(address: str | None, version: str) -> Iterator[str]:
+    with nullcontext() if address else apache_kafka(version, SETTINGS) as kafka:
         yield address or kafka.bootstrap_servers
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--apache", help="HOST:PORT of a fresh Apache Kafka")
+    parser.add_argument("--version", default=kafka_version(), help="of the Apache Kafka that is compared with")
     parser.add_argument("--only", default="", help="scenarios whose name contains this")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="how many random sequences")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     arguments = parser.parse_args()
+    compare_with(arguments.version)
     with (
-        apache(arguments.apache) as their_servers,
+        apache(arguments.apache, arguments.version) as their_servers,
         tempfile.TemporaryDirectory() as folder,
         chaffinch_broker(folder, config=["group.initial.rebalance.delay.ms=0"]) as broker,
     ):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from tests.interop.other_kafka import numbers
+
 MEANT: dict[str, str] = {
     r".*error_message": "Every refusal carries its reason where the protocol has room for one; Apache Kafka often leaves it out.",
     r".*partition_responses\[\d+\]\.log_start_offset": (
@@ -70,6 +72,26 @@ MEANT: dict[str, str] = {
     ),
     r"beat: classic join: .*": "A group of members of both protocols is not supported: the other kind may join when the group is empty.",
 }
+
+SINCE: dict[tuple[int, ...], dict[str, str]] = {
+    (4, 4): {
+        r"ApiVersions v\d: api_keys\[(18|28|42)\]\.max_version": (
+            "Apache Kafka 4.4 hears which cluster and node a client means (KIP-1242), takes offsets of a transaction by a topic's id "
+            "(KIP-1319), and says why a group was not deleted."
+        ),
+        r".*configs\[(errors\.deadletterqueue\.group\.enable|max\.decompressed\.message\.bytes|remote\.copy\.lag\.(bytes|ms))\]": (
+            "Options of topics that Apache Kafka 4.4 has added."
+        ),
+    }
+}
+"""What newer versions than the pinned one have, from which on: `compare_with` adds it."""
+
+
+def compare_with(version: str) -> None:
+    """Take what this version of Apache Kafka has added for meant, too."""
+    for since, more in SINCE.items():
+        if numbers(version) >= since:
+            MEANT.update(more)
 
 
 def meant(place: str, difference: tuple[str, object, object]) -> str | None:
