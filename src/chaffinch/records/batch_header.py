@@ -46,6 +46,7 @@ _COPIED_BYTES_MAX = 2048
 """Up to here a copy of what is checked costs less than two views of it."""
 _MIN_LENGTH = 14
 """Below this not even a format 0 message fits; Kafka's slicer uses the same number (`LegacyRecord.RECORD_OVERHEAD_V0`)."""
+_COMPRESSIONS = {int(compression): compression for compression in Compression}
 _LENGTH = Struct(">i")
 _CRC = Struct(">I")
 _OFFSET_LENGTH_EPOCH = Struct(">qii")
@@ -95,8 +96,8 @@ class BatchHeader(NamedTuple):
     def compression(self) -> Compression:
         """The codec; CorruptBatch when the number is none."""
         try:
-            return Compression(self.attributes & ATTRIBUTE_COMPRESSION)
-        except ValueError:
+            return _COMPRESSIONS[self.attributes & ATTRIBUTE_COMPRESSION]
+        except KeyError:
             raise CorruptBatch(Fault.PAYLOAD, detail=f"codec {self.compression_id} does not exist") from None
 
     @property

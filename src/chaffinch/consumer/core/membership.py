@@ -75,6 +75,9 @@ class Membership:
         self._under_way: set[str] = set()
         self._failures = 0
         self._not_before_ms = 0
+        self._poll_interval_ms = int(settings["max.poll.interval.ms"])
+        self._session_ms = int(settings["session.timeout.ms"])
+        self._heartbeat_interval_ms = int(settings["heartbeat.interval.ms"])
         self._heartbeat_ms = 0
         self._heard_ms = 0
         self._reason = "a new consumer"
@@ -152,7 +155,7 @@ class Membership:
             shares = self.leadership.shares()
             self._send("sync", address, group_requests.sync(self.group_id, self.identity, self.instance_id, self.protocol_name, shares))
         elif self._beats and "heartbeat" not in self._under_way and now_ms >= self._heartbeat_ms:
-            self._heartbeat_ms = now_ms + int(self._wiring.settings["heartbeat.interval.ms"])
+            self._heartbeat_ms = now_ms + self._heartbeat_interval_ms
             self._wiring.counts["heartbeats_sent"] += 1
             self._send("heartbeat", address, group_requests.heartbeat(self.group_id, self.identity, self.instance_id))
         self._check_session(now_ms)
@@ -162,7 +165,7 @@ class Membership:
         return self.identity.has_generation and self.state not in (State.OUT, State.JOINING, State.SYNCING)
 
     def _check_poll_interval(self, now_ms: int) -> None:
-        limit = int(self._wiring.settings["max.poll.interval.ms"])
+        limit = self._poll_interval_ms
         is_in = self.identity.has_generation or self.state not in (State.OUT, State.UNJOINED)
         if not is_in or self.is_polling or now_ms - self.last_poll_ms < limit:
             return
@@ -171,7 +174,7 @@ class Membership:
         self.lose(f"no poll for max.poll.interval.ms, {limit} ms: poll more often, or get fewer records with each poll")
 
     def _check_session(self, now_ms: int) -> None:
-        session_ms = int(self._wiring.settings["session.timeout.ms"])
+        session_ms = self._session_ms
         if self._beats and now_ms - self._heard_ms >= session_ms:
             self._wiring.report(f"group {self.group_id!r}: the coordinator has answered no heartbeat for {session_ms} ms")
             self._heard_ms = now_ms
@@ -191,7 +194,7 @@ class Membership:
             [(assignor.name, self._said(assignor.name)) for assignor in self.assignors],
             self._reason,
         )
-        timeout_ms = max(int(settings["max.poll.interval.ms"]) + JOIN_LAPSE_MS, self._wiring.request_timeout_ms)
+        timeout_ms = max(self._poll_interval_ms + JOIN_LAPSE_MS, self._wiring.request_timeout_ms)
         self._send("join", address, message, timeout_ms)
 
     def _said(self, assignor: str) -> MemberSubscription:
@@ -276,7 +279,7 @@ class Membership:
             self._next_round_ms = self.leadership.next_round_ms(self.assignment, now_ms)
             self._remembered = self.assignment, self.identity.generation
             self._heard_ms = now_ms
-            self._heartbeat_ms = now_ms + int(self._wiring.settings["heartbeat.interval.ms"])
+            self._heartbeat_ms = now_ms + self._heartbeat_interval_ms
             self.move(Happening.SYNCED)
             self._wiring.wake()
         elif code in OUT_OF_GROUP:
@@ -329,9 +332,9 @@ class Membership:
         times: list[int] = [self._not_before_ms]
         if self._beats:
             times.append(self._heartbeat_ms)
-            times.append(self._heard_ms + int(self._wiring.settings["session.timeout.ms"]))
+            times.append(self._heard_ms + self._session_ms)
         if self.state is State.STABLE and self._next_round_ms is not None:
             times.append(self._next_round_ms)
         if not self.is_polling:
-            times.append(self.last_poll_ms + int(self._wiring.settings["max.poll.interval.ms"]))
+            times.append(self.last_poll_ms + self._poll_interval_ms)
         return min((time for time in times if time > now_ms), default=None)
