@@ -65,7 +65,7 @@ interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker:
 	@$(BIN)/python -m tests.interop.our_spark
 	@$(BIN)/python -m tests.cli
 
-versions: setup ## our clients and the Spark format on four older versions of Apache Kafka and the newest: docs/kafka-versions.md (an hour)
+versions: setup ## our clients and the Spark format on six versions of Apache Kafka, from 2.8 to 4.4: docs/kafka-versions.md (an hour)
 	@$(BIN)/python -m tests.interop.versions
 
 cluster: setup ## the Spark format on clusters of this machine: retries, a killed executor, speculation, shipping, Connect, S3 (12 minutes)
