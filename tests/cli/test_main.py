@@ -67,6 +67,8 @@ def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys)
             ["consume", "--topic", "orders", "more"],
             "got unexpected extra argument(s) (more): a topic is named by --topic, a group is named by --group",
         ),
+        (["topics", "alter", "--topic", "a", "--topic", "b"], "option --topic is given twice: give it once"),
+        (["produce", "--topic", "a", "--topic=a"], "option --topic is given twice: give it once"),
         (["errors", "87", "88"], "got unexpected extra argument(s) (88)"),
         (["topics", "nowhere"], "no such command 'nowhere'"),
     ],

@@ -15,6 +15,7 @@ import typer
 
 from chaffinch.admin import options
 from chaffinch.cli import properties
+from chaffinch.cli.once import OnceApp
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
 from chaffinch.settings import OptionTable, Settings
@@ -42,7 +43,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="For machines: JSON with th
 
 def new_app(help_text: str) -> typer.Typer:
     """A sub-command with sub-commands of its own."""
-    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=help_text)
+    return OnceApp(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=help_text)
 
 
 def settings_of(

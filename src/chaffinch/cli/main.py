@@ -153,7 +153,9 @@ def _command_app(name: str) -> typer.Typer:
     target = getattr(import_module(module), attribute)
     if isinstance(target, typer.Typer):
         return target
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    from chaffinch.cli.once import OnceApp
+
+    app = OnceApp(add_completion=False, pretty_exceptions_enable=False)
     app.command(help=None if target.__doc__ else command.help)(target)
     return app
 
