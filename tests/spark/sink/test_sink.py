@@ -154,7 +154,7 @@ def test_a_broker_killed_between_tasks_and_commit(kafka, query):
 
 def test_a_broker_that_is_away_is_told_with_one_time(query, kafka):
     """In the planner, and in a commit that has begun."""
-    changes = {"kafka.max.block.ms": "200", "kafka.socket.connection.setup.timeout.ms": "100"}
+    changes = {"kafka.max.block.ms": "1000", "kafka.socket.connection.setup.timeout.ms": "100"}
     writer, messages = query.writer(**changes), query.write(ROWS, **changes)
     kafka.close()
     for asked in (lambda: writer.commit(messages, 0), lambda: query.writer(**changes)):
