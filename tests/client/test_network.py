@@ -67,7 +67,7 @@ def test_requests_larger_than_any_buffer(network: Network) -> None:
 
     with ScriptedServer(script) as server:
         for size in sizes:
-            network.send(address(server), produce(size), size, timeout_ms=20_000)
+            network.send(address(server), produce(size), size, timeout_ms=200_000)
         assert [event.token for event in until(network, 3) if isinstance(event, Answered)] == sizes
         assert [len(request.topics[0].partitions[0].records) for request in server.requests(ProduceRequest)] == sizes
 
