@@ -24,7 +24,7 @@ from tests.client.scripted_server import HANG_UP, STAY_SILENT, ScriptedServer
 def until(network: Network, count: int, kinds: tuple[type, ...] = (Answered, Failed, Written)) -> list[Any]:
     """Poll until so many events of these kinds have come; all events."""
     events: list[Any] = []
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 250
     while sum(isinstance(event, kinds) for event in events) < count:
         assert time.monotonic() < give_up, events
         events += network.poll(1000)
