@@ -32,7 +32,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def brokers(certificates: Certificates) -> Iterator[Mapping[str, EmbeddedBroker]]:
     started = {}
     for protocol in ("SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-        config = {"security.protocol": protocol, "ssl.keystore.location": certificates.server}
+        config = {"security.protocol": protocol} | ({"ssl.keystore.location": certificates.server} if protocol.endswith("SSL") else {})
         users = {"alice": PASSWORD} if protocol.startswith("SASL") else None
         started[protocol] = EmbeddedBroker(topics=["aiokafka", "kafka-python", "confluent-kafka"], config=config, users=users)
     yield started
