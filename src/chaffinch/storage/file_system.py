@@ -40,6 +40,7 @@ DESCRIPTORS_MAX = 256  # The usual soft limit of a process is 1024, and connecti
 BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux.
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h; see sync_file_range(2).
+FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h; see fallocate(2).
 LARGE_BYTES = 4 << 20  # From here on a file is freed by the other thread: a millisecond.
 ASIDE_MAX = 256  # Descriptors of files that wait for it; what a further file takes is freed by the caller.
 ASIDE = "chaffinch-files"
@@ -61,7 +62,7 @@ def storage_error(path: str, operation: str, error: OSError) -> StorageError:
 class DiskFile:
     """See `File`. `is_recent` belongs to the clock in `DiskFileSystem`."""
 
-    __slots__ = ("_descriptor", "_owner", "_poison", "_size", "is_recent", "path")
+    __slots__ = ("_descriptor", "_owner", "_poison", "_reserved", "_size", "is_recent", "path")
 
     def __init__(self, owner: "DiskFileSystem", path: str, size: int, descriptor: int = -1) -> None:
         self.path = path
@@ -70,6 +71,7 @@ class DiskFile:
         self._descriptor = descriptor
         self._size = size
         self._poison: str | None = None
+        self._reserved = 0  # Where the room ends that was set aside, as far as this process knows.
 
     @property
     def size(self) -> int:
@@ -150,7 +152,20 @@ class DiskFile:
     def write_back(self, position: int) -> None:
         self._owner.write_back(self._ready(), position, self._size - position)
 
+    def reserve(self, length: int) -> None:
+        if length > 0:
+            self._reserved = self._size + length
+            if _reserve(self._ready(), self._size, length):
+                return
+        # After a refusal, too: a disk that is nearly full may have given some of it. What is not open now is left alone: by its name
+        # another file could be found.
+        if self._reserved > self._size and self._descriptor >= 0:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._size)
+        self._reserved = 0
+
     def close(self) -> None:
+        self.reserve(0)
         self._owner.forget(self)
         self.close_descriptor()
 
@@ -382,6 +397,11 @@ def write_back(position: int, length: int, descriptor: int) -> None:
         _sync_file_range(descriptor, position, length, SYNC_FILE_RANGE_WRITE)
 
 
+def _reserve(descriptor: int, position: int, length: int) -> bool:
+    """Set blocks aside without a change of the file's size; whether the system did. Python's own call would make the file longer."""
+    return _fallocate is not None and _fallocate(descriptor, FALLOC_FL_KEEP_SIZE, position, length) == 0
+
+
 def _from_c_library(name: str, *arguments: type) -> Callable[..., int] | None:
     """A function that Linux has and Python does not offer; None where it is absent."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
@@ -391,6 +411,7 @@ def _from_c_library(name: str, *arguments: type) -> Callable[..., int] | None:
     return cast("Callable[..., int] | None", function)
 
 
+_fallocate = _from_c_library("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _sync_file_range = _from_c_library("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _syncfs = _from_c_library("syncfs", ctypes.c_int)
 

@@ -151,6 +151,9 @@ class MemoryFile:
     def write_back(self, position: int) -> None:
         """Promises nothing, so nothing counts as synced."""
 
+    def reserve(self, length: int) -> None:
+        """Appends take what they need."""
+
     def close(self) -> None:
         pass
 

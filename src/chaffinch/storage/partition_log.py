@@ -215,6 +215,8 @@ class PartitionLog:
             or retention.is_time_to_roll(segment, config, header.max_timestamp, self.wall, now_ms)
         ):
             segment = self._roll(now_ms)
+        elif size > segment.room_end:
+            segment.make_room()
         self._has_unsynced_bytes = True
         segment.append(data, header, base_offset)
         self.log_end_offset = segment.end_offset
@@ -232,6 +234,7 @@ class PartitionLog:
     def _roll(self, now_ms: int) -> Segment:
         """Seal the last segment. It is synced first, so that of all segments only the last can have a torn end."""
         self.sync()
+        self._segments[-1].seal()
         self._checkpoint()
         return self._new_segment(now_ms)
 
@@ -428,12 +431,13 @@ class PartitionLog:
     def _checkpoint_if_due(self, size: int) -> None:
         self._bytes_since_checkpoint += size
         if self._bytes_since_checkpoint >= self.config.checkpoint_bytes:
+            last = self._segments[-1]
+            if 2 * last.size >= self.config.segment_bytes:  # Any earlier, the disk would be busy with what many a log deletes by then.
+                last.write_back()
             self._checkpoint()
 
     def _checkpoint(self) -> None:
         """Save what spares the next start some reading. A failure is no reason to refuse records: it is tried again later."""
-        last = self._segments[-1].log
-        last.write_back(max(0, last.size - self._bytes_since_checkpoint))
         self._bytes_since_checkpoint = 0
         try:
             self._save_snapshot()

@@ -21,6 +21,8 @@ SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, ABORTED_SUFFIX)
 CLEANED_SUFFIX = ".cleaned"
 """Behind the other one, while a compacted segment is written beside those whose place it will take."""
 NAME_DIGITS = 20
+ROOM_BYTES = 4 << 20
+"""So much room is set aside at once, from here on: a partition that has little takes no more than it has."""
 WALK_BYTES = 8192
 """How much is read at once while walking headers: the distance of two index entries fits."""
 
@@ -50,6 +52,7 @@ class Segment:
         "_saved_index",
         "_suffix",
         "_synced_aborted",
+        "_written_back",
         "aborted",
         "base_offset",
         "created_ms",
@@ -58,6 +61,7 @@ class Segment:
         "known_size",
         "log",
         "max_timestamp",
+        "room_end",
         "stem",
     )
 
@@ -87,6 +91,8 @@ class Segment:
         self._saved_index = (0, 0)  # Entries in the file, and the CRC of their bytes.
         self._saved_aborted = (0, 0)
         self._synced_aborted = 0  # Of its entries, as far as this process knows.
+        self._written_back = 0  # Of the log's bytes, those that the system was asked to write.
+        self.room_end = ROOM_BYTES  # Where more room is to be made for the log.
 
     @property
     def size(self) -> int:
@@ -109,6 +115,20 @@ class Segment:
     def append(self, batch: BytesLike, header: BatchHeader, base_offset: int) -> None:
         """Write a batch that was given `base_offset`; on StorageError nothing has changed."""
         self.extend(header, base_offset, self.log.append((batch,)))
+
+    def make_room(self) -> None:
+        """Have room set aside for what comes next, so that an append finds it: with the search for it a large one takes a third longer."""
+        self.room_end = self.size + ROOM_BYTES
+        self.log.reserve(ROOM_BYTES)
+
+    def write_back(self) -> None:
+        """Ask the system to begin writing what it was not asked for yet."""
+        self.log.write_back(self._written_back)
+        self._written_back = self.size
+
+    def seal(self) -> None:
+        """Nothing more will be appended."""
+        self.log.reserve(0)
 
     def extend(self, header: BatchHeader, base_offset: int, position: int) -> None:
         """Take note of a batch that stands in the log."""

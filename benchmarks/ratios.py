@@ -1,0 +1,62 @@
+"""Ratios of two sides that took turns: the median over rounds, how sure that is, and whether an aim is met.
+
+    ratio = Ratio.of([1.02, 0.97, 1.01, 0.99, 1.03, 1.00, 0.98])
+    Aim(at_least=1.0).is_met(ratio)
+
+No distribution is assumed: the interval is that of the sign test, between the k-th smallest and the k-th largest value.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MISSES_MAX = 0.05
+"""So often at most, by chance, is the true median outside of the interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """`low` to `high`: the interval of the median; with fewer than six rounds all there was."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Ratio:
+        ordered = sorted(values)
+        rank = outermost(len(ordered))
+        return cls(statistics.median(ordered), ordered[rank], ordered[-1 - rank])
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+def outermost(count: int) -> int:
+    """How many of `count` values, on either side, lie outside of the interval."""
+    outside, chance = 0, 2 / 2**count
+    while True:
+        chance += 2 * math.comb(count, outside + 1) / 2**count
+        if chance > MISSES_MAX:
+            return outside
+        outside += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """`at_least` or `at_most`. A multiple is met by the median; "not worse than the other", 1, unless the whole interval is worse: where
+    both are limited by the same client every second run would miss it by noise alone."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def is_met(self, ratio: Ratio) -> bool:
+        is_parity = 1.0 in (self.at_least, self.at_most)
+        best, least = (ratio.high, ratio.low) if is_parity else (ratio.median, ratio.median)
+        return (self.at_least is None or best >= self.at_least) and (self.at_most is None or least <= self.at_most)
+
+    def __str__(self) -> str:
+        return f"at least {self.at_least:g}" if self.at_least is not None else f"at most {self.at_most:.2g}"

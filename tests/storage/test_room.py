@@ -1,0 +1,168 @@
+"""Room that is set aside for a growing log, and when the system is asked to write: a stream of large batches is a third slower without."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaffinch.identifiers import TopicPartition
+from chaffinch.storage import file_system, segment
+from chaffinch.storage.file_system import DiskFile, DiskFileSystem, MemoryFileSystem, StorageError
+from chaffinch.storage.partition_log import LogConfig, PartitionLog
+from tests.storage.batches import batch
+
+MB = 1 << 20
+ORDERS = TopicPartition("orders", 0)
+VALUE = bytes(1000)
+SIZE = len(batch(value=VALUE))
+
+
+def blocks(path: Path) -> int:
+    """Bytes that the file takes on the disk."""
+    return path.stat().st_blocks * 512
+
+
+class TestRealDisk:
+    """Any file system that can set room aside; those of the tests' machines can."""
+
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> DiskFile:
+        file = DiskFileSystem(tmp_path).open("a")
+        file.append((b"abc",))
+        file.reserve(MB)
+        return file
+
+    def test_the_size_stays_and_the_room_is_there(self, file: DiskFile, tmp_path: Path) -> None:
+        found = (tmp_path / "a").stat()
+        assert (file.size, found.st_size, file.read(0, 9)) == (3, 3, b"abc")
+        assert blocks(tmp_path / "a") >= MB
+
+    def test_appends_go_into_it_and_beyond(self, file: DiskFile, tmp_path: Path) -> None:
+        assert file.append((bytes(MB - 10), b"end")) == 3
+        file.reserve(MB)
+        file.append((b"more",))
+        assert (file.size, file.read(MB - 7, 20)) == (MB, b"endmore")
+        assert MB < blocks(tmp_path / "a") <= 2 * MB + 65536
+
+    @pytest.mark.parametrize("how", ["reserve(0)", "close", "truncate"])
+    def test_what_is_left_of_it_is_given_back(self, file: DiskFile, tmp_path: Path, how: str) -> None:
+        if how == "truncate":
+            file.truncate(2)
+        elif how == "close":
+            file.close()
+        else:
+            file.reserve(0)
+        assert blocks(tmp_path / "a") <= 65536
+        assert (tmp_path / "a").read_bytes() == (b"ab" if how == "truncate" else b"abc")
+
+    def test_a_file_that_is_not_open_is_left_alone(self, file: DiskFile, tmp_path: Path) -> None:
+        """By its name another one could be found."""
+        file.close_descriptor()
+        (tmp_path / "a").rename(tmp_path / "b")
+        (tmp_path / "a").write_bytes(b"another")
+        file.reserve(0)
+        file.close()
+        assert (tmp_path / "a").read_bytes() == b"another"
+
+
+@pytest.mark.parametrize("answer", [None, -1])
+def test_a_system_that_refuses_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int | None) -> None:
+    monkeypatch.setattr(file_system, "_fallocate", None if answer is None else lambda *_: answer)
+    file = DiskFileSystem(tmp_path).open("a")
+    file.append((b"abc",))
+    file.reserve(MB)
+    assert file.append((b"d",)) == 3
+    assert ((tmp_path / "a").read_bytes(), blocks(tmp_path / "a") <= 65536) == (b"abcd", True)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(tmp_path)], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip("no right to mount a file system")
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def test_a_full_disk_costs_no_space_for_what_it_refused(small_disk: Path) -> None:
+    file = DiskFileSystem(small_disk).open("a")
+    file.append((b"abc",))
+    file.reserve(MB)
+    (small_disk / "b").write_bytes(bytes(300_000))  # It has its place.
+    file.reserve(50_000)
+    with pytest.raises(OSError, match="No space"):
+        (small_disk / "c").write_bytes(bytes(100_000))
+    file.append((bytes(40_000),))  # The room was set aside.
+    with pytest.raises(StorageError) as caught:
+        file.append((bytes(40_000),))
+    assert caught.value.is_disk_full
+    assert file.size == 40_003
+
+
+class RecordingFile:
+    """What a log asks for, in its order: ("reserve", length) at a size, ("write back", from)."""
+
+    def __init__(self, files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[str, int, int]] = []
+        kind = type(files.open("probe"))
+        monkeypatch.setattr(kind, "reserve", lambda file, length: self.asked.append(("reserve", file.size, length)))
+        monkeypatch.setattr(kind, "write_back", lambda file, position: self.asked.append(("write back", file.size, position)))
+
+
+class TestLog:
+    """Batches of `SIZE` bytes; room is made from `ROOM_BYTES` on, here 5 batches."""
+
+    @pytest.fixture
+    def files(self) -> MemoryFileSystem:
+        return MemoryFileSystem()
+
+    @pytest.fixture
+    def asked(self, files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+        monkeypatch.setattr(segment, "ROOM_BYTES", 5 * SIZE)
+        return RecordingFile(files, monkeypatch).asked
+
+    def log(self, files: MemoryFileSystem, **config: int) -> PartitionLog:
+        return PartitionLog.open(files, "orders-0", ORDERS, LogConfig(**config), 0)  # type: ignore[arg-type]
+
+    def fill(self, log: PartitionLog, batches: int) -> None:
+        for _ in range(batches):
+            log.append(batch(value=VALUE), now_ms=0)
+
+    def test_a_small_partition_takes_no_more_than_it_has(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
+        self.fill(self.log(files), 6)
+        assert asked == []
+
+    def test_a_larger_one_has_some_room_before_it_is_needed(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
+        self.fill(self.log(files), 20)
+        assert asked == [("reserve", 6 * SIZE, 5 * SIZE), ("reserve", 12 * SIZE, 5 * SIZE), ("reserve", 18 * SIZE, 5 * SIZE)]
+
+    def test_a_sealed_segment_gives_back_what_is_left(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
+        self.fill(self.log(files, segment_bytes=7 * SIZE), 8)
+        assert asked == [("reserve", 6 * SIZE, 5 * SIZE), ("reserve", 7 * SIZE, 0)]
+
+    def test_a_log_that_is_opened_again_goes_on(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
+        log = self.log(files)
+        self.fill(log, 6)
+        log.close()
+        self.fill(self.log(files), 1)
+        assert asked == [("reserve", 6 * SIZE, 5 * SIZE)]
+
+    def test_the_system_writes_from_the_middle_of_a_segment_on(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
+        """All that stands there by then, and after that what has come since."""
+        self.fill(self.log(files, segment_bytes=20 * SIZE, checkpoint_bytes=4 * SIZE), 20)
+        assert [one for one in asked if one[0] == "write back"] == [
+            ("write back", 12 * SIZE, 0),
+            ("write back", 16 * SIZE, 12 * SIZE),
+            ("write back", 20 * SIZE, 16 * SIZE),
+        ]
+
+    def test_a_new_segment_begins_anew(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
+        self.fill(self.log(files, segment_bytes=8 * SIZE, checkpoint_bytes=4 * SIZE), 13)
+        assert [one for one in asked if one[0] == "write back"] == [
+            ("write back", 4 * SIZE, 0),
+            ("write back", 8 * SIZE, 4 * SIZE),
+            ("write back", 4 * SIZE, 0),
+        ]

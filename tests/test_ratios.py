@@ -1,0 +1,47 @@
+"""What the benchmarks say of a ratio: how sure it is, and whether an aim is met."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+
+from benchmarks.ratios import Aim, Ratio, outermost
+
+
+@pytest.mark.parametrize(
+    ("rounds", "outside"),
+    [(1, 0), (2, 0), (3, 0), (5, 0), (6, 0), (7, 0), (8, 0), (9, 1), (11, 1), (12, 2), (15, 3), (20, 5), (25, 7)],
+)
+def test_how_many_rounds_lie_outside_as_in_tables_of_the_sign_test(rounds: int, outside: int) -> None:
+    assert outermost(rounds) == outside
+
+
+def test_the_interval_has_the_true_median_as_often_as_it_says() -> None:
+    dice = random.Random(4)
+    intervals = [Ratio.of([dice.lognormvariate(0, 0.3) for _ in range(11)]) for _ in range(3000)]
+    assert sum(one.low <= 1 <= one.high for one in intervals) / 3000 >= 0.95
+
+
+def test_the_median_is_that_of_all_rounds() -> None:
+    values = [1.0, 9.0, 2.0, 8.0]
+    ratio = Ratio.of(values)
+    assert (ratio.median, ratio.low, ratio.high, str(ratio)) == (statistics.median(values), 1.0, 9.0, "5.00 (1.00 to 9.00)")
+
+
+@pytest.mark.parametrize(
+    ("aim", "ratio", "is_met"),
+    [
+        (Aim(at_least=3), Ratio(3.0, 2.0, 4.0), True),
+        (Aim(at_least=3), Ratio(2.99, 2.0, 4.0), False),
+        (Aim(at_most=1 / 3), Ratio(0.33, 0.2, 0.5), True),
+        (Aim(at_most=1 / 3), Ratio(0.34, 0.2, 0.5), False),
+        (Aim(at_least=1), Ratio(0.97, 0.95, 1.0), True),
+        (Aim(at_least=1), Ratio(0.97, 0.95, 0.99), False),
+        (Aim(at_most=1), Ratio(1.03, 1.0, 1.1), True),
+        (Aim(at_most=1), Ratio(1.03, 1.01, 1.1), False),
+    ],
+)
+def test_a_multiple_is_the_median_s_and_not_worse_is_the_interval_s(aim: Aim, ratio: Ratio, is_met: bool) -> None:
+    assert aim.is_met(ratio) is is_met
