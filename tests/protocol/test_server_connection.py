@@ -7,12 +7,14 @@ import pytest
 from chaffinch.protocol.apis import APIS
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import MalformedMessage, ProtocolViolation, UnencodableMessage
+from chaffinch.records.stretch import Stretch
 
 
 def request_bytes(message: Message, version: int, client_id: str | None = "me") -> bytes:
@@ -148,6 +150,16 @@ class TestOrder:
         ]
         assert b"".join(parts) == b"".join(expected)
         assert connection.open_count == 0
+
+    def test_what_stands_in_a_file_is_read_before_its_response_has_to_wait(self) -> None:
+        file = bytearray(b"records")
+        connection = ServerConnection()
+        first, second = received(connection, (MetadataRequest(), 9), (FetchRequest(topics=[]), 12))
+        records = [Stretch(lambda at, size: bytes(file[at : at + size]), 0, 7)]
+        answer = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[PartitionData(records=records)])])
+        assert connection.response_parts(second, answer) == []
+        file[:] = b"another"
+        assert any(bytes(part) == b"records" for part in connection.response_parts(first, MetadataResponse()))
 
     def test_without_acknowledgements_there_is_nothing_to_wait_for(self) -> None:
         connection = ServerConnection()

@@ -54,6 +54,19 @@ class TestBoth:
         assert (again.size, again.read(1, 2)) == (3, b"bc")
         assert again.append((b"d",)) == 3
 
+    def test_a_closed_file_is_not_looked_for_by_its_name(self, tmp_path: Path) -> None:
+        """Another one may have it by now."""
+        files = DiskFileSystem(tmp_path)
+        file = files.open("a")
+        file.append((b"abc",))
+        file.close()
+        (tmp_path / "a").write_bytes(b"other")
+        for use in (lambda: file.read(0, 3), lambda: file.append((b"d",)), lambda: file.truncate(0), file.sync):
+            with pytest.raises(StorageError, match="the file was closed"):
+                use()
+        file.close()
+        assert (tmp_path / "a").read_bytes() == b"other"
+
     def test_two_files_taking_turns(self, files: FileSystem) -> None:
         one, two = files.open("one"), files.open("two")
         for number in range(5):

@@ -25,6 +25,18 @@ def offsets(found: list[bytes | bytearray | memoryview]) -> list[tuple[int, int]
     return [(view.header.base_offset, view.header.last_offset) for data in found for view in views(data)]
 
 
+def test_a_file_that_became_shorter_is_said_to_be_damaged() -> None:
+    files = MemoryFileSystem()
+    log = opened(files)
+    for _ in range(3):
+        log.append(batch(), now_ms=0)
+    found = log.find(0, 10_000)
+    assert found is not None
+    files.open("topics/orders/0/00000000000000000000.log").truncate(2 * SIZE + 5)
+    with pytest.raises(CorruptLog, match="ends here, before a batch that was written"):
+        bytes(found)
+
+
 class TestAppend:
     def test_batches_get_consecutive_offsets_and_the_leader_s_epoch(self) -> None:
         log = opened()

@@ -11,11 +11,13 @@ from collections import deque
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
+from chaffinch.broker import direct_sending
 from chaffinch.broker.pace import SlowAnswers, SlowRequests
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
+from chaffinch.records.stretch import Part, Stretch, loaded
 
 REQUESTS_WAITING_MAX: Final = 256
 """Requests read and not answered: beyond it nothing more is read. More than any client has in flight by default."""
@@ -92,7 +94,9 @@ class Peer(asyncio.BufferedProtocol):
         self._bytes_waiting = 0
         self._held = held
         self._bytes_held = 0  # Of it, counted there.
-        self._unsent: list[Buffer] = []
+        self._unsent: list[Part] = []  # No stretch stays in it: `respond` sends what has one.
+        self._has_stretches = False
+        self._socket = direct_sending.NOWHERE
         self._unsent_bytes = 0
         self._turn_bytes = 0  # Read in this turn of the loop.
         self._has_turn = False  # It was said that there is something to do at its end.
@@ -110,6 +114,7 @@ class Peer(asyncio.BufferedProtocol):
         peer_name = transport.get_extra_info("peername")
         self.address = _shown(peer_name)
         self.host = f"/{peer_name[0]}" if isinstance(peer_name, tuple) else str(peer_name)
+        self._socket = direct_sending.socket_of(transport)
         transport.set_write_buffer_limits(high=self._unread_bytes_max)
         if not self._owner.connected(self):
             transport.abort()
@@ -180,15 +185,16 @@ class Peer(asyncio.BufferedProtocol):
         return not self._is_paused
 
     def respond(self, request: ReceivedRequest, message: Message) -> None:
-        """Send an answer, unless the connection is closed."""
+        """Send an answer, unless the connection is closed. Raises StorageError when its records cannot be read; some of it is sent then."""
         if not self._sends:
             return
         if not self._has_turn:
             self._begin_turn()
-        for part in self.frames.encode_response(request, message):
+        for part in self.frames.response_parts(request, message):
             self._unsent.append(part)
             self._unsent_bytes += len(part)
-        if self._unsent_bytes > UNSENT_BYTES_MAX:
+            self._has_stretches = self._has_stretches or isinstance(part, Stretch)
+        if self._unsent_bytes > UNSENT_BYTES_MAX or self._has_stretches:
             self.flush()
         elif self._is_paused or self._bytes_held:
             self._consider_reading()
@@ -207,17 +213,20 @@ class Peer(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Give the transport what was answered in this turn of the loop: one system call for many small answers."""
         parts, self._unsent = self._unsent, []
+        has_stretches, self._has_stretches = self._has_stretches, False
         self.bytes_answered += self._unsent_bytes
         self._unsent_bytes = 0
         transport = self._transport
         if parts and transport is not None and self._sends:
             if self._slow_answers is not None:
-                self._slow_answers.add(parts)
+                self._slow_answers.add(loaded(parts))
                 if self._slow_answers.bytes_waiting > self._unread_bytes_max:
                     self._congested.add(_PACE)
                     self._consider_reading()
+            elif has_stretches:
+                direct_sending.send(transport, self._socket, parts)
             else:
-                transport.writelines(parts)
+                transport.writelines(cast("list[Buffer]", parts))
             if self._slow_answers is not None or transport.get_write_buffer_size():
                 self._owner.left_unsent(self)
         if self._is_paused or self._bytes_held:

@@ -29,6 +29,7 @@ from chaffinch.protocol.client_connection import ClientConnection, ReceivedRespo
 from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.violations import ProtocolViolation, UnencodableMessage
+from chaffinch.records.stretch import loaded
 from chaffinch.version import VERSION
 
 if TYPE_CHECKING:
@@ -354,8 +355,9 @@ def _refuse_zstd(message: ProduceRequest, address: Address) -> None:
     """UnsupportedCompressionTypeException for a batch that a broker so old cannot read, as from Java's client (ProduceRequest.java)."""
     for topic in message.topics:
         for partition in topic.partitions:
-            head = partition.records[0] if isinstance(partition.records, list) else partition.records
-            if head is not None and _is_zstd(memoryview(head)):
+            records = partition.records
+            (head,) = loaded(records[:1] if isinstance(records, list) else [records or b""])
+            if head and _is_zstd(memoryview(head)):
                 raise UnsupportedCompressionTypeException(
                     f"{address}: the broker knows no compression.type zstd, it takes Apache Kafka 2.1: choose lz4, snappy, gzip or none",
                     api="Produce",

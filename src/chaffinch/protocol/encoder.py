@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from chaffinch.protocol.primitives import (
     Array,
-    Buffer,
     Fixed,
     Records,
     RecordsType,
@@ -26,6 +25,7 @@ from chaffinch.protocol.primitives import (
 from chaffinch.protocol.schema import Field, Message
 from chaffinch.protocol.source import Leaf, Source
 from chaffinch.protocol.violations import UnencodableMessage
+from chaffinch.records.stretch import Part, Stretch
 
 _FAILURES: Final = (LayoutError, TypeError, ValueError, AttributeError, OverflowError)
 """What compiled code can raise on values that do not fit; UnicodeEncodeError is a ValueError."""
@@ -36,12 +36,12 @@ def compile_encoder(cls: type[Message], version: int) -> Any:
     return _EncoderCompiler(cls, version).compile()
 
 
-def records_pieces(records: Records) -> tuple[list[Buffer], int]:
-    """A `records` value as buffers that are not empty, and their size in bytes."""
-    pieces: list[Buffer] = []
+def records_pieces(records: Records) -> tuple[list[Part], int]:
+    """A `records` value as parts that are not empty, and their size in bytes."""
+    pieces: list[Part] = []
     size = 0
     for piece in records if isinstance(records, list) else [records]:
-        if not isinstance(piece, bytes | bytearray | memoryview) or (isinstance(piece, memoryview) and piece.itemsize != 1):
+        if not isinstance(piece, bytes | bytearray | memoryview | Stretch) or (isinstance(piece, memoryview) and piece.itemsize != 1):
             raise TypeError(f"{piece!r} is not bytes")
         if piece:
             pieces.append(piece)

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 
+from chaffinch.records.stretch import Part
+
 if TYPE_CHECKING:
     from chaffinch.protocol.schema import Message
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """What encoding hands out and decoding takes: bytes-like, one-dimensional, one byte per item."""
 
-Records: TypeAlias = Buffer | list[Buffer] | None
-"""A `records` field: a memoryview when decoded; when encoded also several buffers that follow each other (sent without copying)."""
+Records: TypeAlias = Buffer | list[Buffer] | list[Part] | None
+"""A `records` field: a memoryview when decoded; when encoded also several parts that follow each other (sent without copying)."""
 
 ZERO_UUID: Final = UUID(int=0)
 """Kafka's "no topic id"."""

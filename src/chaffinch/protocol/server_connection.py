@@ -7,6 +7,7 @@ The shell lends `get_buffer()` to its transport, calls `buffer_updated(n)`, hand
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +20,7 @@ from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.violations import ProtocolViolation
+from chaffinch.records.stretch import Part, loaded
 
 UNSUPPORTED_VERSION: Final = 35
 _PRODUCE: Final = APIS[produce_path.KEY]
@@ -120,6 +122,10 @@ class ServerConnection:
 
         Empty while an earlier request has no response yet; then this response leaves together with that one.
         """
+        return loaded(self.response_parts(request, message))
+
+    def response_parts(self, request: ReceivedRequest, message: Message) -> Sequence[Part]:
+        """The same for who sends at once, and so need not have read what stands in files."""
         if isinstance(message, ProduceResponse):
             frame = produce_path.write_response(message, request.correlation_id, request.version)
             if frame is not None:
@@ -135,7 +141,7 @@ class ServerConnection:
 
     def skip_response(self, request: ReceivedRequest) -> list[Buffer]:
         """Say that `request` will never be answered; returns the responses that waited for it."""
-        return self._in_order(request, [])
+        return loaded(self._in_order(request, []))
 
     def close(self) -> None:
         """The connection is gone: forget what is unfinished."""
@@ -143,15 +149,15 @@ class ServerConnection:
         self.open_requests.clear()
         self._held.clear()
 
-    def _in_order(self, request: ReceivedRequest, parts: list[Buffer]) -> list[Buffer]:
+    def _in_order(self, request: ReceivedRequest, parts: Sequence[Part]) -> Sequence[Part]:
         waiting = self.open_requests
         if waiting and waiting[0] is request and not self._held:
             waiting.popleft()
             return parts
         if not any(known is request for known in self.open_requests):
             return parts
-        self._held[id(request)] = parts
-        ready: list[Buffer] = []
+        self._held[id(request)] = loaded(parts)  # Who knows what their file is when it is their turn.
+        ready: list[Part] = []
         while self.open_requests and id(self.open_requests[0]) in self._held:
             ready += self._held.pop(id(self.open_requests.popleft()))
         return ready

@@ -30,6 +30,7 @@ from chaffinch.protocol.primitives import Records
 from chaffinch.records import batch as batches
 from chaffinch.records.batch import BatchView
 from chaffinch.records.few_records import plain_records
+from chaffinch.records.stretch import loaded
 from chaffinch.simulation.brokers.broker_process import BrokerProcess
 from chaffinch.simulation.network import Network
 from chaffinch.simulation.records import number_of
@@ -269,7 +270,7 @@ class CommittedReader:
         aborted = self._aborted[topic_partition]
         starting.sort(key=lambda transaction: transaction.first_offset)
         parts = records if isinstance(records, list) else [records] if records is not None else []
-        for part in parts:
+        for part in loaded(parts):
             for view in batches.views(part, may_be_cut_short=True):
                 header = view.header
                 while starting and starting[0].first_offset <= header.last_offset:

@@ -36,6 +36,7 @@ __all__ = [
     "StorageError",
 ]
 
+NOT_OPEN, CLOSED = -1, -2  # Instead of a descriptor: opened when it is next needed, or never again.
 DESCRIPTORS_MAX = 256  # The usual soft limit of a process is 1024, and connections need theirs.
 BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux.
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -64,7 +65,7 @@ class DiskFile:
 
     __slots__ = ("_descriptor", "_owner", "_poison", "_reserved", "_size", "is_recent", "path")
 
-    def __init__(self, owner: "DiskFileSystem", path: str, size: int, descriptor: int = -1) -> None:
+    def __init__(self, owner: "DiskFileSystem", path: str, size: int, descriptor: int = NOT_OPEN) -> None:
         self.path = path
         self.is_recent = True
         self._owner = owner
@@ -168,10 +169,11 @@ class DiskFile:
         self.reserve(0)
         self._owner.forget(self)
         self.close_descriptor()
+        self._descriptor = CLOSED
 
     def close_descriptor(self) -> None:
         if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
+            descriptor, self._descriptor = self._descriptor, NOT_OPEN
             try:
                 os.close(descriptor)
             except OSError as error:
@@ -180,6 +182,8 @@ class DiskFile:
     def _ready(self) -> int:
         self.is_recent = True
         if self._descriptor < 0:
+            if self._descriptor == CLOSED:  # By its name another file could be found: a compacted one has that of the one before.
+                raise StorageError(self.path, "open", "the file was closed")
             try:
                 self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
             except OSError as error:

@@ -16,6 +16,7 @@ from chaffinch.identifiers import NO_TIMESTAMP, ProducerIdentity, TopicPartition
 from chaffinch.records.batch import BatchHeader, BatchView, patch_offset, read_header
 from chaffinch.records.batch_header import ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME
 from chaffinch.records.control_batch import encode_control_batch
+from chaffinch.records.stretch import Stretch
 from chaffinch.records.validation_policy import Origin
 from chaffinch.storage import leader_epochs, retention
 from chaffinch.storage.files import BytesLike, FileSystem, StorageError, sync_directories
@@ -240,21 +241,26 @@ class PartitionLog:
 
     # Reading.
 
-    def read(self, offset: int, bytes_max: int, upper_bound_offset: int | None = None, at_least_one: bool = True) -> list[BytesLike]:
+    def find(self, offset: int, bytes_max: int, upper_bound_offset: int | None = None, at_least_one: bool = True) -> Stretch | None:
         """Whole batches from the one that holds `offset`, at most `bytes_max` bytes of them and none that begins at `upper_bound_offset`
         (default: the log's end) or later. `at_least_one`: the first batch comes even if it is larger. The first batch may begin before
-        `offset`. All from one segment. Raises OffsetOutOfRange; empty at the upper bound.
+        `offset`. All from one segment. Raises OffsetOutOfRange, StorageError; None at the upper bound.
         """
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRange(self.topic_partition, offset, self.log_start_offset, self.log_end_offset)
         end = self.log_end_offset if upper_bound_offset is None else min(upper_bound_offset, self.log_end_offset)
         if offset >= end:
-            return []
+            return None
         for segment in self._files.from_offset(offset):
-            found = segment.read(offset, bytes_max, end, at_least_one=at_least_one)
-            if found or not at_least_one or segment.end_offset >= end:
+            found = segment.find(offset, bytes_max, end, at_least_one=at_least_one)
+            if found is not None or not at_least_one or segment.end_offset >= end:
                 return found
-        return []
+        return None
+
+    def read(self, offset: int, bytes_max: int, upper_bound_offset: int | None = None, at_least_one: bool = True) -> list[BytesLike]:
+        """The bytes of what `find` finds; empty where it finds nothing."""
+        found = self.find(offset, bytes_max, upper_bound_offset, at_least_one)
+        return [] if found is None else [bytes(found)]
 
     def position_of(self, offset: int) -> LogPosition:
         """Where a read at `offset` begins; without a look at the file when that is the log's end. Raises StorageError."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from chaffinch.identifiers import NO_TIMESTAMP
 from chaffinch.records.batch_header import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, unpack_header
 from chaffinch.records.checksum import crc32c
+from chaffinch.records.stretch import Stretch
 from chaffinch.storage import aborted_transactions, offset_index
 from chaffinch.storage.aborted_transactions import AbortedTransactions
 from chaffinch.storage.files import BytesLike, CorruptLog, File, FileSystem
@@ -141,22 +142,25 @@ class Segment:
         if max_timestamp > self.max_timestamp and header.count:  # Compaction leaves headers without records.
             self.max_timestamp = max_timestamp
 
-    def read(self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool) -> list[BytesLike]:
-        """Whole batches from the one that holds `offset` on, none of which begins at `end_offset` or later; see `PartitionLog.read`."""
+    def find(self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool) -> Stretch | None:
+        """Whole batches from the one that holds `offset` on, none of which begins at `end_offset` or later; see `PartitionLog.find`."""
         end = self.size if end_offset >= self.end_offset else self.position_of(end_offset)
         start = self.position_of(offset)
         if start >= end:
-            return []
-        data = self.log.read(start, min(bytes_max, end - start))
-        if start + len(data) == end:
-            return [data]
-        cut = self._last_boundary(start, data)
-        if cut:
-            return [memoryview(data)[:cut]]
-        if not at_least_one:
-            return []
-        size = self.header_at(start).size
-        return [data + self.log.read(start + len(data), size - len(data))]
+            return None
+        if bytes_max < end - start:
+            end = self._last_boundary(start, start + bytes_max)
+            if end == start:
+                if not at_least_one:
+                    return None
+                end += self.header_at(start).size
+        return Stretch(self._read, start, end - start)
+
+    def _read(self, position: int, length: int) -> bytes:
+        data = self.log.read(position, length)
+        if len(data) != length:
+            raise CorruptLog(self.log.path, position + len(data), "the file ends here, before a batch that was written")
+        return data
 
     def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from `position` up to `end`, by default that of the file."""
@@ -178,15 +182,14 @@ class Segment:
                 return at
         return self.size
 
-    def _last_boundary(self, start: int, data: bytes) -> int:
-        """Size of the whole batches in `data`, which was read at `start` and ends anywhere."""
-        at = max(0, self.index.floor_entry(start + len(data))[1] - start)
-        while len(data) - at >= HEADER_BYTES:
-            size = self._checked(data, at, start + at).size
-            if size > len(data) - at:
+    def _last_boundary(self, start: int, limit: int) -> int:
+        """Where the last batch ends that lies between the one at `start` and `limit`; `start` if none does."""
+        end = max(start, self.index.floor_entry(limit)[1])
+        for position, header in self.headers(end):
+            end = position
+            if position + header.size > limit:
                 break
-            at += size
-        return at
+        return end
 
     def header_at(self, position: int) -> BatchHeader:
         """The header of the batch that begins at `position`."""

@@ -32,7 +32,8 @@ class BrokerState:
     """The parts of a broker.
 
     `grown` collects the partitions that got records while an event was handled, `changed_keys` what else waiting answers may wait for.
-    `chores` are called when their time comes.
+    `chores` are called when their time comes. `lends_files`: answers are sent before the next event comes, so their records may stand in
+    files until then.
 
     There are two times. `now_ms`, which every handler and chore is given, is steady: for all that waits. What is stored, compared with what
     is stored, or told to somebody as a time is `wall.at(now_ms)`. A part that mixes them up works until somebody sets the clock.
@@ -55,6 +56,7 @@ class BrokerState:
     grown: list[Partition] = field(default_factory=list)
     changed_keys: list[Hashable] = field(default_factory=list)
     chores: list[Chore] = field(default_factory=list)
+    lends_files: bool = False
 
     def changed(self, key: Hashable) -> None:
         """Answers that wait for `key` are tried again once the event at hand is done."""

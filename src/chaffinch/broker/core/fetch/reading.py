@@ -18,8 +18,11 @@ from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
 from chaffinch.protocol.messages.produce import LeaderIdAndEpoch
 from chaffinch.records import batch
+from chaffinch.records.stretch import Part, loaded
 from chaffinch.storage.file_system import StorageError
-from chaffinch.storage.files import BytesLike
+
+LENT_BYTES_MIN = 64 << 10
+"""Less than this is read at once, in one call, as its bounds are found."""
 
 VERSION_WITH_STORAGE_ERRORS = 6
 VERSION_WITH_ZSTD = 10
@@ -96,7 +99,7 @@ def _read_place(broker: BrokerState, terms: FetchTerms, place: FetchPlace, readi
         reading.must_tell = reading.must_tell or code not in _UNINTERESTING
         return refused(terms, place, code, partition)
     try:
-        data = _diverging(terms, place, partition) or _records(terms, place, partition, reading)
+        data = _diverging(terms, place, partition) or _records(broker, terms, place, partition, reading)
     except StorageError:
         reading.must_tell = True
         return refused(terms, place, codes.KAFKA_STORAGE_ERROR, partition)
@@ -139,17 +142,19 @@ def _diverging(terms: FetchTerms, place: FetchPlace, partition: Partition) -> Pa
     )
 
 
-def _records(terms: FetchTerms, place: FetchPlace, partition: Partition, reading: Reading) -> PartitionData | None:
+def _records(broker: BrokerState, terms: FetchTerms, place: FetchPlace, partition: Partition, reading: Reading) -> PartitionData | None:
     asked, log = place.asked, partition.log
     high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
     upper = last_stable_offset if terms.is_committed else high_watermark
-    records: list[BytesLike] = []
+    records: list[Part] = []
     # The first batch of an answer comes even when it is larger than asked for, so that no client is stuck before it.
     may_exceed = reading.bytes_read == 0
     bytes_max = max(0, min(asked.partition_max_bytes, terms.bytes_max - reading.bytes_read))
     if asked.fetch_offset < upper and (bytes_max > 0 or may_exceed):
-        records = log.read(asked.fetch_offset, bytes_max, upper_bound_offset=upper, at_least_one=may_exceed)
-        reading.bytes_read += sum(map(len, records))
+        found = log.find(asked.fetch_offset, bytes_max, upper_bound_offset=upper, at_least_one=may_exceed)
+        if found is not None:
+            records = [found if broker.lends_files and len(found) >= LENT_BYTES_MIN else bytes(found)]
+            reading.bytes_read += len(found)
     if not records and place.knows(high_watermark, log.log_start_offset):
         return None
     return PartitionData(
@@ -178,12 +183,12 @@ def refused(terms: FetchTerms, place: FetchPlace, code: ErrorCode, partition: Pa
     return data
 
 
-def _aborted(partition: Partition, fetch_offset: int, upper: int, records: list[BytesLike]) -> list[AbortedTransaction]:
+def _aborted(partition: Partition, fetch_offset: int, upper: int, records: list[Part]) -> list[AbortedTransaction]:
     """Aborted transactions with records among those read."""
     found = partition.log.aborted_transactions(fetch_offset, upper) if records else []
     if not found:
         return []
-    end_offset = max(view.header.last_offset for part in records for view in batch.views(part)) + 1
+    end_offset = max(view.header.last_offset for part in loaded(records) for view in batch.views(part)) + 1
     return [
         AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
         for producer_id, first_offset in found
