@@ -37,11 +37,13 @@ def test_the_median_is_that_of_all_rounds() -> None:
         (Aim(at_least=3), Ratio(2.99, 2.0, 4.0), False),
         (Aim(at_most=1 / 3), Ratio(0.33, 0.2, 0.5), True),
         (Aim(at_most=1 / 3), Ratio(0.34, 0.2, 0.5), False),
-        (Aim(at_least=1), Ratio(0.97, 0.95, 1.0), True),
-        (Aim(at_least=1), Ratio(0.97, 0.95, 0.99), False),
-        (Aim(at_most=1), Ratio(1.03, 1.0, 1.1), True),
-        (Aim(at_most=1), Ratio(1.03, 1.01, 1.1), False),
+        (Aim(at_least=1), Ratio(0.98, 0.95, 1.0), True),
+        (Aim(at_least=1), Ratio(0.98, 0.95, 0.99), False),
+        (Aim(at_least=1), Ratio(0.96, 0.8, 1.2), False),
+        (Aim(at_most=1), Ratio(1.02, 1.0, 1.1), True),
+        (Aim(at_most=1), Ratio(1.02, 1.01, 1.1), False),
+        (Aim(at_most=1), Ratio(1.04, 0.8, 1.2), False),
     ],
 )
-def test_a_multiple_is_the_median_s_and_not_worse_is_the_interval_s(aim: Aim, ratio: Ratio, is_met: bool) -> None:
+def test_a_multiple_is_the_median_s_and_not_worse_allows_for_noise(aim: Aim, ratio: Ratio, is_met: bool) -> None:
     assert aim.is_met(ratio) is is_met

@@ -24,6 +24,7 @@ from chaffinch.storage.files import StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
 from tests.broker.socket_client import SocketClient
+from tests.broker.test_server import wait_until, wait_until_hit
 from tests.support.certificates import Certificates
 
 VALUES = [random.Random(number).randbytes(200_000) for number in range(40)]
@@ -87,14 +88,51 @@ def test_answers_keep_their_order(broker: EmbeddedBroker) -> None:
 
 @pytest.mark.parametrize("count", [1, len(VALUES)])
 def test_a_topic_that_goes_in_the_same_turn_was_still_read(broker: EmbeddedBroker, count: int) -> None:
-    delete = DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")], topic_names=["orders"], timeout_ms=1000)
     with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
         parts = [
-            b"".join(client.connection.encode_request(*asked)[1]) for asked in ((fetch(0, count * 201_000), FETCH_VERSION), (delete, None))
+            b"".join(client.connection.encode_request(*asked)[1])
+            for asked in ((fetch(0, count * 201_000), FETCH_VERSION), (deletion(), None))
         ]
         client.socket.sendall(b"".join(parts))
         assert values_of(client.receive()) == VALUES[:count]
         assert client.receive().responses[0].error_code == 0
+
+
+def waiting(offset: int = 0) -> FetchRequest:
+    """It waits for more than there is."""
+    asked = fetch(offset)
+    asked.max_wait_ms, asked.min_bytes = 60_000, sum(map(len, VALUES[offset:])) + 100_000
+    return asked
+
+
+def deletion() -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")], topic_names=["orders"], timeout_ms=1000)
+
+
+def test_a_deletion_behind_fetches_that_wait_cuts_none_of_them_off(broker: EmbeddedBroker) -> None:
+    """One batch answers them all, and the deletion is done in the same event."""
+    with (
+        SocketClient(broker.bootstrap_servers) as one,
+        SocketClient(broker.bootstrap_servers) as other,
+        SocketClient(broker.bootstrap_servers) as producer,
+    ):
+        one.send(waiting(), FETCH_VERSION)
+        other.send(waiting(), FETCH_VERSION)
+        other.send(deletion())
+        core = broker._running.core
+        wait_until(broker, lambda: len(core._waits.waits) == 2 and any(one.queue for one in core._connections.values()))
+        producer.ask(produce_request("orders", batch_of(VALUES[0])))
+        assert values_of(one.receive()) == values_of(other.receive()) == [*VALUES, VALUES[0]]
+        assert other.receive().responses[0].error_code == 0
+
+
+def test_an_answer_that_is_delayed_on_purpose_was_read_before(broker: EmbeddedBroker) -> None:
+    broker.faults.add("Fetch", action="delay", delay_ms=200)
+    with SocketClient(broker.bootstrap_servers) as client, SocketClient(broker.bootstrap_servers) as other:
+        client.send(fetch(), FETCH_VERSION)
+        wait_until_hit(broker)
+        assert other.ask(deletion()).responses[0].error_code == 0
+        assert values_of(client.receive()) == VALUES
 
 
 class Transport:
@@ -133,7 +171,7 @@ def test_answers_slowed_down_on_purpose(broker: EmbeddedBroker) -> None:
 def test_nothing_is_lent_where_answers_wait_for_the_disk(tmp_path: Path) -> None:
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path, config={"flush.policy": "always"}) as broker:
         fill(broker)
-        assert not broker._running.core.state.lends_files
+        assert not broker._running.core.lends_files
         with SocketClient(broker.bootstrap_servers) as client:
             assert values_of(client.ask(fetch(), FETCH_VERSION)) == VALUES
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from chaffinch.storage.partition_log import LogConfig, PartitionLog
 from tests.storage.batches import batch
 
 MB = 1 << 20
+fallocate = file_system._fallocate
 ORDERS = TopicPartition("orders", 0)
 VALUE = bytes(1000)
 SIZE = len(batch(value=VALUE))
@@ -58,6 +59,16 @@ class TestRealDisk:
         assert blocks(tmp_path / "a") <= 65536
         assert (tmp_path / "a").read_bytes() == (b"ab" if how == "truncate" else b"abc")
 
+    def test_who_loses_its_descriptor_gives_back_what_is_left(self, tmp_path: Path) -> None:
+        """Later it could not: it is opened again for appends and reads only."""
+        files = DiskFileSystem(tmp_path, descriptors_max=1)
+        file = files.open("a")
+        file.append((b"abc",))
+        file.reserve(MB)
+        for name in "bcd":
+            files.open(name).append((b"x",))
+        assert blocks(tmp_path / "a") <= 65536
+
     def test_a_file_that_is_not_open_is_left_alone(self, file: DiskFile, tmp_path: Path) -> None:
         """By its name another one could be found."""
         file.close_descriptor()
@@ -68,9 +79,18 @@ class TestRealDisk:
         assert (tmp_path / "a").read_bytes() == b"another"
 
 
-@pytest.mark.parametrize("answer", [None, -1])
-def test_a_system_that_refuses_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int | None) -> None:
-    monkeypatch.setattr(file_system, "_fallocate", None if answer is None else lambda *_: answer)
+def half(descriptor: int, mode: int, position: int, length: int) -> int:
+    """As on a disk that is nearly full, where the system may give some of it and refuse the rest."""
+    assert fallocate is not None
+    assert fallocate(descriptor, mode, position, length // 2) == 0
+    return -1
+
+
+@pytest.mark.parametrize("answer", [None, half])
+def test_a_system_that_refuses_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[int, int, int, int], int] | None
+) -> None:
+    monkeypatch.setattr(file_system, "_fallocate", answer)
     file = DiskFileSystem(tmp_path).open("a")
     file.append((b"abc",))
     file.reserve(MB)

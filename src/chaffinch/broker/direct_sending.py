@@ -23,7 +23,7 @@ def socket_of(transport: asyncio.Transport) -> int:
 
 
 def send(transport: asyncio.Transport, descriptor: int, parts: Sequence[Part]) -> None:
-    """Write `parts` in order. Raises what reading them raises, and OSError when the connection is lost; some of it is sent then."""
+    """Write `parts` in order. Raises what reading them raises, and ConnectionError when the connection is lost; some of it is sent then."""
     is_full = descriptor == NOWHERE or transport.get_write_buffer_size() > 0
     for piece in _pieces(parts):
         written = 0 if is_full else _written(descriptor, piece)
@@ -43,5 +43,5 @@ def _pieces(parts: Sequence[Part]) -> Iterator[bytes | bytearray | memoryview]:
 def _written(descriptor: int, piece: bytes | bytearray | memoryview) -> int:
     try:
         return os.write(descriptor, piece)
-    except (BlockingIOError, InterruptedError):
+    except BlockingIOError:
         return 0

@@ -81,7 +81,7 @@ class BrokerServer:
         self._held = RequestsHeld(settings["queued.max.request.bytes"])
         self._pool = BufferPool()
         self._syncs = settings["flush.policy"] == "always"
-        core.state.lends_files = not self._syncs
+        core.lends_files = not self._syncs
         self._unsent: list[Effect] = []
         self._sync_failed = False  # The last one.
         self._busy_peers: list[Peer] = []
@@ -283,7 +283,7 @@ class BrokerServer:
                 if peer is not None:
                     try:
                         peer.respond(effect.request, effect.message)
-                    except (StorageError, OSError) as error:
+                    except (StorageError, ConnectionError) as error:
                         self._cut_off(peer, error)
                     except Exception as error:  # An answer that cannot be written costs its own connection, not the one that caused it.
                         self.failed(peer, error)
@@ -300,10 +300,12 @@ class BrokerServer:
             else:
                 self._close_peer(effect)
 
-    def _cut_off(self, peer: Peer, error: StorageError | OSError) -> None:
+    def _cut_off(self, peer: Peer, error: StorageError | ConnectionError) -> None:
         """Part of an answer may be on its way, so no other one can follow."""
         if isinstance(error, StorageError):
             self._say_seldom(peer, "unreadable records", f"connection from {peer.address} closed in the middle of an answer: {error}")
+            # From now on records are read before their answer begins: one place that cannot be read then costs the others nothing.
+            self.core.lends_files = False
         peer.abort()
 
     def _close_peer(self, effect: CloseConnection) -> None:

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import cast
 
-from chaffinch.storage.files import AlreadyLocked, BytesLike, CorruptLog, File, FileSystem, Lock, Names, StorageError
+from chaffinch.storage.files import CLOSED_TEXT, AlreadyLocked, BytesLike, CorruptLog, File, FileSystem, Lock, Names, StorageError
 from chaffinch.storage.memory_files import Interrupted, MemoryFileSystem
 
 __all__ = [
@@ -183,7 +183,7 @@ class DiskFile:
         self.is_recent = True
         if self._descriptor < 0:
             if self._descriptor == CLOSED:  # By its name another file could be found: a compacted one has that of the one before.
-                raise StorageError(self.path, "open", "the file was closed")
+                raise StorageError(self.path, "open", CLOSED_TEXT)
             try:
                 self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
             except OSError as error:
@@ -318,6 +318,7 @@ class DiskFileSystem:
                 oldest.is_recent = False
                 self._open_files[oldest] = None
             else:
+                oldest.reserve(0)  # Later nobody could.
                 oldest.close_descriptor()
         self._open_files[file] = None
 

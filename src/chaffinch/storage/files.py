@@ -13,6 +13,7 @@ from typing import Protocol
 
 BytesLike = bytes | bytearray | memoryview
 Names = list[str]
+CLOSED_TEXT = "the file was closed"
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -100,7 +101,9 @@ class File(Protocol):
         """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """The last use: every later one raises StorageError."""
+        ...
 
 
 class FileSystem(Protocol):

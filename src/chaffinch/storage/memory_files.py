@@ -13,7 +13,7 @@ unsynced names are kept in the order in which they were made (as journalling fil
 import errno
 from collections.abc import Callable, Sequence
 
-from chaffinch.storage.files import AlreadyLocked, BytesLike, Names, StorageError
+from chaffinch.storage.files import CLOSED_TEXT, AlreadyLocked, BytesLike, Names, StorageError
 
 Choose = Callable[[str, int], int]
 Hook = Callable[[str, str, int], None]
@@ -115,6 +115,7 @@ class MemoryFile:
         self._contents = contents
         self._life = owner.life
         self._has_failed_sync = False
+        self._is_closed = False
 
     @property
     def size(self) -> int:
@@ -155,9 +156,11 @@ class MemoryFile:
         """Appends take what they need."""
 
     def close(self) -> None:
-        pass
+        self._is_closed = True
 
     def _enter(self, operation: str, size: int) -> None:
+        if self._is_closed:
+            raise StorageError(self.path, operation, CLOSED_TEXT)
         if self._life != self._owner.life:
             raise StorageError(self.path, operation, "the file was opened by a process that has ended")
         if self._has_failed_sync and operation in ("append", "sync"):

@@ -35,6 +35,7 @@ __all__ = ["AppendResult", "LogConfig", "LogPosition", "OffsetOutOfRange", "Part
 LOGGER = logging.getLogger(__name__)
 _new_tuple = tuple.__new__  # What the constructor of a named tuple calls, in a third of its time.
 NO_LEADER_EPOCH = -1
+WRITE_BACK_BYTES = 256 << 20  # More should not be left to the sync that seals a segment, for whatever reason it is sealed early.
 
 
 class AppendResult(NamedTuple):
@@ -438,7 +439,8 @@ class PartitionLog:
         self._bytes_since_checkpoint += size
         if self._bytes_since_checkpoint >= self.config.checkpoint_bytes:
             last = self._segments[-1]
-            if 2 * last.size >= self.config.segment_bytes:  # Any earlier, the disk would be busy with what many a log deletes by then.
+            # Any earlier, the disk would be busy with what many a log deletes by then.
+            if 2 * last.size >= self.config.segment_bytes or last.bytes_not_asked_for >= WRITE_BACK_BYTES:
                 last.write_back()
             self._checkpoint()
 

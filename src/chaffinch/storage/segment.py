@@ -122,6 +122,11 @@ class Segment:
         self.room_end = self.size + ROOM_BYTES
         self.log.reserve(ROOM_BYTES)
 
+    @property
+    def bytes_not_asked_for(self) -> int:
+        """What the system was not asked to write yet."""
+        return self.size - self._written_back
+
     def write_back(self) -> None:
         """Ask the system to begin writing what it was not asked for yet."""
         self.log.write_back(self._written_back)
@@ -301,9 +306,9 @@ class Segment:
     def take_name(self) -> None:
         """Of a compacted segment: go on under the names of the one whose place it takes. May be called again after a failure."""
         if self._suffix:
-            self.log.close()
             rename_cleaned(self._file_system, self.stem)
-            self.log = self._file_system.open(self.stem + LOG_SUFFIX, create=False)
+            before, self.log = self.log, self._file_system.open(self.stem + LOG_SUFFIX, create=False)
+            before.close()  # Not sooner: until the new one is there it is read.
             self._suffix = ""
 
     def close(self) -> None:

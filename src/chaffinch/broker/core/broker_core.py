@@ -70,7 +70,10 @@ class _Connection:
 
 
 class BrokerCore:
-    """See the module. Not thread-safe: one thread calls everything."""
+    """See the module. Not thread-safe: one thread calls everything.
+
+    `lends_files`: set by who carries out the effects of an event before the next event: records of an answer may stand in files then.
+    """
 
     def __init__(
         self,
@@ -112,6 +115,7 @@ class BrokerCore:
         self._effects: list[Effect] = []
         self._unsynced: dict[Partition, None] = {}
         self._stepped_offset_ms = 0
+        self.lends_files = False
 
     def _open(
         self, file_system: FileSystem, static: Settings, nodes: Sequence[Node], dice: Dice, now_ms: int, users: Mapping[str, str]
@@ -300,7 +304,10 @@ class BrokerCore:
         if connection is None:
             connection = self._connections[event.connection_id] = _Connection()
         if connection.current is None:
+            # What is answered at once leaves next. What waits, for whatever, leaves when files may be gone.
+            self.state.lends_files = self.lends_files and not self.state.faults.rules
             self._begin(event, connection, now_ms)
+            self.state.lends_files = False
         else:
             connection.queue.append(event)
 

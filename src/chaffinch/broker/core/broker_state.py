@@ -32,8 +32,8 @@ class BrokerState:
     """The parts of a broker.
 
     `grown` collects the partitions that got records while an event was handled, `changed_keys` what else waiting answers may wait for.
-    `chores` are called when their time comes. `lends_files`: answers are sent before the next event comes, so their records may stand in
-    files until then.
+    `chores` are called when their time comes. `lends_files`: the answer to the request at hand is the next thing that is
+    sent, so its records may stand in files until then.
 
     There are two times. `now_ms`, which every handler and chore is given, is steady: for all that waits. What is stored, compared with what
     is stored, or told to somebody as a time is `wall.at(now_ms)`. A part that mixes them up works until somebody sets the clock.
