@@ -59,7 +59,7 @@ def drops_last_batch(patch: Patch, *, only_without_power: bool = False) -> None:
             segment = log._segments[-1]
             last = list(segment.headers(0))[-1][0]
             log.close()
-            segment.log.truncate(last)
+            file_system.open(f"{segment.stem}.log", create=False).truncate(last)
             for name in file_system.list(directory):
                 if not name.endswith(".log"):
                     file_system.remove(f"{directory}/{name}")
