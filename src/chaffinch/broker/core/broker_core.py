@@ -306,8 +306,10 @@ class BrokerCore:
         if connection.current is None:
             # What is answered at once leaves next. What waits, for whatever, leaves when files may be gone.
             self.state.lends_files = self.lends_files and not self.state.faults.rules
-            self._begin(event, connection, now_ms)
-            self.state.lends_files = False
+            try:
+                self._begin(event, connection, now_ms)
+            finally:
+                self.state.lends_files = False
         else:
             connection.queue.append(event)
 
