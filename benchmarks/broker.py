@@ -7,6 +7,7 @@ was acknowledged is read back and counted. Also: how long a start takes until th
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import tempfile
 import time
@@ -26,7 +27,8 @@ WARM_UP_ROUND = 200
 """The broker loads its compiled loops when the first records come; until then their plain twins work, at half the speed. So requests go out
 in rounds until it says that they are there, and then until the last four rounds were not quicker than the best before them."""
 
-STARTS = 5
+STARTS = 9
+START_SECONDS_MAX, IDLE_MB_MAX = 0.5, 150.0
 AIMS = {2000: 5.0, 150: 2.5}
 """Records per batch -> millions of records a second that the broker is to reach."""
 
@@ -83,8 +85,8 @@ def warmed_up(broker: BrokerProcess, client: WireClient, frame: bytes, answer_by
             raise TimeoutError(f"{broker.name} is not at its full speed after {WARM_UP_SECONDS_MAX:.0f} s")
 
 
-def start_times() -> str:
-    """Seconds until the first metadata answer (best and median of some starts), and idle memory."""
+def start_and_idle() -> list[str]:
+    """Seconds until the first metadata answer, the median of some starts, and idle memory; the aims that were missed."""
     seconds, resident = [], 0.0
     for _ in range(STARTS):
         with tempfile.TemporaryDirectory() as directory, chaffinch_broker(directory, [f"{TOPIC},cleanup.policy=compact"]) as broker:
@@ -94,16 +96,17 @@ def start_times() -> str:
             seconds.append(broker.seconds_to_ready + time.perf_counter() - asked)
             client.close()
             resident = broker.resident_mb
-    seconds.sort()
-    median, best = seconds[STARTS // 2], seconds[0]
-    return f"start until the first metadata answer: {median:.2f} s (best {best:.2f}, aim 0.5); idle {resident:.0f} MB (aim 150)"
+    median, best = statistics.median(seconds), min(seconds)
+    print(f"start until the first metadata answer: {median:.2f} s (best {best:.2f}); idle {resident:.0f} MB")
+    missed = [f"started in {median:.2f} s, at most {START_SECONDS_MAX:g}"] if median > START_SECONDS_MAX else []
+    return missed + ([f"{resident:.0f} MB idle, at most {IDLE_MB_MAX:g}"] if resident > IDLE_MB_MAX else [])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=6_000_000, help="records per load")
     arguments = parser.parse_args()
-    print(start_times())
+    start_and_idle()
     for records_per_batch in AIMS:
         with tempfile.TemporaryDirectory() as directory, chaffinch_broker(directory, [f"{TOPIC},cleanup.policy=compact"]) as broker:
             print(produce(broker, records_per_batch, arguments.records), f"; resident {broker.resident_mb:.0f} MB")

@@ -63,5 +63,11 @@ class Aim:
         assert self.at_most is not None
         return ratio.median <= self.at_most or (self.at_most == 1.0 and ratio.median <= 1 + NOISE and ratio.low <= 1)
 
+    def wants_more(self, ratio: Ratio) -> bool:
+        """Whether more rounds may decide it: both answers to "not worse" lie in an interval wider than the noise that is allowed for. A
+        multiple is taken as it is after its rounds: Java gets faster all the while, and their number is part of what is compared."""
+        limit = self.at_least if self.at_least is not None else self.at_most
+        return limit == 1.0 and ratio.low < 1 < ratio.high and ratio.high - ratio.low > 2 * NOISE
+
     def __str__(self) -> str:
         return f"at least {self.at_least:g}" if self.at_least is not None else f"at most {self.at_most:.2g}"

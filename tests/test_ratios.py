@@ -47,3 +47,18 @@ def test_the_median_is_that_of_all_rounds() -> None:
 )
 def test_a_multiple_is_the_median_s_and_not_worse_allows_for_noise(aim: Aim, ratio: Ratio, is_met: bool) -> None:
     assert aim.is_met(ratio) is is_met
+
+
+@pytest.mark.parametrize(
+    ("aim", "ratio", "wants_more"),
+    [
+        (Aim(at_least=1), Ratio(0.98, 0.90, 1.05), True),
+        (Aim(at_most=1), Ratio(1.01, 0.90, 1.05), True),
+        (Aim(at_least=1), Ratio(1.00, 0.975, 1.03), False),
+        (Aim(at_least=1), Ratio(0.90, 0.80, 0.99), False),
+        (Aim(at_least=1), Ratio(1.20, 1.01, 1.40), False),
+        (Aim(at_least=3), Ratio(2.90, 2.00, 4.00), False),
+    ],
+)
+def test_more_rounds_are_played_only_while_not_worse_is_undecided(aim: Aim, ratio: Ratio, wants_more: bool) -> None:
+    assert aim.wants_more(ratio) is wants_more
