@@ -78,7 +78,7 @@ differential: setup ## the same requests to Apache Kafka and to chaffinch broker
 bench: setup ## the benchmarks, side by side, as ratios
 	@$(BIN)/python -m benchmarks
 
-bench-broker: setup ## chaffinch broker beside Apache Kafka, in one run (15 minutes; fetches Apache Kafka)
+bench-broker: setup ## chaffinch broker beside Apache Kafka, in one run (20 to 40 minutes; fetches Apache Kafka)
 	@$(BIN)/python -m benchmarks.broker_beside_apache
 
 bench-producer: setup ## our producer and consumer beside confluent-kafka, on both brokers (20 minutes; fetches Apache Kafka)
