@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Failed, Report, Respond
 from chaffinch.broker.core.events import ConnectionLost, NodeStarted, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.protocol.apis import api_of
@@ -100,6 +100,8 @@ class Cluster:
                 self.clients[effect.connection_id].answered(effect.request, effect.message)
             elif isinstance(effect, CompleteSilently):
                 self.clients[effect.connection_id].silent += 1
+            elif isinstance(effect, Failed):
+                raise effect.error
             else:
                 assert isinstance(effect, CloseConnection)
                 self.clients[effect.connection_id].closed = effect.reason

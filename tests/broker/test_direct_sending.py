@@ -110,7 +110,7 @@ def deletion() -> DeleteTopicsRequest:
 
 
 def test_a_deletion_behind_fetches_that_wait_cuts_none_of_them_off(broker: EmbeddedBroker) -> None:
-    """One batch answers them all, and the deletion is done in the same event."""
+    """One batch answers them all, and the deletion follows at once."""
     with (
         SocketClient(broker.bootstrap_servers) as one,
         SocketClient(broker.bootstrap_servers) as other,
@@ -120,7 +120,7 @@ def test_a_deletion_behind_fetches_that_wait_cuts_none_of_them_off(broker: Embed
         other.send(waiting(), FETCH_VERSION)
         other.send(deletion())
         core = broker._running.core
-        wait_until(broker, lambda: len(core._waits.waits) == 2 and any(one.queue for one in core._connections.values()))
+        wait_until(broker, lambda: len(core._waits.waits) == 2 and any(peer._backlog for peer in broker._running._peers.values()))
         producer.ask(produce_request("orders", batch_of(VALUES[0])))
         assert values_of(one.receive()) == values_of(other.receive()) == [*VALUES, VALUES[0]]
         assert other.receive().responses[0].error_code == 0

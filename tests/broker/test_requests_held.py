@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from chaffinch.broker.connections import BYTES_WAITING_MAX, REQUEST_BYTES, TURN_BYTES_MAX, Peer, RequestsHeld
+from chaffinch.broker import connections
+from chaffinch.broker.connections import BYTES_WAITING_MAX, REQUEST_BYTES, TURN_BYTES_MAX, TURN_SECONDS_MAX, Peer, RequestsHeld
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.frames import BUSY_CHUNK_BYTES, FrameBudget
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -45,15 +46,33 @@ class PretendTransport:
         self.written += sum(map(len, parts))
 
 
+class Clock:
+    """Stands still unless it is told to go on."""
+
+    def __init__(self) -> None:
+        self.now_s = 5.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(connections, "perf_counter", lambda: clock.now_s)
+    return clock
+
+
 class Line:
     """A connection to a server that answers when it is told to."""
 
-    def __init__(self, held: RequestsHeld) -> None:
+    def __init__(self, held: RequestsHeld, clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
         self.transport = PretendTransport()
         self.waiting: list[ReceivedRequest] = []
         self.answers_at_once = False
         self.answers_at_the_end = False
         self.answers_never = False
+        self.lets_wait = False
+        self.seconds_for_each = 0.0
+        self.requests_done = 0
         self.turns_begun = 0
         self.written_at_turn_ends: list[int] = []
         self.budget = FrameBudget(1 << 30)
@@ -64,7 +83,7 @@ class Line:
     def connected(self, peer: Peer) -> bool:
         return True
 
-    def received(self, peer: Peer, request: ReceivedRequest) -> None:
+    def received(self, peer: Peer, request: ReceivedRequest) -> bool:
         self.waiting.append(request)
         if self.answers_at_once:
             self.answer()
@@ -72,6 +91,7 @@ class Line:
             self.peer.respond(self.waiting.pop(0), MetadataResponse())
         if self.answers_never:
             self.complete_silently()
+        return not self.lets_wait
 
     def end_turn_later(self, peer: Peer) -> None:
         self.turns_begun += 1
@@ -110,6 +130,8 @@ class Line:
 
     def answer(self) -> None:
         self.peer.respond(self.waiting.pop(0), MetadataResponse())
+        self.requests_done += 1
+        self.clock.now_s += self.seconds_for_each
         self.peer.flush()
 
     def complete_silently(self) -> None:
@@ -180,6 +202,71 @@ def test_who_sends_without_end_is_read_on_in_the_next_turn(has_answers: bool) ->
         assert not line.written_at_turn_ends
         line.peer.end_turn()
         assert not line.transport.is_paused
+
+
+def test_who_asks_for_much_at_once_is_answered_over_several_turns(clock: Clock) -> None:
+    """It reads as fast as it is answered: others would have nothing until it had everything."""
+    line = Line(RequestsHeld(LIMIT), clock)
+    line.answers_at_once, line.seconds_for_each = True, 0.4 * TURN_SECONDS_MAX
+    line.feed(line.request(100) * 7)
+    for turn, answered in enumerate((3, 6), start=1):
+        assert (line.turns_begun, line.peer.requests_received, line.requests_done) == (turn, 7, answered)
+        assert line.transport.is_paused, "what it asks for now would only wait"
+        line.peer.end_turn()
+    assert line.requests_done == 7
+    assert not line.transport.is_paused
+    line.peer.end_turn()
+    assert line.turns_begun == 2
+
+
+def test_a_turn_takes_its_time_from_its_own_beginning(clock: Clock) -> None:
+    line = Line(RequestsHeld(LIMIT), clock)
+    line.answers_at_once, line.seconds_for_each = True, 0.4 * TURN_SECONDS_MAX
+    for number in range(1, 9):
+        line.send(100)
+        line.peer.end_turn()
+        assert (line.requests_done, line.turns_begun) == (number, 0)
+
+
+def test_what_waits_for_its_turn_waits_for_its_client_to_read_too(clock: Clock) -> None:
+    line = Line(RequestsHeld(LIMIT), clock)
+    line.answers_at_once, line.seconds_for_each = True, 0.4 * TURN_SECONDS_MAX
+    line.feed(line.request(100) * 7)
+    line.peer.pause_writing()
+    line.peer.end_turn()
+    assert line.requests_done == 3
+    line.peer.resume_writing()
+    line.peer.end_turn()
+    assert line.requests_done == 6
+    line.peer.end_turn()
+    assert line.requests_done == 7
+    assert not line.transport.is_paused
+
+
+def test_nothing_is_begun_behind_a_request_that_waits(clock: Clock) -> None:
+    """What is done at once, when it is answered, holds as much as any other requests do: what its client reads, and a turn's time."""
+    line = Line(RequestsHeld(1 << 30), clock)
+    line.lets_wait = True
+    line.feed(line.request(100) * 7)
+    assert (len(line.waiting), line.peer.requests_received) == (1, 7)
+    line.lets_wait, line.answers_at_once, line.seconds_for_each = False, True, 0.4 * TURN_SECONDS_MAX
+    line.answer()
+    assert not line.waiting, "the others' turn comes first"
+    for done in (3, 6, 7):
+        line.peer.end_turn()
+        assert line.requests_done == done
+
+
+def test_an_answer_to_another_request_ends_no_wait(clock: Clock) -> None:
+    """With flush.policy=always it comes after the turn in which the next request began to wait."""
+    line = Line(RequestsHeld(1 << 30), clock)
+    line.send(100)
+    line.lets_wait = True
+    line.feed(line.request(100) * 2)
+    assert len(line.waiting) == 2
+    line.answer()
+    line.peer.end_turn()
+    assert len(line.waiting) == 1, "the one that waits, and nothing behind it"
 
 
 def test_a_turn_ends_at_once_with_what_leaves_nothing_behind() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Respond
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Failed, Respond
 from chaffinch.broker.core.events import ConnectionLost, RequestReceived
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.apis import APIS, Api
@@ -215,6 +215,8 @@ class World:
                 self.connections.pop(effect.connection_id, None)
             elif isinstance(effect, CompleteSilently):
                 yield "silence", 0, ()
+            elif isinstance(effect, Failed):
+                raise effect.error
 
     def _carry_out(self, effects: list[Any]) -> None:
         self.outcomes.update(self._outcomes(effects, None))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from functools import partial
+from time import perf_counter
 from typing import Any, Final, Protocol, cast
 
 from chaffinch.broker import direct_sending
@@ -36,6 +37,10 @@ TURN_BYTES_MAX: Final = 1 << 19
 buffers fill. About half of what a busy producer has on its way: with all of it read in one turn, the broker would wait while the client
 hears of it and sends more, and the client while that is worked on."""
 
+TURN_SECONDS_MAX: Final = 0.01
+"""What is done for one connection in one turn of the loop: its next requests wait until the others had theirs. A client that reads as fast
+as it is answered would else be answered until nothing is left of what it asked for. One request may take longer."""
+
 _TRANSPORT: Final = "transport"
 _PACE: Final = "pace"
 
@@ -44,7 +49,7 @@ class Owner(Protocol):
     """What a connection needs of its server."""
 
     def connected(self, peer: Peer) -> bool: ...
-    def received(self, peer: Peer, request: ReceivedRequest) -> None: ...
+    def received(self, peer: Peer, request: ReceivedRequest) -> bool: ...
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None: ...
     def failed(self, peer: Peer, error: Exception) -> None: ...
     def disconnected(self, peer: Peer) -> None: ...
@@ -100,6 +105,9 @@ class Peer(asyncio.BufferedProtocol):
         self._unsent_bytes = 0
         self._turn_bytes = 0  # Read in this turn of the loop.
         self._has_turn = False  # It was said that there is something to do at its end.
+        self._turn_ends_s = 0.0
+        self._is_over = False  # It took as long as a turn may.
+        self._waiting: ReceivedRequest | None = None  # Behind it nothing is begun.
         self._congested: set[str] = set()  # What has more answers than it should: the transport, or the pace.
         self._is_paused = False
         self._takes_requests = True
@@ -125,7 +133,9 @@ class Peer(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.bytes_received += nbytes
         self._turn_bytes += nbytes
-        had_turn, self._has_turn = self._has_turn, True
+        had_turn = self._has_turn
+        if not had_turn:
+            self._enter_turn()
         if self._takes_requests:
             self._take(nbytes)
         if had_turn:
@@ -190,6 +200,8 @@ class Peer(asyncio.BufferedProtocol):
             return
         if not self._has_turn:
             self._begin_turn()
+        if request is self._waiting:
+            self._waiting = None
         for part in self.frames.response_parts(request, message):
             self._unsent.append(part)
             self._unsent_bytes += len(part)
@@ -199,16 +211,25 @@ class Peer(asyncio.BufferedProtocol):
         elif self._is_paused or self._bytes_held:
             self._consider_reading()
 
-    def _begin_turn(self) -> None:
+    def _enter_turn(self) -> None:
         self._has_turn = True
+        self._turn_ends_s = perf_counter() + TURN_SECONDS_MAX
+
+    def _begin_turn(self) -> None:
+        self._enter_turn()
         self._owner.end_turn_later(self)
 
     def end_turn(self) -> None:
         """This turn of the loop is over, or has nothing more for this connection."""
+        if self._backlog:
+            self._feed(())
         self._has_turn = False
         self._turn_bytes = 0
         self.frames.end_turn()
         self.flush()
+        if self._is_over:
+            self._is_over = False
+            self._begin_turn()
 
     def flush(self) -> None:
         """Give the transport what was answered in this turn of the loop: one system call for many small answers."""
@@ -281,13 +302,18 @@ class Peer(asyncio.BufferedProtocol):
         self._slow_answers = self._slow_requests = None
 
     def _feed(self, requests: Any) -> None:
-        """Hand requests to the server, in order, as long as the client reads its answers."""
+        """Hand requests to the server, in order, while none waits for something, the client reads its answers, and it is its turn."""
         backlog = self._backlog
         backlog.extend(requests)
         self.requests_received += len(requests)
         try:
-            while backlog and not self._congested:  # Empty once the connection takes no more requests.
-                self._owner.received(self, backlog.popleft())
+            while backlog and not self._congested and self._waiting is None:  # Empty once the connection takes no more requests.
+                if self._is_over or perf_counter() > self._turn_ends_s:
+                    self._is_over = True
+                    break
+                request = backlog.popleft()
+                if not self._owner.received(self, request):
+                    self._waiting = request
         except Exception as error:  # A request that the broker cannot digest costs its connection, never the broker.
             self._owner.failed(self, error)
             return
@@ -310,6 +336,7 @@ class Peer(asyncio.BufferedProtocol):
         must_pause = (
             self._turn_bytes > TURN_BYTES_MAX
             or bool(self._congested)
+            or self._is_over
             or (
                 waiting > 0
                 and (

@@ -13,16 +13,17 @@ import socket
 import ssl
 import threading
 import time
+import traceback
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from chaffinch.broker.busy_poll import BusyPoll
 from chaffinch.broker.connection_watch import ConnectionWatch
-from chaffinch.broker.connections import Peer, RequestsHeld
+from chaffinch.broker.connections import TURN_SECONDS_MAX, Peer, RequestsHeld
 from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Failed, Report, Respond, SlowDown
 from chaffinch.broker.core.events import ConnectionLost, NodeStarted, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.topics.registry import Dice
@@ -83,7 +84,9 @@ class BrokerServer:
         self._syncs = settings["flush.policy"] == "always"
         core.lends_files = not self._syncs
         self._unsent: list[Effect] = []
+        self._send_at_s = 0.0
         self._sync_failed = False  # The last one.
+        self._failures: set[str] = set()  # Where in the code.
         self._busy_peers: list[Peer] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
@@ -213,8 +216,8 @@ class BrokerServer:
         self._door.met(peer)
         return True
 
-    def received(self, peer: Peer, request: ReceivedRequest) -> None:
-        """A request came: let the core work on it and carry out what it wants."""
+    def received(self, peer: Peer, request: ReceivedRequest) -> bool:
+        """A request came: let the core work on it and carry out what it wants. False: its answer waits for something."""
         event = RequestReceived(peer.connection_id, request, peer.node_id, peer.frames.client_software_name, peer.host)
         if not self._kernels_asked_for and request.api.key == 0:
             self._load_kernels()
@@ -226,6 +229,7 @@ class BrokerServer:
             self._send_later(effects)
         else:
             self._carry_out(effects)
+        return not self.core.waits(peer.connection_id)
 
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None:
         """The stream makes no sense any more: this connection ends, with one line."""
@@ -234,8 +238,14 @@ class BrokerServer:
         self._loop.call_soon(peer.close)  # After the answers that wait for the end of this turn.
 
     def failed(self, peer: Peer, error: Exception) -> None:
-        """A mistake of ours: this connection ends, and the line has the traceback."""
-        LOG.error("connection from %s closed: the broker failed on its request", peer.address, exc_info=error)
+        """A mistake of ours: this connection ends. The first line of its kind has the traceback."""
+        line = f"connection from {peer.address} closed: the broker failed on its request"
+        place = repr(traceback.extract_tb(error.__traceback__)[-1:])
+        if place in self._failures:
+            self._say_seldom(peer, "failures of the broker", f"{line}, as before: {error!r}")
+        else:
+            self._failures.add(place)
+            LOG.error(line, exc_info=error)
         peer.abort()
 
     def disconnected(self, peer: Peer) -> None:
@@ -278,29 +288,32 @@ class BrokerServer:
 
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Respond):
-                peer = self._peers.get(effect.connection_id)
-                if peer is not None:
-                    try:
-                        peer.respond(effect.request, effect.message)
-                    except (StorageError, ConnectionError) as error:
-                        self._cut_off(peer, error)
-                    except Exception as error:  # An answer that cannot be written costs its own connection, not the one that caused it.
-                        self.failed(peer, error)
-            elif isinstance(effect, Report):
+            if isinstance(effect, Report):
                 LOG.log(logging.INFO if effect.is_routine else logging.WARNING, "%s", effect.text)
+                continue
+            peer = self._peers.get(effect.connection_id)
+            if peer is None:
+                continue
+            if isinstance(effect, Respond):
+                self._respond(peer, effect)
             elif isinstance(effect, CompleteSilently):
-                peer = self._peers.get(effect.connection_id)
-                if peer is not None:
-                    peer.skip(effect.request)
+                peer.skip(effect.request)
             elif isinstance(effect, SlowDown):
-                peer = self._peers.get(effect.connection_id)
-                if peer is not None:
-                    peer.slow_down(effect.bytes_per_second, answers=effect.answers, requests=effect.requests)
+                peer.slow_down(effect.bytes_per_second, answers=effect.answers, requests=effect.requests)
+            elif isinstance(effect, Failed):
+                self.failed(peer, effect.error)
             else:
-                self._close_peer(effect)
+                self._close_peer(peer, effect.reason)
 
-    def _cut_off(self, peer: Peer, error: StorageError | ConnectionError) -> None:
+    def _respond(self, peer: Peer, effect: Respond) -> None:
+        try:
+            peer.respond(effect.request, effect.message)
+        except (StorageError, OSError) as error:
+            self._cut_off(peer, error)
+        except Exception as error:  # An answer that cannot be written costs its own connection, not the one that caused it.
+            self.failed(peer, error)
+
+    def _cut_off(self, peer: Peer, error: StorageError | OSError) -> None:
         """Part of an answer may be on its way, so no other one can follow."""
         if isinstance(error, StorageError):
             self._say_seldom(peer, "unreadable records", f"connection from {peer.address} closed in the middle of an answer: {error}")
@@ -308,21 +321,22 @@ class BrokerServer:
             self.core.lends_files = False
         peer.abort()
 
-    def _close_peer(self, effect: CloseConnection) -> None:
-        peer = self._peers.get(effect.connection_id)
-        if peer is not None:
-            if effect.reason:
-                LOG.info("connection from %s closed: %s", peer.address, effect.reason)
-            peer.close()
+    def _close_peer(self, peer: Peer, reason: str) -> None:
+        if reason:
+            self._say_seldom(peer, "closed connections", f"connection from {peer.address} closed: {reason}")
+        peer.close()
 
     def _send_later(self, effects: Sequence[Effect]) -> None:
         """Under flush.policy=always: one sync for all that came in this turn of the loop."""
         if effects and not self._unsent:
             self._loop.call_soon(self._sync_and_send)
+            self._send_at_s = time.perf_counter() + TURN_SECONDS_MAX
         self._unsent += effects
         for effect in effects:
             if isinstance(effect, CloseConnection) and effect.connection_id in self._peers:
                 self._peers[effect.connection_id].take_no_more_requests()
+        if self._unsent and time.perf_counter() > self._send_at_s:  # Many connections' answers of many bytes: they are not collected on.
+            self._sync_and_send()
 
     def _sync_and_send(self) -> None:
         if self._is_ending:
@@ -372,12 +386,14 @@ class BrokerServer:
 
     def _time_passed(self) -> None:
         self._timer = self._timer_ms = None
-        effects = self.core.apply(TimePassed(), self._now_ms())
-        if self._syncs:
-            self._send_later(effects)
-        else:
-            self._carry_out(effects)
-        self._arm()
+        try:
+            effects = self.core.apply(TimePassed(), self._now_ms())
+            if self._syncs:
+                self._send_later(effects)
+            else:
+                self._carry_out(effects)
+        finally:
+            self._arm()
 
     def _look_around(self) -> None:
         """Close connections that hold something without getting on."""

@@ -24,7 +24,7 @@ from chaffinch.broker.core.answer_room import AnswerTooLarge
 from chaffinch.broker.core.broker_state import BrokerState, Close, Last, Result, Silence, Waiting, result_of
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.counters import Counters
-from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Failed, Report, Respond, SlowDown
 from chaffinch.broker.core.error_answers import error_answer
 from chaffinch.broker.core.events import ConnectionLost, Event, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript, named_places
@@ -226,6 +226,11 @@ class BrokerCore:
         effects, self._effects = self._effects, []
         return effects
 
+    def waits(self, connection_id: int) -> bool:
+        """Whether an answer on this connection waits for something: what is asked behind it is only kept until then."""
+        connection = self._connections.get(connection_id)
+        return connection is not None and connection.current is not None
+
     def set_wall_clock(self, wall_ms: int, now_ms: int) -> None:
         """The wall clock shows `wall_ms` at `now_ms`. Waits are as long as before; what is stored from now on has its time."""
         offset_ms = self.state.wall.offset_ms = wall_ms - now_ms
@@ -328,7 +333,7 @@ class BrokerCore:
             else:
                 result = self._result_with_fault(event, fault, now_ms)
         except AnswerTooLarge as too_large:
-            result = Close(f"{request.api.name} asks for too much at once: {too_large}")
+            result = _too_much(event, too_large)
         if not (self._syncs or self._metadata.is_synced):
             result = self._with_metadata_synced(request, result, now_ms)
         if isinstance(result, Waiting):
@@ -425,7 +430,14 @@ class BrokerCore:
         waiting = self._waits.get(connection_id)
         if connection is None or waiting is None or connection.current is None:
             return
-        result = waiting.answer(now_ms, is_last)
+        try:
+            result = waiting.answer(now_ms, is_last)
+        except AnswerTooLarge as too_large:
+            result = _too_much(connection.current, too_large)
+        except Exception as error:  # Not the mistake of whoever woke it.
+            self._effects.append(Failed(connection_id, error))
+            self._lost(ConnectionLost(connection_id=connection_id))
+            return
         if result is None:
             return
         self._waits.end(connection_id)
@@ -442,6 +454,10 @@ class BrokerCore:
             self._waits.end(event.connection_id)
         if self._asks_for_login:
             self.state.authentication.forget(event.connection_id)
+
+
+def _too_much(event: RequestReceived, error: AnswerTooLarge) -> Close:
+    return Close(f"{event.request.api.name} asks for too much at once: {error}")
 
 
 def _delayed(result: Result, delay_ms: int, now_ms: int) -> Result:

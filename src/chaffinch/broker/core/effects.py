@@ -37,6 +37,14 @@ class CloseConnection:
 
 
 @dataclass(frozen=True, slots=True)
+class Failed:
+    """The broker itself failed on a request whose answer had waited: a mistake of ours, which costs this connection and no other."""
+
+    connection_id: int
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class SlowDown:
     """From now on the connection's answers leave, or its requests are read, at this pace: asked for by a fault script."""
 
@@ -54,4 +62,4 @@ class Report:
     is_routine: bool = False
 
 
-Effect: TypeAlias = Respond | CompleteSilently | CloseConnection | SlowDown | Report
+Effect: TypeAlias = Respond | CompleteSilently | CloseConnection | Failed | SlowDown | Report

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Failed, Report, Respond, SlowDown
 from chaffinch.broker.core.events import ConnectionLost, Event, NodeStarted, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.topics.registry import Partition
@@ -379,6 +379,8 @@ class BrokerProcess:
         if isinstance(effect, Report):
             self._world.tell(WHO, effect.text)
             return
+        if isinstance(effect, Failed):
+            raise effect.error
         assert not isinstance(effect, SlowDown), "only fault scripts ask for it, and here are none"
         connection = self._connections.get(effect.connection_id)
         if connection is None:
