@@ -316,8 +316,9 @@ class BrokerServer:
     def _cut_off(self, peer: Peer, error: StorageError | OSError) -> None:
         """Part of an answer may be on its way, so no other one can follow."""
         if isinstance(error, StorageError):
-            self._say_seldom(peer, "unreadable records", f"connection from {peer.address} closed in the middle of an answer: {error}")
-            # From now on records are read before their answer begins: one place that cannot be read then costs the others nothing.
+            text = f"connection from {peer.address} closed in the middle of an answer: {error}; until the next start records are read first"
+            self._say_seldom(peer, "unreadable records", text)
+            # One place that cannot be read then costs the others of its answer nothing.
             self.core.lends_files = False
         peer.abort()
 
