@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.broker.connection_watch import ConnectionWatch
+from chaffinch.broker.connection_watch import RECORDS_MIN, ConnectionWatch
 
 SETTINGS = {
     "connections.max.idle.ms": 600_000,
@@ -170,3 +170,17 @@ class TestUnreadInAll:
         for number in range(500):
             assert watch.left_unsent(CountingPeer(connection_id=number)) == []  # type: ignore[arg-type]
         assert len(looks) == 500
+
+
+def test_the_more_is_unread_the_less_records_an_answer_may_carry() -> None:
+    watch = Watch(queued_max_response_bytes=800 << 20).watch
+    assert watch.records_max() == 100 << 20
+    peers = [PretendPeer(connection_id=number, unsent_bytes=160 << 20) for number in range(5)]
+    for peer, left in zip(peers, (80, 60, 40, 20), strict=False):
+        assert watch.left_unsent(peer) == []  # type: ignore[arg-type]
+        assert watch.records_max() == left << 20
+    assert watch.left_unsent(peers[4]) == []  # type: ignore[arg-type]
+    assert watch.records_max() == RECORDS_MIN
+    for peer in peers:
+        peer.unsent_bytes = 0
+    assert watch.records_max() == 100 << 20, "they have read"

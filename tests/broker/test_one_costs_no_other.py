@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -70,6 +71,21 @@ def test_large_answers_that_nobody_reads_are_not_made(policy: str, waits_first: 
         for one in asked:
             records = client.receive().responses[0].partitions[0].records
             assert (len(records) > ANSWER_BYTES) == (one.topics[0].topic == "large")
+
+
+def test_slow_readers_get_less_each_and_none_is_closed() -> None:
+    """Each is entitled to an answer of 8 MB, which eight of them together are not."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(EmbeddedBroker(topics=["large"], config={"queued.max.response.bytes": 16 << 20}))
+        writer = stack.enter_context(SocketClient(broker.bootstrap_servers))
+        readers = [stack.enter_context(SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14)) for _ in range(8)]
+        for _ in range(20):
+            writer.ask(produce_request("large", batch_of(os.urandom(400_000))))
+        for reader in readers:
+            reader.send(fetch("large"), FETCH_VERSION)
+        for reader in readers:
+            assert len(reader.receive().responses[0].partitions[0].records) > 400_000
+        assert is_alive(broker)
 
 
 def records_bytes(effect: Any) -> int:

@@ -14,6 +14,13 @@ from chaffinch.broker.connections import Peer
 SWEEPS_PER_LIMIT: Final = 4
 """Connections are looked at this often within the shortest of the limits."""
 
+SHARE_OF_ROOM: Final = 8
+"""Of the bytes that may still wait unread, one answer may be an eighth: with a limit of 512 MiB the first may be of 55 MB, and the tenth,
+when nobody reads, of 20 MB."""
+
+RECORDS_MIN: Final = 1 << 16
+"""Nobody is told less than a batch of ordinary size."""
+
 
 @dataclass(slots=True)
 class _Seen:
@@ -60,8 +67,7 @@ class ConnectionWatch:
         self._note(peer, peer.unsent_bytes)
         if self._unread_bytes <= self._unread_bytes_max:
             return []
-        for waiting, _ in list(self._unread.values()):
-            self._note(waiting, waiting.unsent_bytes)
+        self._look()
         victims = []
         for victim, size in list(self._unread.values()):
             if self._unread_bytes <= self._unread_bytes_max:
@@ -70,6 +76,18 @@ class ConnectionWatch:
                 victims.append(victim)
             self._note(victim, 0)
         return victims
+
+    def records_max(self) -> int:
+        """How many bytes of records the next answer may carry: a share of what is left, so that many who read slowly get less each, and
+        nobody is closed for what he was entitled to."""
+        if 2 * self._unread_bytes > self._unread_bytes_max:
+            self._look()
+        return max((self._unread_bytes_max - self._unread_bytes) // SHARE_OF_ROOM, RECORDS_MIN)
+
+    def _look(self) -> None:
+        """See who has read since."""
+        for waiting, _ in list(self._unread.values()):
+            self._note(waiting, waiting.unsent_bytes)
 
     def _note(self, peer: Peer, size: int) -> None:
         """So much is unread there."""

@@ -50,6 +50,9 @@ SYNC_FAILED: Final = (
 SYNC_SUCCEEDED: Final = "syncs succeed again: requests are answered"
 """After a failure for which no file is to blame. One whose own sync failed refuses every later one, see `storage/files.py`."""
 
+PRODUCE: Final = 0
+FETCH: Final = 1
+
 LOOK_INTERVAL_S: Final = 0.001
 """How long after a busy turn of the loop the core is asked for its next deadline: in this time there may be ten more of them."""
 
@@ -219,9 +222,11 @@ class BrokerServer:
     def received(self, peer: Peer, request: ReceivedRequest) -> bool:
         """A request came: let the core work on it and carry out what it wants. False: its answer waits for something."""
         event = RequestReceived(peer.connection_id, request, peer.node_id, peer.frames.client_software_name, peer.host)
-        if not self._kernels_asked_for and request.api.key == 0:
+        if not self._kernels_asked_for and request.api.key == PRODUCE:
             self._load_kernels()
         self.traffic.requests[request.api.name] += 1
+        if request.api.key == FETCH:
+            self.core.state.records_max = self._watch.records_max()
         effects = self.core.apply(event, self._now_ms())
         if not peer.is_known:
             self._door.look(peer)

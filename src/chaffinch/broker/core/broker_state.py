@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -33,7 +34,8 @@ class BrokerState:
 
     `grown` collects the partitions that got records while an event was handled, `changed_keys` what else waiting answers may wait for.
     `chores` are called when their time comes. `lends_files`: the answer to the request at hand is the next thing that is
-    sent, so its records may stand in files until then.
+    sent, so its records may stand in files until then. `records_max`: bytes of records that the answer to a fetch may carry now, as the
+    shell sees what waits unread; but for one batch.
 
     There are two times. `now_ms`, which every handler and chore is given, is steady: for all that waits. What is stored, compared with what
     is stored, or told to somebody as a time is `wall.at(now_ms)`. A part that mixes them up works until somebody sets the clock.
@@ -57,6 +59,7 @@ class BrokerState:
     changed_keys: list[Hashable] = field(default_factory=list)
     chores: list[Chore] = field(default_factory=list)
     lends_files: bool = False
+    records_max: int = sys.maxsize
 
     def changed(self, key: Hashable) -> None:
         """Answers that wait for `key` are tried again once the event at hand is done."""

@@ -52,7 +52,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
 
 def _terms(broker: BrokerState, event: RequestReceived, request: FetchRequest, fault: Fault | None) -> FetchTerms:
     replica_id = request.replica_id if request.replica_state is None else request.replica_state.replica_id
-    bytes_max = min(max(request.max_bytes, 0), broker.settings["fetch.max.bytes"])
+    bytes_max = min(max(request.max_bytes, 0), broker.settings["fetch.max.bytes"], broker.records_max)
     return FetchTerms(
         version=event.request.version,
         node_id=event.node_id,
