@@ -34,7 +34,7 @@ def test_a_file_that_became_shorter_is_said_to_be_damaged() -> None:
     assert found is not None
     files.open("topics/orders/0/00000000000000000000.log").truncate(2 * SIZE + 5)
     with pytest.raises(CorruptLog, match="ends here, before a batch that was written"):
-        bytes(found)
+        bytes(found.records)
 
 
 class TestAppend:
@@ -125,9 +125,40 @@ class TestAppend:
         files.hook = hook
         for number in range(20):
             assert log.append(batch(), now_ms=0).base_offset == number
-        assert "no checkpoint of orders-0 at offset 2" in caplog.text
+        assert [record.message.partition(":")[0] for record in caplog.records] == ["no checkpoint of orders-0 at offset 2"]
         assert offsets(log.read(4, 10_000)) == [(4, 4), (5, 5)]
-        assert opened(files).log_end_offset == 20
+        files.hook = None
+        for _ in range(2):
+            log.append(batch(), now_ms=0)
+        files.hook = hook
+        for _ in range(4):
+            log.append(batch(), now_ms=0)
+        assert len(caplog.records) == 2, "one for each time that checkpoints fail"
+        assert opened(files).log_end_offset == 26
+
+    def test_without_room_for_a_new_segment_nothing_else_is_tried(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Or each repetition of a producer would cost the disk, and the log, a checkpoint."""
+        files = MemoryFileSystem()
+        log = opened(files, segment_bytes=2 * SIZE, verify_bytes_max=0)
+        for _ in range(2):
+            log.append(batch(), now_ms=0)
+        tried: list[str] = []
+
+        def hook(operation: str, path: str, size: int) -> None:
+            tried.append(operation)
+            if operation == "open":
+                raise StorageError(path, operation, "No space left on device")
+
+        files.hook = hook
+        for _ in range(10):
+            with pytest.raises(StorageError):
+                log.append(batch(), now_ms=0)
+        assert [operation for operation in tried if not operation.startswith("sync")] == ["open"] * 10
+        assert not caplog.records
+        files.hook = None
+        assert log.append(batch(), now_ms=0).base_offset == 2
+        files.crash(lambda path, unsynced: unsynced)
+        assert opened(files, verify_bytes_max=0).recovery_bytes_read == SIZE, "the checkpoint of what is sealed is durable"
 
 
 class TestSegments:

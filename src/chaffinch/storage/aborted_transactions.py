@@ -6,7 +6,7 @@ The file follows the log at checkpoints only; recovery derives the rest from the
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from struct import Struct
 from typing import NamedTuple
@@ -51,3 +51,16 @@ class AbortedTransactions:
     def load(self, data: bytes) -> None:
         """Replace the entries by those of `data`, which is known to be what `encode` gave."""
         self._entries = [AbortedTransaction(*row[1:]) for row in ENTRY.iter_unpack(data)]
+
+
+def overlapping(of_segments: Iterable[AbortedTransactions], fetch_offset: int, upper_bound_offset: int) -> list[tuple[int, int]]:
+    """(producer id, first offset) of those with offsets in `[fetch_offset, upper_bound_offset)`; `of_segments`: from the one that
+    `fetch_offset` belongs to on. Looks no further than to the first marker with which all below the upper bound was decided."""
+    found: list[tuple[int, int]] = []
+    for aborted in of_segments:
+        for entry in aborted.ending_from(fetch_offset):
+            if entry.first_offset < upper_bound_offset:
+                found.append((entry.producer_id, entry.first_offset))
+            if entry.last_stable_offset >= upper_bound_offset:
+                return found
+    return found

@@ -45,11 +45,14 @@ class LogFiles:
         """The segment that `offset` belongs to, and the later ones."""
         return self.segments[max(0, bisect_right(self._base_offsets, offset) - 1) :]
 
-    def begin_segment(self, base_offset: int, config: LogConfig, wall_ms: int) -> Segment:
-        segment = Segment(self.file_system, self.directory, base_offset, config, created_ms=wall_ms)
+    def create_segment(self, base_offset: int, config: LogConfig, wall_ms: int) -> Segment:
+        """An empty one, which is not yet part of the log. Raises StorageError."""
+        return Segment(self.file_system, self.directory, base_offset, config, created_ms=wall_ms)
+
+    def add_segment(self, segment: Segment) -> None:
+        """To be written to from now on."""
         self.segments.append(segment)
-        self._base_offsets.append(base_offset)
-        return segment
+        self._base_offsets.append(segment.base_offset)
 
     def take_out(self, start: int, stop: int, *instead: Segment) -> list[Segment]:
         """Replace segments number `start` to `stop` - 1, in memory only."""

@@ -16,16 +16,16 @@ from chaffinch.identifiers import NO_TIMESTAMP, ProducerIdentity, TopicPartition
 from chaffinch.records.batch import BatchHeader, BatchView, patch_offset, read_header
 from chaffinch.records.batch_header import ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME
 from chaffinch.records.control_batch import encode_control_batch
-from chaffinch.records.stretch import Stretch
 from chaffinch.records.validation_policy import Origin
 from chaffinch.storage import leader_epochs, retention
+from chaffinch.storage.aborted_transactions import overlapping
 from chaffinch.storage.files import BytesLike, FileSystem, StorageError, sync_directories
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.log_files import SYNCS_MAX, LogFiles
 from chaffinch.storage.offset_index import SPAN_MAX
 from chaffinch.storage.producer_sequences import CompletedTransaction, OngoingTransaction, ProducerRefusal, ProducerSequences
 from chaffinch.storage.recovery import RecoveredLog, note_completed, recover
-from chaffinch.storage.segment import Segment
+from chaffinch.storage.segment import Found, Segment
 from chaffinch.storage.snapshot import Snapshot
 from chaffinch.storage.timestamps import Timestamps
 from chaffinch.storage.wall_time import WallTime
@@ -80,6 +80,7 @@ class PartitionLog:
         "_bytes_since_checkpoint",
         "_file_system",
         "_files",
+        "_has_told_failure",
         "_has_unsynced_bytes",
         "_has_unsynced_names",
         "_high_watermark",
@@ -114,6 +115,7 @@ class PartitionLog:
         self.wall = WallTime()
         self.maintenance_wanted: Callable[[TopicPartition], None] | None = None
         self._bytes_since_checkpoint = 0
+        self._has_told_failure = False  # Of a checkpoint, since the last that was written.
         # A last segment without records may have begun after the snapshot: nobody has synced its name.
         has_known_files = not recovered.segments or recovered.segments[-1].size > 0
         has_all = recovered.durable_snapshot_offset == recovered.log_end_offset and recovered.is_durable_of_use
@@ -224,7 +226,12 @@ class PartitionLog:
         self.log_end_offset = segment.end_offset
 
     def _new_segment(self, now_ms: int) -> Segment:
-        segment = self._files.begin_segment(self.log_end_offset, self.config, self.wall.at(now_ms))
+        """Begin one behind the last, which is sealed. Its file comes first: while there is no room for that, nothing else is tried."""
+        segment = self._files.create_segment(self.log_end_offset, self.config, self.wall.at(now_ms))
+        if self._segments:
+            self._segments[-1].seal()
+            self._checkpoint()  # Without the new one, whose name is not synced: it would not be durable.
+        self._files.add_segment(segment)
         self._has_unsynced_names = True
         self._want_maintenance()
         return segment
@@ -236,13 +243,11 @@ class PartitionLog:
     def _roll(self, now_ms: int) -> Segment:
         """Seal the last segment. It is synced first, so that of all segments only the last can have a torn end."""
         self.sync()
-        self._segments[-1].seal()
-        self._checkpoint()
         return self._new_segment(now_ms)
 
     # Reading.
 
-    def find(self, offset: int, bytes_max: int, upper_bound_offset: int | None = None, at_least_one: bool = True) -> Stretch | None:
+    def find(self, offset: int, bytes_max: int, upper_bound_offset: int | None = None, at_least_one: bool = True) -> Found | None:
         """Whole batches from the one that holds `offset`, at most `bytes_max` bytes of them and none that begins at `upper_bound_offset`
         (default: the log's end) or later. `at_least_one`: the first batch comes even if it is larger. The first batch may begin before
         `offset`. All from one segment. Raises OffsetOutOfRange, StorageError; None at the upper bound.
@@ -261,7 +266,7 @@ class PartitionLog:
     def read(self, offset: int, bytes_max: int, upper_bound_offset: int | None = None, at_least_one: bool = True) -> list[BytesLike]:
         """The bytes of what `find` finds; empty where it finds nothing."""
         found = self.find(offset, bytes_max, upper_bound_offset, at_least_one)
-        return [] if found is None else [bytes(found)]
+        return [] if found is None else [bytes(found.records)]
 
     def position_of(self, offset: int) -> LogPosition:
         """Where a read at `offset` begins; without a look at the file when that is the log's end. Raises StorageError."""
@@ -321,14 +326,7 @@ class PartitionLog:
 
     def aborted_transactions(self, fetch_offset: int, upper_bound_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of aborted transactions with records in `[fetch_offset, upper_bound_offset)`, for a Fetch answer."""
-        found: list[tuple[int, int]] = []
-        for segment in self._files.from_offset(fetch_offset):
-            for entry in segment.aborted.ending_from(fetch_offset):
-                if entry.first_offset < upper_bound_offset:
-                    found.append((entry.producer_id, entry.first_offset))
-                if entry.last_stable_offset >= upper_bound_offset:
-                    return found
-        return found
+        return overlapping((segment.aborted for segment in self._files.from_offset(fetch_offset)), fetch_offset, upper_bound_offset)
 
     def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:
         """With `epoch`: whether this very epoch of the producer writes it."""
@@ -445,12 +443,14 @@ class PartitionLog:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
-        """Save what spares the next start some reading. A failure is no reason to refuse records: it is tried again later."""
+        """Save what spares the next start some reading. A failure is no reason to refuse records: said once, tried again later."""
         self._bytes_since_checkpoint = 0
         try:
             self._save_snapshot()
         except StorageError as error:
-            LOGGER.warning("no checkpoint of %s at offset %d: %s", self.topic_partition, self.log_end_offset, error)
+            if not self._has_told_failure:
+                LOGGER.warning("no checkpoint of %s at offset %d: %s", self.topic_partition, self.log_end_offset, error)
+            self._has_told_failure = True
 
     def _save_snapshot(self) -> None:
         taken = Snapshot(
@@ -462,6 +462,7 @@ class PartitionLog:
             producers=self._producers.to_rows(self.wall),
         )
         self._files.add_snapshot(taken)
+        self._has_told_failure = False
 
     def close(self) -> None:
         """Sync, leave a snapshot so that the next start reads nothing, and let go of the files."""

@@ -6,6 +6,7 @@ made anew from the log where their bytes are not those that were saved.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from chaffinch.identifiers import NO_TIMESTAMP
 from chaffinch.records.batch_header import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, unpack_header
@@ -40,6 +41,13 @@ class SegmentMark:
     index_crc: int
     aborted_entries: int
     aborted_crc: int
+
+
+class Found(NamedTuple):
+    """Whole batches in a file. `end_offset` is above all their offsets, and not above those of what may be read behind them."""
+
+    records: Stretch
+    end_offset: int
 
 
 class Segment:
@@ -147,19 +155,21 @@ class Segment:
         if max_timestamp > self.max_timestamp and header.count:  # Compaction leaves headers without records.
             self.max_timestamp = max_timestamp
 
-    def find(self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool) -> Stretch | None:
+    def find(self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool) -> Found | None:
         """Whole batches from the one that holds `offset` on, none of which begins at `end_offset` or later; see `PartitionLog.find`."""
-        end = self.size if end_offset >= self.end_offset else self.position_of(end_offset)
+        end_offset = min(end_offset, self.end_offset)
+        end = self.size if end_offset == self.end_offset else self.position_of(end_offset)
         start = self.position_of(offset)
         if start >= end:
             return None
         if bytes_max < end - start:
-            end = self._last_boundary(start, start + bytes_max)
+            end, header = self._last_boundary(start, start + bytes_max)
+            end_offset = header.base_offset
             if end == start:
                 if not at_least_one:
                     return None
-                end += self.header_at(start).size
-        return Stretch(self._read, start, end - start)
+                end, end_offset = end + header.size, header.last_offset + 1
+        return Found(Stretch(self._read, start, end - start), end_offset)
 
     def _read(self, position: int, length: int) -> bytes:
         data = self.log.read(position, length)
@@ -187,14 +197,12 @@ class Segment:
                 return at
         return self.size
 
-    def _last_boundary(self, start: int, limit: int) -> int:
-        """Where the last batch ends that lies between the one at `start` and `limit`; `start` if none does."""
-        end = max(start, self.index.floor_entry(limit)[1])
-        for position, header in self.headers(end):
-            end = position
+    def _last_boundary(self, start: int, limit: int) -> tuple[int, BatchHeader]:
+        """The first batch from `start` on that ends beyond `limit`, which one does: where it begins, and its header."""
+        for position, header in self.headers(max(start, self.index.floor_entry(limit)[1])):
             if position + header.size > limit:
-                break
-        return end
+                return position, header
+        raise CorruptLog(self.log.path, self.size, f"the file ends here, before byte {limit}")
 
     def header_at(self, position: int) -> BatchHeader:
         """The header of the batch that begins at `position`."""

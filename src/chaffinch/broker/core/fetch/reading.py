@@ -17,8 +17,7 @@ from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
 from chaffinch.protocol.messages.produce import LeaderIdAndEpoch
-from chaffinch.records import batch
-from chaffinch.records.stretch import Part, loaded
+from chaffinch.records.stretch import Part
 from chaffinch.storage.file_system import StorageError
 
 LENT_BYTES_MIN = 64 << 10
@@ -147,14 +146,18 @@ def _records(broker: BrokerState, terms: FetchTerms, place: FetchPlace, partitio
     high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
     upper = last_stable_offset if terms.is_committed else high_watermark
     records: list[Part] = []
+    aborted: list[AbortedTransaction] | None = [] if terms.is_committed else None
     # The first batch of an answer comes even when it is larger than asked for, so that no client is stuck before it.
     may_exceed = reading.bytes_read == 0
     bytes_max = max(0, min(asked.partition_max_bytes, terms.bytes_max - reading.bytes_read))
     if asked.fetch_offset < upper and (bytes_max > 0 or may_exceed):
         found = log.find(asked.fetch_offset, bytes_max, upper_bound_offset=upper, at_least_one=may_exceed)
         if found is not None:
-            records = [found if broker.lends_files and len(found) >= LENT_BYTES_MIN else bytes(found)]
-            reading.bytes_read += len(found)
+            size = len(found.records)
+            records = [found.records if broker.lends_files and size >= LENT_BYTES_MIN else bytes(found.records)]
+            reading.bytes_read += size
+            if terms.is_committed:
+                aborted = _aborted(partition, asked.fetch_offset, found.end_offset)
     if not records and place.knows(high_watermark, log.log_start_offset):
         return None
     return PartitionData(
@@ -162,7 +165,7 @@ def _records(broker: BrokerState, terms: FetchTerms, place: FetchPlace, partitio
         high_watermark=high_watermark,
         last_stable_offset=last_stable_offset,
         log_start_offset=log.log_start_offset,
-        aborted_transactions=_aborted(partition, asked.fetch_offset, upper, records) if terms.is_committed else None,
+        aborted_transactions=aborted,
         records=records,
     )
 
@@ -183,14 +186,7 @@ def refused(terms: FetchTerms, place: FetchPlace, code: ErrorCode, partition: Pa
     return data
 
 
-def _aborted(partition: Partition, fetch_offset: int, upper: int, records: list[Part]) -> list[AbortedTransaction]:
-    """Aborted transactions with records among those read."""
-    found = partition.log.aborted_transactions(fetch_offset, upper) if records else []
-    if not found:
-        return []
-    end_offset = max(view.header.last_offset for part in loaded(records) for view in batch.views(part)) + 1
-    return [
-        AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
-        for producer_id, first_offset in found
-        if first_offset < end_offset
-    ]
+def _aborted(partition: Partition, fetch_offset: int, end_offset: int) -> list[AbortedTransaction]:
+    """Aborted transactions with records among those read, which end before `end_offset`."""
+    found = partition.log.aborted_transactions(fetch_offset, end_offset)
+    return [AbortedTransaction(producer_id=producer_id, first_offset=first_offset) for producer_id, first_offset in found]
