@@ -233,7 +233,7 @@ def test_a_snapshot_says_by_the_wall_clock_when_a_producer_was_last_seen() -> No
 
 def test_a_snapshot_of_an_earlier_version_is_read() -> None:
     """Without the last timestamp, which tools are shown: then it is when the producer was last seen."""
-    row = [PRODUCER, 2, 0, 50, 4, [[0, 0, 4, 4, -1]]]
+    row = [PRODUCER, 2, 0, 50, 4, [(0, 0, 4, 4, -1)]]
     back = ProducerSequences.from_rows([row], now_ms=50)
     assert back.to_rows(WallTime()) == [[*row, 50]]
     assert [entry.first_offset for entry in back.ongoing()] == [4]

@@ -14,7 +14,7 @@ from chaffinch.storage.files import FileSystem, StorageError
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.log_state import LogState
 from chaffinch.storage.recovery import RecoveredLog
-from chaffinch.storage.segment import Segment
+from chaffinch.storage.segment import Segment, SegmentMark
 from chaffinch.storage.snapshot import Snapshot, SnapshotFiles
 
 SYNCS_MAX = 8
@@ -24,7 +24,7 @@ SYNCS_MAX = 8
 class LogFiles:
     """See the module. `segments`: oldest first, the last one being written to; `state`: what is durable, or will be after `settle`."""
 
-    __slots__ = ("_base_offsets", "_is_state_certain", "directory", "file_system", "segments", "snapshots", "state")
+    __slots__ = ("_base_offsets", "_is_state_certain", "_sealed_marks", "directory", "file_system", "segments", "snapshots", "state")
 
     def __init__(self, file_system: FileSystem, directory: str, recovered: RecoveredLog) -> None:
         self.file_system = file_system
@@ -40,6 +40,7 @@ class LogFiles:
         self.state = recovered.state
         self._base_offsets = [segment.base_offset for segment in recovered.segments]
         self._is_state_certain = True
+        self._sealed_marks: list[SegmentMark] = []  # Of the oldest segments: what cannot change any more, nor need be saved again.
 
     def from_offset(self, offset: int) -> Sequence[Segment]:
         """The segment that `offset` belongs to, and the later ones."""
@@ -59,7 +60,15 @@ class LogFiles:
         taken = self.segments[start:stop]
         self.segments[start:stop] = instead
         self._base_offsets[start:stop] = [segment.base_offset for segment in instead]
+        del self._sealed_marks[start : None if instead else stop]
         return taken
+
+    def save(self) -> list[SegmentMark]:
+        """Bring the derived files of all segments up to date; returns what a snapshot must say to find them. Raises StorageError."""
+        sealed = self._sealed_marks
+        for segment in self.segments[len(sealed) : -1]:
+            sealed.append(segment.save())
+        return [*sealed, *(segment.save() for segment in self.segments[-1:])]
 
     def start_at(self, log_start_offset: int) -> None:
         """Durable on return. Raises StorageError; needs no space on the disk."""

@@ -458,7 +458,7 @@ class PartitionLog:
             is_durable=not self._has_unsynced_bytes and not self._has_unsynced_names,
             log_start_offset=self.log_start_offset,
             log_end_offset=self.log_end_offset,
-            segments=[segment.save() for segment in self._segments],  # An older one too: its last save may have failed.
+            segments=self._files.save(),
             producers=self._producers.to_rows(self.wall),
         )
         self._files.add_snapshot(taken)

@@ -288,7 +288,7 @@ class ProducerSequences:
         return len(idle)
 
     def to_rows(self, wall: WallTime) -> list[list[Any]]:
-        """For a snapshot: one row of plain numbers per producer. Times are the wall clock's: steady time ends with the process."""
+        """For a snapshot: one row of numbers per producer. Times are the wall clock's: steady time ends with the process."""
         return [
             [
                 producer_id,
@@ -296,7 +296,7 @@ class ProducerSequences:
                 state.coordinator_epoch,
                 wall.at(state.last_used_ms),
                 state.first_offset,
-                [list(batch) for batch in state.batches],
+                list(state.batches),
                 state.last_timestamp,
             ]
             for producer_id, state in self._states.items()

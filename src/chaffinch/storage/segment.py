@@ -4,8 +4,10 @@ The log file is the truth. The other two are derived from it: they grow in memor
 made anew from the log where their bytes are not those that were saved.
 """
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from chaffinch.identifiers import NO_TIMESTAMP
@@ -29,9 +31,12 @@ WALK_BYTES = 8192
 """How much is read at once while walking headers: the distance of two index entries fits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SegmentMark:
-    """What was known of a segment when a snapshot was taken. Sizes in bytes; the CRCs are those of the derived files' entries."""
+    """What was known of a segment when a snapshot was taken. Sizes in bytes; the CRCs are those of the derived files' entries.
+
+    Without slots, so that `text` can be kept.
+    """
 
     base_offset: int
     end_offset: int
@@ -41,6 +46,11 @@ class SegmentMark:
     index_crc: int
     aborted_entries: int
     aborted_crc: int
+
+    @cached_property
+    def text(self) -> str:
+        """As it stands in a snapshot. Kept: of a segment that is sealed each later snapshot says the same."""
+        return json.dumps(asdict(self), separators=(",", ":"))
 
 
 class Found(NamedTuple):

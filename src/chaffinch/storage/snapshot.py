@@ -7,7 +7,7 @@ File `<log end offset>.snapshot`: a line with the CRC-32C of what follows, then 
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from chaffinch.identifiers import NO_OFFSET
@@ -66,7 +66,7 @@ def corrected(snapshot: Snapshot, state: LogState) -> Snapshot | None:
 def write(file_system: FileSystem, directory: str, snapshot: Snapshot, *, syncs: bool = False) -> str:
     """Write it and return its name. Not synced unless asked for: a snapshot lost with the power is one that was not taken."""
     name = name_of(snapshot.log_end_offset)
-    body = json.dumps({"format": FORMAT, **asdict(snapshot)}, separators=(",", ":")).encode()
+    body = _encoded(snapshot)
     path = f"{directory}/{name}"
     if file_system.exists(path + NEW_SUFFIX):
         file_system.remove(path + NEW_SUFFIX)
@@ -79,6 +79,25 @@ def write(file_system: FileSystem, directory: str, snapshot: Snapshot, *, syncs:
         file.close()
     file_system.rename(path + NEW_SUFFIX, path)
     return name
+
+
+def _encoded(snapshot: Snapshot) -> bytes:
+    """As JSON. The marks are joined as they were written before: there may be thousands, and all but one are as they were."""
+    head = _json(
+        {
+            "format": FORMAT,
+            "incarnation": snapshot.incarnation,
+            "is_durable": snapshot.is_durable,
+            "log_start_offset": snapshot.log_start_offset,
+            "log_end_offset": snapshot.log_end_offset,
+        }
+    )
+    segments = ",".join([mark.text for mark in snapshot.segments])
+    return f'{head[:-1]},"segments":[{segments}],"producers":{_json(snapshot.producers)}}}'.encode()
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def read(file_system: FileSystem, path: str) -> Snapshot | None:
