@@ -12,7 +12,7 @@ from tests.interop.processes import DidNotStart, Server, run
 
 TIMEOUT_S = 60.0
 SAYS_AND_STAYS = "import os, signal; print('ready', os.getpid(), flush=True); signal.pause()"
-FORKS_AND_STAYS = ["sh", "-c", "sleep 600 & echo $! $$; wait"]
+FORKS_AND_STAYS = ["sh", "-c", "sleep 600 >&- 2>&- & echo $! $$; wait"]
 
 
 def python(text: str) -> list[str]:
