@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 import pytest
 
+from chaffinch.identifiers import TopicPartition
 from chaffinch.simulation.brokers.disk import Death, Disk
 from chaffinch.simulation.world import World
+from chaffinch.storage.compaction import Compaction
 from chaffinch.storage.file_system import Interrupted, StorageError
+from chaffinch.storage.journal import Journal
+from chaffinch.storage.partition_log import LogConfig, PartitionLog
+from tests.storage.batches import batch
 
 
 def test_a_process_dies_inside_the_operation_chosen() -> None:
@@ -24,6 +32,52 @@ def test_a_process_dies_inside_the_operation_chosen() -> None:
     data = disk.file_system.open("a").read(0, 100)
     assert data.startswith(b"onetwo")
     assert b"onetwothree".startswith(data)
+
+
+def roll(disk: Disk) -> None:
+    log = PartitionLog.open(disk.file_system, "orders-0", TopicPartition("orders", 0), LogConfig(compacts=True))
+    for _ in range(2):
+        log.append(batch(), now_ms=0)
+        log.roll(0)
+
+
+def compact(disk: Disk) -> None:
+    roll(disk)
+    log = PartitionLog.open(disk.file_system, "orders-0", TopicPartition("orders", 0), LogConfig(compacts=True))
+    job = Compaction(log, log.log_end_offset, 0, map_bytes_max=1 << 20)
+    while not job.step():
+        pass
+
+
+def rewrite(disk: Disk) -> None:
+    journal = Journal.open(disk.file_system, "", "groups", rewrite_bytes_min=200)
+    for number in range(4):
+        journal.put({b"key": b"%d" % number * 50})
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        (roll, {"segment roll": 2 * len(["make the segment", "make the checkpoint", "write it", "name it"])}),
+        (compact, {"segment roll": 8, "compaction": 3 * len(["make the segment or log.state", "write it", "sync it", "name it"])}),
+        (rewrite, {"journal rewrite": len(["make the file", "write it", "sync it", "name it"])}),
+    ],
+)
+def test_a_death_is_counted_by_the_work_that_it_ends(work: Callable[[Disk], None], expected: dict[str, int]) -> None:
+    """At each operation of it, and at no other."""
+    names: Counter[str] = Counter()
+    for operations in range(100):
+        world = World(1)
+        disk = Disk(world)
+        disk.arm(operations)
+        try:
+            work(disk)
+        except Interrupted:
+            names.update(world.counters)
+        else:
+            break
+    assert names.pop("deaths inside a disk operation") == operations
+    assert names == {f"deaths inside a {name}": count for name, count in expected.items()}
 
 
 def test_appends_are_torn_at_different_bytes() -> None:

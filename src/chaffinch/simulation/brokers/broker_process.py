@@ -352,7 +352,18 @@ class BrokerProcess:
 
     def _dies_inside(self) -> None:
         self._world.count(f"broker {self.disk.armed_death.value}")
+        if self._lacks_markers():
+            self._world.count("deaths between a decision and its markers")
         self._end(self.disk.armed_death)
+
+    def _lacks_markers(self) -> bool:
+        """Whether a transaction is decided, and still open in some partition."""
+        core = self.core
+        if core is None:
+            return False
+        decided = [metadata for metadata in core.state.transactions if metadata.is_decided]
+        found = ((core.topics.partition(*place), metadata.producer_id) for metadata in decided for place in metadata.partitions)
+        return any(partition is not None and partition.log.has_ongoing_transaction(producer_id) for partition, producer_id in found)
 
     def _send_later(self, effects: Sequence[Effect]) -> None:
         """With flush.policy=always: one sync for all that comes within a moment, as the server does it."""

@@ -10,10 +10,14 @@ from __future__ import annotations
 from enum import Enum
 
 from chaffinch.simulation.world import World
+from chaffinch.storage import journal, log_state, snapshot
 from chaffinch.storage.file_system import Interrupted, MemoryFileSystem
+from chaffinch.storage.segment import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, NAME_DIGITS
 
 CHANGING = frozenset({"append", "truncate", "sync", "open", "make directory", "remove", "rename", "sync directory"})
 """Operations at which a process may die; reading and locking leave nothing half done."""
+
+FIRST_SEGMENT = f"/{0:0{NAME_DIGITS}d}{LOG_SUFFIX}"
 
 
 class Death(Enum):
@@ -68,7 +72,28 @@ class Disk:
             kept = self._world.dice.randint(0, size)
             self._world.tell("disk", f"the process dies in {operation} {path}, {kept} of {size} bytes are written")
             self._world.count("deaths inside a disk operation")
+            if (work := self._work_of(operation, path)) is not None:
+                self._world.count(f"deaths inside a {work}")
             raise Interrupted(kept)
+
+    def _work_of(self, operation: str, path: str) -> str | None:
+        """Which of the works that take several operations this one is part of, told by its path; None if of none that can be told so."""
+        if operation == "remove":
+            return None
+        if path.endswith(journal.NEW_SUFFIX):
+            return "journal rewrite"
+        if path.endswith((CLEANED_SUFFIX, log_state.NEW_NAME)):
+            return "compaction"
+        if operation == "open" and path.endswith(LOG_SUFFIX):  # Only what is made comes by here.
+            return None if path.endswith(FIRST_SEGMENT) else "segment roll"
+        is_checkpoint = path.endswith((snapshot.SUFFIX + snapshot.NEW_SUFFIX, INDEX_SUFFIX))
+        is_new = not self.file_system.exists(path.removesuffix(snapshot.NEW_SUFFIX))  # Compaction corrects those that are there.
+        return "segment roll" if is_checkpoint and is_new and self._has_new_segment(path.rpartition("/")[0]) else None
+
+    def _has_new_segment(self, directory: str) -> bool:
+        """Whether a segment has begun behind others, and has no records yet."""
+        logs = sorted(name for name in self.file_system.list(directory) if name.endswith(LOG_SUFFIX))
+        return len(logs) > 1 and self.file_system.open(f"{directory}/{logs[-1]}").size == 0
 
     def end(self, death: Death) -> None:
         """The process is gone; the file system may be opened anew."""
