@@ -26,6 +26,7 @@ from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
+from chaffinch.records.stretch import Stretch, loaded
 from chaffinch.simulation.brokers.disk import Death, Disk
 from chaffinch.simulation.brokers.lying_broker import Liar, remembers_last_batches_only
 from chaffinch.simulation.brokers.validation_first import ValidationFirst
@@ -182,6 +183,7 @@ class BrokerProcess:
             self._world.count("starts on a full disk")
             self._end(Death.KILLED)
             return
+        core.lends_files = not self._syncs  # As the server does; effects are carried out at once then.
         if self._is_forgetful:
             remembers_last_batches_only(core)
         self.core = core
@@ -410,7 +412,10 @@ class BrokerProcess:
         message = self.liar.answer(effect.request, message)
         if isinstance(message, ApiVersionsResponse) and not self._takes_topic_ids:
             message.api_keys = [_by_name(row) for row in message.api_keys]
-        data = joined(connection.protocol.encode_response(effect.request, message))
+        parts = connection.protocol.response_parts(effect.request, message)
+        if any(isinstance(part, Stretch) for part in parts):
+            self._world.count("answers with records from files")
+        data = joined(loaded(parts))
         if self._loses_answer(effect):
             # Between append and answer: the request is done, and nobody will hear of it.
             self._world.count("answers lost")
