@@ -116,10 +116,11 @@ class GroupOffsets:
         self._drop(group, pending, list(pending))
         self._pending_is_gone(group, producer_id)
 
-    def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: its offsets go with it, as in Kafka."""
-        for group in self.groups():
-            self.forget(group, lambda partition: partition.topic == topic)
+    def forget_topics(self, topics: Collection[str]) -> None:
+        """They are deleted: their offsets go with them, as in Kafka. All at once, for all offsets are looked at."""
+        names = frozenset(topics)
+        for group in self.groups() if names else ():
+            self.forget(group, lambda partition: partition.topic in names)
 
     def forget_missing(self, is_there: Callable[[str], bool]) -> None:
         """Offsets of topics that are not there: the broker stopped between deleting a topic and forgetting its offsets."""

@@ -34,10 +34,15 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     request = event.request.message
     assert isinstance(request, DeleteTopicsRequest)
     if event.request.version >= VERSION_WITH_IDS:
-        asked = [_asked(broker, state.name, state.topic_id) for state in request.topics]
+        named = [_asked(broker, state.name, state.topic_id) for state in request.topics]
     else:
-        asked = [_asked(broker, name, ZERO_UUID) for name in request.topic_names]
-    return DeleteTopicsResponse(responses=[_delete(broker, event, one, now_ms) for one in _each_once(asked)])
+        named = [_asked(broker, name, ZERO_UUID) for name in request.topic_names]
+    asked = _each_once(named)
+    refusals = [_refusal(broker, event, one) for one in asked]
+    # First: offsets that outlive their topic would be those of the next one of that name.
+    failure = _forget_offsets(broker, [one.topic.name for one, refusal in zip(asked, refusals, strict=True) if one.topic and not refusal])
+    responses = [_result(broker, event, one, refusal or failure, now_ms) for one, refusal in zip(asked, refusals, strict=True)]
+    return DeleteTopicsResponse(responses=responses)
 
 
 def _asked(broker: BrokerState, name: str | None, topic_id: UUID) -> _Asked:
@@ -61,28 +66,46 @@ def _each_once(asked: list[_Asked]) -> list[_Asked]:
     ]
 
 
-def _delete(broker: BrokerState, event: RequestReceived, asked: _Asked, now_ms: int) -> DeletableTopicResult:
-    name, topic_id, topic = asked.name, asked.topic_id, asked.topic
-    result = DeletableTopicResult(name=name if topic is None else topic.name, topic_id=topic_id if topic is None else topic.topic_id)
+def _refusal(broker: BrokerState, event: RequestReceived, asked: _Asked) -> RequestRefused | None:
+    """Why the topic is not to be deleted."""
+    if not broker.settings["delete.topic.enable"]:
+        code = codes.TOPIC_DELETION_DISABLED if event.request.version >= VERSION_WITH_DISABLED else codes.INVALID_REQUEST
+        return RequestRefused(code, "delete.topic.enable is false")
+    if asked.fault is not None:
+        return RequestRefused(codes.INVALID_REQUEST, asked.fault)
+    if asked.topic is None:
+        code = codes.UNKNOWN_TOPIC_ID if asked.name is None else codes.UNKNOWN_TOPIC_OR_PARTITION
+        return RequestRefused(code, f"topic {asked.name if asked.name is not None else asked.topic_id} does not exist")
+    return None
+
+
+def _forget_offsets(broker: BrokerState, topics: list[str]) -> RequestRefused | None:
     try:
-        if not broker.settings["delete.topic.enable"]:
-            code = codes.TOPIC_DELETION_DISABLED if event.request.version >= VERSION_WITH_DISABLED else codes.INVALID_REQUEST
-            raise RequestRefused(code, "delete.topic.enable is false")
-        if asked.fault is not None:
-            raise RequestRefused(codes.INVALID_REQUEST, asked.fault)
-        if topic is None:
-            code = codes.UNKNOWN_TOPIC_ID if name is None else codes.UNKNOWN_TOPIC_OR_PARTITION
-            raise RequestRefused(code, f"topic {name if name is not None else topic_id} does not exist")
-        broker.grown.extend(topic.partitions)  # Fetches that wait for them are to hear that they are gone.
-        # First: offsets that outlive their topic would be those of the next one of that name.
-        broker.offsets.forget_topic(topic.name)
-        broker.topics.delete(topic.name)
-        broker.counters.forget(topic.name)
-    except RequestRefused as refused:
-        result.error_code, result.error_message = refused.code.number, refused.message
+        broker.offsets.forget_topics(topics)
     except StorageError as error:
-        result.error_code, result.error_message = codes.KAFKA_STORAGE_ERROR.number, str(error)
-    if result.error_code:
-        code = codes.by_number(result.error_code)
-        refuse(broker, event, now_ms, place=result.name or topic_id, code=code, reason=result.error_message or "")
+        return RequestRefused(codes.KAFKA_STORAGE_ERROR, str(error))
+    return None
+
+
+def _result(
+    broker: BrokerState, event: RequestReceived, asked: _Asked, refusal: RequestRefused | None, now_ms: int
+) -> DeletableTopicResult:
+    topic = asked.topic
+    result = DeletableTopicResult(name=asked.name, topic_id=asked.topic_id)
+    if topic is not None:
+        result.name, result.topic_id = topic.name, topic.topic_id
+        refusal = refusal or _delete(broker, topic)
+    if refusal is not None:
+        result.error_code, result.error_message = refusal.code.number, refusal.message
+        refuse(broker, event, now_ms, place=result.name or asked.topic_id, code=refusal.code, reason=refusal.message)
     return result
+
+
+def _delete(broker: BrokerState, topic: Topic) -> RequestRefused | None:
+    broker.grown.extend(topic.partitions)  # Fetches that wait for them are to hear that they are gone.
+    try:
+        broker.topics.delete(topic.name)
+    except StorageError as error:
+        return RequestRefused(codes.KAFKA_STORAGE_ERROR, str(error))
+    broker.counters.forget(topic.name)
+    return None

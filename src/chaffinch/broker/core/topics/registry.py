@@ -218,13 +218,14 @@ class TopicRegistry:
     def delete(self, name: str) -> None:
         """Delete a topic and its bytes. Raises UnknownTopicOrPartition (3)."""
         topic = self._existing(name)
-        self._journal.put({_TOPIC_PREFIX + name.encode(): None, _DELETING_PREFIX + topic.directory.encode(): b""})
+        deleting = _DELETING_PREFIX + topic.directory.encode()
+        self._journal.put({_TOPIC_PREFIX + name.encode(): None, deleting: b""})
         self.version += 1
         del self._topics[name], self._by_id[topic.topic_id], self._collisions[topic_names.collision_key(name)]
         self._journal.sync()  # A loss of power must not give the topic back without its directories: no start would get past that.
         for partition in topic.partitions:
             partition.log.delete()
-        self._finish_deletions()
+        self._finish_deletion(deleting)
 
     def check_config(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Resolve a topic's options. Raises InvalidConfiguration (40) naming the option and, for an unknown name, the nearest one."""
@@ -244,13 +245,18 @@ class TopicRegistry:
         except BaseException:
             topic.overrides = before
             raise
-        self._apply(topic, config)
+        self._apply(topic, config, self._log_config(config))
 
     def settings_changed(self, settings: Mapping[str, Any]) -> None:
         """The broker's own options changed: topics that do not override them follow."""
         self._settings = settings
+        resolved: dict[frozenset[tuple[str, str]], tuple[TopicConfig, LogConfig]] = {}  # Few topics differ from all others.
         for topic in self._topics.values():
-            self._apply(topic, resolve(topic.overrides, settings))
+            overrides = frozenset(topic.overrides.items())
+            if overrides not in resolved:
+                config = resolve(topic.overrides, settings)
+                resolved[overrides] = config, self._log_config(config)
+            self._apply(topic, *resolved[overrides])
 
     # Inside -------------------------------------------------------------------------------------------------------------------------
 
@@ -262,16 +268,22 @@ class TopicRegistry:
 
     def check_name(self, name: str) -> None:
         """Raises InvalidTopic (17), TopicExists (36) for a name that no new topic may have."""
+        refusal = self.name_refusal(name)
+        if refusal is not None:
+            raise refusal
+
+    def name_refusal(self, name: str) -> RequestRefused | None:
+        """What `check_name` raises; None where it does not."""
         fault = topic_names.fault_of(name)
         if fault is not None:
-            raise RequestRefused(codes.INVALID_TOPIC_EXCEPTION, fault)
+            return RequestRefused(codes.INVALID_TOPIC_EXCEPTION, fault)
         if name in self._topics:
-            raise RequestRefused(codes.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+            return RequestRefused(codes.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
         other = self._collisions.get(topic_names.collision_key(name))
         if other is not None:
-            raise RequestRefused(
-                codes.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with topic {other!r}: '.' and '_' count as the same"
-            )
+            reason = f"topic {name!r} collides with topic {other!r}: '.' and '_' count as the same"
+            return RequestRefused(codes.INVALID_TOPIC_EXCEPTION, reason)
+        return None
 
     def _replicas(self, count: int, factor: int, assignment: Sequence[Sequence[int]] | None) -> list[tuple[int, ...]]:
         if assignment:
@@ -370,11 +382,11 @@ class TopicRegistry:
         replicas.leader_epoch = self._nodes.first_epoch  # Whoever leads: it is new to this life.
         return replicas
 
-    def _apply(self, topic: Topic, config: TopicConfig) -> None:
+    def _apply(self, topic: Topic, config: TopicConfig, log_config: LogConfig) -> None:
         topic.config = config
         for partition in topic.partitions:
             partition.policy = self._policy(partition.topic_partition, config)
-            partition.log.config = self._log_config(config)
+            partition.log.config = log_config
             self.wants_maintenance.append(partition.topic_partition)
 
     def _policy(self, topic_partition: TopicPartition, config: TopicConfig) -> ValidationPolicy:
@@ -408,8 +420,12 @@ class TopicRegistry:
         if deleting:
             self._journal.sync()  # It may have been written by a process that was killed.
         for key in deleting:
-            self._file_system.remove_tree(key[len(_DELETING_PREFIX) :].decode())
-            self._journal.put({key: None})
+            self._finish_deletion(key)
+
+    def _finish_deletion(self, key: bytes) -> None:
+        """The directory goes, then the entry that says that it has to go: while there is one, each start tries again."""
+        self._file_system.remove_tree(key[len(_DELETING_PREFIX) :].decode())
+        self._journal.put({key: None})
 
 
 def validation_policy(topic_partition: TopicPartition, config: TopicConfig, decompressed_bytes_max: int) -> ValidationPolicy:
