@@ -45,7 +45,7 @@ REFUSED: list[tuple[CreatePartitionsTopic, int, str]] = [
     (wanted(2), 37, "has 2 partitions"),
     (wanted(1), 37, "not 1"),
     (wanted(-1), 37, "not -1"),
-    (wanted(100_001), 37, "up to 100000"),
+    (wanted(100_001), 44, "at most 10000"),
     (wanted(4, [0, 1]), 39, "2 partitions to be added, replicas are given for 1"),
     (wanted(3, [0, 1], [1, 2]), 39, "1 partition to be added, replicas are given for 2"),
     (wanted(3, [0]), 39, "2 replicas"),

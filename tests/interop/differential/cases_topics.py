@@ -42,6 +42,8 @@ def topics(peer: Peer) -> None:
     for name in ("", ".", "..", "a b", "x" * 250, "é"):
         create(f"called {name!r:.20}", created(name))
     create("no partitions", created("wrong", 0))
+    create("10,001 partitions", created("wrong", 10_001))
+    create("10,001 partitions of three", created("wrong", 5000), created("wrong/too", 5000), created("three", -1))
     create("minus two partitions", created("wrong", -2))
     create("replication 5", created("wrong", 1, 5))
     create("replication 0", created("wrong", 1, 0))
@@ -66,6 +68,8 @@ def partitions(peer: Peer) -> None:
     grow("missing topic", "missing", 3)
     grow("zero", "plain-5", 0)
     grow("only validated", "plain-5", 9, validate_only=True)
+    grow("10,000 more", "plain-5", 10_004, validate_only=True)
+    grow("10,001 more", "plain-5", 10_005, validate_only=True)
 
 
 def deletion(peer: Peer) -> None:

@@ -41,6 +41,9 @@ MEANT: dict[str, str] = {
     ),
     r"metadata: created on demand: .*": "A topic that is created on demand is there at once; Apache Kafka answers before it is.",
     r"create: collides: .*": "Two names of one request that collide are refused as they are in two requests; Apache Kafka creates both.",
+    r"partitions: 10,001 more: .*error_code": (
+        "Apache Kafka fails with UNKNOWN_SERVER_ERROR; POLICY_VIOLATION, as for CreateTopics, says that so many are too many."
+    ),
     r".*message\.format\.version.*": "KIP-467's rule for old formats needs the option, which Apache Kafka has dropped.",
     r".*configs\[min\.insync\.replicas\].*": (
         "Apache Kafka with eligible leader replicas sets it for the cluster when it is formatted; here it has its default."

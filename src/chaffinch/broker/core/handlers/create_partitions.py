@@ -1,4 +1,5 @@
-"""CreatePartitions: more partitions for topics, each topic on its own (KIP-195). Checks and their codes are those of Apache Kafka."""
+"""CreatePartitions: more partitions for topics, each topic on its own (KIP-195). Checks and their codes are those of Apache Kafka, but for
+too many at once: there it answers UNKNOWN_SERVER_ERROR for the topic that has too many."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.topics import creation_limits
 from chaffinch.errors import codes
+from chaffinch.identifiers import counted
 from chaffinch.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -22,6 +25,13 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     request = event.request.message
     assert isinstance(request, CreatePartitionsRequest)
     times_named = Counter(topic.name for topic in request.topics)
+    try:
+        creation_limits.check_partitions(_partitions_wanted(broker, request, times_named))
+    except RequestRefused as refused:
+        refuse(broker, event, now_ms, place=counted(len(request.topics), "topic"), code=refused.code, reason=refused.message)
+        code, reason = refused.code.number, refused.message
+        results = [CreatePartitionsTopicResult(name=asked.name, error_code=code, error_message=reason) for asked in request.topics]
+        return CreatePartitionsResponse(results=results)
     results = []
     for asked in {topic.name: topic for topic in request.topics}.values():
         result = CreatePartitionsTopicResult(name=asked.name)
@@ -37,6 +47,12 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
             refuse(broker, event, now_ms, place=asked.name, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
         results.append(result)
     return CreatePartitionsResponse(results=results)
+
+
+def _partitions_wanted(broker: BrokerState, request: CreatePartitionsRequest, times_named: Counter[str]) -> int:
+    """New ones, of topics that are there."""
+    asked = [(one.count, broker.topics.get(one.name)) for one in request.topics if times_named[one.name] == 1]
+    return sum(max(0, count - len(topic.partitions)) for count, topic in asked if topic is not None)
 
 
 def _create(broker: BrokerState, asked: CreatePartitionsTopic, validate_only: bool, now_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""CreateTopics: each topic on its own, refused with the reason, or created at once with its logs."""
+"""CreateTopics: each topic on its own, refused with the reason, or created at once with its logs; too many at once are refused together."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from chaffinch.broker.core.configs import entries as config_entries
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
-from chaffinch.broker.core.topics import topic_names
+from chaffinch.broker.core.topics import creation_limits, topic_names
 from chaffinch.broker.core.topics.registry import CreatedTopic
 from chaffinch.errors import codes
+from chaffinch.identifiers import counted
 from chaffinch.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -26,6 +27,11 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     request = event.request.message
     assert isinstance(request, CreateTopicsRequest)
     times_named = Counter(topic.name for topic in request.topics)
+    try:
+        creation_limits.check_partitions(_partitions_wanted(broker, request, times_named))
+    except RequestRefused as refused:
+        refuse(broker, event, now_ms, place=counted(len(request.topics), "topic"), code=refused.code, reason=refused.message)
+        return CreateTopicsResponse(topics=[_refused(topic.name, refused) for topic in request.topics])
     results = []
     for asked in {topic.name: topic for topic in request.topics}.values():
         try:
@@ -40,6 +46,17 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
             refuse(broker, event, now_ms, place=asked.name, code=failed.code, reason=failed.message)
             results.append(_refused(asked.name, failed))
     return CreateTopicsResponse(topics=results)
+
+
+def _partitions_wanted(broker: BrokerState, request: CreateTopicsRequest, times_named: Counter[str]) -> int:
+    """Counted as by Apache Kafka: before it is known which topics can be created, but for those that are refused by their name alone."""
+    count = 0
+    for asked in request.topics:
+        if times_named[asked.name] > 1 or asked.name == topic_names.CLUSTER_METADATA:
+            continue
+        default = broker.settings["num.partitions"] if asked.num_partitions == -1 else 0
+        count += len(asked.assignments) or default or max(0, asked.num_partitions)
+    return count
 
 
 def _create(broker: BrokerState, asked: CreatableTopic, validate_only: bool, now_ms: int) -> CreatedTopic:

@@ -1,7 +1,12 @@
-"""Metadata: nodes, topics, leaders; creates unknown topics when both the client and `auto.create.topics.enable` agree."""
+"""Metadata: nodes, topics, leaders; creates unknown topics when both the client and `auto.create.topics.enable` agree.
+
+Of many it creates the first few. The others are answered as Apache Kafka answers all that it has yet to create: UNKNOWN_TOPIC_OR_PARTITION,
+upon which clients ask again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from uuid import UUID
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
@@ -10,7 +15,7 @@ from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import NO_LEADER
 from chaffinch.broker.core.security import authorized_operations
-from chaffinch.broker.core.topics import topic_names
+from chaffinch.broker.core.topics import creation_limits, topic_names
 from chaffinch.broker.core.topics.registry import Partition, Topic
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.metadata import (
@@ -63,7 +68,15 @@ def _topics(broker: BrokerState, event: RequestReceived, request: MetadataReques
     if ids:
         return [_with_id(broker, topic_id) for topic_id in ids]
     names = dict.fromkeys(asked.name for asked in request.topics if asked.name is not None)
-    return [_with_name(broker, event, name, request.allow_auto_topic_creation, now_ms) for name in names]
+    may_create = request.allow_auto_topic_creation and broker.settings["auto.create.topics.enable"]
+    put_off = _put_off(broker, names) if may_create else frozenset()
+    return [_with_name(broker, event, name, may_create and name not in put_off, now_ms) for name in names]
+
+
+def _put_off(broker: BrokerState, names: Iterable[str]) -> frozenset[str]:
+    """Which new topics are too many for one request. Names that no topic may have take no room: they are refused each time."""
+    new = [name for name in names if broker.topics.get(name) is None and broker.topics.name_refusal(name) is None]
+    return frozenset(new[creation_limits.automatic_topics_max(broker.settings["num.partitions"]) :])
 
 
 def _with_id(broker: BrokerState, topic_id: UUID) -> MetadataResponseTopic:
@@ -81,7 +94,7 @@ def _with_name(broker: BrokerState, event: RequestReceived, name: str, may_creat
     if topic_names.fault_of(name) is not None:
         missing.error_code = codes.INVALID_TOPIC_EXCEPTION.number
         return missing
-    if not (may_create and broker.settings["auto.create.topics.enable"]):
+    if not may_create:
         return missing
     try:
         return _described(broker, broker.topics.create(name, now_ms=now_ms).topic)
