@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
+import random
 import time
 from contextlib import ExitStack
 from typing import Any
@@ -29,6 +29,7 @@ UNREAD_MAX = 1 << 20
 ANSWER_BYTES = 4_000_000
 FETCH_VERSION = 12
 FETCH = 1
+INCOMPRESSIBLE = random.Random(1).randbytes(400_000)
 
 
 def fetch(topic: str, wait_ms: int = 0, bytes_max: int = 50_000_000) -> FetchRequest:
@@ -50,7 +51,7 @@ def test_large_answers_that_nobody_reads_are_not_made(policy: str, waits_first: 
         SocketClient(broker.bootstrap_servers) as writer,
     ):
         for _ in range(ANSWER_BYTES // 400_000):
-            writer.ask(produce_request("large", batch_of(os.urandom(400_000))))
+            writer.ask(produce_request("large", batch_of(INCOMPRESSIBLE)))
         client.socket.sendall(b"".join(b"".join(client.connection.encode_request(one, FETCH_VERSION)[1]) for one in asked))
         server, port = broker._running, client.socket.getsockname()[1]
         (peer,) = (found for found in server._peers.values() if found.address.endswith(f":{port}"))
@@ -80,7 +81,7 @@ def test_slow_readers_get_less_each_and_none_is_closed() -> None:
         writer = stack.enter_context(SocketClient(broker.bootstrap_servers))
         readers = [stack.enter_context(SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14)) for _ in range(8)]
         for _ in range(20):
-            writer.ask(produce_request("large", batch_of(os.urandom(400_000))))
+            writer.ask(produce_request("large", batch_of(INCOMPRESSIBLE)))
         for reader in readers:
             reader.send(fetch("large"), FETCH_VERSION)
         for reader in readers:

@@ -142,7 +142,8 @@ _KAFKA = (
         "queued.max.response.bytes",
         "int",
         512 << 20,
-        "Largest sum of unread answers; beyond it those who have had something to read for longest are disconnected.",
+        "Largest sum of unread answers; beyond it those who have had something to read for longest are disconnected. Before that, "
+        "an answer to a fetch carries at most an eighth of what is left of it, but for one batch.",
         minimum=1,
     ),
     Option(
