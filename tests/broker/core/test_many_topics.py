@@ -18,7 +18,6 @@ from chaffinch.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.journal import Journal
 from tests.broker.core_client import Cluster
 
@@ -75,20 +74,6 @@ class TestDeletion:
         assert [list(offsets.fetch_all(group)) for group in searched] == [[TopicPartition("topic-4", 1)]] * 3
         self.delete(cluster, "missing")
         assert len(searched) == 3
-
-    def test_topics_whose_offsets_cannot_be_forgotten_stay(self, cluster: Cluster) -> None:
-        self.commit(cluster, 1)
-
-        def full(operation: str, path: str, size: int) -> None:
-            if operation == "append" and "offsets" in path:
-                raise StorageError(path, "append to", "no space left")
-
-        cluster.file_system.hook = full
-        results = self.delete(cluster, "topic-0", "missing", "topic-1")
-        cluster.file_system.hook = None
-        assert [result.error_code for result in results] == [56, 3, 56]
-        assert "no space left" in (results[2].error_message or "")
-        assert [topic.name for topic in cluster.core.topics] == NAMES
 
 
 def test_a_changed_default_is_resolved_once_for_all_who_differ_alike(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,8 @@ class BrokerCore:
         wall = WallTime()
         topics = TopicRegistry(file_system, self._journals["cluster"], declared, dynamic, dice, wall, now_ms)
         offsets = GroupOffsets(self._journals["offsets"])
-        with suppress(StorageError):  # On a full disk they stay until the next start.
+        topics.before_creation = offsets.topic_comes
+        with suppress(StorageError):  # On a full disk they stay until a topic of that name comes.
             offsets.forget_missing(lambda topic: topics.get(topic) is not None)
         grown: list[Partition] = []
         changed_keys: list[Hashable] = []

@@ -398,23 +398,3 @@ class TestDelete:
         answer = cluster.client().ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")]))
         code: int = answer.responses[0].error_code
         return code
-
-    def test_a_topic_whose_offsets_cannot_be_forgotten_stays(self, cluster: Cluster) -> None:
-        commit(cluster.client(), 3)
-        with full_disk(cluster):
-            assert self.delete_topic(cluster) == 56
-        assert cluster.core.topics.get("orders") is not None
-        assert self.delete_topic(cluster) == 0
-        assert offset_of(cluster) is None
-
-    @pytest.mark.parametrize("kill", [True, False])
-    def test_a_stop_between_the_topic_and_its_offsets(self, cluster: Cluster, kill: bool) -> None:
-        """They would be those of the next topic of that name, whose reader would skip what is stored there."""
-        commit(cluster.client(), 3)
-        commit(cluster.client(), 4, topic="other")
-        Transaction(cluster.client()).commit(9)
-        cluster.core.topics.delete("orders")
-        cluster.restart(kill=kill)
-        cluster.topic("orders")
-        assert fetch(cluster.client()) == fetch(cluster.client(), require_stable=True) == (-1, 0)
-        assert offset_of(cluster, place=TopicPartition("other", 0)) == 4

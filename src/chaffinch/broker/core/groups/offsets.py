@@ -52,6 +52,7 @@ class GroupOffsets:
         self._pending: dict[str, dict[int, dict[TopicPartition, CommittedOffset]]] = {}  # By group and producer id.
         self._size_bytes = 0
         self._last_number = 0
+        self._deleted: set[str] = set()  # Topics that are gone, and whose offsets are still to be forgotten.
         for key, value in journal.items().items():
             kind, group, *place = json.loads(key)
             if kind in (_COMMITTED, _PENDING):
@@ -116,16 +117,31 @@ class GroupOffsets:
         self._drop(group, pending, list(pending))
         self._pending_is_gone(group, producer_id)
 
-    def forget_topics(self, topics: Collection[str]) -> None:
-        """They are deleted: their offsets go with them, as in Kafka. All at once, for all offsets are looked at."""
-        names = frozenset(topics)
-        for group in self.groups() if names else ():
-            self.forget(group, lambda partition: partition.topic in names)
+    def topic_is_gone(self, topic: str) -> None:
+        """Its offsets go with it, as in Kafka: by `forget_deleted`, before there is another topic of that name."""
+        self._deleted.add(topic)
+
+    def forget_deleted(self) -> None:
+        """Offsets of the topics that are gone: all at once, for all offsets are looked at. What an error leaves is left to the next call.
+
+        Synced: a loss of power would give them to a later topic of that name.
+        """
+        if self._deleted:
+            for group in self.groups():
+                self.forget(group, lambda partition: partition.topic in self._deleted)
+            self._journal.sync()
+            self._deleted.clear()
+
+    def topic_comes(self, topic: str) -> None:
+        """Before it is created: it must not get the offsets of its namesake. After a StorageError it would."""
+        if topic in self._deleted:
+            self.forget_deleted()
 
     def forget_missing(self, is_there: Callable[[str], bool]) -> None:
         """Offsets of topics that are not there: the broker stopped between deleting a topic and forgetting its offsets."""
-        for group in self.groups():
-            self.forget(group, lambda partition: not is_there(partition.topic))
+        held = {place.topic for group in self.groups() for place in (*self.fetch_all(group), *self.unstable_partitions(group))}
+        self._deleted.update(topic for topic in held if not is_there(topic))
+        self.forget_deleted()
 
     def forget_group(self, group: str) -> None:
         """All offsets of the group, pending ones too."""

@@ -39,9 +39,8 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         named = [_asked(broker, name, ZERO_UUID) for name in request.topic_names]
     asked = _each_once(named)
     refusals = [_refusal(broker, event, one) for one in asked]
-    # First: offsets that outlive their topic would be those of the next one of that name.
-    failure = _forget_offsets(broker, [one.topic.name for one, refusal in zip(asked, refusals, strict=True) if one.topic and not refusal])
-    responses = [_result(broker, event, one, refusal or failure, now_ms) for one, refusal in zip(asked, refusals, strict=True)]
+    responses = [_result(broker, event, one, refusal, now_ms) for one, refusal in zip(asked, refusals, strict=True)]
+    _forget_offsets(broker, now_ms)
     return DeleteTopicsResponse(responses=responses)
 
 
@@ -79,12 +78,14 @@ def _refusal(broker: BrokerState, event: RequestReceived, asked: _Asked) -> Requ
     return None
 
 
-def _forget_offsets(broker: BrokerState, topics: list[str]) -> RequestRefused | None:
+def _forget_offsets(broker: BrokerState, now_ms: int) -> None:
+    """Of the topics that are gone: afterwards, for a topic whose deletion fails keeps them. A failure here fails nothing: no new topic of
+    that name comes before they are forgotten, neither in this process nor in the next."""
     try:
-        broker.offsets.forget_topics(topics)
+        broker.topics.sync()  # A deletion that failed half-way may not be on the disk yet.
+        broker.offsets.forget_deleted()
     except StorageError as error:
-        return RequestRefused(codes.KAFKA_STORAGE_ERROR, str(error))
-    return None
+        broker.refusals.say_within_limit(f"offsets of deleted topics are forgotten later: {error}", now_ms)
 
 
 def _result(
@@ -107,5 +108,8 @@ def _delete(broker: BrokerState, topic: Topic) -> RequestRefused | None:
         broker.topics.delete(topic.name)
     except StorageError as error:
         return RequestRefused(codes.KAFKA_STORAGE_ERROR, str(error))
+    finally:
+        if broker.topics.get(topic.name) is None:
+            broker.offsets.topic_is_gone(topic.name)
     broker.counters.forget(topic.name)
     return None

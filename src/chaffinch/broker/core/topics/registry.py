@@ -8,7 +8,7 @@ Refusals are raised as RequestRefused with Kafka's code and the reason; file err
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -116,6 +116,8 @@ class TopicRegistry:
         self._verify_bytes_left = VERIFY_BYTES_MAX
         self.wants_maintenance: list[TopicPartition] = []
         """Partitions for which there may be something to delete or to compact; see `log_maintenance`."""
+        self.before_creation: Callable[[str], None] = lambda name: None
+        """Told the name of a topic before it is made. What it raises, StorageError, is why there is none."""
         self._finish_deletions()
         for key, value in journal.items().items():
             if key.startswith(_TOPIC_PREFIX):
@@ -182,6 +184,7 @@ class TopicRegistry:
         topic = Topic(name=name, topic_id=topic_id, overrides=overrides, config=config)
         if validate_only:
             return CreatedTopic(topic, len(replicas), len(replicas[0]))
+        self.before_creation(name)
         try:
             self._open_partitions(topic, replicas, now_ms, is_new=True)
             # The names are on disk before the journal says that they are.
@@ -216,7 +219,8 @@ class TopicRegistry:
             raise
 
     def delete(self, name: str) -> None:
-        """Delete a topic and its bytes. Raises UnknownTopicOrPartition (3)."""
+        """Delete a topic and its bytes. Raises UnknownTopicOrPartition (3), StorageError: the topic is as it was, or it is gone already
+        and `get` does not know it any more."""
         topic = self._existing(name)
         deleting = _DELETING_PREFIX + topic.directory.encode()
         self._journal.put({_TOPIC_PREFIX + name.encode(): None, deleting: b""})
@@ -226,6 +230,10 @@ class TopicRegistry:
         for partition in topic.partitions:
             partition.log.delete()
         self._finish_deletion(deleting)
+
+    def sync(self) -> None:
+        """Return once what topics there are survives a loss of power. Raises StorageError."""
+        self._journal.sync()
 
     def check_config(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Resolve a topic's options. Raises InvalidConfiguration (40) naming the option and, for an unknown name, the nearest one."""
