@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Callable
 
@@ -123,7 +124,7 @@ def test_a_full_disk_refuses_appends_until_there_is_space_again() -> None:
     file.append((b"three",))
     with pytest.raises(StorageError) as caught:
         file.append((b"x",))
-    assert (caught.value.is_disk_full, disk.is_full, file.size) == (True, True, 5)
+    assert (caught.value.error_number, disk.is_full, file.size) == (errno.ENOSPC, True, 5)
     disk.file_system.rename("a", "b")
     disk.empty()
     file.append((b"x",))

@@ -1,5 +1,7 @@
 """The disk that loses power: what it must keep, what it may lose, and that only the caller's dice decide."""
 
+import errno
+
 import pytest
 
 from chaffinch.storage.file_system import AlreadyLocked, Interrupted, MemoryFileSystem, StorageError
@@ -183,7 +185,7 @@ def test_a_full_disk_takes_nothing_and_recovers() -> None:
     file.append((b"abc",))
     with pytest.raises(StorageError) as caught:
         file.append((b"de",))
-    assert caught.value.is_disk_full
+    assert caught.value.error_number == errno.ENOSPC
     assert file.size == 3
     files.bytes_free = None
     assert file.append((b"de",)) == 3

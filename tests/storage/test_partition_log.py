@@ -1,5 +1,7 @@
 """Appending and reading one partition's log while nothing goes wrong with its disk; recovery has its own tests."""
 
+import errno
+
 import pytest
 
 from chaffinch.errors import codes
@@ -7,7 +9,7 @@ from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.records.batch import TimestampType, decode, patch_log_append_time, read_header, views
 from chaffinch.records.batch_header import BatchView
 from chaffinch.records.control_batch import read_control
-from chaffinch.storage.file_system import CorruptLog, MemoryFileSystem, StorageError
+from chaffinch.storage.file_system import CorruptLog, Interrupted, MemoryFileSystem, StorageError
 from chaffinch.storage.partition_log import AppendResult, LogConfig, OffsetOutOfRange, PartitionLog
 from tests.storage.batches import batch
 
@@ -105,7 +107,7 @@ class TestAppend:
         again = batch(identity=ONE, base_sequence=1, is_transactional=True)
         with pytest.raises(StorageError) as caught:
             log.append(again, now_ms=0)
-        assert caught.value.is_disk_full
+        assert caught.value.error_number == errno.ENOSPC
         with pytest.raises(StorageError):
             log.append_marker(True, TWO, 0, 0)
         assert (log.log_end_offset, log.size_bytes, log.ongoing_transactions()) == (1, SIZE, [])
@@ -393,17 +395,53 @@ class TestTransactions:
 
 
 class TestSync:
-    def test_always_asks_for_a_sync_after_each_change_and_os_never(self) -> None:
-        for policy, expected in (("always", True), ("os", False)):
-            log = opened(flush_policy=policy)
-            log.sync()
-            assert not log.needs_sync
+    def test_each_change_has_to_be_synced(self) -> None:
+        log = opened()
+        log.sync()
+        assert log.is_synced
+        log.append(batch(), now_ms=0)
+        assert not log.is_synced
+        log.sync()
+        assert log.is_synced
+        log.append_marker(True, ONE, 0, 0)
+        assert not log.is_synced
+
+    def test_what_was_refused_leaves_nothing_to_sync(self) -> None:
+        """Nor does retention, which may then take the only segment."""
+        files = MemoryFileSystem()
+        log = opened(files, retention_ms=0)
+        log.append(batch(), now_ms=0)
+        log.close()
+        log = opened(files, retention_ms=0)
+        files.bytes_free = 0
+        with pytest.raises(StorageError):
             log.append(batch(), now_ms=0)
-            assert log.needs_sync is expected
-            log.sync()
-            assert not log.needs_sync
-            log.append_marker(True, ONE, 0, 0)
-            assert log.needs_sync is expected
+        assert log.is_synced
+        assert log.expire(1000) == 1
+        log.sync()
+        assert log.is_synced
+
+    def test_nor_does_what_was_cut_off(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files)
+        log.append(batch(), now_ms=0)
+        log.close()
+        log = opened(files)
+
+        def dies(operation: str, path: str, size: int) -> None:
+            if operation == "append":
+                raise Interrupted(10)
+
+        files.hook = dies
+        with pytest.raises(Interrupted):
+            log.append(batch(), now_ms=0)
+        files.hook = None
+        files.kill()
+        log = opened(files, retention_ms=0)
+        assert (len(log.cuts), log.is_synced) == (1, False)
+        assert log.expire(1000) == 1
+        log.sync()
+        assert log.is_synced
 
     def test_a_failed_sync_is_the_caller_s_to_know(self) -> None:
         files = MemoryFileSystem()
@@ -420,7 +458,7 @@ class TestSync:
         for _ in range(2):
             with pytest.raises(StorageError):
                 log.sync()
-            assert log.needs_sync
+            assert not log.is_synced
 
 
 def test_decoded_records_are_those_that_were_sent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -118,7 +119,7 @@ def test_a_full_disk_costs_no_space_for_what_it_refused(small_disk: Path) -> Non
     file.append((bytes(40_000),))  # The room was set aside.
     with pytest.raises(StorageError) as caught:
         file.append((bytes(40_000),))
-    assert caught.value.is_disk_full
+    assert caught.value.error_number == errno.ENOSPC
     assert file.size == 40_003
 
 

@@ -7,14 +7,12 @@ Paths are relative to the root of the file system, their parts joined by "/"; ""
 A file system and its files belong to one thread at a time.
 """
 
-import errno
 from collections.abc import Sequence
 from typing import Protocol
 
 BytesLike = bytes | bytearray | memoryview
 Names = list[str]
 CLOSED_TEXT = "the file was closed"
-FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class StorageError(Exception):
@@ -30,11 +28,6 @@ class StorageError(Exception):
         self.operation = operation
         self.reason = reason
         self.error_number = error_number
-
-    @property
-    def is_disk_full(self) -> bool:
-        """Whether the operation may succeed once space is freed."""
-        return self.error_number in FULL_DISK
 
     def __str__(self) -> str:
         return f"cannot {self.operation} {self.path}: {self.reason}"

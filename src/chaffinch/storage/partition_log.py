@@ -221,8 +221,8 @@ class PartitionLog:
             segment = self._roll(now_ms)
         elif size > segment.room_end:
             segment.make_room()
-        self._has_unsynced_bytes = True
         segment.append(data, header, base_offset)
+        self._has_unsynced_bytes = True
         self.log_end_offset = segment.end_offset
 
     def _new_segment(self, now_ms: int) -> Segment:
@@ -282,7 +282,7 @@ class PartitionLog:
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """(the largest leader epoch in the log up to `epoch`, the offset at which a later one begins). Raises StorageError."""
-        return leader_epochs.end_of_epoch(self._files.segments, epoch, self.log_end_offset)
+        return leader_epochs.end_of_epoch(self._files.segments, epoch, self.log_start_offset, self.log_end_offset)
 
     def max_timestamp(self) -> int:
         """The largest timestamp (ms) of a record from the log's start on; -1 while there is none. Raises StorageError."""
@@ -387,6 +387,7 @@ class PartitionLog:
         LOGGER.info("%s: segments deleted up to offset %d: %d", self.topic_partition, end_offset, count)
         for segment in self._files.take_out(0, count):
             segment.remove()
+        self._has_unsynced_bytes &= bool(self._segments)
         return count
 
     def _keep_producers(self) -> bool:
@@ -412,9 +413,9 @@ class PartitionLog:
     # Durability.
 
     @property
-    def needs_sync(self) -> bool:
-        """Whether `sync` must be called before the latest appends are acknowledged: `flush.policy=always`, and not yet done."""
-        return self.config.flush_policy == "always" and (self._has_unsynced_bytes or self._has_unsynced_names)
+    def is_synced(self) -> bool:
+        """Whether `sync` has nothing to do."""
+        return not (self._has_unsynced_bytes or self._has_unsynced_names)
 
     def sync(self) -> None:
         """Return once everything appended so far survives a loss of power. Raises StorageError: then it may not."""
@@ -430,8 +431,7 @@ class PartitionLog:
 
     def note_synced(self) -> None:
         """The caller has synced the whole file system since the last append."""
-        self._has_unsynced_bytes = False
-        self._has_unsynced_names = False
+        self._has_unsynced_bytes = self._has_unsynced_names = False
 
     def _checkpoint_if_due(self, size: int) -> None:
         self._bytes_since_checkpoint += size
@@ -455,7 +455,7 @@ class PartitionLog:
     def _save_snapshot(self) -> None:
         taken = Snapshot(
             incarnation=self._file_system.incarnation,
-            is_durable=not self._has_unsynced_bytes and not self._has_unsynced_names,
+            is_durable=self.is_synced,
             log_start_offset=self.log_start_offset,
             log_end_offset=self.log_end_offset,
             segments=self._files.save(),
@@ -477,7 +477,7 @@ class PartitionLog:
     @staticmethod
     def sync_many(file_system: FileSystem, logs: Sequence["PartitionLog"]) -> None:
         """As `sync` of each, with one sync of the file system where that is cheaper than one per log. Raises StorageError."""
-        unsynced = [log for log in logs if log._has_unsynced_bytes or log._has_unsynced_names]
+        unsynced = [log for log in logs if not log.is_synced]
         if len(unsynced) <= SYNCS_MAX:
             for log in unsynced:
                 log.sync()

@@ -68,6 +68,12 @@ class TestListOffsets:
         (answer,) = client.ask(list_offsets(-3)).topics[0].partitions
         assert (answer.error_code, answer.offset) == (0, latest)
 
+    def test_records_without_timestamps_have_no_latest(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        client.produce("orders", batch_of(b"a", b"b", timestamps=[-1, -1]))
+        (answer,) = client.ask(list_offsets(-3)).topics[0].partitions
+        assert (answer.error_code, answer.offset, answer.timestamp, answer.leader_epoch) == (0, -1, -1, -1)
+
     def test_unknown_places(self, cluster: Cluster) -> None:
         client = cluster.client()
         assert client.ask(list_offsets(-1, topic="missing")).topics[0].partitions[0].error_code == 3

@@ -58,6 +58,31 @@ def test_an_epoch_before_all_records() -> None:
     assert (ask(client, 1).leader_epoch, ask(client, 1).end_offset) == (1, 0)
 
 
+@pytest.mark.parametrize(
+    ("start", "ends"),
+    [
+        (2, {0: (0, 3), 1: (0, 3), 2: (2, 5)}),
+        (3, {0: (0, 3), 1: (1, 3), 2: (2, 5), 4: (2, 5), 5: (5, 6)}),
+        (4, {0: (0, 4), 1: (1, 4), 2: (2, 5), 6: (5, 6)}),
+        (6, {0: (0, 6), 2: (2, 6), 5: (5, 6), 7: (7, 6)}),
+    ],
+)
+def test_what_stands_below_the_start_is_not_told(client: Client, start: int, ends: dict[int, tuple[int, int]]) -> None:
+    """Whether or not its segments are there still: a reader that is sent below the start could not read on."""
+    cluster = client.cluster
+    log = cluster.core.topics.partition("orders", 0).log
+    log.delete_records_before(start, cluster.now_ms)
+    for _ in range(2):
+        assert {epoch: (ask(client, epoch).leader_epoch, ask(client, epoch).end_offset) for epoch in ends} == ends
+        log.expire(cluster.now_ms)
+    request = fetch(start, topic_id=cluster.core.topics.get("orders").topic_id)
+    for epoch in ends:
+        request.topics[0].partitions[0].last_fetched_epoch = epoch
+        data = first(client.ask(request, 12))
+        assert data.error_code == 0
+        assert data.diverging_epoch is None or data.diverging_epoch.end_offset > start
+
+
 @pytest.mark.parametrize("kill", [True, False])
 def test_small_logs_after_a_restart(kill: bool) -> None:
     """Their segments have no index in a file."""

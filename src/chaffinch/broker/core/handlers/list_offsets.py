@@ -83,7 +83,9 @@ def _found(partition: Partition, wanted: int, is_committed: bool) -> tuple[int, 
         return start, NO_TIMESTAMP, log.epoch_at(start) if start < log.log_end_offset else partition.replicas.leader_epoch
     if wanted in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOWHERE  # Nothing is ever moved to another tier.
-    found = log.offset_for_timestamp(log.max_timestamp() if wanted == MAX_TIMESTAMP else wanted)
+    if wanted == MAX_TIMESTAMP:
+        wanted = log.max_timestamp()
+    found = log.offset_for_timestamp(wanted) if wanted != NO_TIMESTAMP else None
     if found is None or found[0] >= upper:
         return _NOWHERE
     return *found, log.epoch_at(found[0])
