@@ -221,6 +221,33 @@ class TestRoom:
         answer = client.ask(fetch(partitions=(2, 3), session=(kept, 1)))
         assert (answer.error_code, len(cluster.core.state.fetch_sessions)) == (70, 0)
 
+    @pytest.mark.parametrize(("after_ms", "makes_room"), [(sessions.SAFE_MS + 1, True), (sessions.SAFE_MS, False)])
+    def test_partitions_of_unused_sessions_make_room(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, after_ms: int, makes_room: bool
+    ) -> None:
+        """A consumer that is started again and again leaves all its sessions behind: they must not fill the room for good."""
+        monkeypatch.setattr(sessions, "PARTITIONS_MAX", 5)
+        used, unused = cluster.client(), [cluster.client() for _ in range(3)]
+        kept = opened(used, 0, 1)
+        left = [opened(client, 0) for client in unused]
+        cluster.advance(after_ms)
+        used.ask(fetch(partitions=(), session=(kept, 1)))
+        assert bool(opened(cluster.client(), 0, 1)) == makes_room
+        kept_sessions = cluster.core.state.fetch_sessions
+        assert kept_sessions.partition_count == 5
+        assert [session_id in kept_sessions._sessions for session_id in left] == [not makes_room, not makes_room, True]
+        assert used.ask(fetch(partitions=(), session=(kept, 2))).error_code == 0
+
+    @pytest.mark.parametrize(("after_ms", "code"), [(sessions.SAFE_MS + 1, 0), (sessions.SAFE_MS, 70)])
+    def test_and_for_a_session_that_grows(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, after_ms: int, code: int) -> None:
+        monkeypatch.setattr(sessions, "PARTITIONS_MAX", 3)
+        grows = cluster.client()
+        session_id = opened(grows, 0)
+        opened(cluster.client(), 0, 1)
+        cluster.advance(after_ms)
+        assert grows.ask(fetch(partitions=(1,), session=(session_id, 1))).error_code == code
+        assert cluster.core.state.fetch_sessions.partition_count == 2
+
     def test_names_that_no_topic_can_have_are_not_kept(self, cluster: Cluster) -> None:
         client = cluster.client()
         long = "x" * 250

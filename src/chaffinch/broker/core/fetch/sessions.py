@@ -1,6 +1,6 @@
 """Fetch sessions (KIP-227): the broker remembers a client's partitions, and answers name only those of which there is news.
 
-A session lives until its client ends it or it has to make room for another one. At most `max.incremental.fetch.session.cache.slots` of
+A session lives until its client ends it or it has to make room for others. At most `max.incremental.fetch.session.cache.slots` of
 them are kept, and PARTITIONS_MAX partitions in all; a client that gets none is told session id 0 and goes on naming its partitions.
 """
 
@@ -106,10 +106,10 @@ class FetchSessions:
         if not session.places:
             self._remove(session.id)
             return FetchContext([], uses_ids)
-        if self._partition_count > PARTITIONS_MAX or not _can_be_kept(request):  # Its client begins anew, and gets no session then.
+        self._touch(session, now_ms)
+        if not self._make_partitions_fit(0, now_ms) or not _can_be_kept(request):  # Its client begins anew, and gets no session then.
             self._remove(session.id)
             return codes.FETCH_SESSION_ID_NOT_FOUND
-        self._touch(session, now_ms)
         session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else EPOCH_INITIAL + 1
         return FetchContext(list(session.places.values()), uses_ids, session, epoch=session.epoch)
 
@@ -156,8 +156,8 @@ class FetchSessions:
         return session_id
 
     def _make_room(self, size: int, now_ms: int) -> bool:
-        """Whether a session of this many partitions can come in: in place of one unused for long, or of a smaller one that is not new."""
-        if self._partition_count + size > PARTITIONS_MAX:
+        """Whether a session of this many partitions can come in: in place of those unused for long, or of a smaller one that is not new."""
+        if not self._make_partitions_fit(size, now_ms):
             return False
         if len(self._sessions) < self._slots:
             return True
@@ -173,6 +173,15 @@ class FetchSessions:
         if smallest is None or len(smallest.places) >= size:
             return False
         self._remove(smallest.id)
+        return True
+
+    def _make_partitions_fit(self, size: int, now_ms: int) -> bool:
+        """Whether there is room for so many more partitions; sessions unused for long make some."""
+        while self._partition_count + size > PARTITIONS_MAX:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_ms - oldest.used_ms <= SAFE_MS:
+                return False
+            self._remove(oldest.id)
         return True
 
     def _touch(self, session: FetchSession, now_ms: int) -> None:
