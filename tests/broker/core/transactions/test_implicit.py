@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from chaffinch.broker.core.transactions.metadata import EPOCH_EXHAUSTED
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -138,6 +140,19 @@ class TestFirstBatches:
         write(client, identity, version=PRODUCE)
         following = self.end_on_a_full_disk(cluster, client, identity)
         assert write(client, following, version=version) == code
+        cluster.advance(1000)
+        assert write(client, following, version=PRODUCE) == 0
+
+    def test_and_its_epochs_are_used_up(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        identity_of(client)
+        transactions = cluster.core.state.transactions
+        transactions._transactions["t"] = replace(transactions.describe("t"), producer_epoch=EPOCH_EXHAUSTED)
+        identity = transactions.describe("t").identity
+        assert write(client, identity, version=PRODUCE) == 0
+        following = self.end_on_a_full_disk(cluster, client, identity)
+        assert following.producer_id != identity.producer_id
+        assert write(client, following, version=PRODUCE) == 51
         cluster.advance(1000)
         assert write(client, following, version=PRODUCE) == 0
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from chaffinch.broker.core.transactions import epochs as transaction_epochs
+from chaffinch.broker.core.transactions.coordinator import MARKER_RETRY_MS
 from chaffinch.broker.core.transactions.metadata import EPOCH_MAX, TransactionMetadata
 from chaffinch.broker.core.transactions.moves import Ending, TransactionState
 from chaffinch.errors import codes
@@ -190,6 +191,31 @@ class TestUsedUpEpochs:
         world.restart()
         assert world.coordinator.complete_decided(T0) == 1
         assert world.end_answer(identity, True).identity == promised == world.stored().identity
+
+    @pytest.mark.parametrize("commit", [True, False])
+    def test_while_markers_wait_the_promised_id_is_asked_to_come_again(self, commit: bool) -> None:
+        """Anything else would end the producer, though its transaction is decided and it did as it was told."""
+        world = World(version=2)
+        world.recorder.is_broken = True
+        promised = world.end_answer(world.exhausted(), commit).identity
+        stranger = ProducerIdentity(promised.producer_id, 1)
+
+        def answers(identity: ProducerIdentity) -> list[ErrorCode]:
+            coordinator = world.coordinator
+            return [
+                coordinator.add_partitions("t", identity, [ORDERS], T0),
+                coordinator.add_group("t", identity, "readers", T0),
+                coordinator.verify("t", identity, ORDERS),
+                world.end(identity, True),
+                coordinator.init_producer_id("t", TIMEOUT_MS, T0, identity).code,
+            ]
+
+        assert answers(promised) == [_51] * 5
+        assert answers(stranger) == [_49] * 4 + [_90]
+        assert not world.coordinator.is_current("t", promised)
+        world.recorder.is_broken = False
+        world.coordinator.expire(T0 + MARKER_RETRY_MS)
+        assert answers(promised)[:3] == [OK] * 3
 
     def test_the_empty_abort_too(self) -> None:
         world = World(version=2)

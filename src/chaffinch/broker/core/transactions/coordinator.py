@@ -379,6 +379,8 @@ class TransactionCoordinator:
 
     def _identified(self, transactional_id: str | None, identity: ProducerIdentity) -> tuple[TransactionMetadata | None, ErrorCode]:
         metadata = self._transactions.get(transactional_id) if transactional_id else None
+        if metadata is not None and metadata.is_promised(identity):
+            return None, codes.CONCURRENT_TRANSACTIONS
         if metadata is None or metadata.producer_id != identity.producer_id:
             return None, codes.INVALID_PRODUCER_ID_MAPPING
         if metadata.producer_epoch != identity.epoch:

@@ -17,8 +17,9 @@ NO_PRODUCER_ID = NO_PRODUCER.producer_id
 
 
 def is_known_producer(metadata: TransactionMetadata, expected: ProducerIdentity) -> bool:
-    """Whether a producer that names its identity may be this id's producer (isValidProducerId in Kafka); its epoch is looked at later."""
-    if metadata.producer_epoch == NO_EPOCH or expected.producer_id == metadata.producer_id:
+    """Whether a producer that names its identity may be this id's producer; its epoch is looked at later (isValidProducerId in
+    Kafka, where nobody gets so far while markers are written)."""
+    if metadata.producer_epoch == NO_EPOCH or expected.producer_id == metadata.producer_id or metadata.is_promised(expected):
         return True
     return expected.producer_id == metadata.previous_producer_id and expected.epoch >= EPOCH_EXHAUSTED
 

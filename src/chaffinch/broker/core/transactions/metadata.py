@@ -48,6 +48,10 @@ class TransactionMetadata:
         """Whether the end is written down, and not yet carried out."""
         return self.state in COMPLETED
 
+    def is_promised(self, identity: ProducerIdentity) -> bool:
+        """Whether EndTxn has told the producer to go on with this id, which is its own once the markers are written."""
+        return self.is_decided and identity.epoch == 0 and identity.producer_id == self.next_producer_id
+
     @property
     def is_epoch_exhausted(self) -> bool:
         return self.producer_epoch >= EPOCH_EXHAUSTED
