@@ -16,6 +16,7 @@ from chaffinch import EmbeddedBroker, errors
 from chaffinch.broker.core.effects import Report
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import ProducerIdentity
+from chaffinch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.records.compression import Compression
 from chaffinch.storage.file_system import AlreadyLocked
@@ -72,6 +73,21 @@ def test_read_gives_all_columns_in_order() -> None:
         assert table["key"].to_pylist() == [b"k", None, b"k"]
         assert table["value"].to_pylist() == [b"a", b"b", b"c"]
         assert broker.read("orders").schema == EmbeddedBrokerSchema.of_nothing()
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+@pytest.mark.parametrize(("before", "left"), [(0, [0, 1, 2, 3, 4]), (2, [2, 3, 4]), (3, [3, 4]), (4, [4]), (5, [])])
+def test_read_gives_nothing_that_is_deleted(before: int, left: list[int], isolation: Any) -> None:
+    """Nor what a batch still holds beside what is left of it."""
+    with EmbeddedBroker(topics=["orders"]) as broker:
+        produce(broker, b"0", b"1", b"2")
+        produce(broker, b"3", b"4", compression=Compression.ZSTD)
+        asked = DeleteRecordsTopic(name="orders", partitions=[DeleteRecordsPartition(partition_index=0, offset=before)])
+        with SocketClient(broker.bootstrap_servers) as client:
+            answer = client.ask(DeleteRecordsRequest(topics=[asked], timeout_ms=1000))
+        assert answer.topics[0].partitions[0].low_watermark == before
+        assert broker.read("orders", isolation)["offset"].to_pylist() == left
+        assert values(broker, isolation=isolation) == [b"%d" % offset for offset in left]
 
 
 class EmbeddedBrokerSchema:

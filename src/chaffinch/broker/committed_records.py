@@ -26,9 +26,13 @@ READ_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecords:
-    """What can be read of one partition: whole batches, and (producer id, first offset) of aborted transactions among them."""
+    """What can be read of one partition: whole batches, and (producer id, first offset) of aborted transactions among them.
+
+    What lies before `start_offset` is deleted, though the first batch may still hold it (DeleteRecords).
+    """
 
     partition: int
+    start_offset: int
     parts: list[BytesLike]
     aborted: list[tuple[int, int]]
 
@@ -54,11 +58,12 @@ def _collect_partition(partition: Partition, is_committed: bool) -> PartitionRec
         for view in batch.views(read[-1]):
             offset = view.header.last_offset + 1
     aborted = log.aborted_transactions(log.log_start_offset, upper) if is_committed else []
-    return PartitionRecords(partition.topic_partition.partition, parts, aborted)
+    return PartitionRecords(partition.topic_partition.partition, log.log_start_offset, parts, aborted)
 
 
 def to_table(partitions: list[PartitionRecords]) -> pa.Table:
     """Columns partition int32, offset int64, and those of `RecordColumns.to_arrow`: key, value, timestamp, headers."""
+    import numpy as np
     import pyarrow as pa
 
     from chaffinch.records.columns import RecordColumns
@@ -69,7 +74,8 @@ def to_table(partitions: list[PartitionRecords]) -> pa.Table:
             columns = batch.decode(view)
             arrow = columns.to_arrow()
             numbers = [pa.array([records.partition] * len(columns), pa.int32()), pa.array(columns.offsets, pa.int64())]
-            tables.append(pa.RecordBatch.from_arrays([*numbers, *arrow.columns], names=["partition", "offset", *arrow.schema.names]))
+            table = pa.RecordBatch.from_arrays([*numbers, *arrow.columns], names=["partition", "offset", *arrow.schema.names])
+            tables.append(table.slice(np.searchsorted(numbers[1], records.start_offset)))
     if not tables:
         empty = RecordColumns.from_lists([], [], []).to_arrow()
         names = ["partition", "offset", *empty.schema.names]
