@@ -18,7 +18,7 @@ CASES = [
     # policy, replicas, stopped nodes, min in sync, acks, code
     ("kip579", 1, 0, 2, -1, 40),
     ("kip579", 1, 0, 2, 1, 0),
-    ("kip579", 1, 0, 2, 0, 0),
+    ("kip579", 1, 0, 2, 0, 0),  # Nobody hears of it, and it is stored.
     ("kip579", 2, 0, 2, -1, 0),
     ("kip579", 2, 0, 3, -1, 40),
     ("kip579", 3, 0, 3, -1, 0),
@@ -26,6 +26,7 @@ CASES = [
     ("kip579", 3, 1, 2, -1, 0),
     ("kip579", 3, 2, 2, -1, 19),
     ("kip579", 3, 2, 2, 1, 0),
+    ("kip579", 3, 2, 2, 0, 0),
     ("kip579", 2, 1, 3, -1, 40),  # The mismatch comes before the in-sync count.
     ("legacy", 1, 0, 2, -1, 19),
     ("legacy", 3, 1, 3, -1, 19),
@@ -48,6 +49,9 @@ def produce_code(
         cluster.stop_node(node)
     client = cluster.client(node=partition.replicas.leader)
     if acks == 0:
+        client.send(produce_request("orders", batch_of(b"a"), acks=0), version)
+        assert (client.answers, client.silent, client.closed) == ([], 1, None)
+        assert partition.log.log_end_offset == 1
         return 0
     answer = client.produce("orders", batch_of(b"a"), acks=acks, version=version)
     assert (partition.log.log_end_offset == 1) == (answer.error_code == 0)
