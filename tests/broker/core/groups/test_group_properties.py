@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from chaffinch.broker.core import options
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, Client
 from chaffinch.broker.core.groups.classic_states import ClassicState
-from chaffinch.broker.core.groups.consumer_group import ConsumerGroup, TopicInfo
+from chaffinch.broker.core.groups.consumer_group import ConsumerGroup, Subscriptions, TopicInfo
 from chaffinch.broker.core.groups.coordinator import GroupCoordinator
 from chaffinch.broker.core.groups.group_configs import GroupConfigs
 from chaffinch.broker.core.groups.offsets import GroupOffsets
@@ -353,7 +353,8 @@ def check_consumer(world: World, actors: list[ConsumerActor]) -> None:
     assert dict(owned) == group.owners
     assert len(owned) == len(group.owners)
     assert set(group.targets) <= set(group.members), "what those were to have that are gone is forgotten"
-    assert group.size_bytes == sum(member.size_bytes for member in group.members.values())
+    assert group.size_bytes == 2002 + sum(member.size_bytes for member in group.members.values())
+    assert group.subscriptions == Subscriptions().after({}, group.members)
 
 
 @settings(max_examples=100)

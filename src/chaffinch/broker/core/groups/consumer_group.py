@@ -17,6 +17,9 @@ from chaffinch.protocol.messages.consumer_group_heartbeat import EPOCH_LEAVE_FOR
 
 NO_PARTITIONS: Partitions = frozenset()
 NEVER_LOOKED = -1
+GROUP_BYTES = 2000
+MEMBER_BYTES = 1000
+"""What each takes in memory beside its names and partitions, its entries in the journal included."""
 
 
 class MemberState(Enum):
@@ -88,7 +91,48 @@ class ConsumerMember:
     def size_bytes(self) -> int:
         """About what it takes in memory."""
         names = [self.member_id, self.instance_id or "", self.rack_id or "", self.pattern, self.client.client_id, *self.topics]
-        return 1000 + sum(100 + len(name) for name in names) + 200 * (len(self.assigned) + len(self.revoking))
+        return MEMBER_BYTES + sum(100 + len(name) for name in names) + 200 * (len(self.assigned) + len(self.revoking))
+
+
+@dataclass(slots=True)
+class Subscriptions:
+    """Names and patterns that members subscribe to, and how many members each has: who comes or goes costs what it says itself, however
+    many others there are."""
+
+    names: dict[str, int] = field(default_factory=dict)
+    patterns: dict[str, int] = field(default_factory=dict)
+
+    def after(self, members: Mapping[str, ConsumerMember], changes: Mapping[str, ConsumerMember | None]) -> Subscriptions:
+        """Those of these members once the changes are made; None removes one."""
+        result = Subscriptions(self.names.copy(), self.patterns.copy())
+        result.follow(members, changes)
+        return result
+
+    def follow(self, members: Mapping[str, ConsumerMember], changes: Mapping[str, ConsumerMember | None]) -> None:
+        """As `after`, in place; `members` are as they were before the changes."""
+        for member_id, member in changes.items():
+            former = members.get(member_id)
+            if former is not None and member is not None and (former.topics, former.pattern) == (member.topics, member.pattern):
+                continue
+            if member is not None:
+                _add(self.names, member.topics)
+                _add(self.patterns, (member.pattern,))
+            if former is not None:
+                _take(self.names, former.topics)
+                _take(self.patterns, (former.pattern,))
+
+
+def _add(counts: dict[str, int], keys: Iterable[str]) -> None:
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+
+
+def _take(counts: dict[str, int], keys: Iterable[str]) -> None:
+    for key in keys:
+        if counts[key] == 1:
+            del counts[key]
+        else:
+            counts[key] -= 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,11 +159,17 @@ class ConsumerGroup:
     targets: dict[str, Partitions] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)
     owners: dict[TopicIdPartition, str] = field(default_factory=dict)
-    size_bytes: int = 0  # About what the members take in memory.
+    subscriptions: Subscriptions = field(default_factory=Subscriptions)
+    _members_bytes: int = field(default=0, init=False)
 
     @property
     def is_empty(self) -> bool:
         return not self.members
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory: without members too, for it stays a while, as in Kafka, which lets it go when offsets expire."""
+        return GROUP_BYTES + 2 * len(self.group_id) + self._members_bytes
 
     @property
     def state(self) -> GroupState:
@@ -132,7 +182,7 @@ class ConsumerGroup:
         return GroupState.RECONCILING
 
     def is_subscribed_to(self, topic: str) -> bool:
-        return topic in self.topics or any(topic in member.topics for member in self.members.values())
+        return topic in self.topics or topic in self.subscriptions.names
 
     def preferred_assignor(self, members: Mapping[str, ConsumerMember], offered: Sequence[str]) -> str:
         """That of those offered with the most votes; the first where nobody asks for one."""
@@ -149,6 +199,7 @@ class ConsumerGroup:
     def apply(self, change: Change) -> None:
         """Make it so. Owners follow: a partition belongs to whom it is assigned, until it is given back."""
         self.epoch, self.assignment_epoch, self.topics = change.epoch, change.assignment_epoch, change.topics
+        self.subscriptions.follow(self.members, change.members)
         # All that go, before all that come: a partition may pass from one to the other in one change.
         for member_id in change.members:
             self._take_out(member_id)
@@ -171,11 +222,11 @@ class ConsumerGroup:
         if member.instance_id is not None and self.static_members.get(member.instance_id) == member_id:
             del self.static_members[member.instance_id]
         del self.members[member_id]
-        self.size_bytes -= member.size_bytes
+        self._members_bytes -= member.size_bytes
 
     def _put_in(self, member: ConsumerMember) -> None:
         self.members[member.member_id] = member
-        self.size_bytes += member.size_bytes
+        self._members_bytes += member.size_bytes
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         for partition in (*member.assigned, *member.revoking):

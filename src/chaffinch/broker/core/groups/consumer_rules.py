@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from chaffinch.broker.core.groups.assignors import ASSIGNORS, Partitions, TopicIdPartition
 from chaffinch.broker.core.groups.classic_group import Client
-from chaffinch.broker.core.groups.consumer_group import Change, ConsumerGroup, ConsumerMember, MemberState
+from chaffinch.broker.core.groups.consumer_group import MEMBER_BYTES, Change, ConsumerGroup, ConsumerMember, MemberState
 from chaffinch.broker.core.groups.consumer_journal import ConsumerJournal
 from chaffinch.broker.core.groups.consumer_subscriptions import SubscribedTopics
 from chaffinch.broker.core.groups.context import GroupContext
@@ -92,13 +92,15 @@ class ConsumerRules:
         return self._static_member(group, request, member_id, owned, client, change), change
 
     def _check_room(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
-        """81: the group is full, or what members of groups may take in memory is used up."""
+        """81: the group is full, or what groups and their members may take in memory is used up."""
         is_known = request.member_id in group.members or request.instance_id in group.static_members
-        names = request.subscribed_topic_names or ()
         if not is_known and len(group.members) >= self._context.settings["group.consumer.max.size"]:
             raise RequestRefused(codes.GROUP_MAX_SIZE_REACHED, f"the group has {len(group.members)} members already")
-        if names and not self._context.memory.has_room(sum(100 + len(name) for name in names)):
-            raise RequestRefused(codes.GROUP_MAX_SIZE_REACHED, "the members of all groups take all the memory they may")
+        size_bytes = sum(100 + len(name) for name in request.subscribed_topic_names or ()) + len(request.subscribed_topic_regex or "")
+        if not is_known and request.member_epoch == EPOCH_JOIN:
+            size_bytes += MEMBER_BYTES if group.epoch else MEMBER_BYTES + group.size_bytes
+        if size_bytes and not self._context.memory.has_room(size_bytes):
+            raise RequestRefused(codes.GROUP_MAX_SIZE_REACHED, "all groups and their members take all the memory they may")
 
     def _static_member(
         self,
@@ -137,7 +139,8 @@ class ConsumerRules:
         has_changed = is_new or (step.before.topics, step.before.pattern) != (step.member.topics, step.member.pattern)
         if not has_changed and group.topics_version == self._topics.version:
             return
-        step.change.topics = self._topics.of(step.members_of(group).values())
+        changes = step.change.members | {step.member.member_id: step.member}
+        step.change.topics = self._topics.of(group.subscriptions.after(group.members, changes))
         if has_changed or step.change.topics != group.topics:
             step.change.epoch = group.epoch + 1
 
@@ -217,8 +220,7 @@ class ConsumerRules:
         change.epoch += 1
         change.members[member_id] = None
         change.targets[member_id] = None
-        rest = [member for member in group.members.values() if member.member_id != member_id]
-        change.topics = self._topics.of(rest)
+        change.topics = self._topics.of(group.subscriptions.after(group.members, change.members))
         self._make(group, change)
         for kind in (TimerKind.SESSION, TimerKind.REVOCATION):
             self._context.timers.cancel(TimerKey(group.group_id, kind, member_id))

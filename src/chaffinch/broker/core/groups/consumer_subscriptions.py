@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 from uuid import UUID
 
-from chaffinch.broker.core.groups.consumer_group import ConsumerMember, TopicInfo
+from chaffinch.broker.core.groups.consumer_group import ConsumerMember, Subscriptions, TopicInfo
 from chaffinch.broker.core.groups.topic_pattern import InvalidPattern, TopicPattern
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.errors import codes
@@ -52,14 +52,10 @@ class SubscribedTopics:
                 self._forget(next(iter(self._patterns)))
             self._patterns[pattern] = compiled
 
-    def of(self, members: Iterable[ConsumerMember]) -> dict[str, TopicInfo]:
+    def of(self, subscriptions: Subscriptions) -> dict[str, TopicInfo]:
         """The topics that exist of those that anybody subscribes to."""
-        names: set[str] = set()
-        patterns: set[str] = set()
-        for member in members:
-            names |= member.topics
-            patterns.add(member.pattern)
-        for pattern in patterns:
+        names = set(subscriptions.names)
+        for pattern in subscriptions.patterns:
             names |= self._matching(pattern)
         known = self._all()
         return {name: known[name] for name in sorted(names) if name in known}

@@ -15,7 +15,7 @@ from chaffinch.broker.core.timers import Timers
 from chaffinch.storage.wall_time import WallTime
 
 MEMBERS_BYTES_MAX: Final = 256 << 20
-"""What all members of all groups may take together; a member beyond it is told that the group is full."""
+"""What all groups and their members may take together; a member beyond it is told that the group is full."""
 
 
 class Dice(Protocol):
@@ -25,7 +25,7 @@ class Dice(Protocol):
 
 
 class MembersMemory:
-    """How many bytes each group's members take."""
+    """How many bytes each group takes with its members."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
