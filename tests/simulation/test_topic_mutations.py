@@ -78,7 +78,7 @@ def goes_on_at_the_end(patch: Patch) -> None:
 
 
 def forgets_where_logs_begin(patch: Patch) -> None:
-    patch.setattr(log_state, "write_start", lambda *_: None)
+    patch.setattr(log_state, "name_start", lambda *_: None)
 
 
 def forgets_producers(patch: Patch) -> None:

@@ -7,6 +7,7 @@ import pytest
 from chaffinch.identifiers import TopicPartition
 from chaffinch.storage import snapshot
 from chaffinch.storage.file_system import MemoryFileSystem
+from chaffinch.storage.many_logs import close_many
 from chaffinch.storage.partition_log import PartitionLog
 from tests.storage.batches import batch
 from tests.storage.orders_log import DIRECTORY, SIZE, filled, opened
@@ -102,7 +103,7 @@ class TestHowMuchIsRead:
             log.append(batch(), now_ms=0)
         syncs = []
         files.hook = lambda operation, path, size: syncs.append(operation) if "sync" in operation else None
-        PartitionLog.close_all(files, logs)
+        close_many(logs)
         files.hook = None
         assert syncs == (["sync all"] if count == 30 else ["sync", "sync directory", "sync directory"] * 3)
         files.crash(lambda path, unsynced: 0)

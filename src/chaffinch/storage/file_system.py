@@ -13,7 +13,9 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import shutil
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -148,6 +150,7 @@ class DiskFile:
         except OSError as error:
             # The kernel reports a failed write-back once and then forgets the pages: a second sync would succeed without them.
             self._poison = f"an earlier sync failed ({error.strerror}): what it covered may be lost"
+            self._owner.note_failed_sync()
             raise storage_error(self.path, "sync", error) from error
 
     def write_back(self, position: int) -> None:
@@ -212,6 +215,7 @@ class DiskFileSystem:
         self._descriptors_max = max(1, descriptors_max)
         self._open_files: dict[DiskFile, None] = {}
         self._aside = Aside()
+        self._has_failed_sync = False
         self.incarnation = _boot_id()
 
     def describe(self, path: str) -> str:
@@ -275,21 +279,27 @@ class DiskFileSystem:
             os.replace(full, target)
 
     def sync_directory(self, directory: str) -> None:
-        full = self.describe(directory)
+        self._sync(self.describe(directory), os.fsync)
+
+    def sync_all(self) -> None:
+        if self._has_failed_sync:
+            raise StorageError(self.root, "sync", "an earlier sync failed: what it covered may be lost")
+        self._sync(self.root, _sync_file_system)
+
+    def _sync(self, full: str, sync: Callable[[int], None]) -> None:
         with translated(full, "sync"):
             descriptor = os.open(full, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                os.fsync(descriptor)
+                sync(descriptor)
+            except OSError:
+                self.note_failed_sync()
+                raise
             finally:
                 os.close(descriptor)
 
-    def sync_all(self) -> None:
-        with translated(self.root, "sync"):
-            descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                _sync_file_system(descriptor)
-            finally:
-                os.close(descriptor)
+    def note_failed_sync(self) -> None:
+        """From now on nothing says that all is on disk."""
+        self._has_failed_sync = True
 
     def lock(self, path: str) -> DiskLock:
         full = self.describe(path)
@@ -416,17 +426,21 @@ def _from_c_library(name: str, *arguments: type) -> Callable[..., int] | None:
     return cast("Callable[..., int] | None", function)
 
 
+def _tells_lost_bytes(release: str) -> bool:
+    """Whether syncfs fails where bytes could not be written: since Linux 5.8."""
+    version = [int(part) for part in re.findall(r"\d+", release)[:2]]
+    return sys.platform == "linux" and version >= [5, 8]
+
+
 _fallocate = _from_c_library("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _sync_file_range = _from_c_library("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-_syncfs = _from_c_library("syncfs", ctypes.c_int)
+_syncfs = _from_c_library("syncfs", ctypes.c_int) if _tells_lost_bytes(os.uname().release) else None
 
 
 def _sync_file_system(descriptor: int) -> None:
-    """The one that holds the open directory; see syncfs(2)."""
-    if _syncfs is None:
-        os.sync()
-    elif _syncfs(descriptor) != 0:
-        number = ctypes.get_errno()
+    """The one that holds the open directory; see syncfs(2). Refused where the system would not say that something was lost."""
+    if _syncfs is None or _syncfs(descriptor) != 0:
+        number = errno.ENOSYS if _syncfs is None else ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 

@@ -134,7 +134,10 @@ class FileSystem(Protocol):
         ...
 
     def sync_all(self) -> None:
-        """Make everything durable, bytes and names: for many files much cheaper than one sync each."""
+        """Make everything durable, bytes and names: for many files much cheaper than one sync each.
+
+        Raises StorageError too where a sync of any kind has failed before: the system tells of lost bytes only once, and then not here.
+        """
         ...
 
     def lock(self, path: str) -> Lock:
@@ -152,3 +155,12 @@ def sync_directories(file_system: FileSystem, directory: str) -> None:
         file_system.sync_directory(directory)
         directory = directory.rpartition("/")[0]
     file_system.sync_directory("")
+
+
+def synced_at_once(file_system: FileSystem) -> bool:
+    """Sync everything; False where that failed: then each file has to be synced by itself."""
+    try:
+        file_system.sync_all()
+    except StorageError:
+        return False
+    return True

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from chaffinch.storage import log_state, recovery
-from chaffinch.storage.files import FileSystem, StorageError
+from chaffinch.storage.files import FileSystem, StorageError, synced_at_once
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.log_state import LogState
 from chaffinch.storage.recovery import RecoveredLog
@@ -70,10 +70,14 @@ class LogFiles:
             sealed.append(segment.save())
         return [*sealed, *(segment.save() for segment in self.segments[-1:])]
 
-    def start_at(self, log_start_offset: int) -> None:
-        """Durable on return. Raises StorageError; needs no space on the disk."""
+    def name_start(self, log_start_offset: int) -> None:
+        """Make the name that says where the log starts. It counts from now on if the process is killed, and for good once the caller has
+        synced the directory. Raises StorageError; needs no space on the disk."""
+        log_state.name_start(self.file_system, self.directory, log_start_offset)
+
+    def note_start(self, log_start_offset: int) -> None:
+        """That name is durable."""
         before = self.state.log_start_offset
-        log_state.write_start(self.file_system, self.directory, log_start_offset)
         self.state = replace(self.state, log_start_offset=log_start_offset)
         with suppress(StorageError):  # The latest one counts.
             log_state.remove_start(self.file_system, self.directory, before)
@@ -135,10 +139,13 @@ class LogFiles:
 
     def _sync_aborted(self) -> None:
         unsynced = [segment for segment in self.segments if segment.has_unsynced_aborted]
-        if len(unsynced) <= SYNCS_MAX:
-            for segment in unsynced:
-                segment.sync_aborted()
+        if len(unsynced) > SYNCS_MAX and synced_at_once(self.file_system):
+            self.note_aborted_synced()
             return
-        self.file_system.sync_all()
         for segment in unsynced:
+            segment.sync_aborted()
+
+    def note_aborted_synced(self) -> None:
+        """The whole file system was synced since the last `save`."""
+        for segment in self.segments:
             segment.note_aborted_synced()

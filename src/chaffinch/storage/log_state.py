@@ -51,10 +51,9 @@ def write(file_system: FileSystem, directory: str, state: LogState) -> None:
     file_system.sync_directory(directory)
 
 
-def write_start(file_system: FileSystem, directory: str, log_start_offset: int) -> None:
-    """Durable on return. After StorageError it may be there or not."""
+def name_start(file_system: FileSystem, directory: str, log_start_offset: int) -> None:
+    """Not durable until the directory is synced. After StorageError it may be there or not."""
     file_system.open(_start_path(directory, log_start_offset)).close()
-    file_system.sync_directory(directory)
 
 
 def remove_start(file_system: FileSystem, directory: str, log_start_offset: int) -> None:

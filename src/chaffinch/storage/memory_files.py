@@ -145,7 +145,7 @@ class MemoryFile:
         try:
             self._enter("sync", 0)
         except StorageError:
-            self._has_failed_sync = True
+            self._has_failed_sync = self._owner.has_failed_sync = True
             raise
         self._contents.sync()
 
@@ -192,6 +192,7 @@ class MemoryFileSystem:
         self.bytes_free: int | None = None
         self.life = 0
         self.locks: set[str] = set()
+        self.has_failed_sync = False
         self._outages = 0
         self._root = _Directory()
 
@@ -203,6 +204,7 @@ class MemoryFileSystem:
         """The process ends; what it wrote stays."""
         self.life += 1
         self.locks.clear()
+        self.has_failed_sync = False
 
     def crash(self, choose: Choose) -> None:
         """Power is lost. `choose(path, unsynced) -> kept`: bytes of a file, or names of a directory, 0 <= kept <= unsynced."""
@@ -297,6 +299,8 @@ class MemoryFileSystem:
         node.sync()
 
     def sync_all(self) -> None:
+        if self.has_failed_sync:
+            raise StorageError("/", "sync", "an earlier sync failed: what it covered may be lost")
         self.enter("sync all", "", 0)
         self._root.sync_all()
 

@@ -9,7 +9,7 @@ and follows on disk at checkpoints. An append that fails leaves the log as it wa
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from chaffinch.identifiers import NO_TIMESTAMP, ProducerIdentity, TopicPartition
@@ -21,7 +21,7 @@ from chaffinch.storage import leader_epochs, retention
 from chaffinch.storage.aborted_transactions import overlapping
 from chaffinch.storage.files import BytesLike, FileSystem, StorageError, sync_directories
 from chaffinch.storage.log_config import LogConfig
-from chaffinch.storage.log_files import SYNCS_MAX, LogFiles
+from chaffinch.storage.log_files import LogFiles
 from chaffinch.storage.offset_index import SPAN_MAX
 from chaffinch.storage.producer_sequences import CompletedTransaction, OngoingTransaction, ProducerRefusal, ProducerSequences
 from chaffinch.storage.recovery import RecoveredLog, note_completed, recover
@@ -407,8 +407,14 @@ class PartitionLog:
             self._sync_names()
             # Segments below it go, here or when the log is next opened: what the producers were stands nowhere else then.
             self._files.sync_snapshot()  # Its name goes with the start's.
-            self._files.start_at(offset)
-            self.log_start_offset = offset
+            self._files.name_start(offset)
+            self._file_system.sync_directory(self.directory)
+            self.note_start(offset)
+
+    def note_start(self, offset: int) -> None:
+        """The name that says that the log starts at `offset`, which is later than before, is durable."""
+        self._files.note_start(offset)
+        self.log_start_offset = offset
 
     # Durability.
 
@@ -473,25 +479,6 @@ class PartitionLog:
                 self._checkpoint()
         for segment in self._segments:
             segment.close()
-
-    @staticmethod
-    def sync_many(file_system: FileSystem, logs: Sequence["PartitionLog"]) -> None:
-        """As `sync` of each, with one sync of the file system where that is cheaper than one per log. Raises StorageError."""
-        unsynced = [log for log in logs if not log.is_synced]
-        if len(unsynced) <= SYNCS_MAX:
-            for log in unsynced:
-                log.sync()
-            return
-        file_system.sync_all()
-        for log in unsynced:
-            log.note_synced()
-
-    @staticmethod
-    def close_all(file_system: FileSystem, logs: Sequence["PartitionLog"]) -> None:
-        """Close many logs of one file system."""
-        PartitionLog.sync_many(file_system, [log for log in logs if log._segments])
-        for log in logs:
-            log.close()
 
     def delete(self) -> None:
         """Close without saving and remove the directory."""

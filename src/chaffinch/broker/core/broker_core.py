@@ -53,7 +53,7 @@ from chaffinch.settings import Settings
 from chaffinch.storage.data_directory import DataDirectory
 from chaffinch.storage.file_system import FileSystem, StorageError
 from chaffinch.storage.journal import REWRITE_BYTES_MIN, Journal
-from chaffinch.storage.partition_log import PartitionLog
+from chaffinch.storage.many_logs import close_many, sync_many
 from chaffinch.storage.wall_time import WallTime
 
 JOURNALS = "journals"
@@ -176,7 +176,7 @@ class BrokerCore:
         if self._syncs:
             # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
             # and readers see them: they must not go any more.
-            PartitionLog.sync_many(file_system, [partition.log for partition in state.topics.partitions()])
+            sync_many([partition.log for partition in state.topics.partitions()])
         completed = state.transactions.complete_decided(now_ms)
         if completed:
             text = f"{completed} transactions that were decided before the last stop are completed"
@@ -250,11 +250,10 @@ class BrokerCore:
         """
         if not self._syncs:
             return
-        # One that cannot be synced stays: were it forgotten, the repetition of a batch would be acknowledged though it is not on disk.
-        for partition in list(self._unsynced):
-            if self.state.topics.partition(*partition.topic_partition) is partition:
-                partition.log.sync()
-            del self._unsynced[partition]
+        partition_of = self.state.topics.partition
+        sync_many([partition.log for partition in self._unsynced if partition_of(*partition.topic_partition) is partition])
+        # Not sooner: were one forgotten that cannot be synced, the repetition of a batch would be acknowledged though it is not on disk.
+        self._unsynced.clear()
         for journal in self._journals.values():
             journal.sync()
 
@@ -268,7 +267,7 @@ class BrokerCore:
     def close(self) -> None:
         """Leave everything in order: synced, with snapshots, unlocked. Raises StorageError."""
         try:
-            PartitionLog.close_all(self._directory.file_system, [partition.log for partition in self.state.topics.partitions()])
+            close_many([partition.log for partition in self.state.topics.partitions()])
             for journal in self._journals.values():
                 journal.close()
         finally:

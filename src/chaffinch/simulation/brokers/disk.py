@@ -14,7 +14,7 @@ from chaffinch.storage import journal, log_state, snapshot
 from chaffinch.storage.file_system import Interrupted, MemoryFileSystem
 from chaffinch.storage.segment import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, NAME_DIGITS
 
-CHANGING = frozenset({"append", "truncate", "sync", "open", "make directory", "remove", "rename", "sync directory"})
+CHANGING = frozenset({"append", "truncate", "sync", "open", "make directory", "remove", "rename", "sync directory", "sync all"})
 """Operations at which a process may die; reading and locking leave nothing half done."""
 
 FIRST_SEGMENT = f"/{0:0{NAME_DIGITS}d}{LOG_SUFFIX}"

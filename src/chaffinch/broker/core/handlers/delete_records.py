@@ -2,55 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.leader_epochs import leadership_fault
 from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
 from chaffinch.protocol.messages.delete_records import (
     OFFSET_HIGH_WATERMARK,
-    DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from chaffinch.storage.file_system import StorageError
+from chaffinch.storage.many_logs import start_many
+from chaffinch.storage.partition_log import PartitionLog
 
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, DeleteRecordsRequest)
+    starts: dict[PartitionLog, int] = {}
+    faults: dict[TopicPartition, tuple[ErrorCode, str]] = {}
+    for place, offset in _asked(request):
+        try:
+            log, start = _start(broker, event.node_id, place, offset)
+        except RequestRefused as refused:
+            faults[place] = refused.code, refused.message
+        else:
+            starts[log] = max(start, starts.get(log, start))
+            broker.changed(place)  # Fetches that wait for what is deleted are to hear so.
+    for log, error in start_many(starts, now_ms).items():
+        faults[log.topic_partition] = codes.KAFKA_STORAGE_ERROR, str(error)
+    for place, (code, reason) in faults.items():
+        refuse(broker, event, now_ms, place=place, code=code, reason=reason)
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
-                name=topic.name, partitions=[_result(broker, event, topic.name, asked, now_ms) for asked in topic.partitions]
+                name=topic.name,
+                partitions=[_result(broker, TopicPartition(topic.name, asked.partition_index), faults) for asked in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
+def _asked(request: DeleteRecordsRequest) -> Iterator[tuple[TopicPartition, int]]:
+    for topic in request.topics:
+        for asked in topic.partitions:
+            yield TopicPartition(topic.name, asked.partition_index), asked.offset
+
+
 def _result(
-    broker: BrokerState, event: RequestReceived, topic: str, asked: DeleteRecordsPartition, now_ms: int
+    broker: BrokerState, place: TopicPartition, faults: Mapping[TopicPartition, tuple[ErrorCode, str]]
 ) -> DeleteRecordsPartitionResult:
-    place = TopicPartition(topic, asked.partition_index)
-    result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=NO_OFFSET)
-    try:
-        result.low_watermark = _delete(broker, event.node_id, place, asked.offset, now_ms)
-    except RequestRefused as refused:
-        result.error_code = refused.code.number
-        refuse(broker, event, now_ms, place=place, code=refused.code, reason=refused.message)
-    except StorageError as error:
-        result.error_code = codes.KAFKA_STORAGE_ERROR.number
-        refuse(broker, event, now_ms, place=place, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
-    return result
+    partition = broker.topics.partition(*place)
+    code, _ = faults.get(place, (codes.NONE, ""))
+    start = NO_OFFSET if partition is None or code is not codes.NONE else partition.log.log_start_offset
+    return DeleteRecordsPartitionResult(partition_index=place.partition, low_watermark=start, error_code=code.number)
 
 
-def _delete(broker: BrokerState, node_id: int, place: TopicPartition, offset: int, now_ms: int) -> int:
-    """Where the log begins afterwards: at `offset`, or later if it did already."""
+def _start(broker: BrokerState, node_id: int, place: TopicPartition, offset: int) -> tuple[PartitionLog, int]:
+    """Where the log is to begin, if it does not begin later already."""
     partition = broker.topics.partition(*place)
     if partition is not None and partition.topic.is_internal:
         raise RequestRefused(codes.INVALID_TOPIC_EXCEPTION, "records of internal topics cannot be deleted")
@@ -63,5 +80,4 @@ def _delete(broker: BrokerState, node_id: int, place: TopicPartition, offset: in
     wanted = log.high_watermark if offset == OFFSET_HIGH_WATERMARK else offset
     if not 0 <= wanted <= log.high_watermark:
         raise RequestRefused(codes.OFFSET_OUT_OF_RANGE, f"offset {offset} is not between 0 and the high watermark {log.high_watermark}")
-    broker.changed(place)  # Fetches that wait for what is deleted are to hear so.
-    return log.delete_records_before(wanted, now_ms)
+    return log, wanted

@@ -10,6 +10,7 @@ from chaffinch.broker.core.transactions.coordinator import COORDINATOR_EPOCH
 from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.storage.many_logs import sync_many
 
 
 class TransactionParticipants:
@@ -38,9 +39,7 @@ class TransactionParticipants:
         self._offsets.complete(group, producer_id, is_commit)
 
     def sync(self, topic_partitions: Iterable[TopicPartition], groups: Iterable[str]) -> None:
-        for topic_partition in sorted(topic_partitions):
-            partition = self._topics.partition(*topic_partition)
-            if partition is not None:
-                partition.log.sync()
+        partitions = [self._topics.partition(*topic_partition) for topic_partition in sorted(topic_partitions)]
+        sync_many([partition.log for partition in partitions if partition is not None])
         if any(True for _ in groups):
             self._offsets.sync()
