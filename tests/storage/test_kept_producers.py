@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.identifiers import ProducerIdentity
 from chaffinch.records.batch import read_header
 from chaffinch.storage.file_system import MemoryFileSystem, StorageError
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
@@ -255,19 +255,21 @@ class TestAFullDisk:
             log.roll(0)
         return log
 
-    def test_one_attempt_is_made_and_what_can_go_goes(self, log: PartitionLog, caplog: pytest.LogCaptureFixture) -> None:
+    def test_what_can_go_goes_and_the_caller_hears_of_the_rest(
+        self, log: PartitionLog, files: MemoryFileSystem, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nobody else does: a thousand partitions would say it at each check."""
         caplog.clear()
-        assert log.expire(1000) == 2
-        assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
-            "segments of orders-0 stay for now: cannot append orders-0/00000000000000000053.snapshot.new: No space left on device"
-        ]
-
-    def test_what_stays_is_looked_at_again(self, log: PartitionLog, files: MemoryFileSystem) -> None:
-        """Where nothing else will make anybody look: retention may have no time."""
-        wanted: list[TopicPartition] = []
-        log.maintenance_wanted = wanted.append
-        log.expire(1000)
-        assert wanted == [ORDERS]
+        for _ in range(2):
+            with pytest.raises(StorageError, match=r"cannot append orders-0/0*53\.snapshot\.new: No space left"):
+                log.expire(1000)
+            assert log.log_start_offset == 3
+        assert not [record.message for record in caplog.records if record.levelname == "WARNING"]
         files.hook = None
         assert log.expire(1000) == 50
-        assert wanted == [ORDERS]
+
+    def test_what_can_go_goes_in_slices_before_that(self, log: PartitionLog) -> None:
+        assert [log.expire(1000, 1), log.log_start_offset, log.files.segments[0].base_offset] == [1, 3, 2]
+        with pytest.raises(StorageError):
+            log.expire(1000, 1)
+        assert log.files.segments[0].base_offset == 3

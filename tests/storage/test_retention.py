@@ -290,7 +290,8 @@ class TestOnDemand:
         append(log, 0)
         assert log.delete_records_before(3, 0) == 3
         if removes:
-            assert log.expire(0) == 0
+            with pytest.raises(StorageError):
+                log.expire(0)
             assert log.log_start_offset == 3
         files.hook = None
         files.kill()
@@ -351,11 +352,30 @@ class TestOnDemand:
         append(log, 0, 0, 0, 0)
         files.bytes_free = 0
         assert log.delete_records_before(1, 0) == 1
-        assert log.expire(10) == 3
-        assert log.expire(10) == 0
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                log.expire(10)
         assert (log.log_start_offset, len(log.files.segments)) == (3, 1)
         files.bytes_free = None
         assert log.expire(10) == 1
+
+    def test_many_segments_go_in_slices(self) -> None:
+        """Where the log starts is said at once; a death between two of them leaves the rest to the next start."""
+        for killed_after in range(4):
+            files = MemoryFileSystem()
+            log = opened(files, segment_bytes=SIZE, retention_ms=0)
+            append(log, *[0] * 7)
+            assert [log.expire(10, 2) for _ in range(killed_after)] == [2] * killed_after
+            assert bases(files) == list(range(2 * killed_after, 7))
+            assert log.log_start_offset == (7 if killed_after else 0)
+            files.kill()
+            log = opened(files, segment_bytes=SIZE, retention_ms=0)
+            assert (log.log_start_offset, log.log_end_offset) == ((7, 7) if killed_after else (0, 7))
+            while log.expire(10, 2) == 2:
+                pass
+            assert bases(files) == []
+            append(log, 0)
+            assert (log.log_start_offset, log.log_end_offset) == (7, 8)
 
     def test_a_disk_that_cannot_be_written_deletes_nothing(self) -> None:
         files = MemoryFileSystem()

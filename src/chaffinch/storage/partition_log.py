@@ -9,6 +9,7 @@ and follows on disk at checkpoints. An append that fails leaves the log as it wa
 """
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -72,8 +73,8 @@ class PartitionLog:
     """See the module. `config` may be replaced at any time. Offsets in `[log_start_offset, log_end_offset)` can be read.
 
     `cuts`: the torn ends that `open` cut off. `recovery_bytes_read`: how much of the log it had to read. `maintenance_wanted` is called
-    with the log's name when a segment begins, records are deleted, or segments had to stay: there may be something for `expire` or
-    compaction to do. `now_ms`, which methods take, is steady time; `wall` says what the wall clock shows then.
+    with the log's name when a segment begins or records are deleted: there may be something for `expire` or compaction to do. `now_ms`,
+    which methods take, is steady time; `wall` says what the wall clock shows then.
     """
 
     __slots__ = (
@@ -371,36 +372,40 @@ class PartitionLog:
         self._want_maintenance()
         return self.log_start_offset
 
-    def expire(self, now_ms: int) -> int:
-        """Delete the segments that are too old, too many, or below the log's start; returns how many. Raises StorageError.
+    def expire(self, now_ms: int, count_max: int = sys.maxsize) -> int:
+        """Delete the segments that are too old, too many, or below the log's start, at most `count_max` of them; returns how many.
 
         When all records are too old, the last segment goes too, and the next append begins one. A segment stays as long as no snapshot
-        tells what its producers were, as on a full disk: that would stand nowhere else.
+        tells what its producers were, as on a full disk: that would stand nowhere else. Raises StorageError for those that stay for that
+        or another reason, when all others are gone.
         """
-        count = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, self.wall.at(now_ms))
-        if count and self._segments[count - 1].end_offset > self._files.snapshots.durable_offset and not self._keep_producers():
-            count = sum(segment.end_offset <= self._files.snapshots.durable_offset for segment in self._segments[:count])
-        if not count:
-            return 0
-        end_offset = self._segments[count - 1].end_offset
-        self._start_at(end_offset)
-        LOGGER.info("%s: segments deleted up to offset %d: %d", self.topic_partition, end_offset, count)
+        wanted = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, self.wall.at(now_ms))
+        failure = self._keep_producers(self._segments[wanted - 1].end_offset) if wanted else None
+        if failure is not None:
+            wanted = sum(segment.end_offset <= self._files.snapshots.durable_offset for segment in self._segments[:wanted])
+        if wanted:
+            self._start_at(self._segments[wanted - 1].end_offset)
+        count = min(wanted, count_max)
+        if count:
+            LOGGER.info("%s: segments deleted up to offset %d: %d", self.topic_partition, self._segments[count - 1].end_offset, count)
         for segment in self._files.take_out(0, count):
             segment.remove()
         self._has_unsynced_bytes &= bool(self._segments)
+        if failure is not None and count == wanted:
+            raise failure
         return count
 
-    def _keep_producers(self) -> bool:
-        """Whether what the producers are stands in a snapshot now. Raises StorageError."""
+    def _keep_producers(self, end_offset: int) -> StorageError | None:
+        """Have what the producers below `end_offset` are in a durable snapshot; returns why it is in none. Raises StorageError."""
+        if end_offset <= self._files.snapshots.durable_offset:
+            return None
         self.sync()
         try:
             self._save_snapshot()
         except StorageError as error:
-            LOGGER.warning("segments of %s stay for now: %s", self.topic_partition, error)
-            self._want_maintenance()
-            return False
+            return error
         self._file_system.sync_directory(self.directory)
-        return True
+        return None
 
     def _start_at(self, offset: int) -> None:
         if offset > self.log_start_offset:

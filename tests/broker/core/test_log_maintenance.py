@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chaffinch.broker.core.events import TimePassed
-from chaffinch.broker.core.log_maintenance import CHECKED_PER_CALL, LogMaintenance
+from chaffinch.broker.core.log_maintenance import WORK_OF_A_CHANGE, WORK_PER_CALL, LogMaintenance
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.incremental_alter_configs import (
     OPERATION_DELETE,
@@ -19,6 +19,7 @@ from chaffinch.protocol.messages.incremental_alter_configs import (
 from chaffinch.records.batch import encode, read_header
 from chaffinch.records.columns import RecordColumns
 from chaffinch.storage.file_system import StorageError
+from chaffinch.storage.partition_log import PartitionLog
 from tests.broker.batches import NOW_MS, batch_of
 from tests.broker.core.maintained_log import CLEANER_BACKOFF, DAY, HOUR, MINUTE, compacted, fill, log_of, offsets
 from tests.broker.core_client import Cluster
@@ -331,26 +332,28 @@ class TestCost:
         cluster.topic("idle", 300)
         cluster.topic("orders")
         looks: list[object] = []
-        monkeypatch.setattr(LogMaintenance, "_check_retention", lambda _self, name, *_rest: looks.append(name))
+        monkeypatch.setattr(LogMaintenance, "_check_retention", lambda _self, name, *_rest: looks.append(name) or 0)
         fill(cluster, 0)
         cluster.advance(DAY)
         assert looks == [("orders", 0)]
 
-    def test_a_call_looks_at_a_few_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        cluster = Cluster({"log.retention.ms": 1})
-        cluster.topic("orders", 4 * CHECKED_PER_CALL)
+    @pytest.mark.parametrize(("age_ms", "most_looks"), [(0, WORK_PER_CALL), (DAY, WORK_PER_CALL // (WORK_OF_A_CHANGE + 2) + 1)])
+    def test_a_call_looks_at_a_few_only(self, monkeypatch: pytest.MonkeyPatch, age_ms: int, most_looks: int) -> None:
+        """Ever fewer, the more there is to do: a log from which something goes has several files synced."""
+        cluster = Cluster({"log.retention.ms": 6 * HOUR})
+        cluster.topic("orders", 4 * WORK_PER_CALL)
         client = cluster.client()
-        for number in range(4 * CHECKED_PER_CALL):
-            client.produce("orders", batch_of(b"v"), partition=number)
+        for number in range(4 * WORK_PER_CALL):
+            client.produce("orders", batch_of(b"v", timestamps=[NOW_MS - age_ms]), partition=number)
         looks = 0
         most = 0
         expire = LogMaintenance.expire
         check = LogMaintenance._check_retention
 
-        def counting(self: LogMaintenance, *rest: Any) -> None:
+        def counting(self: LogMaintenance, *rest: Any) -> int:
             nonlocal looks
             looks += 1
-            check(self, *rest)
+            return check(self, *rest)
 
         def watched(self: LogMaintenance, now_ms: int) -> Any:
             nonlocal looks, most
@@ -362,8 +365,59 @@ class TestCost:
         monkeypatch.setattr(LogMaintenance, "_check_retention", counting)
         monkeypatch.setattr(LogMaintenance, "expire", watched)
         cluster.advance(HOUR)
-        assert most == CHECKED_PER_CALL
-        assert all(partition.log.size_bytes == 0 for partition in cluster.core.topics.partitions())
+        assert most == most_looks
+        assert all(bool(partition.log.size_bytes) == (age_ms == 0) for partition in cluster.core.topics.partitions())
+
+    def test_many_segments_of_one_log_go_in_slices_that_are_due_at_once(self) -> None:
+        cluster = Cluster({"log.retention.ms": HOUR})
+        cluster.topic("orders", segment_ms="1")
+        log = log_of(cluster)
+        fill(cluster, *range(DAY, DAY - 10 * WORK_PER_CALL, -2))
+        left = [len(log.files.segments)]
+        cluster.advance(1)
+        cluster.now_ms += RETENTION_CHECK
+        while left[-1]:
+            assert cluster.core.next_deadline_ms <= cluster.now_ms
+            cluster.carry_out(cluster.core.handle(TimePassed(), cluster.now_ms))
+            if len(log.files.segments) != left[-1]:
+                left.append(len(log.files.segments))
+        assert left == list(range(5 * WORK_PER_CALL, -1, -WORK_PER_CALL))
+        assert log.log_start_offset == log.log_end_offset
+
+    def test_segments_that_stay_on_a_full_disk_are_said_within_the_limit_of_lines(self, caplog: pytest.LogCaptureFixture) -> None:
+        cluster = Cluster({"log.retention.ms": HOUR})
+        cluster.topic("orders")
+        fill(cluster, 0)
+        cluster.file_system.bytes_free = 0
+        cluster.advance(2 * HOUR)
+        assert [line for line in cluster.lines if line.startswith("old records of orders-0 stay for now: cannot append")]
+        assert not [record for record in caplog.records if "stay" in record.message]
+        cluster.file_system.bytes_free = None
+        cluster.advance(RETENTION_CHECK)
+        assert log_of(cluster).log_start_offset == 1
+
+    def test_logs_that_are_sealed_for_their_age_are_sealed_a_few_at_a_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        cluster = Cluster()
+        cluster.topic("orders", 3 * WORK_PER_CALL, cleanup_policy="compact", max_compaction_lag_ms=str(HOUR))
+        client = cluster.client()
+        for number in range(3 * WORK_PER_CALL):
+            client.produce("orders", batch_of(b"v", keys=[b"k"], timestamps=[NOW_MS]), partition=number)
+        sealed: list[object] = []
+        most = 0
+        monkeypatch.setattr(PartitionLog, "roll", lambda log, _now_ms: sealed.append(log))
+        expire = LogMaintenance.expire
+
+        def watched(self: LogMaintenance, now_ms: int) -> Any:
+            nonlocal most
+            before = len(sealed)
+            lines = expire(self, now_ms)
+            most = max(most, len(sealed) - before)
+            return lines
+
+        monkeypatch.setattr(LogMaintenance, "expire", watched)
+        cluster.advance(HOUR + MINUTE)
+        assert most == WORK_PER_CALL // (WORK_OF_A_CHANGE + 1) + 1
+        assert len(set(sealed)) == 3 * WORK_PER_CALL
 
 
 @pytest.mark.parametrize(
