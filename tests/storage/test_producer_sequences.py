@@ -1,5 +1,9 @@
 """Epochs and sequences, step by step: each table is one producer's life in one partition, as Kafka's ProducerStateManager lives it."""
 
+import json
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from chaffinch.errors import codes
@@ -195,6 +199,10 @@ def test_idle_producers_are_forgotten_but_not_their_transactions() -> None:
     assert partition.send(header(77, producer=8)) is None
 
 
+def rows_of(sequences: ProducerSequences, wall_ahead_ms: int = 0) -> list[Any]:
+    return [json.loads(row) for row in sequences.to_rows(WallTime(offset_ms=wall_ahead_ms))]
+
+
 def test_a_snapshot_brings_everything_back() -> None:
     partition = Partition()
     for sequence in range(7):
@@ -203,9 +211,9 @@ def test_a_snapshot_brings_everything_back() -> None:
     partition.send(header(0, transactional=True))
     partition.mark(epoch=1, coordinator=3)
     partition.send(header(0, epoch=1, transactional=True))
-    rows = partition.sequences.to_rows(WallTime())
+    rows = rows_of(partition.sequences)
     back = ProducerSequences.from_rows(rows, now_ms=70)
-    assert back.to_rows(WallTime()) == rows
+    assert rows_of(back) == rows
     assert list(back.ongoing()) == list(partition.sequences.ongoing())
     assert back.find_duplicate(header(4, producer=9)) == partition.sequences.find_duplicate(header(4, producer=9))
 
@@ -216,7 +224,7 @@ def test_a_snapshot_keeps_the_oldest_transaction_first() -> None:
     partition.send(header(0, producer=9))
     partition.send(header(0, producer=8, transactional=True))
     partition.send(header(1, producer=9, transactional=True))
-    back = ProducerSequences.from_rows(partition.sequences.to_rows(WallTime()), now_ms=70)
+    back = ProducerSequences.from_rows(rows_of(partition.sequences), now_ms=70)
     assert back.first_ongoing_offset == partition.sequences.first_ongoing_offset == 1
 
 
@@ -224,18 +232,51 @@ def test_a_snapshot_says_by_the_wall_clock_when_a_producer_was_last_seen() -> No
     """Steady time ends with the process. Nobody was seen after the start of the next one, though the clock may have been set back."""
     partition = Partition()
     partition.send(header(0))
-    rows = partition.sequences.to_rows(WallTime(offset_ms=1000))
+    rows = rows_of(partition.sequences, 1000)
     for now_ms, is_idle in ((1149, False), (1150, True)):
         assert ProducerSequences.from_rows(rows, now_ms=now_ms).forget_idle(now_ms, 100) == is_idle
     late = ProducerSequences.from_rows(rows, now_ms=500)
     assert [late.forget_idle(now_ms, 100) for now_ms in (599, 600)] == [0, 1]
 
 
+def test_rows_are_kept_until_the_producer_changes() -> None:
+    """A hundred thousand producers of which few write: each snapshot wrote all of them anew."""
+    partition = Partition()
+    partition.send(header(0, producer=9))
+    partition.send(header(0, transactional=True))
+    kept, before = partition.sequences.to_rows(WallTime())
+    changes: list[Callable[[], object]] = [
+        lambda: partition.send(header(1, transactional=True)),
+        lambda: partition.sequences.forget_ongoing(),
+        lambda: partition.send(header(2, transactional=True)),
+        lambda: partition.mark(epoch=0),
+        lambda: partition.mark(epoch=1, coordinator=3),
+        lambda: partition.send(header(0, epoch=2)),
+    ]
+    for change in changes:
+        change()
+        other, now = partition.sequences.to_rows(WallTime(offset_ms=999))
+        assert other is kept
+        assert now != before
+        assert rows_of(ProducerSequences.from_rows([json.loads(now)], now_ms=2000)) == [json.loads(now)]
+        assert partition.sequences.to_rows(WallTime(offset_ms=999))[1] is now
+        before = now
+
+
+def test_rows_follow_a_wall_clock_that_is_set() -> None:
+    partition = Partition()
+    partition.send(header(0))
+    (before,) = rows_of(partition.sequences)
+    for offset_ms, shown in ((999, 0), (1000, 1000), (5000, 5000), (4001, 5000), (4000, 4000)):
+        (row,) = rows_of(partition.sequences, offset_ms)
+        assert row[3] - before[3] == shown
+
+
 def test_a_snapshot_of_an_earlier_version_is_read() -> None:
     """Without the last timestamp, which tools are shown: then it is when the producer was last seen."""
-    row = [PRODUCER, 2, 0, 50, 4, [(0, 0, 4, 4, -1)]]
+    row = [PRODUCER, 2, 0, 50, 4, [[0, 0, 4, 4, -1]]]
     back = ProducerSequences.from_rows([row], now_ms=50)
-    assert back.to_rows(WallTime()) == [[*row, 50]]
+    assert rows_of(back) == [[*row, 50]]
     assert [entry.first_offset for entry in back.ongoing()] == [4]
 
 

@@ -14,6 +14,8 @@ from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, ProducerIdentity, seq
 from chaffinch.records.batch_header import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, BatchHeader
 from chaffinch.storage.wall_time import WallTime
 
+ROW_TIMES_OFF_MS_MAX = 1000
+"""Rows of a snapshot are kept until the wall clock was set by so much: they say when a producer was last used."""
 BATCHES_KEPT = 5
 """As many as a producer may have in flight (`max.in.flight.requests.per.connection` of an idempotent producer)."""
 NO_EPOCH = -1
@@ -56,9 +58,10 @@ class ProducerState:
     """One producer. `batches` in order of their offsets; `first_offset` of its open transaction, or -1.
 
     `last_used_ms` by the broker's steady time decides when it is idle; `last_timestamp` is that of its last record or marker, for tools.
+    `row` is what a snapshot says of it, or None once that has changed.
     """
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "first_offset", "last_timestamp", "last_used_ms")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "first_offset", "last_timestamp", "last_used_ms", "row")
 
     def __init__(self, epoch: int, last_used_ms: int) -> None:
         self.epoch = epoch
@@ -67,6 +70,7 @@ class ProducerState:
         self.last_timestamp = NO_TIMESTAMP
         self.first_offset = NO_OFFSET
         self.batches: list[StoredBatch] = []
+        self.row: str | None = None
 
     @property
     def last_sequence(self) -> int:
@@ -78,6 +82,14 @@ class ProducerState:
         if epoch != self.epoch:
             self.epoch = epoch
             self.batches.clear()
+
+    def row_anew(self, producer_id: int, wall: WallTime) -> str:
+        """As JSON: a list of numbers, and among them one of lists. Written by hand, in a third of the time."""
+        batches = ",".join([f"[{first},{last},{base},{end},{time}]" for first, last, base, end, time in self.batches])
+        last_used_ms = wall.at(self.last_used_ms)
+        numbers = f"{producer_id},{self.epoch},{self.coordinator_epoch},{last_used_ms},{self.first_offset}"
+        self.row = f"[{numbers},[{batches}],{self.last_timestamp}]"
+        return self.row
 
 
 class _Expected(NamedTuple):
@@ -93,6 +105,7 @@ class ProducerSequences:
     def __init__(self) -> None:
         self._expected: dict[int, _Expected] = {}
         self._states: dict[int, ProducerState] = {}
+        self._rows_offset_ms = 0  # The wall clock's, when rows were last made all anew.
         self._ongoing: dict[int, int] = {}  # Producer id -> first offset; in order of the offsets, since transactions begin in that order.
 
     def __len__(self) -> int:
@@ -227,6 +240,7 @@ class ProducerSequences:
             self._expected.pop(header.producer_id, None)
         if header.producer_epoch != state.epoch:
             state.take_epoch(header.producer_epoch)
+        state.row = None
         state.last_used_ms = now_ms
         state.last_timestamp = header.max_timestamp
         batches = state.batches
@@ -254,6 +268,7 @@ class ProducerSequences:
         if state is None:
             state = self._states[identity.producer_id] = ProducerState(identity.epoch, now_ms)
         state.take_epoch(identity.epoch)
+        state.row = None
         state.coordinator_epoch = coordinator_epoch
         state.last_used_ms = now_ms
         state.last_timestamp = timestamp
@@ -271,7 +286,8 @@ class ProducerSequences:
     def forget_ongoing(self) -> None:
         """Records are gone, and markers with them: what was open before may have ended. What is still open begins with its next record."""
         for producer_id in self._ongoing:
-            self._states[producer_id].first_offset = NO_OFFSET
+            state = self._states[producer_id]
+            state.first_offset, state.row = NO_OFFSET, None
         self._ongoing.clear()
 
     def forget_idle(self, now_ms: int, idle_ms_max: int) -> int:
@@ -287,25 +303,19 @@ class ProducerSequences:
             del self._expected[producer_id]
         return len(idle)
 
-    def to_rows(self, wall: WallTime) -> list[list[Any]]:
-        """For a snapshot: one row of numbers per producer. Times are the wall clock's: steady time ends with the process."""
-        return [
-            [
-                producer_id,
-                state.epoch,
-                state.coordinator_epoch,
-                wall.at(state.last_used_ms),
-                state.first_offset,
-                list(state.batches),
-                state.last_timestamp,
-            ]
-            for producer_id, state in self._states.items()
-        ]
+    def to_rows(self, wall: WallTime) -> list[str]:
+        """For a snapshot: one row per producer, as JSON. Times are the wall clock's: steady time ends with the process. Only those that
+        wrote since the last time are made anew: there may be a hundred thousand."""
+        if abs(wall.offset_ms - self._rows_offset_ms) >= ROW_TIMES_OFF_MS_MAX:
+            self._rows_offset_ms = wall.offset_ms
+            for state in self._states.values():
+                state.row = None
+        return [state.row or state.row_anew(producer_id, wall) for producer_id, state in self._states.items()]
 
     @classmethod
     def from_rows(cls, rows: list[list[Any]], now_ms: int) -> "ProducerSequences":
-        """The inverse of `to_rows` when a process starts, that is, while steady time is that of the wall clock. Nobody was last seen after
-        `now_ms`, even if the clock was set back since. Earlier versions wrote no last timestamps."""
+        """The inverse of `to_rows`, read as JSON, when a process starts, that is, while steady time is that of the wall clock. Nobody was
+        last seen after `now_ms`, even if the clock was set back since. Earlier versions wrote no last timestamps."""
         sequences = cls()
         for producer_id, epoch, coordinator_epoch, last_used_ms, first_offset, batches, *later in rows:
             state = sequences._states[producer_id] = ProducerState(epoch, min(last_used_ms, now_ms))

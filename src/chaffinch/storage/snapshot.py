@@ -24,14 +24,14 @@ SNAPSHOTS_KEPT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """`segments` ascending; `producers` as `ProducerSequences.to_rows` gives them."""
+    """`segments` ascending; `producers` as `ProducerSequences.to_rows` gives them, or as `from_rows` takes them."""
 
     incarnation: str
     is_durable: bool
     log_start_offset: int
     log_end_offset: int
     segments: list[SegmentMark]
-    producers: list[list[Any]]
+    producers: list[Any]
 
     @property
     def is_needed(self) -> bool:
@@ -82,7 +82,7 @@ def write(file_system: FileSystem, directory: str, snapshot: Snapshot, *, syncs:
 
 
 def _encoded(snapshot: Snapshot) -> bytes:
-    """As JSON. The marks are joined as they were written before: there may be thousands, and all but one are as they were."""
+    """As JSON. Marks and producers are joined as they were written before: there may be thousands, and most are as they were."""
     head = _json(
         {
             "format": FORMAT,
@@ -93,7 +93,8 @@ def _encoded(snapshot: Snapshot) -> bytes:
         }
     )
     segments = ",".join([mark.text for mark in snapshot.segments])
-    return f'{head[:-1]},"segments":[{segments}],"producers":{_json(snapshot.producers)}}}'.encode()
+    producers = ",".join([row if isinstance(row, str) else _json(row) for row in snapshot.producers])
+    return f'{head[:-1]},"segments":[{segments}],"producers":[{producers}]}}'.encode()
 
 
 def _json(value: Any) -> str:
