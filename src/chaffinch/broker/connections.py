@@ -255,6 +255,10 @@ class Peer(asyncio.BufferedProtocol):
 
     def skip(self, request: ReceivedRequest) -> None:
         """The request has no answer, and is done."""
+        if request is self._waiting:
+            self._waiting = None
+            if not self._has_turn:
+                self._begin_turn()  # At its end what came behind it is begun.
         if self._is_paused or self._bytes_held:
             self._consider_reading()
 
@@ -328,7 +332,7 @@ class Peer(asyncio.BufferedProtocol):
             self._feed(())
 
     def _consider_reading(self) -> None:
-        waiting = len(self._open_requests)
+        waiting = len(self._open_requests) or int(self._waiting is not None)  # One without an answer may be waited for, too.
         if waiting == 0 and not self._backlog:
             self._bytes_waiting = 0
         if self._bytes_held != self._bytes_waiting:

@@ -51,7 +51,6 @@ SYNC_SUCCEEDED: Final = "syncs succeed again: requests are answered"
 """After a failure for which no file is to blame. One whose own sync failed refuses every later one, see `storage/files.py`."""
 
 PRODUCE: Final = 0
-FETCH: Final = 1
 
 LOOK_INTERVAL_S: Final = 0.001
 """How long after a busy turn of the loop the core is asked for its next deadline: in this time there may be ten more of them."""
@@ -98,6 +97,7 @@ class BrokerServer:
         self._is_ending = False
         self._arms = False
         self._watch = ConnectionWatch(settings, self._loop.time)
+        core.state.records_max = self._watch.records_max
         self._busy_poll = BusyPoll(
             settings["socket.busy.poll.us"], call_soon=self._loop.call_soon, now_s=time.perf_counter, worked_s=time.thread_time
         )
@@ -225,8 +225,6 @@ class BrokerServer:
         if not self._kernels_asked_for and request.api.key == PRODUCE:
             self._load_kernels()
         self.traffic.requests[request.api.name] += 1
-        if request.api.key == FETCH:
-            self.core.state.records_max = self._watch.records_max()
         effects = self.core.apply(event, self._now_ms())
         if not peer.is_known:
             self._door.look(peer)

@@ -104,7 +104,7 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
     """The rules about records, for a batch that `check_batch` let pass. What a leader sent is taken as it is: it has been checked."""
     header = view.header
     if origin is _REPLICATION:
-        return Accepted(batch=view.data, max_timestamp=header.max_timestamp, count=header.count)
+        return Accepted(view.data, header.max_timestamp, header.count, len(view.data) - HEADER_BYTES)
     try:
         if header.attributes & ATTRIBUTE_COMPRESSION:
             records = np.frombuffer(decompressed_payload(view, policy.decompressed_bytes_max), _UINT8)
@@ -213,7 +213,7 @@ def _accepted(view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms:
         attributes |= ATTRIBUTE_LOG_APPEND_TIME
         max_timestamp = now_ms
     if attributes == header.attributes and max_timestamp == header.max_timestamp:
-        return Accepted(view.data, max_timestamp, header.count)
+        return Accepted(view.data, max_timestamp, header.count, len(records))
     out = bytearray(HEADER_BYTES)
     if target is None or target == header.compression_id:
         out += view.payload
@@ -224,4 +224,4 @@ def _accepted(view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms:
             return Rejected(code=codes.MESSAGE_TOO_LARGE, message=batch_message(policy.topic_partition, wrong), counts=((TOO_LARGE, 1),))
     HEADER.pack_into(out, 0, *header._replace(length=len(out) - LENGTH_END, attributes=attributes, max_timestamp=max_timestamp))
     write_crc(out)
-    return Accepted(batch=out, max_timestamp=max_timestamp, count=header.count, is_rewritten=True)
+    return Accepted(out, max_timestamp, header.count, len(records), is_rewritten=True)

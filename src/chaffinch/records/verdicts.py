@@ -14,12 +14,14 @@ from chaffinch.errors.exceptions import Culprit
 class Accepted:
     """A batch that may be stored. `batch` is what to store: the bytes that came, or others where the topic's configuration, or a header
     that named the wrong largest timestamp, made a rewrite necessary. `max_timestamp` in ms is that of `batch`.
+    `records_bytes`: what its records take unpacked.
 
     Not frozen, only because building a frozen one takes three times as long."""
 
     batch: memoryview | bytearray
     max_timestamp: int
     count: int
+    records_bytes: int
     is_rewritten: bool = False
 
 

@@ -11,19 +11,55 @@ def waiting(deadline_ms: int, *keys: str) -> Waiting:
     return Waiting(deadline_ms=deadline_ms, keys=keys, answer=lambda _now_ms, _is_last: None)
 
 
+def woken(waits: WaitingAnswers) -> list[tuple[int, bool]]:
+    """All that are to be tried, each with whether it is for the last time."""
+    found = []
+    while (taken := waits.take_woken()) is not None:
+        found.append(taken)
+    return found
+
+
 def test_found_by_each_of_its_keys_until_it_ends() -> None:
     waits = WaitingAnswers()
     waits.add(1, waiting(100, "orders", "bills"))
     waits.add(2, waiting(100, "orders"))
-    assert waits.on("orders") == [1, 2]
-    assert waits.on("bills") == [1]
+    waits.wake("orders")
+    assert woken(waits) == [(1, False), (2, False)]
+    waits.wake("bills")
+    assert woken(waits) == [(1, False)]
     waits.end(1)
-    assert waits.on("orders") == [2]
-    assert waits.on("bills") == []
+    waits.wake("orders")
+    assert woken(waits) == [(2, False)]
+    waits.wake("bills")
+    assert woken(waits) == []
     assert waits.get(1) is None
     waits.end(1)
     waits.end(2)
     assert not waits
+
+
+def test_who_is_woken_again_and_again_is_tried_once_and_in_turn() -> None:
+    waits = WaitingAnswers()
+    for connection_id in range(3):
+        waits.add(connection_id, waiting(100 - connection_id, "orders", connection_id))
+    waits.wake("orders")
+    assert waits.take_woken() == (0, False)
+    waits.wake("orders")
+    waits.wake(2)
+    assert waits.next_deadline_ms == 0
+    waits.wake_due(99)
+    assert woken(waits) == [(1, True), (2, True), (0, False)]
+    assert waits.next_deadline_ms == 100
+
+
+def test_who_is_gone_is_not_tried() -> None:
+    waits = WaitingAnswers()
+    waits.add(1, waiting(100, "orders"))
+    waits.wake("orders")
+    waits.end(1)
+    waits.add(1, waiting(200, "bills"))
+    assert woken(waits) == []
+    assert waits.next_deadline_ms == 200
 
 
 def test_due_in_the_order_of_deadlines_and_not_before() -> None:
@@ -31,10 +67,12 @@ def test_due_in_the_order_of_deadlines_and_not_before() -> None:
     waits.add(1, waiting(300))
     waits.add(2, waiting(100))
     assert waits.next_deadline_ms == 100
-    assert waits.due(99) is None
-    assert waits.due(300) == 2
-    waits.end(2)
-    assert waits.due(300) == 1
+    waits.wake_due(99)
+    assert woken(waits) == []
+    waits.wake_due(300)
+    assert woken(waits) == [(2, True), (1, True)]
+    waits.wake_due(300)
+    assert woken(waits) == []
 
 
 def test_an_old_deadline_does_not_hit_the_next_wait_of_the_same_connection() -> None:
@@ -43,8 +81,10 @@ def test_an_old_deadline_does_not_hit_the_next_wait_of_the_same_connection() -> 
     waits.end(1)
     waits.add(1, waiting(200))
     assert waits.next_deadline_ms == 200
-    assert waits.due(150) is None
-    assert waits.due(200) == 1
+    waits.wake_due(150)
+    assert woken(waits) == []
+    waits.wake_due(200)
+    assert woken(waits) == [(1, True)]
 
 
 def test_ended_waits_do_not_pile_up() -> None:

@@ -92,7 +92,9 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
         return refusal
     verdict = check_records(view, policy, Origin.CLIENT, broker.wall.at(now_ms))
     if isinstance(verdict, Rejected):
+        broker.bytes_handled += policy.decompressed_bytes_max if header.compression_id else size
         return _rejection(verdict, size)
+    broker.bytes_handled += verdict.records_bytes
     refusal = _producer_refusal(broker, partition, header, terms, now_ms) if has_producer else None
     if refusal is not None:
         return refusal
@@ -126,7 +128,9 @@ def _append_set(broker: BrokerState, partition: Partition, message_set: MessageS
         return refusal
     verdict = convert(message_set, partition.policy, broker.wall.at(now_ms))
     if isinstance(verdict, Rejected):
+        broker.bytes_handled += partition.policy.decompressed_bytes_max if message_set.is_wrapper else size
         return _rejection(verdict, size)
+    broker.bytes_handled += verdict.records_bytes
     converted = len(verdict.batch)
     if converted > partition.topic.config.segment_bytes:
         return _larger_than_segment(converted, partition)

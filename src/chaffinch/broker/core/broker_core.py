@@ -57,6 +57,12 @@ from chaffinch.storage.many_logs import close_many, sync_many
 from chaffinch.storage.wall_time import WallTime
 
 JOURNALS = "journals"
+TURN_BYTES_MAX = 4 << 20
+"""Answers that waited are made until they have read so much; the others come when these have left, or all of them would fill the memory."""
+
+TRY_BYTES = 16 << 10
+"""What it costs beside its records to try an answer, about: no more than 256 of them in a row."""
+
 CLOCK_STEP_MS = 1000
 """A wall clock that is off by so much all at once was set, or the machine slept: records have another age now."""
 
@@ -378,6 +384,9 @@ class BrokerCore:
             return HANDLERS[key](self.state, event, now_ms, None)
         result = HANDLERS[key](self.state, event, now_ms, None)
         if fault.action is FaultAction.DROP_AFTER:
+            late: Result | None = result
+            while isinstance(late, Waiting) and late.is_unfinished:
+                late = late.answer(now_ms, True)
             return Close("asked for by a fault script, after the request was done")
         return _delayed(result, fault.delay_ms, now_ms)
 
@@ -397,7 +406,13 @@ class BrokerCore:
     # Answers that wait ----------------------------------------------------------------------------------------------------------------
 
     def _wake(self, now_ms: int) -> None:
-        """Try the answers that wait for what changed; handling one may change more."""
+        """Try the answers that wait for what changed, unless there are others that have a turn coming: then with them."""
+        has_turn = bool(self._waits.woken)
+        self._note_changes()
+        if self._waits.woken and not has_turn:
+            self._try_woken(now_ms)
+
+    def _note_changes(self) -> None:
         grown, changed = self.state.grown, self.state.changed_keys
         if not self._waits.waits and not self._syncs:
             grown.clear()
@@ -409,8 +424,17 @@ class BrokerCore:
                 if self._syncs and self.state.topics.partition(*partition.topic_partition) is partition:
                     self._unsynced[partition] = None
                 changed.append(partition.topic_partition)
-            for connection_id in self._waits.on(changed.pop()):
-                self._try_answer(connection_id, now_ms, is_last=False)
+            self._waits.wake(changed.pop())
+
+    def _try_woken(self, now_ms: int) -> None:
+        """As many as belong into one turn. For the rest `next_deadline_ms` asks for another, before which the effects of this one are
+        carried out: only then does `records_max` know of them."""
+        state = self.state
+        end = state.bytes_handled + TURN_BYTES_MAX
+        while state.bytes_handled < end and (woken := self._waits.take_woken()) is not None:
+            state.bytes_handled += TRY_BYTES
+            self._try_answer(woken[0], now_ms, is_last=woken[1])
+            self._note_changes()  # Handling one may change more.
 
     def _time_passed(self, now_ms: int) -> None:
         for chore in self.state.chores:
@@ -422,8 +446,8 @@ class BrokerCore:
                         refusals.say(line)
                     else:
                         refusals.say_within_limit(line, now_ms)
-        while (connection_id := self._waits.due(now_ms)) is not None:
-            self._try_answer(connection_id, now_ms, is_last=True)
+        self._waits.wake_due(now_ms)
+        self._try_woken(now_ms)
 
     def _try_answer(self, connection_id: int, now_ms: int, *, is_last: bool) -> None:
         connection = self._connections.get(connection_id)
@@ -469,10 +493,8 @@ def _delayed(result: Result, delay_ms: int, now_ms: int) -> Result:
         return Waiting(deadline_ms=now_ms + delay_ms, keys=(), answer=lambda _now_ms, is_last: message if is_last else None)
     waiting = result
 
-    def answer(late_ms: int, is_last: bool) -> Message | Close | Last | Waiting | None:
+    def answer(late_ms: int, is_last: bool) -> Result | None:
         late = waiting.answer(late_ms, is_last)
-        again = None if late is None else _delayed(late, delay_ms, late_ms)
-        assert not isinstance(again, Silence), "what waits ends with an answer"
-        return again
+        return None if late is None else _delayed(late, delay_ms, late_ms)
 
     return replace(waiting, answer=answer)

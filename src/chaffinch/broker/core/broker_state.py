@@ -34,8 +34,10 @@ class BrokerState:
 
     `grown` collects the partitions that got records while an event was handled, `changed_keys` what else waiting answers may wait for.
     `chores` are called when their time comes. `lends_files`: the answer to the request at hand is the next thing that is
-    sent, so its records may stand in files until then. `records_max`: bytes of records that the answer to a fetch may carry now, as the
-    shell sees what waits unread; but for one batch.
+    sent, so its records may stand in files until then. `records_max()`: bytes of records that the answer to a fetch may carry now, as the
+    shell sees what waits unread; but for one batch. `bytes_handled` only grows: bytes of records that were read for answers, or unpacked
+    and checked (a refused batch, unpacked or not, counts for as much as it may be). Who can go on later looks at it, and then lets others
+    have their turn.
 
     There are two times. `now_ms`, which every handler and chore is given, is steady: for all that waits. What is stored, compared with what
     is stored, or told to somebody as a time is `wall.at(now_ms)`. A part that mixes them up works until somebody sets the clock.
@@ -59,7 +61,8 @@ class BrokerState:
     changed_keys: list[Hashable] = field(default_factory=list)
     chores: list[Chore] = field(default_factory=list)
     lends_files: bool = False
-    records_max: int = sys.maxsize
+    records_max: Callable[[], int] = lambda: sys.maxsize
+    bytes_handled: int = 0
 
     def changed(self, key: Hashable) -> None:
         """Answers that wait for `key` are tried again once the event at hand is done."""
@@ -85,12 +88,14 @@ class Waiting:
     """An answer that has to wait: for a change of one of `keys`, or until `deadline_ms`.
 
     A TopicPartition changes when it gets records, everything else when `BrokerState.changed` says so. `answer(now_ms, is_last)` is called
-    at each change and at the deadline, then with `is_last`; None means wait on, another Waiting to wait for something else from now on.
+    after a change and after the deadline, then with `is_last`; None means wait on, another Waiting to wait for something else from now on.
+    `is_unfinished`: the request itself is not done yet, and waits only for others to have their turn.
     """
 
     deadline_ms: int
     keys: Collection[Hashable]
-    answer: Callable[[int, bool], Message | Close | Last | Waiting | None]
+    answer: Callable[[int, bool], Result | None]
+    is_unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True)

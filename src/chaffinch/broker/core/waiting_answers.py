@@ -1,7 +1,7 @@
 """Answers that wait: at most one per connection, found by what it waits for and by its deadline.
 
-Pure bookkeeping; `BrokerCore` decides when an answer is tried. Ended waits leave their deadline in the heap until it comes up or until
-they are the larger part of it, so that clients which ask often and wait long do not fill the memory.
+Those that are to be tried stand in a queue, once each: `BrokerCore` takes them out of it, a few at a time. Ended waits leave their deadline
+in the heap until it comes up or until they are the larger part of it, so that clients which ask often and wait long do not fill the memory.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class WaitingAnswers:
         self._by_key: dict[Hashable, dict[int, None]] = {}
         self._deadlines: list[tuple[int, int, int]] = []  # (deadline, serial, connection id)
         self._serial = 0
+        self.woken: dict[int, bool] = {}
+        """By connection, in order: whether it is the last try, because the deadline has come; to look at."""
 
     def __bool__(self) -> bool:
         return bool(self.waits)
@@ -56,6 +58,7 @@ class WaitingAnswers:
         wait = self.waits.pop(connection_id, None)
         if wait is None:
             return
+        self.woken.pop(connection_id, None)
         for key in wait.waiting.keys:
             watchers = self._by_key.get(key)
             if watchers is not None:
@@ -63,20 +66,30 @@ class WaitingAnswers:
                 if not watchers:
                     del self._by_key[key]
 
-    def on(self, key: Hashable) -> list[int]:
-        """The connections that wait for this, longest first."""
-        return list(self._by_key.get(key, ()))
+    def wake(self, key: Hashable) -> None:
+        """This has changed: who waits for it is to be tried, whoever has waited longest first."""
+        for connection_id in self._by_key.get(key, ()):
+            self.woken.setdefault(connection_id, False)
 
-    def due(self, now_ms: int) -> int | None:
-        """A connection whose deadline has come; its deadline is forgotten, the wait is not. None when there is none."""
+    def wake_due(self, now_ms: int) -> None:
+        """Those whose deadline has come are to be tried for the last time; their deadlines are forgotten, the waits are not."""
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             entry = heapq.heappop(self._deadlines)
             if self._is_on(entry):
-                return entry[2]
-        return None
+                self.woken[entry[2]] = True
+
+    def take_woken(self) -> tuple[int, bool] | None:
+        """The next connection to try, and whether it is for the last time; None when there is none."""
+        if not self.woken:
+            return None
+        connection_id = next(iter(self.woken))
+        return connection_id, self.woken.pop(connection_id)
 
     @property
     def next_deadline_ms(self) -> int | None:
+        """When there is something to try; 0, which has passed, for at once."""
+        if self.woken:
+            return 0
         while self._deadlines and not self._is_on(self._deadlines[0]):
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None

@@ -132,7 +132,7 @@ def _converted(message_set: MessageSet, data: Bytes, policy: ValidationPolicy, n
     if len(out) > policy.batch_bytes_max:
         return _too_large(len(out), policy)
     write_header(out, attributes, count, (base_timestamp, max_timestamp))
-    return Accepted(batch=out, max_timestamp=max_timestamp, count=count, is_rewritten=True)
+    return Accepted(out, max_timestamp, count, size, is_rewritten=True)
 
 
 def _too_large(size: int, policy: ValidationPolicy) -> Rejected:

@@ -156,6 +156,7 @@ def _records(broker: BrokerState, terms: FetchTerms, place: FetchPlace, partitio
             size = len(found.records)
             records = [found.records if broker.lends_files and size >= LENT_BYTES_MIN else bytes(found.records)]
             reading.bytes_read += size
+            broker.bytes_handled += size
             if terms.is_committed:
                 aborted = _aborted(partition, asked.fetch_offset, found.end_offset)
     if not records and place.knows(high_watermark, log.log_start_offset):

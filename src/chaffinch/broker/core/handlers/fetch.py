@@ -31,7 +31,8 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     context = broker.fetch_sessions.begin(request, event.request.version, broker.topics, now_ms)
     if isinstance(context, ErrorCode):
         return FetchResponse(error_code=context.number)
-    terms = _terms(broker, event, request, fault)
+    bytes_max = min(max(request.max_bytes, 0), broker.settings["fetch.max.bytes"])
+    terms = _terms(event, request, fault, min(bytes_max, broker.records_max()))
     first = reading.read(broker, terms, context.places)
     is_bounded = context.session is not None or len(context.places) - len(first.readable) <= UNREADABLE_WAITING_MAX
     if request.max_wait_ms <= 0 or first.is_enough(terms) or not is_bounded:
@@ -44,15 +45,15 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     def answer(now_ms: int, is_last: bool) -> FetchResponse | None:
         if not is_last and not awaited.is_enough():
             return None
+        terms.bytes_max = min(bytes_max, broker.records_max())  # Others may have left much unread since.
         return _answer(broker, context, reading.read(broker, terms, context.places), now_ms)
 
     request.topics = []  # The context has what counts of them; the rest, up to a million duplicates, would wait too.
     return Waiting(deadline_ms=now_ms + min(request.max_wait_ms, WAIT_MS_MAX), keys=awaited.keys, answer=answer)
 
 
-def _terms(broker: BrokerState, event: RequestReceived, request: FetchRequest, fault: Fault | None) -> FetchTerms:
+def _terms(event: RequestReceived, request: FetchRequest, fault: Fault | None, bytes_max: int) -> FetchTerms:
     replica_id = request.replica_id if request.replica_state is None else request.replica_state.replica_id
-    bytes_max = min(max(request.max_bytes, 0), broker.settings["fetch.max.bytes"], broker.records_max)
     return FetchTerms(
         version=event.request.version,
         node_id=event.node_id,

@@ -3,12 +3,15 @@
 What an old client may hear: below version 8 there are no culprits and no text, and INVALID_RECORD and INVALID_COMPACTION_KEY become
 INVALID_REQUEST (never CORRUPT_MESSAGE, which would be retried). `error.numbering` decides which numbers travel.
 From version 13 on topics are known by their ids (KIP-516).
+
+A few bytes may unpack to many, and a request may name ten thousand partitions: what takes long is done in several turns, between which
+others are served. Partitions are independent: each finds things as they are in its turn, and when the connection is lost, the rest is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeGuard
+from collections.abc import Generator, Sequence
+from typing import TypeAlias, TypeGuard
 from uuid import UUID
 
 from chaffinch.broker.core.append import VERSION_WITH_IMPLICIT_ADD, AppendTerms, Outcome, Refusal, append
@@ -47,6 +50,13 @@ ACKS = frozenset({-1, 0, 1})
 ATTRIBUTES_POSITION = 22
 """The byte of a batch header that says whether the batch is transactional: the low one of the attributes."""
 
+TURN_BYTES_MAX = 16 << 20
+"""Records that are unpacked and checked in one turn, about 10 ms, and no more than the batch with which it is reached. More than nearly all
+requests bring."""
+
+PARTITION_BYTES = 64 << 10
+"""What it costs beside its records to work on a partition, about: no more than 256 of them in one turn."""
+
 NO_ERROR = codes.NONE.number
 OUR_SOFTWARE = "chaffinch"
 
@@ -73,21 +83,61 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         refused_whole = _whole_refusal(request)
         if request.transactional_id is not None and version >= VERSION_WITH_IMPLICIT_ADD and refused_whole is None:
             terms.joining = _led_here(broker, event.node_id, request, version)
-    topics, response = request.topics, ProduceResponse()
-    has_refusal = False
-    for topic in topics if len(topics) == 1 else _merged(topics):
+    topics = request.topics
+    if len(topics) != 1 or len(topics[0].partitions) != 1:
+        turns = _turns(broker, event, terms, fault, refused_whole, now_ms)
+        return next(turns) or _rest(turns, now_ms)
+    topic, response = topics[0], ProduceResponse()
+    name = topic.name if version < VERSION_WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)
+    data = topic.partitions[0]
+    refusal = refused_whole if fault is None else _scripted(fault, _place(topic, name, data)) or refused_whole
+    answer = _answer(broker, event, topic, name, data, refusal, terms, response, now_ms)
+    response.responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer]))
+    return _result(broker, event, response, now_ms, has_refusal=answer.error_code != NO_ERROR)
+
+
+_Turns: TypeAlias = Generator[Result | None, int, None]
+"""Gives None, and is sent the time of the next turn, until all is done; then the result."""
+
+
+def _turns(
+    broker: BrokerState, event: RequestReceived, terms: AppendTerms, fault: Fault | None, refused_whole: Refusal | None, now_ms: int
+) -> _Turns:
+    """Work on a request with any number of partitions."""
+    request, version = event.request.message, event.request.version
+    assert isinstance(request, ProduceRequest)
+    response, has_refusal = ProduceResponse(), False
+    turn_end = broker.bytes_handled + TURN_BYTES_MAX
+    for topic in _merged(request.topics):
         answers = []
         name = topic.name if version < VERSION_WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)
-        partitions = topic.partitions
-        for data in partitions if len(partitions) == 1 else _last_of_each(partitions):
+        for data in _last_of_each(topic.partitions):
+            if broker.bytes_handled >= turn_end:
+                now_ms = yield None
+                turn_end = broker.bytes_handled + TURN_BYTES_MAX
+                name = topic.name if version < VERSION_WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)  # It may be gone by now.
+            broker.bytes_handled += PARTITION_BYTES
             refusal = refused_whole if fault is None else _scripted(fault, _place(topic, name, data)) or refused_whole
-            outcome = refusal or (_unknown_id(topic) if name is None else _outcome(broker, event, name, data, terms, now_ms))
-            if isinstance(outcome, AppendResult):
-                answers.append(answer_for(data.index, outcome))
-            else:
-                has_refusal = True
-                answers.append(_refused(broker, event, _place(topic, name, data), outcome, response, now_ms))
+            answer = _answer(broker, event, topic, name, data, refusal, terms, response, now_ms)
+            has_refusal = has_refusal or answer.error_code != NO_ERROR
+            answers.append(answer)
         response.responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+    yield _result(broker, event, response, now_ms, has_refusal=has_refusal)
+
+
+def _rest(turns: _Turns, now_ms: int) -> Waiting:
+    """What is done when others have had their turn."""
+
+    def answer(late_ms: int, is_last: bool) -> Result:
+        return turns.send(late_ms) or _rest(turns, late_ms)
+
+    return Waiting(deadline_ms=now_ms, keys=(), answer=answer, is_unfinished=True)
+
+
+def _result(broker: BrokerState, event: RequestReceived, response: ProduceResponse, now_ms: int, *, has_refusal: bool) -> Result:
+    """What becomes of a request that is done."""
+    request = event.request.message
+    assert isinstance(request, ProduceRequest)
     if request.acks == 0:
         return Close("a Produce request with acks=0 was refused") if has_refusal else SILENCE
     if request.acks == ACKS_ALL and broker.nodes.lagging:
@@ -147,10 +197,6 @@ def _scripted(fault: Fault, place: TopicPartition) -> Refusal | None:
     return Refusal(code=fault.error, message="asked for by a fault script")
 
 
-def _unknown_id(topic: TopicProduceData) -> Refusal:
-    return Refusal(code=codes.UNKNOWN_TOPIC_ID, message=f"no topic of this cluster has the id {topic.topic_id}")
-
-
 def _when_on_all_replicas(broker: BrokerState, event: RequestReceived, response: ProduceResponse, deadline_ms: int) -> Result:
     """The answer once every in-sync replica has the batches, or it is certain that they will not in time."""
     waiting: list[Unacknowledged] = []
@@ -177,17 +223,45 @@ def _when_on_all_replicas(broker: BrokerState, event: RequestReceived, response:
     return Waiting(deadline_ms=deadline_ms, keys=keys, answer=answer_late)
 
 
-def _outcome(
+def _answer(
     broker: BrokerState,
     event: RequestReceived,
-    name: str,
+    topic: TopicProduceData,
+    name: str | None,
     data: PartitionProduceData,
+    refusal: Refusal | None,
     terms: AppendTerms,
+    response: ProduceResponse,
     now_ms: int,
-) -> Outcome:
-    partition = broker.topics.partition(name, data.index)
+) -> PartitionProduceResponse:
+    """Store what came for one partition, unless something speaks against it."""
+    outcome: Outcome | None = refusal
+    if outcome is None:
+        partition = None if name is None else broker.topics.partition(name, data.index)
+        if partition is None or partition.replicas.leader != event.node_id or name in INTERNAL or terms.acks not in ACKS:
+            outcome = _misplaced(broker, event, topic, name, data.index, terms)
+        else:
+            try:
+                assert not isinstance(data.records, list)  # Only requests that are to be sent hold lists.
+                outcome = append(broker, partition, data.records, terms, now_ms)
+            except StorageError as error:
+                outcome = Refusal(code=codes.KAFKA_STORAGE_ERROR, message=str(error))
+    if isinstance(outcome, AppendResult):
+        return answer_for(data.index, outcome)
+    place = _place(topic, name, data)
+    _count(broker, place, outcome)
+    return _refusal_answer(broker, event, place, outcome, response, now_ms)
+
+
+def _misplaced(
+    broker: BrokerState, event: RequestReceived, topic: TopicProduceData, name: str | None, index: int, terms: AppendTerms
+) -> Refusal:
+    """Why a partition takes nothing, whatever its records are."""
+    if name is None:
+        return Refusal(code=codes.UNKNOWN_TOPIC_ID, message=f"no topic of this cluster has the id {topic.topic_id}")
+    partition = broker.topics.partition(name, index)
     if partition is None:
-        known, place = broker.topics.get(name), TopicPartition(name, data.index)
+        known, place = broker.topics.get(name), TopicPartition(name, index)
         has = "" if known is None else f": topic {name} has {partitions_in_words(len(known.partitions))}"
         return Refusal(code=codes.UNKNOWN_TOPIC_OR_PARTITION, message=f"{place} does not exist on this cluster{has}")
     if name in INTERNAL:
@@ -196,13 +270,7 @@ def _outcome(
     if leader != event.node_id:
         wrong = f"node {event.node_id} does not lead {partition.topic_partition}, node {leader} does"
         return Refusal(code=codes.NOT_LEADER_OR_FOLLOWER, message=wrong)
-    if terms.acks not in ACKS:
-        return Refusal(code=codes.INVALID_REQUIRED_ACKS, message=f"acks={terms.acks}: it must be all (-1), 1 or 0")
-    try:
-        assert not isinstance(data.records, list)  # Only requests that are to be sent hold lists.
-        return append(broker, partition, data.records, terms, now_ms)
-    except StorageError as error:
-        return Refusal(code=codes.KAFKA_STORAGE_ERROR, message=str(error))
+    return Refusal(code=codes.INVALID_REQUIRED_ACKS, message=f"acks={terms.acks}: it must be all (-1), 1 or 0")
 
 
 def _whole_refusal(request: ProduceRequest) -> Refusal | None:
@@ -243,14 +311,6 @@ def _is_transactional(records: Records) -> TypeGuard[Buffer]:
 def _last_of_each(partitions: Sequence[PartitionProduceData]) -> Sequence[PartitionProduceData]:
     """The same partition twice in a request: one answer, one batch, the last one, as in Apache Kafka."""
     return list({data.index: data for data in partitions}.values())
-
-
-def _refused(
-    broker: BrokerState, event: RequestReceived, place: TopicPartition, refusal: Refusal, response: ProduceResponse, now_ms: int
-) -> PartitionProduceResponse:
-    """The answer for one refused partition, counted and logged."""
-    _count(broker, place, refusal)
-    return _refusal_answer(broker, event, place, refusal, response, now_ms)
 
 
 def _refusal_answer(
