@@ -211,6 +211,66 @@ class TestRewrite:
         journal.put({b"new": b"1"})
         assert reopened(files) == {**{b"%d" % number: b"x" * 20 for number in range(20)}, b"new": b"1"}
 
+    def test_a_large_journal_is_written_a_slice_with_each_put(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And says in the end what was put, replaced and taken away before, between and after."""
+        monkeypatch.setattr("chaffinch.storage.journal.REWRITE_BATCH_BYTES", 300)
+        files = MemoryFileSystem()
+        journal = opened(files, rewrite_bytes_min=10_000)
+        written: list[int] = []
+        files.hook = lambda operation, path, size: written.append(size) if size and path == NEW else None
+        number = 0
+        while not written:
+            journal.put({b"%02d" % (number % 50): b"x" * 20})
+            number += 1
+        puts, most = 0, 0
+        while NEW.rpartition("/")[2] in files.list("meta"):
+            written.clear()
+            journal.put({b"%02d" % puts: None if puts % 2 else b"other", b"%02d" % (49 - puts): b"late", b"new%d" % puts: b"y"})
+            puts, most = puts + 1, max(most, sum(written))
+        assert puts >= 5
+        assert most < 800
+        assert journal.size_bytes < 6000
+        journal.put({b"after": b"z", b"new0": None})
+        assert reopened(files) == journal.items()
+
+    def test_a_put_that_a_signal_ends_is_in_the_new_file_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("chaffinch.storage.journal.REWRITE_BATCH_BYTES", 50)
+        files = MemoryFileSystem()
+        journal = opened(files, rewrite_bytes_min=500)
+        number = 0
+        while NEW.rpartition("/")[2] not in files.list("meta"):
+            journal.put({b"%d" % (number % 9): b"%d" % number})
+            number += 1
+
+        def interrupts(operation: str, path: str, size: int) -> None:
+            if size and path == NEW:
+                raise KeyboardInterrupt
+
+        files.hook = interrupts
+        with pytest.raises(KeyboardInterrupt):
+            journal.put({b"0": b"interrupted", b"1": None})
+        files.hook = None
+        renamed: list[str] = []
+        files.hook = lambda operation, path, size: renamed.append(path) if operation == "rename" else None
+        while not renamed:
+            journal.put({b"8": b"later"})
+        assert journal.get(b"0") == b"interrupted"
+        assert reopened(files) == journal.items()
+
+    def test_one_that_is_closed_while_it_is_written_anew_stays_as_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("chaffinch.storage.journal.REWRITE_BATCH_BYTES", 50)
+        files = MemoryFileSystem()
+        journal = opened(files, rewrite_bytes_min=500)
+        number = 0
+        while NEW.rpartition("/")[2] not in files.list("meta"):
+            journal.put({b"%d" % (number % 5): b"%d" % number})
+            number += 1
+        size = journal.size_bytes
+        journal.close()
+        assert files.list("meta") == ["topics.journal", "topics.journal.closed"]
+        again = opened(files)
+        assert (again.items(), again.size_bytes) == (journal.items(), size)
+
     def test_no_space_for_a_rewrite_is_no_reason_to_refuse_a_put(self, caplog: pytest.LogCaptureFixture) -> None:
         files = MemoryFileSystem()
         journal = opened(files, rewrite_bytes_min=500)
@@ -354,9 +414,14 @@ def test_an_end_at_every_operation_of_a_rewrite(end: str, share: float) -> None:
 class JournalLives(RuleBasedStateMachine):
     """A journal against a list of its puts; what a crash leaves must be the result of some prefix that holds every synced put."""
 
-    @initialize(rewrite_bytes_min=st.sampled_from([200, 600, 1 << 20]))
-    def begin(self, rewrite_bytes_min: int) -> None:
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+
+    @initialize(rewrite_bytes_min=st.sampled_from([200, 600, 1 << 20]), slice_bytes=st.sampled_from([20, 60, 1 << 20]))
+    def begin(self, rewrite_bytes_min: int, slice_bytes: int) -> None:
         self.rewrite_bytes_min = rewrite_bytes_min
+        self.patch.setattr("chaffinch.storage.journal.REWRITE_BATCH_BYTES", slice_bytes)
         self.files = MemoryFileSystem()
         self.states: list[dict[bytes, bytes]] = [{}]
         self.durable = 0
@@ -418,6 +483,9 @@ class JournalLives(RuleBasedStateMachine):
         assert self.journal.items() in self.states[self.durable :]
         self.states = [self.journal.items()]
         self.durable = 0
+
+    def teardown(self) -> None:
+        self.patch.undo()
 
     @invariant()
     def agrees(self) -> None:

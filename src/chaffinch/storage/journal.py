@@ -2,14 +2,15 @@
 
 One file of record batches of format 2. Each `put` is one batch, so that it is there whole or not at all after a crash; a null value
 takes its key away. Everything is kept in memory. When the file is mostly overwritten values it is written anew: beside the old one,
-synced, renamed over it, directory synced. At every instant one of the two is complete under the journal's name.
+synced, renamed over it, directory synced. At every instant one of the two is complete under the journal's name. A large one is written
+in slices, one with each `put`; what is put meanwhile goes into both files.
 
 A torn last batch is cut off at the start. Any other damage is an error that names the file and the byte. `close` leaves a mark beside the
 file that says how long it is: until the journal is opened again nothing may be torn off, so damage at the very end is an error too.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from chaffinch.identifiers import NO_TIMESTAMP
@@ -32,6 +33,7 @@ REWRITE_BYTES_MIN = 1 << 20
 GARBAGE_RATIO = 4
 """The file is written anew when it is this many times larger than what it says."""
 REWRITE_BATCH_BYTES = 1 << 20
+"""So much of a new file is written with one `put`: a few milliseconds."""
 ENTRY_BYTES = 16
 """About what an entry takes in a batch beside its key and value."""
 
@@ -56,6 +58,7 @@ class Journal:
         self._has_unsynced_name = True
         self._has_unsynced_bytes = True
         self._failure: StorageError | None = None
+        self._rewrite: _Rewrite | None = None
         self._file: File
 
     @classmethod
@@ -109,8 +112,8 @@ class Journal:
         self._next_offset += len(entries)
         for key, value in entries.items():
             self._set(key, value)
-        if self._file.size >= max(self._rewrite_bytes_next, GARBAGE_RATIO * self._live_bytes):
-            self._rewrite_if_possible(now_ms)
+        if self._rewrite is not None or self._file.size >= max(self._rewrite_bytes_next, GARBAGE_RATIO * self._live_bytes):
+            self._rewrite_if_possible(entries, now_ms)
 
     def sync(self) -> None:
         """Return once every `put` so far survives a loss of power."""
@@ -126,6 +129,7 @@ class Journal:
     def close(self) -> None:
         """Sync, and leave the mark that says that all is there."""
         self.sync()
+        self._give_up_rewrite()
         self._file.close()
         size = b"%d" % self._file.size
         mark = self._file_system.open(self._closed_path)
@@ -190,34 +194,41 @@ class Journal:
             self._items[key] = value
             self._live_bytes += len(key) + len(value) + ENTRY_BYTES
 
-    def _rewrite_if_possible(self, now_ms: int) -> None:
-        """A failure leaves the old file, which holds everything, and is tried again when the file has doubled."""
+    def _rewrite_if_possible(self, entries: Entries, now_ms: int) -> None:
+        """Begin, or go on now that `entries` were put. A failure leaves the old file, which holds everything, and is tried again when the
+        file has doubled."""
         try:
-            self._rewrite(now_ms)
+            if self._rewrite is not None and self._rewrite.known_offset != self._next_offset - len(entries):
+                self._give_up_rewrite()  # A signal ended a put before it came this far.
+            if self._rewrite is None:
+                self._rewrite = _Rewrite(self._file_system.open(self._new_path), self._items)
+            else:
+                self._rewrite.append(entries, now_ms)
+            self._rewrite.known_offset = self._next_offset
+            if self._rewrite.is_done_after_slice(now_ms):
+                self._take_new_file(self._rewrite)
         except StorageError as error:
             LOGGER.warning("journal %s stays as it is, %d bytes: %s", self._path, self._file.size, error)
+            self._give_up_rewrite()
+            self._rewrite_bytes_next = 2 * self._file.size
+
+    def _give_up_rewrite(self) -> None:
+        if self._rewrite is not None:
+            with suppress(StorageError):
+                self._rewrite.file.close()
             with suppress(StorageError):
                 self._file_system.remove(self._new_path)
-            self._rewrite_bytes_next = 2 * self._file.size
-        else:
-            self._rewrite_bytes_next = self._rewrite_bytes_min
+            self._rewrite = None
 
-    def _rewrite(self, now_ms: int) -> None:
-        new = self._file_system.open(self._new_path)
-        next_offset = 0
-        try:
-            if new.size:  # A rewrite failed, and then its removal: nothing of that may come before this.
-                new.truncate(0)
-            for entries in _in_batches(self._items):
-                new.append((_encode(entries, next_offset, now_ms),))
-                next_offset += len(entries)
-            new.sync()
-        finally:
-            new.close()
+    def _take_new_file(self, rewrite: "_Rewrite") -> None:
+        rewrite.file.sync()
+        rewrite.file.close()
         self._file_system.rename(self._new_path, self._path)
         # From here on the new file is the journal, even if the directory cannot be synced now: `sync` tries that again.
         self._has_unsynced_name = True
-        self._next_offset = next_offset
+        self._next_offset = rewrite.next_offset
+        self._rewrite = None
+        self._rewrite_bytes_next = self._rewrite_bytes_min
         self._switch()
         self.sync()
 
@@ -233,21 +244,43 @@ class Journal:
             old.close()
 
 
+class _Rewrite:
+    """A new file under way. Of every key that was there when it began it gets the value of the moment at which the key's turn comes, and
+    with each later `put` what is put: so what it says last of a key is what counts. `known_offset`: where the old file ended when this one
+    last got what was put."""
+
+    def __init__(self, file: File, items: Mapping[bytes, bytes]) -> None:
+        self.file = file
+        self.next_offset = 0
+        self.known_offset = 0
+        self._items = items
+        self._keys = iter(list(items))  # Those whose turn has not come.
+        if file.size:  # A rewrite failed, and then its removal: nothing of that may come before this.
+            file.truncate(0)
+
+    def append(self, entries: Entries, now_ms: int) -> None:
+        if entries:
+            position = self.file.append((_encode(entries, self.next_offset, now_ms),))
+            self.next_offset += len(entries)
+            self.file.write_back(position)  # Else the sync at the end would take long.
+
+    def is_done_after_slice(self, now_ms: int) -> bool:
+        """Write one slice; True once all is there."""
+        entries: dict[bytes, bytes | None] = {}
+        size = 0
+        for key in self._keys:
+            value = self._items.get(key)
+            if value is not None:  # Else it was taken away since.
+                entries[key] = value
+                size += len(key) + len(value) + ENTRY_BYTES
+            if size >= REWRITE_BATCH_BYTES:
+                break
+        self.append(entries, now_ms)
+        return size < REWRITE_BATCH_BYTES
+
+
 def _encode(entries: Entries, base_offset: int, now_ms: int) -> bytearray:
     keys, values, timestamps = list(entries), list(entries.values()), [now_ms] * len(entries)
     if len(entries) <= FEW_RECORDS:
         return encode_few(keys, values, timestamps, base_offset=base_offset)
     return encode(RecordColumns.from_lists(keys, values, timestamps), base_offset=base_offset)
-
-
-def _in_batches(items: Mapping[bytes, bytes]) -> Iterator[dict[bytes, bytes | None]]:
-    batch: dict[bytes, bytes | None] = {}
-    size = 0
-    for key, value in items.items():
-        batch[key] = value
-        size += len(key) + len(value) + ENTRY_BYTES
-        if size >= REWRITE_BATCH_BYTES:
-            yield batch
-            batch, size = {}, 0
-    if batch:
-        yield batch
