@@ -26,7 +26,8 @@ class PretendPeer:
     requests_received: int = 0
     unsent_bytes: int = 0
     is_reading: bool = True
-    frames: Any = field(default_factory=lambda: SimpleNamespace(open_count=0, bytes_pending=0))
+    open_count: int = 0
+    frames: Any = field(default_factory=lambda: SimpleNamespace(bytes_pending=0))
 
 
 class Watch:
@@ -67,9 +68,7 @@ def test_whatever_moves_is_not_idle(moves: dict[str, int]) -> None:
 
 
 def test_who_waits_for_an_answer_is_not_idle() -> None:
-    peer = PretendPeer()
-    peer.frames.open_count = 1
-    assert closed(peer) is None
+    assert closed(PretendPeer(open_count=1)) is None
 
 
 def test_answers_that_nobody_reads() -> None:
@@ -102,9 +101,8 @@ def test_requests_that_are_completed_one_after_the_other() -> None:
 
 
 def test_a_request_that_the_broker_itself_does_not_read() -> None:
-    peer = PretendPeer(is_reading=False)
+    peer = PretendPeer(is_reading=False, open_count=1)
     peer.frames.bytes_pending = 5
-    peer.frames.open_count = 1
     assert closed(peer) is None
     peer.is_reading = True
     assert closed(peer) is not None

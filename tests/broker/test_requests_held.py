@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from typing import Any, cast
 
 import pytest
 
 from chaffinch.broker import connections
-from chaffinch.broker.connections import BYTES_WAITING_MAX, REQUEST_BYTES, TURN_BYTES_MAX, TURN_SECONDS_MAX, Peer, RequestsHeld
+from chaffinch.broker.connections import (
+    BYTES_WAITING_MAX,
+    REQUEST_BYTES,
+    REQUESTS_WAITING_MAX,
+    TURN_BYTES_MAX,
+    TURN_SECONDS_MAX,
+    Peer,
+    RequestsHeld,
+)
 from chaffinch.protocol.client_connection import ClientConnection
-from chaffinch.protocol.frames import BUSY_CHUNK_BYTES, FrameBudget
+from chaffinch.protocol.frames import BUSY_CHUNK_BYTES, BufferPool, FrameBudget
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
+from chaffinch.protocol.violations import ProtocolViolation
 
 LIMIT = 1000 + 3 * REQUEST_BYTES
+
+BROKEN = {
+    "unknown API": bytes.fromhex("0000000a 03e7 0000 00000001 ffff"),
+    "malformed body": bytes.fromhex("0000000e 0003 0001 00000001 ffff 7fffffff"),
+    "too large": bytes.fromhex("7fffffff"),
+    "too small": bytes.fromhex("00000000"),
+}
 
 
 class PretendTransport:
@@ -53,17 +70,31 @@ class Clock:
         self.now_s = 5.0
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(connections, "perf_counter", lambda: clock.now_s)
     return clock
 
 
+class Loop:
+    """Whose turn it is to end, as the server keeps it."""
+
+    def __init__(self) -> None:
+        self.busy: list[Peer] = []
+
+    def turn(self) -> None:
+        peers, self.busy = self.busy, []
+        for peer in peers:
+            peer.end_turn()
+
+
 class Line:
     """A connection to a server that answers when it is told to."""
 
-    def __init__(self, held: RequestsHeld, clock: Clock | None = None) -> None:
+    def __init__(self, held: RequestsHeld, clock: Clock | None = None, loop: Loop | None = None) -> None:
+        self.loop = loop or Loop()
+        self.violations: list[ProtocolViolation] = []
         self.clock = clock or Clock()
         self.transport = PretendTransport()
         self.waiting: list[ReceivedRequest] = []
@@ -76,7 +107,7 @@ class Line:
         self.turns_begun = 0
         self.written_at_turn_ends: list[int] = []
         self.budget = FrameBudget(1 << 30)
-        self.peer = Peer(cast(Any, self), ServerConnection(budget=self.budget), 1, 0, 1 << 20, held)
+        self.peer = Peer(cast(Any, self), ServerConnection(budget=self.budget, pool=BufferPool(0)), 1, 0, 1 << 20, held)
         self.peer.connection_made(cast(asyncio.Transport, self.transport))
         self._client = ClientConnection("test", "test", "1")
 
@@ -93,8 +124,13 @@ class Line:
             self.complete_silently()
         return not self.lets_wait
 
+    def violated(self, peer: Peer, violation: ProtocolViolation) -> None:
+        self.violations.append(violation)
+        peer.take_no_more_requests()
+
     def end_turn_later(self, peer: Peer) -> None:
         self.turns_begun += 1
+        self.loop.busy.append(peer)
 
     def turn_ended(self) -> None:
         self.written_at_turn_ends.append(self.transport.written)
@@ -252,9 +288,134 @@ def test_nothing_is_begun_behind_a_request_that_waits(clock: Clock) -> None:
     line.lets_wait, line.answers_at_once, line.seconds_for_each = False, True, 0.4 * TURN_SECONDS_MAX
     line.answer()
     assert not line.waiting, "the others' turn comes first"
-    for done in (3, 6, 7):
+    for done in (4, 7):
         line.peer.end_turn()
         assert line.requests_done == done
+
+
+@pytest.mark.parametrize(("share_of_turn", "done_in_a_turn"), [(0.4, 3), (1.5, 1)])
+def test_those_who_ask_for_much_get_on_in_step(clock: Clock, share_of_turn: float, done_in_a_turn: int) -> None:
+    """A turn takes its time from when it begins, not from when it was asked for: the others' turns came between."""
+    loop, held = Loop(), RequestsHeld(1 << 30)
+    lines = [Line(held, clock, loop) for _ in range(3)]
+    for line in lines:
+        line.answers_at_once, line.seconds_for_each = True, share_of_turn * TURN_SECONDS_MAX
+        line.feed(line.request(100) * 30)
+    for turn in range(1, 8):
+        assert [line.requests_done for line in lines] == [turn * done_in_a_turn] * 3
+        loop.turn()
+
+
+def test_what_waits_behind_an_answer_does_not_wait_for_those_who_ask_for_much(clock: Clock) -> None:
+    loop, held = Loop(), RequestsHeld(1 << 30)
+    heavy, small = (Line(held, clock, loop) for _ in range(2))
+    heavy.answers_at_once, heavy.seconds_for_each = True, 0.4 * TURN_SECONDS_MAX
+    heavy.feed(heavy.request(100) * 60)
+    small.lets_wait = True
+    small.feed(small.request(100) * 2)
+    loop.turn()
+    small.answer()
+    loop.turn()
+    assert small.waiting, "its second request is begun"
+    assert heavy.requests_done < 60
+
+
+@pytest.mark.parametrize("acks", [0, -1])
+def test_so_many_requests_wait_behind_an_answer_and_no_more(acks: int) -> None:
+    line = Line(RequestsHeld(1 << 30))
+    line.lets_wait = True
+    line.send(1)
+    small = b"".join(ClientConnection("test", "test", "1").encode_request(ProduceRequest(acks=acks, topics=[]), 7)[1])
+    while not line.transport.is_paused:
+        line.feed(small)
+    assert line.peer.open_count == REQUESTS_WAITING_MAX + 1
+
+
+def test_what_waits_behind_an_answer_is_not_read_before_it_is_done() -> None:
+    """Read it may take forty times the room. At most one request of a connection that waits is."""
+    line = Line(RequestsHeld(1 << 30))
+    line.lets_wait = True
+    line.send(1)
+    many_small = MetadataRequest(topics=[MetadataRequestTopic(name="")] * 50_000)
+    data = b"".join(ClientConnection("test", "test", "1").encode_request(many_small, 4)[1])
+    tracemalloc.start()
+    line.feed(data * 2)
+    taken = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert line.peer.requests_received == 3
+    assert line.peer.frames.open_count == 1
+    assert line.peer.open_count == 3
+    assert taken < 3 * len(data) * 2, "while the buffer grows there are two of it"
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_what_came_before_a_broken_request_is_done_first(clock: Clock, broken: bytes) -> None:
+    """Also what waits for its turn. Nothing behind it is done."""
+    line = Line(RequestsHeld(LIMIT), clock)
+    line.answers_at_once, line.seconds_for_each = True, 0.4 * TURN_SECONDS_MAX
+    line.feed(line.request(100) * 7 + broken + line.request(100))
+    for done in (3, 6):
+        assert (line.requests_done, line.violations) == (done, [])
+        line.peer.end_turn()
+    assert (line.requests_done, len(line.violations)) == (7, 1)
+    line.feed(line.request(100))
+    line.peer.end_turn()
+    assert (line.requests_done, len(line.violations), line.peer.open_count) == (7, 1, 0)
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_a_broken_request_waits_for_the_answer_before_it(broken: bytes) -> None:
+    line = Line(RequestsHeld(LIMIT))
+    line.lets_wait = True
+    line.feed(line.request(100) * 2 + broken)
+    line.feed(line.request(100))
+    line.lets_wait, line.answers_at_once = False, True
+    assert (line.requests_done, line.violations) == (0, [])
+    line.answer()
+    line.peer.end_turn()
+    assert (line.requests_done, len(line.violations)) == (2, 1)
+    assert line.peer.open_count == 0
+
+
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
+def test_who_is_gone_before_its_broken_request_is_reached_leaves_nothing(broken: bytes) -> None:
+    held = RequestsHeld(LIMIT)
+    line = Line(held)
+    line.lets_wait = True
+    line.feed(line.request(100) * 2 + broken)
+    assert held.bytes_held > 200
+    line.peer.connection_lost(None)
+    assert (line.violations, held.bytes_held, line.peer.open_count) == ([], 0, 0)
+    assert (line.budget.bytes_reserved, line.budget.bytes_eager) == (0, 0)
+
+
+def test_the_rest_of_a_frame_that_was_refused_takes_no_memory_until_that_is_reached() -> None:
+    line = Line(RequestsHeld(1 << 30))
+    line.budget.bytes_max = 400_000
+    line.lets_wait = True
+    line.send(1)
+    tracemalloc.start()
+    line.feed((1 << 20).to_bytes(4, "big") + bytes(500_000))
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert (line.violations, line.peer.open_count) == ([], 2)
+    assert taken < 100_000
+
+
+def test_what_comes_behind_a_frame_of_no_size_is_dropped_turn_by_turn() -> None:
+    """Only so can the broker learn, behind an answer that takes long, that the client is gone."""
+    held = RequestsHeld(1 << 30)
+    line = Line(held)
+    line.lets_wait = True
+    stream = line.request(100) + bytes(16 * TURN_BYTES_MAX)
+    line.feed(stream[:200_000])
+    before = held.bytes_held
+    for _ in range(3):
+        stream = line.pour(stream)
+        line.loop.turn()
+        assert not line.transport.is_paused
+    assert held.bytes_held == before
+    assert line.peer.open_count == 2
 
 
 def test_an_answer_to_another_request_ends_no_wait(clock: Clock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import logging
 import os
 import random
@@ -18,6 +19,7 @@ from typing import Any, cast
 import pytest
 
 from chaffinch import EmbeddedBroker
+from chaffinch.broker.connections import TURN_SECONDS_MAX
 from chaffinch.broker.server import LOOPS_ARE_LOADED, SYNC_SUCCEEDED, BrokerServer, load_kernels
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -78,6 +80,46 @@ def test_what_came_before_the_nonsense_is_answered(broker: EmbeddedBroker) -> No
         client.socket.sendall(good + NONSENSE["unknown API"])
         assert client.receive().error_code == 0
         assert client.is_closed_by_peer()
+
+
+@pytest.mark.parametrize("policy", ["os", "always"])
+def test_all_that_came_before_the_nonsense_is_done_however_many_turns_it_takes(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr("chaffinch.broker.connections.perf_counter", lambda: next(ticks) * 0.4 * TURN_SECONDS_MAX)
+    with EmbeddedBroker(topics=["orders"], config={"flush.policy": policy}) as broker, SocketClient(broker.bootstrap_servers) as client:
+        request = b"".join(client.connection.encode_request(produce_request("orders", batch_of(b"a"), acks=0))[1])
+        client.socket.sendall(50 * request + NONSENSE["unknown API"] + request)
+        assert client.is_closed_by_peer()
+        assert broker.counters("orders")["MessagesInPerSec"] == 50
+
+
+def test_nonsense_waits_for_the_answers_before_it() -> None:
+    with (
+        EmbeddedBroker(topics=["orders"]) as broker,
+        SocketClient(broker.bootstrap_servers) as client,
+        SocketClient(broker.bootstrap_servers) as writer,
+    ):
+        asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+        client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)]))
+        good = b"".join(client.connection.encode_request(MetadataRequest(topics=None))[1])
+        client.socket.sendall(good + NONSENSE["truncated body"] + good)
+        wait_until(broker, lambda: any(peer.open_count == 4 for peer in broker._running.peers))
+        writer.ask(produce_request("orders", batch_of(b"a")))
+        assert client.receive().responses[0].partitions[0].records
+        assert client.receive().topics[0].name == "orders"
+        assert client.is_closed_by_peer()
+
+
+@pytest.mark.parametrize("nonsense", [NONSENSE["unknown API"], NONSENSE["negative size"]])
+def test_who_sent_nonsense_and_goes_before_it_is_reached_leaves_nothing(nonsense: bytes) -> None:
+    with EmbeddedBroker(topics=["orders"]) as broker:
+        with SocketClient(broker.bootstrap_servers) as client:
+            asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+            client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)]))
+            client.socket.sendall(nonsense)
+            wait_until(broker, lambda: any(peer.open_count == 2 for peer in broker._running.peers))
+        wait_for_connections(broker, 0)
+        assert broker._thread.call(lambda: broker._running._held.bytes_held) == 0
 
 
 def test_a_lost_client_in_the_middle_of_a_frame(broker: EmbeddedBroker) -> None:

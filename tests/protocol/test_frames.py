@@ -289,6 +289,21 @@ class TestLimits:
         with pytest.raises(ProtocolViolation, match="frame of 1001 bytes refused"):
             feed(FrameAssembler(1000), framed(body(1001)))
 
+    def test_a_frame_below_the_limit_is_refused_however_it_comes(self) -> None:
+        for data in (framed(b"1234567"), framed(b"12345678", b"1234567")):
+            with pytest.raises(ProtocolViolation, match="frame of 7 bytes refused, allowed are 8 to 1000"):
+                feed(FrameAssembler(1000, frame_bytes_min=8), data)
+        assert feed(FrameAssembler(1000, frame_bytes_min=8), framed(b"12345678")) == [b"12345678"]
+
+    @pytest.mark.parametrize("refused", [(1 << 30).to_bytes(4, "big"), framed(body(400_000))[:-1]])
+    def test_what_was_refused_holds_nothing_however_long_it_takes_until_the_connection_is_closed(self, refused: bytes) -> None:
+        budget = FrameBudget(300_000)
+        assembler = FrameAssembler(1_000_000, budget=budget)
+        with pytest.raises(ProtocolViolation):
+            feed(assembler, framed(b"good") + refused)
+        assert (budget.bytes_eager, budget.bytes_reserved, assembler.bytes_pending) == (0, 0, 0)
+        assert len(assembler.get_buffer()) == CHUNK_BYTES
+
     def test_there_is_room_after_a_refusal_that_filled_it(self) -> None:
         """A transport may ask for a buffer once more before it hears that it is closed."""
         assembler = FrameAssembler(1000)

@@ -59,7 +59,8 @@ class TestArrivals:
         assert connection.receive(data[:1000]) == []
         buffer = connection.get_buffer()
         buffer[:] = data[1000:]
-        (request,) = connection.buffer_updated(len(buffer))
+        (frame,) = connection.buffer_updated(len(buffer))
+        request = connection.request(frame)
         assert isinstance(request.message, ProduceRequest)
         records = request.message.topics[0].partitions[0].records
         assert isinstance(records, memoryview)
@@ -105,8 +106,9 @@ class TestViolations:
             ("0000 000e 00000001 ffff 00", "Produce v14 is not served, only versions 0 to 13"),
             ("0001 0003 00000001 ffff", "Fetch v3 is not served"),
             ("0003 ffff 00000001 ffff", "Metadata v-1 is not served"),
-            ("0003 0000", "malformed RequestHeader v1: correlation_id"),
-            ("", "malformed RequestHeader v1: correlation_id"),
+            ("0003 0000 00000001 ff", "malformed RequestHeader v1: client_id at byte 8: 2 bytes needed, 1 left"),
+            ("0003 0000", "frame of 4 bytes refused, allowed are 8 to "),
+            ("", "frame of 0 bytes refused, allowed are 8 to "),
             ("0003 0001 00000001 ffff 7fffffff", "malformed MetadataRequest v1: topics at byte 14: 2147483647 elements"),
         ],
     )
@@ -115,22 +117,29 @@ class TestViolations:
         with pytest.raises(ProtocolViolation) as caught:
             ServerConnection().receive(len(frame).to_bytes(4, "big") + frame)
         assert str(caught.value).startswith(message)
-        assert caught.value.requests == ()
 
-    @pytest.mark.parametrize("bad", ["00000004 03e70000", "ffffffff", "00000009 0000 0009 00000001 ff", "7fffffff"])
+    @pytest.mark.parametrize("bad", ["00000004 03e70000", "ffffffff", "7fffffff"])
     def test_what_came_before_is_not_lost(self, bad: str) -> None:
+        connection = ServerConnection()
+        data = TWO + bytes.fromhex(bad)
+        connection.get_buffer()[: len(data)] = data
         with pytest.raises(ProtocolViolation) as caught:
-            ServerConnection().receive(TWO + bytes.fromhex(bad))
-        assert [request.api.name for request in caught.value.requests] == ["Produce", "Metadata"]
+            connection.buffer_updated(len(data))
+        assert [connection.request(frame).api.name for frame in caught.value.frames] == ["Produce", "Metadata"]
 
-    def test_the_first_violation_counts(self) -> None:
-        with pytest.raises(MalformedMessage) as caught:
-            ServerConnection().receive(TWO + bytes.fromhex("00000001 00 ffffffff"))
-        assert caught.value.message_name == "RequestHeader"
-        assert len(caught.value.requests) == 2
+    def test_what_cannot_be_read_is_found_when_it_is_read(self) -> None:
+        connection = ServerConnection()
+        data = TWO + bytes.fromhex("00000009 0000 0009 00000001 ff") + TWO
+        connection.get_buffer()[: len(data)] = data
+        frames = connection.buffer_updated(len(data))
+        assert (len(frames), connection.open_count) == (5, 0)
+        assert [connection.request(frame).api.name for frame in frames[:2]] == ["Produce", "Metadata"]
+        assert connection.open_count == 2
+        with pytest.raises(MalformedMessage):
+            connection.request(frames[2])
 
     def test_frames_above_the_cap(self) -> None:
-        with pytest.raises(ProtocolViolation, match="allowed are 0 to 50"):
+        with pytest.raises(ProtocolViolation, match="allowed are 8 to 50"):
             ServerConnection(50).receive(request_bytes(produce(records=b"x" * 100), 9))
 
 

@@ -1,13 +1,16 @@
 """One client's connection on the broker's side: bytes from the transport to requests, answers back, and how much may pile up.
 
 Reading pauses while answers pile up unread or too many requests wait, so a client that does not read, or sends faster than it is
-answered, holds what one connection may hold and no more. Knows nothing of Kafka but frames; decisions are `server.BrokerServer`'s.
+answered, holds what one connection may hold and no more. What waits are the bytes that came: each request is read when it is to be done, so
+what is wrong with one is found in its order, when those before it are answered. Knows nothing of Kafka but frames; decisions are
+`server.BrokerServer`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, Final, Protocol, cast
@@ -39,7 +42,7 @@ hears of it and sends more, and the client while that is worked on."""
 
 TURN_SECONDS_MAX: Final = 0.01
 """What is done for one connection in one turn of the loop: its next requests wait until the others had theirs. A client that reads as fast
-as it is answered would else be answered until nothing is left of what it asked for. One request may take longer."""
+as it is answered would else be answered until nothing is left of what it asked for. One request is always done, however long it takes."""
 
 _TRANSPORT: Final = "transport"
 _PACE: Final = "pace"
@@ -95,7 +98,7 @@ class Peer(asyncio.BufferedProtocol):
         self._unread_bytes_max = unread_bytes_max
         self._transport: asyncio.Transport | None = None
         self._sends = True
-        self._backlog: deque[ReceivedRequest] = deque()
+        self._backlog: deque[memoryview | ProtocolViolation] = deque()  # Frames, and last of all why there can be no more of them.
         self._bytes_waiting = 0
         self._held = held
         self._bytes_held = 0  # Of it, counted there.
@@ -138,6 +141,8 @@ class Peer(asyncio.BufferedProtocol):
             self._enter_turn()
         if self._takes_requests:
             self._take(nbytes)
+        elif self._turn_bytes > TURN_BYTES_MAX:  # Nothing of it is kept, but it shows that the client is there.
+            self._consider_reading()
         if had_turn:
             return
         if self.frames.may_have_more:
@@ -150,16 +155,16 @@ class Peer(asyncio.BufferedProtocol):
         """Have done what these bytes ask for."""
         if self._slow_requests is not None:
             self._slow_requests.read(nbytes)
+        frames: Sequence[memoryview | ProtocolViolation]
         try:
-            requests = self.frames.buffer_updated(nbytes)
+            frames = self.frames.buffer_updated(nbytes)
         except ProtocolViolation as violation:
-            self._feed(violation.requests)
-            self._owner.violated(self, violation)
-            return
-        self._bytes_waiting += nbytes + REQUEST_BYTES * len(requests)
-        if requests:
-            self._feed(requests)
-        elif self._slow_requests is not None or self._open_requests or self._turn_bytes > TURN_BYTES_MAX:
+            self._takes_requests = False
+            frames = [*violation.frames, violation.with_traceback(None)]  # It may wait for long, and that one holds the buffer.
+        self._bytes_waiting += nbytes + REQUEST_BYTES * len(frames)
+        if frames:
+            self._feed(frames)
+        elif self._slow_requests is not None or self.open_count or self._turn_bytes > TURN_BYTES_MAX:
             self._consider_reading()
 
     def eof_received(self) -> bool:
@@ -180,6 +185,11 @@ class Peer(asyncio.BufferedProtocol):
         self._owner.disconnected(self)
 
     # What the server calls ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def open_count(self) -> int:
+        """How many requests came and are not answered, or done: one without an answer may be waited for, too."""
+        return (len(self._open_requests) or int(self._waiting is not None)) + len(self._backlog)
 
     @property
     def unsent_bytes(self) -> int:
@@ -221,7 +231,8 @@ class Peer(asyncio.BufferedProtocol):
 
     def end_turn(self) -> None:
         """This turn of the loop is over, or has nothing more for this connection."""
-        if self._backlog:
+        if self._backlog and not self._is_over:
+            self._turn_ends_s = perf_counter() + TURN_SECONDS_MAX  # It was asked for before others had theirs.
             self._feed(())
         self._has_turn = False
         self._turn_bytes = 0
@@ -298,6 +309,7 @@ class Peer(asyncio.BufferedProtocol):
         """Nothing is done or sent for this connection any more."""
         self.take_no_more_requests()
         self._sends = False
+        self._waiting = None
         self._unsent.clear()
         self._unsent_bytes = 0
         for slow in (self._slow_answers, self._slow_requests):
@@ -305,19 +317,24 @@ class Peer(asyncio.BufferedProtocol):
                 slow.close()
         self._slow_answers = self._slow_requests = None
 
-    def _feed(self, requests: Any) -> None:
+    def _feed(self, frames: Sequence[memoryview | ProtocolViolation]) -> None:
         """Hand requests to the server, in order, while none waits for something, the client reads its answers, and it is its turn."""
         backlog = self._backlog
-        backlog.extend(requests)
-        self.requests_received += len(requests)
+        backlog.extend(frames)
+        self.requests_received += len(frames)
         try:
-            while backlog and not self._congested and self._waiting is None:  # Empty once the connection takes no more requests.
-                if self._is_over or perf_counter() > self._turn_ends_s:
-                    self._is_over = True
+            while backlog and not (self._congested or self._is_over) and self._waiting is None:  # Empty once no more requests are taken.
+                frame = backlog.popleft()
+                if isinstance(frame, ProtocolViolation):
+                    self._owner.violated(self, frame)
                     break
-                request = backlog.popleft()
+                request = self.frames.request(frame)
                 if not self._owner.received(self, request):
                     self._waiting = request
+                if backlog and perf_counter() > self._turn_ends_s:
+                    self._is_over = True
+        except ProtocolViolation as violation:
+            self._owner.violated(self, violation)
         except Exception as error:  # A request that the broker cannot digest costs its connection, never the broker.
             self._owner.failed(self, error)
             return
@@ -332,8 +349,8 @@ class Peer(asyncio.BufferedProtocol):
             self._feed(())
 
     def _consider_reading(self) -> None:
-        waiting = len(self._open_requests) or int(self._waiting is not None)  # One without an answer may be waited for, too.
-        if waiting == 0 and not self._backlog:
+        waiting = self.open_count
+        if waiting == 0:
             self._bytes_waiting = 0
         if self._bytes_held != self._bytes_waiting:
             self._hold(self._bytes_waiting)

@@ -127,9 +127,15 @@ class FrameAssembler:
     """
 
     def __init__(
-        self, frame_bytes_max: int = FRAME_BYTES_MAX, *, budget: FrameBudget | None = None, pool: BufferPool | None = None
+        self,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        *,
+        frame_bytes_min: int = 0,
+        budget: FrameBudget | None = None,
+        pool: BufferPool | None = None,
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self._frame_bytes_min = frame_bytes_min
         self._budget = budget or FrameBudget(sys.maxsize)
         self._pool = pool or BufferPool(2 * EAGER_BYTES_MAX)
         self._chunk = _NOTHING
@@ -158,13 +164,13 @@ class FrameAssembler:
     def buffer_updated(self, count: int) -> list[memoryview]:
         """The frames that `count` more bytes completed, without their size prefixes.
 
-        Raises ProtocolViolation for a negative or too large size; frames completed before it are in its `frames`.
+        Raises ProtocolViolation for a size out of bounds; frames completed before it are in its `frames`.
         """
         chunk, start, stop = self._chunk, self._start, self._stop + count
         self._stop = stop
         if 4 <= count == stop - start and not self._large and stop < len(chunk) == CHUNK_BYTES:
             (size,) = _SIZE.unpack_from(chunk, start)
-            if size == count - 4 <= self.frame_bytes_max:
+            if self._frame_bytes_min <= size == count - 4 <= self.frame_bytes_max:
                 # One whole frame where nothing was pending, as from a client that waits for each answer: the same in fewer steps.
                 self._start = stop
                 self._chunk_bytes = CHUNK_BYTES
@@ -175,7 +181,7 @@ class FrameAssembler:
         need = 4
         while stop - start >= 4:
             (size,) = _SIZE.unpack_from(chunk, start)
-            if not 0 <= size <= self.frame_bytes_max:
+            if not self._frame_bytes_min <= size <= self.frame_bytes_max:
                 self._refuse(size, frames)
             end = start + 4 + size
             if end > stop:
@@ -256,6 +262,7 @@ class FrameAssembler:
         try:
             self._budget.reserve(arrived)
         except ProtocolViolation as violation:
+            self._give_up()
             violation.frames = tuple(frames)
             raise
         self._reserved = arrived
@@ -265,10 +272,15 @@ class FrameAssembler:
         self._reserved = 0
 
     def _refuse(self, size: int, frames: list[memoryview]) -> None:
-        text = f"frame of {size} bytes refused, allowed are 0 to {self.frame_bytes_max}"
+        text = f"frame of {size} bytes refused, allowed are {self._frame_bytes_min} to {self.frame_bytes_max}"
         if size >> 16 == _TLS_HANDSHAKE:
             text = "its first bytes are a TLS handshake: the client speaks TLS (its security.protocol), and this listener does not"
-        self._start = self._stop  # Nothing of it is kept; a transport that asks once more before it is closed gets room.
+        self._give_up()
         violation = ProtocolViolation(text)
         violation.frames = tuple(frames)
         raise violation
+
+    def _give_up(self) -> None:
+        """Nothing of the rest is kept; a transport that goes on reading until it is closed gets room."""
+        self.close()
+        self._need, self._large, self._chunk_bytes = 4, 0, CHUNK_BYTES

@@ -22,6 +22,9 @@ _FRAMED_REQUEST: Final = Struct(">ihhih")
 _INT32: Final = Struct(">i")
 _FRAMED_RESPONSE: Final = Struct(">ii")
 
+REQUEST_BYTES_MIN: Final = _REQUEST.size
+"""Every request begins with these. Smaller frames are none, and would take far more room than their bytes while they wait."""
+
 
 def request_head(key: int, version: int, correlation_id: int, client_id: str | None, is_flexible: bool) -> bytearray:
     """A request's first bytes: room for the frame's size, then the header. `finish_frame` fills in the size."""

@@ -1,7 +1,8 @@
-"""The broker's end of one connection, without I/O: bytes in, requests out; responses in, bytes out.
+"""The broker's end of one connection, without I/O: bytes in, frames and requests out; responses in, bytes out.
 
-The shell lends `get_buffer()` to its transport, calls `buffer_updated(n)`, hands the requests to the broker and writes what
-`encode_response` returns. On ProtocolViolation it closes the connection, as Kafka does; Kafka's clients reconnect.
+The shell lends `get_buffer()` to its transport, calls `buffer_updated(n)`, has a frame read by `request` when it is to be done, hands that
+to the broker and writes what `encode_response` returns. On ProtocolViolation it closes the connection when what came before is answered,
+as Kafka does; Kafka's clients reconnect.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 from chaffinch.protocol import produce_path
 from chaffinch.protocol.apis import APIS, Api
 from chaffinch.protocol.frames import FRAME_BYTES_MAX, BufferPool, FrameAssembler, FrameBudget
-from chaffinch.protocol.headers import API_VERSIONS_KEY, finish_frame, read_client_id, read_request_prefix, response_head
+from chaffinch.protocol.headers import API_VERSIONS_KEY, REQUEST_BYTES_MIN, finish_frame, read_client_id, read_request_prefix, response_head
 from chaffinch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
 from chaffinch.protocol.primitives import Buffer
@@ -52,13 +53,14 @@ class ServerConnection:
     ) -> None:
         self.client_software_name = ""
         self.client_software_version = ""
-        self._frames = FrameAssembler(frame_bytes_max, budget=budget, pool=pool)
+        self._frames = FrameAssembler(frame_bytes_max, frame_bytes_min=REQUEST_BYTES_MIN, budget=budget, pool=pool)
         self.get_buffer = self._frames.get_buffer
         """Where the transport is to write the next bytes: (size hint, which is ignored) -> buffer."""
+        self.buffer_updated = self._frames.buffer_updated
+        """The frames that so many more bytes completed, each for `request`: (count) -> views of the receive buffer, which they keep.
+        Raises ProtocolViolation for sizes out of bounds; its `frames` hold those that came before."""
         self.end_turn = self._frames.end_turn
         """The transport holds no buffer now, and may not ask for one for long."""
-        self.may_have_more = False
-        """Whether the last read filled the buffer, and so may have left something behind."""
         self._produce = produce_path.RequestReader()
         self.open_requests: deque[ReceivedRequest] = deque()
         """Those that wait for their response, in order. To look at: `encode_response` and `skip_response` take them out."""
@@ -74,6 +76,11 @@ class ServerConnection:
         self._frames.frame_bytes_max = size
 
     @property
+    def may_have_more(self) -> bool:
+        """Whether the last read filled the buffer, and so may have left something behind."""
+        return self._frames.is_filled
+
+    @property
     def open_count(self) -> int:
         """How many requests wait for their response."""
         return len(self.open_requests)
@@ -83,37 +90,18 @@ class ServerConnection:
         """Bytes received of a request that is not complete."""
         return self._frames.bytes_pending
 
-    def buffer_updated(self, count: int) -> list[ReceivedRequest]:
-        """The requests that `count` more bytes completed. `records` in them are views of the receive buffer.
-
-        Raises ProtocolViolation for what cannot be read and for APIs or versions that are not served; its `requests` hold
-        those that came before.
-        """
-        requests: list[ReceivedRequest] = []
-        frames = self._frames
-        try:
-            for frame in frames.buffer_updated(count):
-                requests.append(self._request(frame))
-        except ProtocolViolation as violation:
-            try:
-                for frame in violation.frames:
-                    requests.append(self._request(frame))
-            except ProtocolViolation as earlier:
-                violation = earlier
-            violation.requests = tuple(requests)
-            raise violation from None
-        self.may_have_more = frames.is_filled
-        return requests
-
     def receive(self, data: Buffer) -> list[ReceivedRequest]:
-        """The same for bytes that are already somewhere else (they are copied): for tests and simulated networks."""
+        """The requests in bytes that are already somewhere else (they are copied): for tests and simulated networks.
+
+        Raises ProtocolViolation as both.
+        """
         requests: list[ReceivedRequest] = []
         view = memoryview(data)
         while view:
             buffer = self.get_buffer()
             count = min(len(buffer), len(view))
             buffer[:count] = view[:count]
-            requests += self.buffer_updated(count)
+            requests += map(self.request, self.buffer_updated(count))
             view = view[count:]
         return requests
 
@@ -162,7 +150,12 @@ class ServerConnection:
             ready += self._held.pop(id(self.open_requests.popleft()))
         return ready
 
-    def _request(self, frame: memoryview) -> ReceivedRequest:
+    def request(self, frame: memoryview) -> ReceivedRequest:
+        """Read a frame, in the order of arrival. `records` in it are views of the frame.
+
+        Only when it is to be done: what is read may take forty times the room of its bytes. Raises ProtocolViolation for what cannot be
+        read and for APIs or versions that are not served.
+        """
         plain = self._produce.read(frame)
         if plain is not None:
             expects_response = plain[3].acks != 0

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from chaffinch.protocol.client_connection import ReceivedResponse
-    from chaffinch.protocol.server_connection import ReceivedRequest
 
 
 class ProtocolViolation(Exception):
     """The peer sent bytes that are no Kafka protocol; the connection must be closed, as Kafka does.
 
-    Several frames may come with one read: `frames`, and after parsing `requests` or `responses`, hold the good ones before the bad one.
+    Several frames may come with one read: `frames`, and after parsing `responses`, hold the good ones before the bad one.
     """
 
     frames: tuple[memoryview, ...] = ()
-    requests: tuple[ReceivedRequest, ...] = ()
     responses: tuple[ReceivedResponse, ...] = ()
 
 
