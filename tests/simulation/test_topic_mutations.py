@@ -133,7 +133,7 @@ MUTATIONS = [
         breaks=keeps_numbers_of_gone_topics,
         knobs=REMADE_ROUGHLY,
         says=("which was sent later",),
-        first=67,
+        first=221,
     ),
     Mutation(
         name="once real: what is sent by name is thought to be in the topic that is gone",
