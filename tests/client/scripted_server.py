@@ -78,7 +78,7 @@ class ScriptedServer:
         connection = ServerConnection()
         with peer, contextlib.suppress(OSError, ProtocolViolation):
             while count := peer.recv_into(connection.get_buffer()):
-                for request in connection.buffer_updated(count):
+                for request in map(connection.request, connection.buffer_updated(count)):
                     self.seen.append(request.message)
                     answer = self.script(self, request.message)
                     answer = self._default(request.message) if answer is None else answer
