@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import random
 import socket
 from collections.abc import Iterator
@@ -13,18 +15,23 @@ import pytest
 
 from chaffinch import Consumer, Producer
 from chaffinch.broker import direct_sending
+from chaffinch.broker.connections import Peer
+from chaffinch.broker.direct_sending import DirectSending, send_part
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.records import batch
 from chaffinch.records.stretch import Stretch
-from chaffinch.storage.file_system import DiskFile
+from chaffinch.storage import disk_reads
+from chaffinch.storage.file_system import DiskFileSystem
 from chaffinch.storage.files import StorageError
+from chaffinch.storage.records_file import RecordsFile
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
 from tests.broker.socket_client import SocketClient
 from tests.broker.test_server import wait_until, wait_until_hit
+from tests.records.sources import BytesSource
 from tests.support.certificates import Certificates
 
 VALUES = [random.Random(number).randbytes(200_000) for number in range(40)]
@@ -135,31 +142,242 @@ def test_an_answer_that_is_delayed_on_purpose_was_read_before(broker: EmbeddedBr
         assert values_of(client.receive()) == VALUES
 
 
+DATA = bytes(range(100))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[RecordsFile]:
+    opened = DiskFileSystem(tmp_path).open("records")
+    opened.append([DATA])
+    yield RecordsFile(opened)
+    opened.close()
+
+
+def received(socket_: socket.socket) -> bytes:
+    socket_.settimeout(0)
+    return socket_.recv(1000)
+
+
+class TestPart:
+    @pytest.fixture
+    def ends(self) -> Iterator[tuple[socket.socket, socket.socket]]:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with ours, theirs:
+            yield ours, theirs
+
+    def test_the_system_sends_what_stands_in_a_file(
+        self, ends: tuple[socket.socket, socket.socket], file: RecordsFile, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(RecordsFile, "read", None)
+        found = Stretch(file, 5, 25)
+        assert (send_part(ends[0].fileno(), found, 10), len(found)) == (10, 15)
+        assert (send_part(ends[0].fileno(), found, 100), len(found)) == (15, 0)
+        assert received(ends[1]) == DATA[5:30]
+
+    def test_other_bytes_are_read_by_the_piece(self, ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(direct_sending, "PIECE_BYTES", 10)
+        found = Stretch(BytesSource(DATA), 5, 25)
+        assert [send_part(ends[0].fileno(), found, 100) for _ in range(3)] == [10, 10, 5]
+        assert (received(ends[1]), len(found)) == (DATA[5:30], 0)
+
+    def test_what_the_system_cannot_send_is_read(
+        self, ends: tuple[socket.socket, socket.socket], file: RecordsFile, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: int) -> int:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+        monkeypatch.setattr(os, "sendfile", refuse)
+        assert send_part(ends[0].fileno(), Stretch(file, 5, 25), 100) == 25
+        assert received(ends[1]) == DATA[5:30]
+
+    @pytest.mark.parametrize(("position", "length"), [(100, 1), (90, 20)])
+    def test_a_file_that_ends_too_early_is_told(
+        self, ends: tuple[socket.socket, socket.socket], file: RecordsFile, position: int, length: int
+    ) -> None:
+        found = Stretch(file, position, length)
+        sent = send_part(ends[0].fileno(), found, 1000) if position < 100 else 0
+        assert (sent, len(found)) == (100 - position, length - (100 - position))
+        with pytest.raises(StorageError, match="ends here"):
+            send_part(ends[0].fileno(), found, 1000)
+
+    def test_a_socket_without_room_says_so_and_nothing_is_lost(self, ends: tuple[socket.socket, socket.socket], file: RecordsFile) -> None:
+        filled = 0
+        while True:
+            try:
+                filled += ends[0].send(bytes(10_000))
+            except BlockingIOError:
+                break
+        found = Stretch(file, 5, 25)
+        with pytest.raises(BlockingIOError):
+            send_part(ends[0].fileno(), found, 100)
+        assert (len(found), bytes(found)) == (25, DATA[5:30])
+
+
 class Transport:
     """Has `waiting` bytes that the socket did not take, and notes what it is given."""
 
-    def __init__(self, waiting: int) -> None:
+    def __init__(self, socket_: socket.socket, waiting: int) -> None:
+        self.socket = socket_
         self.waiting = waiting
         self.given: list[bytes] = []
+
+    def get_extra_info(self, name: str) -> Any:
+        return self.socket if name == "socket" else None
 
     def get_write_buffer_size(self) -> int:
         return self.waiting + sum(map(len, self.given))
 
-    def write(self, data: memoryview) -> None:
+    def write(self, data: bytes) -> None:
         self.given.append(bytes(data))
 
 
 @pytest.mark.parametrize("waiting", [0, 1])
 def test_nothing_overtakes_what_waits_in_the_transport(waiting: int) -> None:
     ours, theirs = socket.socketpair()
-    transport = Transport(waiting)
+    transport = Transport(ours, waiting)
     with ours, theirs:
-        direct_sending.send(
-            cast("Any", transport), ours.fileno(), [b"head", Stretch(lambda at, size: b"abcdef"[at : at + size], 1, 4), b"tail"]
-        )
+        direct = DirectSending(cast("Any", transport), pytest.fail, pytest.fail)
+        direct.send([b"head", Stretch(BytesSource(b"abcdef"), 1, 4), b"tail"])
         ours.shutdown(socket.SHUT_WR)
         sent = b"".join(iter(lambda: theirs.recv(100), b""))
     assert (sent, transport.given) == ((b"headbcdetail", []) if not waiting else (b"", [b"head", b"bcde", b"tail"]))
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def answer_on_its_way(broker: EmbeddedBroker, client: SocketClient) -> Peer:
+    """The client asked for everything and reads nothing yet: its connection, once there is no more room in between."""
+    client.send(fetch(), FETCH_VERSION)
+    port = client.socket.getsockname()[1]
+    wait_until(broker, lambda: any(peer.unsent_bytes > 1_000_000 for peer in broker._running._peers.values()))
+    (peer,) = (found for found in broker._running._peers.values() if found.address.endswith(f":{port}"))
+    return peer
+
+
+def test_what_waits_for_its_reader_takes_no_memory(tmp_path: Path) -> None:
+    with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
+        fill(broker)
+        with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
+            peer = answer_on_its_way(broker, client)
+            assert peer._transport is not None
+            assert peer._transport.get_write_buffer_size() == 0
+            assert len(direct_sending._held_by_all) == 1
+            assert values_of(client.receive()) == VALUES
+            wait_until(broker, lambda: not peer.unsent_bytes)
+            assert not direct_sending._held_by_all
+
+
+def test_a_topic_that_goes_meanwhile_is_read_to_the_end(tmp_path: Path) -> None:
+    with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
+        fill(broker)
+        before = descriptors()
+        with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client, SocketClient(broker.bootstrap_servers) as other:
+            answer_on_its_way(broker, client)
+            assert other.ask(deletion()).responses[0].error_code == 0
+            assert values_of(client.receive()) == VALUES
+            assert client.ask(MetadataRequest(topics=None)).topics == []
+        wait_until(broker, lambda: not broker._running._peers)
+        assert descriptors() <= before
+
+
+def test_without_any_descriptor_the_transport_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
+        fill(broker)
+        with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
+            monkeypatch.setattr(os, "dup", refuse)
+            peer = answer_on_its_way(broker, client)
+            assert peer._transport is not None
+            assert peer._transport.get_write_buffer_size() > 1_000_000
+            monkeypatch.undo()
+            assert values_of(client.receive()) == VALUES
+
+
+@pytest.mark.parametrize("descriptors_max", [0, 256])
+def test_without_descriptors_it_waits_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, descriptors_max: int) -> None:
+    monkeypatch.setattr(direct_sending, "HELD_MAX", descriptors_max)
+    with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
+        fill(broker)
+        with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client, SocketClient(broker.bootstrap_servers) as other:
+            peer = answer_on_its_way(broker, client)
+            assert peer._direct is not None
+            assert len(peer._direct._held) == min(descriptors_max, 1)
+            assert other.ask(deletion()).responses[0].error_code == 0
+            assert values_of(client.receive()) == VALUES
+
+
+def test_a_client_that_goes_meanwhile_leaves_nothing_open(tmp_path: Path) -> None:
+    with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
+        fill(broker)
+        before = descriptors()
+        with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
+            answer_on_its_way(broker, client)
+        wait_until(broker, lambda: not broker._running._peers)
+        assert descriptors() <= before
+        assert not direct_sending._held_by_all
+
+
+def test_a_broker_that_stops_meanwhile_leaves_nothing_open(tmp_path: Path) -> None:
+    before = descriptors()
+    with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
+        fill(broker)
+        with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
+            answer_on_its_way(broker, client)
+            broker.close()
+    assert descriptors() <= before
+    assert not direct_sending._held_by_all
+
+
+@pytest.mark.parametrize("slowed", ["answers", "requests"])
+def test_what_comes_meanwhile_waits_behind_it(tmp_path: Path, slowed: str) -> None:
+    with EmbeddedBroker(topics=["orders"], data_dir=tmp_path, config={"connections.max.unread.bytes": 64 << 20}) as broker:
+        fill(broker)
+        with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
+            peer = answer_on_its_way(broker, client)
+            client.send(MetadataRequest(topics=None))
+            client.send(fetch(38), FETCH_VERSION)
+            assert peer._direct is not None
+            assert peer._direct.bytes_left > 1_000_000
+            broker._thread.call(lambda: peer.slow_down(100_000_000, answers=slowed == "answers", requests=slowed == "requests"))
+            assert peer._direct.bytes_left == 0
+            assert values_of(client.receive()) == VALUES
+            assert client.receive().topics[0].name == "orders"
+            assert values_of(client.receive()) == VALUES[38:]
+
+
+def test_parts_that_come_meanwhile_leave_in_order(tmp_path: Path) -> None:
+    with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
+        fill(broker)
+        with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
+            peer = answer_on_its_way(broker, client)
+
+            def answer() -> None:
+                peer._unsent.append(b"behind")
+                peer.flush()
+
+            broker._thread.call(answer)
+            found = bytearray(client.socket.recv(4))
+            size = int.from_bytes(found, "big")
+            while len(found) < 4 + size + len(b"behind"):
+                found += client.socket.recv(1 << 16)
+            assert found.endswith(b"behind")
+            assert VALUES[-1] in found
+
+
+def test_an_answer_on_its_way_is_sent_before_the_connection_is_closed(tmp_path: Path) -> None:
+    """Behind it comes a request that closes it."""
+    with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
+        fill(broker)
+        with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
+            peer = answer_on_its_way(broker, client)
+            broker._thread.call(peer.close)
+            assert values_of(client.receive()) == VALUES
+            assert client.socket.recv(1) == b""
 
 
 def test_answers_slowed_down_on_purpose(broker: EmbeddedBroker) -> None:
@@ -197,15 +415,22 @@ def test_a_disk_that_fails_in_the_middle_costs_the_connection_and_says_so(
 ) -> None:
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
         fill(broker)
-        read = DiskFile.read
+        read = disk_reads.read
+        sendfile = os.sendfile
 
-        def failing(file: DiskFile, position: int, length: int) -> bytes:
-            if position > 3_000_000:
-                raise StorageError(file.path, "read", "Input/output error")
-            return read(file, position, length)
+        def failing(path: str, descriptor: int, position: int, length: int) -> bytes:
+            if position + length > 3_000_000:
+                raise StorageError(path, "read", "Input/output error")
+            return read(path, descriptor, position, length)
+
+        def failing_to_send(socket_: int, descriptor: int, position: int, count: int) -> int:
+            if position + count > 3_000_000:
+                raise OSError(errno.EIO, "Input/output error")
+            return sendfile(socket_, descriptor, position, count)
 
         with SocketClient(broker.bootstrap_servers) as client:
-            monkeypatch.setattr(DiskFile, "read", failing)
+            monkeypatch.setattr(disk_reads, "read", failing)
+            monkeypatch.setattr(os, "sendfile", failing_to_send)
             client.send(fetch(), FETCH_VERSION)
             with pytest.raises(ConnectionResetError):
                 client.receive()

@@ -341,9 +341,9 @@ def test_a_request_that_stays_incomplete() -> None:
         assert is_alive(broker)
 
 
-def fill_with_unread_answers(client: SocketClient, count: int = 60) -> None:
-    """Answers of half a megabyte that the client asks for and does not read."""
-    client.ask(produce_request("orders", batch_of(b"x" * 500_000)))
+def fill_with_unread_answers(client: SocketClient, count: int = 60, size: int = 500_000) -> None:
+    """Answers of so many bytes that the client asks for and does not read."""
+    client.ask(produce_request("orders", batch_of(b"x" * size)))
     asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
     with contextlib.suppress(ConnectionError):  # It may be disconnected before it has asked for all.
         for _ in range(count):
@@ -366,12 +366,12 @@ def test_a_client_that_reads_nothing_is_disconnected() -> None:
 
 def test_unread_answers_of_all_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     with (
-        EmbeddedBroker(topics=["orders"], config={"queued.max.response.bytes": 6 << 20}) as broker,
+        EmbeddedBroker(topics=["orders"], config={"queued.max.response.bytes": 6 << 20, "message.max.bytes": 8 << 20}) as broker,
         SocketClient(broker.bootstrap_servers, receive_buffer=1 << 16) as first,
         SocketClient(broker.bootstrap_servers, receive_buffer=1 << 16) as second,
     ):
         for client in (first, second):
-            fill_with_unread_answers(client)
+            fill_with_unread_answers(client, size=4_000_000)
         wait_for_connections(broker, 1)
         assert is_alive(broker)
     assert any("too many answers unread" in record.getMessage() for record in caplog.records)

@@ -15,6 +15,7 @@ from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import MalformedMessage, ProtocolViolation, UnencodableMessage
 from chaffinch.records.stretch import Stretch
+from tests.records.sources import BytesSource
 
 
 def request_bytes(message: Message, version: int, client_id: str | None = "me") -> bytes:
@@ -164,7 +165,7 @@ class TestOrder:
         file = bytearray(b"records")
         connection = ServerConnection()
         first, second = received(connection, (MetadataRequest(), 9), (FetchRequest(topics=[]), 12))
-        records = [Stretch(lambda at, size: bytes(file[at : at + size]), 0, 7)]
+        records = [Stretch(BytesSource(file), 0, 7)]
         answer = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[PartitionData(records=records)])])
         assert connection.response_parts(second, answer) == []
         file[:] = b"another"

@@ -1,47 +1,63 @@
-"""Bytes of a file that are read when they are sent."""
+"""Bytes of a file that are read, or left to the system, when they are sent."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
 from chaffinch.records import stretch
 from chaffinch.records.stretch import Stretch, loaded
+from chaffinch.storage.file_system import DiskFileSystem
+from chaffinch.storage.records_file import RecordsFile
+from tests.records.sources import BytesSource
 
 DATA = bytes(range(100))
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def source(monkeypatch: pytest.MonkeyPatch) -> BytesSource:
     monkeypatch.setattr(stretch, "PIECE_BYTES", 10)
-    return []
+    return BytesSource(DATA)
 
 
-def of(asked: list[tuple[int, int]], position: int, length: int) -> Stretch:
-    def read(position: int, length: int) -> bytes:
-        asked.append((position, length))
-        return DATA[position : position + length]
-
-    return Stretch(read, position, length)
+def test_nothing_is_read_before_it_is_wanted(source: BytesSource) -> None:
+    assert len(Stretch(source, 5, 25)) == 25
+    assert source.asked == []
 
 
-def test_nothing_is_read_before_it_is_wanted(asked: list[tuple[int, int]]) -> None:
-    assert len(of(asked, 5, 25)) == 25
-    assert asked == []
-
-
-def test_it_comes_in_pieces_or_whole(asked: list[tuple[int, int]]) -> None:
-    found = of(asked, 5, 25)
+def test_it_comes_in_pieces_or_whole(source: BytesSource) -> None:
+    found = Stretch(source, 5, 25)
     assert b"".join(found.pieces()) == bytes(found) == DATA[5:30]
-    assert asked == [(5, 10), (15, 10), (25, 5), (5, 25)]
+    assert source.asked == [(5, 10), (15, 10), (25, 5), (5, 25)]
 
 
-def test_a_piece_is_read_when_the_one_before_was_taken(asked: list[tuple[int, int]]) -> None:
-    pieces = of(asked, 0, 30).pieces()
-    assert (next(pieces), asked) == (DATA[:10], [(0, 10)])
+def test_a_piece_is_read_when_the_one_before_was_taken(source: BytesSource) -> None:
+    pieces = Stretch(source, 0, 30).pieces()
+    assert (next(pieces), source.asked) == (DATA[:10], [(0, 10)])
 
 
-def test_parts_that_are_bytes_stay_as_they_are(asked: list[tuple[int, int]]) -> None:
+def test_parts_that_are_bytes_stay_as_they_are(source: BytesSource) -> None:
     head, view = bytearray(b"head"), memoryview(b"view")
-    result = loaded([head, of(asked, 5, 25), view])
+    result = loaded([head, Stretch(source, 5, 25), view])
     assert result == [b"head", DATA[5:30], b"view"]
     assert (result[0] is head, result[2] is view) == (True, True)
+
+
+def test_what_is_held_outlives_its_file(tmp_path: Path) -> None:
+    files = DiskFileSystem(tmp_path)
+    opened = files.open("records")
+    opened.append([DATA])
+    found = Stretch(RecordsFile(opened), 5, 25)
+    found.skip(3)
+    held = found.hold()
+    assert held is not None
+    opened.close()
+    files.remove("records")
+    files.open("records").append([bytes(100)])
+    assert (len(found), bytes(found)) == (22, DATA[8:30])
+    held.close()
+
+
+def test_what_stands_in_memory_cannot_be_held(source: BytesSource) -> None:
+    assert Stretch(source, 5, 25).hold() is None

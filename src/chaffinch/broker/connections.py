@@ -15,7 +15,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final, Protocol, cast
 
-from chaffinch.broker import direct_sending
+from chaffinch.broker.direct_sending import DirectSending
 from chaffinch.broker.pace import SlowAnswers, SlowRequests
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.protocol.schema import Message
@@ -46,6 +46,7 @@ as it is answered would else be answered until nothing is left of what it asked 
 
 _TRANSPORT: Final = "transport"
 _PACE: Final = "pace"
+_FILES: Final = "files"
 
 
 class Owner(Protocol):
@@ -55,6 +56,7 @@ class Owner(Protocol):
     def received(self, peer: Peer, request: ReceivedRequest) -> bool: ...
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None: ...
     def failed(self, peer: Peer, error: Exception) -> None: ...
+    def cut_off(self, peer: Peer, error: Exception) -> None: ...
     def disconnected(self, peer: Peer) -> None: ...
     def end_turn_later(self, peer: Peer) -> None: ...
     def turn_ended(self) -> None: ...
@@ -97,6 +99,7 @@ class Peer(asyncio.BufferedProtocol):
         self._owner = owner
         self._unread_bytes_max = unread_bytes_max
         self._transport: asyncio.Transport | None = None
+        self._direct: DirectSending | None = None  # As long as there is a transport.
         self._sends = True
         self._backlog: deque[memoryview | ProtocolViolation] = deque()  # Frames, and last of all why there can be no more of them.
         self._bytes_waiting = 0
@@ -104,7 +107,6 @@ class Peer(asyncio.BufferedProtocol):
         self._bytes_held = 0  # Of it, counted there.
         self._unsent: list[Part] = []  # No stretch stays in it: `respond` sends what has one.
         self._has_stretches = False
-        self._socket = direct_sending.NOWHERE
         self._unsent_bytes = 0
         self._turn_bytes = 0  # Read in this turn of the loop.
         self._has_turn = False  # It was said that there is something to do at its end.
@@ -125,7 +127,7 @@ class Peer(asyncio.BufferedProtocol):
         peer_name = transport.get_extra_info("peername")
         self.address = _shown(peer_name)
         self.host = f"/{peer_name[0]}" if isinstance(peer_name, tuple) else str(peer_name)
-        self._socket = direct_sending.socket_of(transport)
+        self._direct = DirectSending(transport, partial(self._relieved, _FILES), self._cut_off)
         transport.set_write_buffer_limits(high=self._unread_bytes_max)
         if not self._owner.connected(self):
             transport.abort()
@@ -197,7 +199,8 @@ class Peer(asyncio.BufferedProtocol):
         if self._transport is None:
             return 0
         slow = self._slow_answers.bytes_waiting if self._slow_answers is not None else 0
-        return self._unsent_bytes + slow + self._transport.get_write_buffer_size()
+        direct = self._direct.bytes_left if self._direct is not None else 0
+        return self._unsent_bytes + slow + direct + self._transport.get_write_buffer_size()
 
     @property
     def is_reading(self) -> bool:
@@ -248,21 +251,43 @@ class Peer(asyncio.BufferedProtocol):
         has_stretches, self._has_stretches = self._has_stretches, False
         self.bytes_answered += self._unsent_bytes
         self._unsent_bytes = 0
-        transport = self._transport
-        if parts and transport is not None and self._sends:
+        transport, direct = self._transport, self._direct
+        if parts and transport is not None and direct is not None and self._sends:
             if self._slow_answers is not None:
                 self._slow_answers.add(loaded(parts))
                 if self._slow_answers.bytes_waiting > self._unread_bytes_max:
                     self._congested.add(_PACE)
                     self._consider_reading()
-            elif has_stretches:
-                direct_sending.send(transport, self._socket, parts)
+            elif has_stretches or _FILES in self._congested:
+                self._send_directly(direct, parts)
             else:
                 transport.writelines(cast("list[Buffer]", parts))
-            if self._slow_answers is not None or transport.get_write_buffer_size():
+            if self._slow_answers is not None or transport.get_write_buffer_size() or direct.bytes_left:
                 self._owner.left_unsent(self)
         if self._is_paused or self._bytes_held:
             self._consider_reading()
+
+    def _send_directly(self, direct: DirectSending, parts: list[Part]) -> None:
+        direct.send(parts)
+        if direct.bytes_left:
+            self._congested.add(_FILES)
+            self._consider_reading()
+
+    def _send_the_rest_by_transport(self) -> None:
+        """What is on its way from files leaves as everything else does from now on."""
+        if self._direct is None or not self._direct.bytes_left:
+            return
+        try:
+            self._direct.give_up()
+        except Exception as error:
+            self._cut_off(error)
+            return
+        self._congested.remove(_FILES)
+        if self._takes_requests and not self._has_turn:
+            self._begin_turn()  # Reads on, and does what waits.
+
+    def _cut_off(self, error: Exception) -> None:
+        self._owner.cut_off(self, error)
 
     def skip(self, request: ReceivedRequest) -> None:
         """The request has no answer, and is done."""
@@ -278,6 +303,7 @@ class Peer(asyncio.BufferedProtocol):
         self.flush()
         if self._transport is None or not self._sends:
             return
+        self._send_the_rest_by_transport()
         later = asyncio.get_running_loop().call_later
         if answers and self._slow_answers is None:
             self._slow_answers = SlowAnswers(bytes_per_second, self._transport.writelines, partial(self._relieved, _PACE), later)
@@ -293,6 +319,7 @@ class Peer(asyncio.BufferedProtocol):
         """Send what was answered, then close; what a slowed connection has not sent is dropped."""
         self.take_no_more_requests()
         self.flush()
+        self._send_the_rest_by_transport()
         self._end()
         if self._transport is not None:
             self._transport.close()
@@ -316,6 +343,8 @@ class Peer(asyncio.BufferedProtocol):
             if slow is not None:
                 slow.close()
         self._slow_answers = self._slow_requests = None
+        if self._direct is not None:
+            self._direct.drop()
 
     def _feed(self, frames: Sequence[memoryview | ProtocolViolation]) -> None:
         """Hand requests to the server, in order, while none waits for something, the client reads its answers, and it is its turn."""

@@ -1,47 +1,183 @@
-"""Sending what stands in files: each piece is written to the socket before the next is read.
+"""Sending what stands in files, past the transport, which would take all of it into memory first.
 
-The transport would take all of it first. So it gets only what the socket does not take at once, as it would have tried itself.
+The system sends it from its own pages, as much at a time as the socket has room for (`listeners.SEND_BUFFER_BYTES`: what waits there is
+still in the processor's cache when the client reads it). When there is room again the event loop says so. Under TLS, and behind what waits
+in the transport, there is no way past it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
-from chaffinch.records.stretch import Part, Stretch
+from chaffinch.records.stretch import PIECE_BYTES, HeldSource, Part, Stretch
 
-NOWHERE = -1
+NOWHERE: Final = -1
+
+_CAN_SEND_FILES: Final = hasattr(os, "sendfile")
+
+BYTES_PER_TURN: Final = 1 << 20
+"""At most so much leaves in one turn of the loop, however fast the client reads: then it is the others' turn."""
+
+HELD_MAX: Final = 256
+"""Descriptors that a process spends at most on what waits to be sent: bytes beyond them wait in memory."""
+
+_held_by_all: Final[set[HeldSource]] = set()
 
 
-def socket_of(transport: asyncio.Transport) -> int:
+class DirectSending:
+    """Of one connection. `on_end()`: all has left that was on its way; `on_failure(error)`: something of it cannot be read, or the
+    connection is lost, and the rest is dropped. Both are called from the event loop, never from within `send`."""
+
+    def __init__(self, transport: asyncio.Transport, on_end: Callable[[], None], on_failure: Callable[[Exception], None]) -> None:
+        self._transport = transport
+        self._socket = _socket_of(transport)
+        self._on_end = on_end
+        self._on_failure = on_failure
+        self._left: deque[Part] = deque()
+        self._held: dict[Stretch, HeldSource] = {}
+        self._watched = NOWHERE
+        self._loop: asyncio.AbstractEventLoop
+        self.bytes_left = 0
+        """Of what is on its way."""
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Send `parts`, in order, behind what is on its way. What does not leave now will be the same when it does, whatever becomes of the
+        files.
+
+        Raises what reading raises, and ConnectionError; some of it is sent then, and the connection is of no use any more.
+        """
+        if not self.bytes_left and (self._socket == NOWHERE or self._transport.get_write_buffer_size()):
+            self._give_to_transport(parts)
+            return
+        was_idle = not self.bytes_left
+        self._left.extend(parts)
+        self.bytes_left += sum(map(len, parts))
+        if was_idle:
+            self._proceed()
+        if self.bytes_left:
+            self._hold()
+            try:
+                self._watch()
+            except OSError:  # The process has no descriptor left.
+                self.give_up()
+
+    def give_up(self) -> None:
+        """Have the transport send the rest, read now. Raises what reading raises."""
+        parts = list(self._left)
+        try:
+            self._give_to_transport(parts)
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Nothing more is sent."""
+        self._unwatch()
+        for part in list(self._held):
+            self._release(part)
+        self._left.clear()
+        self.bytes_left = 0
+
+    def _give_to_transport(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            for piece in part.pieces() if isinstance(part, Stretch) else (part,):
+                self._transport.write(piece)
+
+    def _proceed(self) -> None:
+        """Send what the socket has room for, or as much as a turn may."""
+        left, room = self._left, BYTES_PER_TURN
+        try:
+            while left and room > 0:
+                part = left[0]
+                if isinstance(part, Stretch):
+                    sent = send_part(self._socket, part, room)
+                    is_over = not len(part)
+                else:
+                    sent = os.write(self._socket, part)
+                    is_over = sent == len(part)
+                    if not is_over:
+                        left[0] = memoryview(part)[sent:]
+                room -= sent
+                self.bytes_left -= sent
+                if is_over:
+                    self._release(left.popleft())
+        except BlockingIOError:
+            pass
+
+    def _hold(self) -> None:
+        """From now on the files may change."""
+        for place, part in enumerate(self._left):
+            if isinstance(part, Stretch) and part not in self._held:
+                held = part.hold() if len(_held_by_all) < HELD_MAX else None
+                if held is None:
+                    self._left[place] = bytes(part)
+                else:
+                    self._held[part] = held
+                    _held_by_all.add(held)
+
+    def _release(self, part: Part) -> None:
+        held = self._held.pop(part, None) if isinstance(part, Stretch) else None
+        if held is not None:
+            _held_by_all.remove(held)
+            held.close()
+
+    def _watch(self) -> None:
+        """Hear when there is room: by a descriptor of its own, since the loop has the socket's for its transport alone."""
+        if self._watched == NOWHERE:
+            self._loop = asyncio.get_running_loop()
+            self._watched = os.dup(self._socket)
+            self._loop.add_writer(self._watched, self._go_on)
+
+    def _unwatch(self) -> None:
+        if self._watched != NOWHERE:
+            watched, self._watched = self._watched, NOWHERE
+            self._loop.remove_writer(watched)
+            os.close(watched)
+
+    def _go_on(self) -> None:
+        try:
+            self._proceed()
+        except Exception as error:
+            self.drop()
+            self._on_failure(error)
+            return
+        if not self.bytes_left:
+            self._unwatch()
+            self._on_end()
+
+
+def send_part(socket: int, stretch: Stretch, bytes_max: int) -> int:
+    """Have the socket take the first bytes, as many as it has room for: they are gone from the stretch then. Returns how many.
+
+    Raises BlockingIOError where there is no room, ConnectionError, and what reading raises.
+    """
+    count = min(bytes_max, len(stretch))
+    sent = _sent_by_system(socket, stretch, count)
+    if not sent:
+        sent = os.write(socket, stretch.source.read(stretch.position, min(count, PIECE_BYTES)))
+    stretch.skip(sent)
+    return sent
+
+
+def _sent_by_system(socket: int, stretch: Stretch, count: int) -> int:
+    """0 where the system cannot: no file, a short one, a failing disk. Reading it says which."""
+    descriptor = stretch.source.descriptor() if _CAN_SEND_FILES else None
+    if descriptor is None:
+        return 0
+    try:
+        return os.sendfile(socket, descriptor, stretch.position, count)
+    except (BlockingIOError, ConnectionError):
+        raise
+    except OSError:
+        return 0
+
+
+def _socket_of(transport: asyncio.Transport) -> int:
     """The descriptor that bytes may be written to as they are; NOWHERE if TLS lies between."""
     if transport.get_extra_info("sslcontext") is not None:
         return NOWHERE
     found = transport.get_extra_info("socket")
     return NOWHERE if found is None else int(found.fileno())
-
-
-def send(transport: asyncio.Transport, descriptor: int, parts: Sequence[Part]) -> None:
-    """Write `parts` in order. Raises what reading them raises, and ConnectionError when the connection is lost; some of it is sent then."""
-    is_full = descriptor == NOWHERE or transport.get_write_buffer_size() > 0
-    for piece in _pieces(parts):
-        written = 0 if is_full else _written(descriptor, piece)
-        if written < len(piece):
-            is_full = True
-            transport.write(memoryview(piece)[written:])
-
-
-def _pieces(parts: Sequence[Part]) -> Iterator[bytes | bytearray | memoryview]:
-    for part in parts:
-        if isinstance(part, Stretch):
-            yield from part.pieces()
-        else:
-            yield part
-
-
-def _written(descriptor: int, piece: bytes | bytearray | memoryview) -> int:
-    try:
-        return os.write(descriptor, piece)
-    except BlockingIOError:
-        return 0

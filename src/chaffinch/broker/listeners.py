@@ -22,6 +22,11 @@ RECEIVE_BUFFER_BYTES: Final = 2 << 20
 """What the system is asked to keep of a connection until it is read: as much as a busy producer has on its way, which so need not wait for
 room while the broker works on what came before. By itself a system gives less at first, and then just too little."""
 
+SEND_BUFFER_BYTES: Final = 102_400
+"""What the system is asked to keep of a connection's answers until they are read: Apache Kafka's `socket.send.buffer.bytes`. With the
+megabytes that it takes by itself a fetch answer takes half as long again: nothing of it is in the processor's cache any more when it is
+read."""
+
 ACCEPTED_PER_TURN: Final = 100
 """Connections taken in one turn of the loop; others are not kept waiting by those who come."""
 
@@ -107,6 +112,7 @@ def _bind(listener: socket.socket, target: Any) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Accepted connections inherit it: a client that is gone without a word is noticed in the end, as by Apache Kafka.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     if _may_have(RECEIVE_BUFFER_BYTES):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)  # Inherited, too.
     listener.setblocking(False)

@@ -311,13 +311,14 @@ class BrokerServer:
     def _respond(self, peer: Peer, effect: Respond) -> None:
         try:
             peer.respond(effect.request, effect.message)
-        except (StorageError, OSError) as error:
-            self._cut_off(peer, error)
         except Exception as error:  # An answer that cannot be written costs its own connection, not the one that caused it.
-            self.failed(peer, error)
+            self.cut_off(peer, error)
 
-    def _cut_off(self, peer: Peer, error: StorageError | OSError) -> None:
+    def cut_off(self, peer: Peer, error: Exception) -> None:
         """Part of an answer may be on its way, so no other one can follow."""
+        if not isinstance(error, StorageError | OSError):
+            self.failed(peer, error)
+            return
         if isinstance(error, StorageError):
             text = f"connection from {peer.address} closed in the middle of an answer: {error}; until the next start records are read first"
             self._say_seldom(peer, "unreadable records", text)

@@ -23,6 +23,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import cast
 
+from chaffinch.storage import disk_reads
+from chaffinch.storage.disk_reads import HeldDiskFile, Holders, storage_error
 from chaffinch.storage.files import CLOSED_TEXT, AlreadyLocked, BytesLike, CorruptLog, File, FileSystem, Lock, Names, StorageError
 from chaffinch.storage.memory_files import Interrupted, MemoryFileSystem
 
@@ -56,10 +58,6 @@ def translated(path: str, operation: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise storage_error(path, operation, error) from error
-
-
-def storage_error(path: str, operation: str, error: OSError) -> StorageError:
-    return StorageError(path, operation, error.strerror or str(error), error_number=error.errno)
 
 
 class DiskFile:
@@ -121,20 +119,13 @@ class DiskFile:
             self._poison = f"a failed append left part of a write after byte {self._size}, and cutting it off failed ({error.strerror})"
 
     def read(self, position: int, length: int) -> bytes:
-        descriptor = self._ready()
-        try:
-            data = os.pread(descriptor, length, position)
-            if len(data) < length and position + len(data) < self._size:
-                parts = [data]
-                while data and len(data) < length:
-                    length -= len(data)
-                    position += len(data)
-                    data = os.pread(descriptor, length, position)
-                    parts.append(data)
-                data = b"".join(parts)
-        except OSError as error:
-            raise storage_error(self.path, "read", error) from error
-        return data
+        return disk_reads.read(self.path, self._ready(), position, max(0, min(length, self._size - position)))
+
+    def descriptor(self) -> int:
+        return self._ready()
+
+    def held(self) -> HeldDiskFile | None:
+        return self._owner.holders.hold(self.path, self._ready())
 
     def truncate(self, size: int) -> None:
         with translated(self.path, "truncate"):
@@ -215,6 +206,7 @@ class DiskFileSystem:
         self._descriptors_max = max(1, descriptors_max)
         self._open_files: dict[DiskFile, None] = {}
         self._aside = Aside()
+        self.holders = Holders()
         self._has_failed_sync = False
         self.incarnation = _boot_id()
 
@@ -352,7 +344,7 @@ class DiskFileSystem:
             yield
         finally:
             if descriptor is not None:
-                self._aside.do(free, descriptor)
+                self.holders.when_free(full, partial(self._aside.do, free, descriptor))
 
     def write_back(self, descriptor: int, position: int, length: int) -> None:
         """See `File`. For as little as is left at the end of a log no thread is worth while."""
@@ -402,7 +394,8 @@ def free(descriptor: int) -> None:
     """Cut off what a file without a name takes, piece by piece: a sync of anything else waits for one piece at most."""
     found = os.fstat(descriptor)
     if found.st_nlink == 0:  # Else it is somebody's backup.
-        for size in range(found.st_size - LARGE_BYTES, 0, -LARGE_BYTES):
+        # By whole pages of any size: one that is cut in two is emptied behind the cut, and a socket may have it still.
+        for size in range((found.st_size - 1) // LARGE_BYTES * LARGE_BYTES, 0, -LARGE_BYTES):
             os.ftruncate(descriptor, size)
 
 

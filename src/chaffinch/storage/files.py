@@ -55,13 +55,36 @@ class Lock(Protocol):
     def release(self) -> None: ...
 
 
-class File(Protocol):
-    """A file that grows at its end. All sizes and positions are in bytes."""
+class ReadableFile(Protocol):
+    """What readers need of a file. All sizes and positions are in bytes."""
 
     @property
     def path(self) -> str:
         """The path for error messages."""
         ...
+
+    def read(self, position: int, length: int) -> bytes:
+        """At most `length` bytes; fewer only at the end of the file."""
+        ...
+
+    def descriptor(self) -> int | None:
+        """The system's own, for a call that is made at once; None for a file that the system does not know."""
+        ...
+
+    def held(self) -> "HeldFile | None":
+        """The same bytes until it is closed, even if this file is closed or gone by then. None as above, and where the process has no
+        descriptor left."""
+        ...
+
+
+class HeldFile(ReadableFile, Protocol):
+    """Belongs to whoever asked for it."""
+
+    def close(self) -> None: ...
+
+
+class File(ReadableFile, Protocol):
+    """A file that grows at its end."""
 
     @property
     def size(self) -> int: ...
@@ -71,10 +94,6 @@ class File(Protocol):
 
         On StorageError nothing of it remains in the file; where even that could not be had, the file refuses every later append.
         """
-        ...
-
-    def read(self, position: int, length: int) -> bytes:
-        """At most `length` bytes; fewer only at the end of the file."""
         ...
 
     def truncate(self, size: int) -> None: ...

@@ -137,6 +137,12 @@ class MemoryFile:
         self._enter("read", 0)
         return bytes(memoryview(self._contents.data)[position : position + length])
 
+    def descriptor(self) -> None:
+        return None
+
+    def held(self) -> None:
+        return None
+
     def truncate(self, size: int) -> None:
         self._enter("truncate", 0)
         self._contents.truncate(size)

@@ -19,6 +19,7 @@ from chaffinch.storage.aborted_transactions import AbortedTransactions
 from chaffinch.storage.files import BytesLike, CorruptLog, File, FileSystem
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.offset_index import OffsetIndex
+from chaffinch.storage.records_file import RecordsFile
 
 LOG_SUFFIX, INDEX_SUFFIX, ABORTED_SUFFIX = ".log", ".index", ".txnindex"
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, ABORTED_SUFFIX)
@@ -179,13 +180,7 @@ class Segment:
                 if not at_least_one:
                     return None
                 end, end_offset = end + header.size, header.last_offset + 1
-        return Found(Stretch(self._read, start, end - start), end_offset)
-
-    def _read(self, position: int, length: int) -> bytes:
-        data = self.log.read(position, length)
-        if len(data) != length:
-            raise CorruptLog(self.log.path, position + len(data), "the file ends here, before a batch that was written")
-        return data
+        return Found(Stretch(RecordsFile(self.log), start, end - start), end_offset)
 
     def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from `position` up to `end`, by default that of the file."""

@@ -1,0 +1,21 @@
+"""A source of stretches that is no file."""
+
+from __future__ import annotations
+
+
+class BytesSource:
+    """Notes what is `asked` for: positions and lengths."""
+
+    def __init__(self, data: bytes | bytearray) -> None:
+        self.data = data
+        self.asked: list[tuple[int, int]] = []
+
+    def read(self, position: int, length: int) -> bytes:
+        self.asked.append((position, length))
+        return bytes(self.data[position : position + length])
+
+    def descriptor(self) -> None:
+        return None
+
+    def held(self) -> None:
+        return None

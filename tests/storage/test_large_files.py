@@ -1,0 +1,170 @@
+"""Files that are so large that another thread frees what they took."""
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaffinch.storage import file_system as module
+from chaffinch.storage.file_system import DiskFileSystem, StorageError
+from tests.storage.test_file_system import join_aside
+
+
+class TestLargeFiles:
+    """What they take is freed in another thread, once their names are gone."""
+
+    @pytest.fixture
+    def freed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
+        """(thread, bytes) of each file that is freed; at the end no descriptor is left."""
+        found: list[tuple[str, int]] = []
+
+        def free(descriptor: int) -> None:
+            real(descriptor)
+            found.append((threading.current_thread().name, os.fstat(descriptor).st_size))
+
+        real = module.free
+        monkeypatch.setattr(module, "free", free)
+        before = os.listdir("/proc/self/fd")
+        yield found
+        join_aside()
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+
+    def make(self, path: Path, size: int = 2 * module.LARGE_BYTES + 10) -> Path:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        os.truncate(path, size)
+        return path
+
+    @pytest.mark.parametrize("way", ["remove", "rename", "remove_tree"])
+    def test_the_name_goes_at_once_the_rest_aside(self, tmp_path: Path, freed: list[tuple[str, int]], way: str) -> None:
+        files = DiskFileSystem(tmp_path)
+        self.make(tmp_path / "d" / "large")
+        if way == "remove":
+            files.remove("d/large")
+        elif way == "remove_tree":
+            files.remove_tree("d")
+        else:
+            self.make(tmp_path / "new", 3)
+            files.rename("new", "d/large")
+        assert files.exists("d/large") == (way == "rename")
+        join_aside()
+        assert freed == [(module.ASIDE, module.LARGE_BYTES)]
+
+    def test_small_files_and_new_names_need_no_thread(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+        files = DiskFileSystem(tmp_path)
+        self.make(tmp_path / "small", module.LARGE_BYTES - 1)
+        files.remove("small")
+        self.make(tmp_path / "large")
+        files.rename("large", "elsewhere")
+        join_aside()
+        assert freed == []
+        assert (tmp_path / "elsewhere").stat().st_size > module.LARGE_BYTES
+
+    def test_another_name_of_the_file_keeps_all_of_it(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+        large = self.make(tmp_path / "large")
+        os.link(large, tmp_path / "backup")
+        DiskFileSystem(tmp_path).remove("large")
+        join_aside()
+        assert len(freed) == 1
+        assert (tmp_path / "backup").stat().st_size == 2 * module.LARGE_BYTES + 10
+
+    def test_a_file_that_is_not_there_is_still_an_error(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+        with pytest.raises(StorageError, match="cannot remove"):
+            DiskFileSystem(tmp_path).remove("missing")
+        assert freed == []
+
+    def test_many_at_once_do_not_hold_many_descriptors(
+        self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "ASIDE_MAX", 4)
+        gate, counting, sizes = threading.Event(), module.free, []
+
+        def free(descriptor: int) -> None:
+            gate.wait()
+            sizes.append(os.fstat(descriptor).st_size)
+            counting(descriptor)
+
+        monkeypatch.setattr(module, "free", free)
+        files = DiskFileSystem(tmp_path)
+        for number in range(7):
+            self.make(tmp_path / str(number), module.LARGE_BYTES + number)
+            files.remove(str(number))
+            assert not files.exists(str(number))
+        assert [thread.name for thread in threading.enumerate()].count(module.ASIDE) == 1
+        gate.set()
+        join_aside()
+        assert sizes == [module.LARGE_BYTES + number for number in range(4)]
+        self.make(tmp_path / "later")
+        files.remove("later")
+        join_aside()
+        assert len(freed) == 5
+
+    def test_one_that_cannot_be_freed_keeps_none_behind_it(
+        self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gate, counting, calls = threading.Event(), module.free, []
+
+        def free(descriptor: int) -> None:
+            gate.wait()
+            calls.append(descriptor)
+            if len(calls) == 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            counting(descriptor)
+
+        monkeypatch.setattr(module, "free", free)
+        for name in ("d/1", "d/2"):
+            self.make(tmp_path / name)
+        DiskFileSystem(tmp_path).remove_tree("d")
+        gate.set()
+        join_aside()
+        assert (len(calls), len(freed)) == (2, 1)
+
+    def test_it_is_cut_at_whole_pages_which_a_socket_may_have(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        sizes: list[int] = []
+        monkeypatch.setattr(os, "ftruncate", lambda _, size: sizes.append(size))
+        self.make(tmp_path / "large", 2 * module.LARGE_BYTES + 10)
+        DiskFileSystem(tmp_path).remove("large")
+        join_aside()
+        assert sizes == [2 * module.LARGE_BYTES, module.LARGE_BYTES]
+
+    def test_what_is_held_is_freed_when_the_last_lets_go(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+        files = DiskFileSystem(tmp_path)
+        self.make(tmp_path / "large")
+        file = files.open("large")
+        first, second = file.held(), file.held()
+        assert first is not None
+        assert second is not None
+        file.close()
+        files.remove("large")
+        first.close()
+        join_aside()
+        assert freed == []
+        assert second.read(2 * module.LARGE_BYTES, 100) == bytes(10)
+        second.close()
+        join_aside()
+        assert freed == [(module.ASIDE, module.LARGE_BYTES)]
+
+    def test_without_descriptors_nothing_is_held(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(_: int) -> int:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        files = DiskFileSystem(tmp_path)
+        self.make(tmp_path / "large")
+        file = files.open("large")
+        monkeypatch.setattr(os, "dup", refuse)
+        assert file.held() is None
+        file.close()
+
+    def test_without_a_thread_it_takes_its_time(
+        self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        self.make(tmp_path / "large")
+        DiskFileSystem(tmp_path).remove("large")
+        assert freed == [(threading.current_thread().name, module.LARGE_BYTES)]
