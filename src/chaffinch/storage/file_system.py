@@ -1,4 +1,4 @@
-"""The disk behind the `FileSystem` interface. No other module of the storage touches the disk.
+"""The disk behind the `FileSystem` interface. No other module of the storage touches the disk, but `disk_reads` for reading.
 
 `MemoryFileSystem` and the interface's own names are exported from here too, so that callers need one import.
 
