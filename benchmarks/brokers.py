@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +51,14 @@ class BrokerProcess:
             time.sleep(QUIET_S)
             if self.cpu_seconds - cpu < QUIET_CPU_S:
                 return
+
+    def has_open(self, topic: str) -> bool:
+        """Whether it still has files of this topic, deleted or not."""
+        for descriptor in Path(f"/proc/{self.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # Closed meanwhile.
+                if descriptor.readlink().parent.name.startswith(f"{topic}-"):
+                    return True
+        return False
 
     @property
     def resident_mb(self) -> float:
