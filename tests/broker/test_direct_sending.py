@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import gc
 import logging
 import os
 import random
 import socket
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -153,9 +156,9 @@ def file(tmp_path: Path) -> Iterator[RecordsFile]:
     opened.close()
 
 
-def received(socket_: socket.socket) -> bytes:
+def received(socket_: socket.socket, count: int = 1000) -> bytes:
     socket_.settimeout(0)
-    return socket_.recv(1000)
+    return socket_.recv(count)
 
 
 class TestPart:
@@ -244,8 +247,42 @@ def test_nothing_overtakes_what_waits_in_the_transport(waiting: int) -> None:
     assert (sent, transport.given) == ((b"headbcdetail", []) if not waiting else (b"", [b"head", b"bcde", b"tail"]))
 
 
+def test_in_one_turn_leaves_no_more_than_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much room the socket has: others have a turn, too."""
+    monkeypatch.setattr(direct_sending, "BYTES_PER_TURN", 1000)
+    data = random.Random(1).randbytes(4500)
+
+    async def send(ours: socket.socket) -> list[int]:
+        is_over, left = asyncio.Event(), []
+        direct = DirectSending(cast("Any", Transport(ours, 0)), is_over.set, pytest.fail)
+        proceed = direct._proceed
+
+        def counted() -> None:
+            proceed()
+            left.append(direct.bytes_left)
+
+        monkeypatch.setattr(direct, "_proceed", counted)
+        direct.send([data[:100], Stretch(BytesSource(data), 100, 4300), data[4400:]])
+        await is_over.wait()
+        return left
+
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        assert asyncio.run(send(ours)) == [3500, 2500, 1500, 500, 0]
+        assert received(theirs, 10_000) == data
+
+
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def held_of(broker: EmbeddedBroker) -> dict[Any, Any]:
+    """The files that its connections hold."""
+    (partition,) = broker._running.core.topics.partitions()
+    files = partition.log._file_system
+    assert isinstance(files, DiskFileSystem)
+    return files.holders._files
 
 
 def answer_on_its_way(broker: EmbeddedBroker, client: SocketClient) -> Peer:
@@ -264,10 +301,10 @@ def test_what_waits_for_its_reader_takes_no_memory(tmp_path: Path) -> None:
             peer = answer_on_its_way(broker, client)
             assert peer._transport is not None
             assert peer._transport.get_write_buffer_size() == 0
-            assert len(direct_sending._held_by_all) == 1
+            assert len(held_of(broker)) == 1
             assert values_of(client.receive()) == VALUES
             wait_until(broker, lambda: not peer.unsent_bytes)
-            assert not direct_sending._held_by_all
+            assert not held_of(broker)
 
 
 def test_a_topic_that_goes_meanwhile_is_read_to_the_end(tmp_path: Path) -> None:
@@ -300,7 +337,7 @@ def test_without_any_descriptor_the_transport_sends_it(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("descriptors_max", [0, 256])
 def test_without_descriptors_it_waits_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, descriptors_max: int) -> None:
-    monkeypatch.setattr(direct_sending, "HELD_MAX", descriptors_max)
+    monkeypatch.setattr(disk_reads, "HELD_MAX", descriptors_max)
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
         fill(broker)
         with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client, SocketClient(broker.bootstrap_servers) as other:
@@ -319,7 +356,20 @@ def test_a_client_that_goes_meanwhile_leaves_nothing_open(tmp_path: Path) -> Non
             answer_on_its_way(broker, client)
         wait_until(broker, lambda: not broker._running._peers)
         assert descriptors() <= before
-        assert not direct_sending._held_by_all
+        assert not held_of(broker)
+
+
+def test_a_connection_that_is_gone_needs_no_collector(tmp_path: Path) -> None:
+    with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
+        fill(broker)
+        gc.collect()
+        gc.disable()
+        try:
+            with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
+                gone = weakref.ref(answer_on_its_way(broker, client))
+            wait_until(broker, lambda: gone() is None)
+        finally:
+            gc.enable()
 
 
 def test_a_broker_that_stops_meanwhile_leaves_nothing_open(tmp_path: Path) -> None:
@@ -330,7 +380,6 @@ def test_a_broker_that_stops_meanwhile_leaves_nothing_open(tmp_path: Path) -> No
             answer_on_its_way(broker, client)
             broker.close()
     assert descriptors() <= before
-    assert not direct_sending._held_by_all
 
 
 @pytest.mark.parametrize("slowed", ["answers", "requests"])

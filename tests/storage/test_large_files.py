@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from chaffinch.storage import disk_reads
 from chaffinch.storage import file_system as module
 from chaffinch.storage.file_system import DiskFileSystem, StorageError
 from tests.storage.test_file_system import join_aside
@@ -130,15 +131,22 @@ class TestLargeFiles:
         join_aside()
         assert sizes == [2 * module.LARGE_BYTES, module.LARGE_BYTES]
 
-    def test_what_is_held_is_freed_when_the_last_lets_go(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+    @pytest.mark.parametrize("way", ["remove", "rename", "remove_tree"])
+    def test_what_is_held_is_freed_when_the_last_lets_go(self, tmp_path: Path, freed: list[tuple[str, int]], way: str) -> None:
         files = DiskFileSystem(tmp_path)
-        self.make(tmp_path / "large")
-        file = files.open("large")
+        self.make(tmp_path / "d" / "large")
+        file = files.open("d/large")
         first, second = file.held(), file.held()
         assert first is not None
         assert second is not None
         file.close()
-        files.remove("large")
+        if way == "remove":
+            files.remove("d/large")
+        elif way == "remove_tree":
+            files.remove_tree("d")
+        else:
+            (tmp_path / "new").write_bytes(b"new")
+            files.rename("new", "d/large")
         first.close()
         join_aside()
         assert freed == []
@@ -146,6 +154,53 @@ class TestLargeFiles:
         second.close()
         join_aside()
         assert freed == [(module.ASIDE, module.LARGE_BYTES)]
+
+    def test_however_many_hold_a_file_it_takes_one_descriptor(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+        files = DiskFileSystem(tmp_path)
+        self.make(tmp_path / "large")
+        file = files.open("large")
+        one = file.held()
+        assert one is not None
+        before = len(os.listdir("/proc/self/fd"))
+        others = [holder.held() for holder in (file, one) for _ in range(20)]
+        assert len(os.listdir("/proc/self/fd")) == before
+        for held in (one, *others):
+            assert held is not None
+            assert held.read(0, 1) == b"\0"
+            held.close()
+        file.close()
+
+    def test_another_file_of_the_name_is_held_for_itself(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+        files = DiskFileSystem(tmp_path)
+        found = []
+        for content in (b"old", b"new"):
+            (tmp_path / "made").write_bytes(content)
+            files.rename("made", "name")
+            file = files.open("name")
+            found.append(file.held())
+            file.close()
+        assert [held.read(0, 10) for held in found if held is not None] == [b"old", b"new"]
+        for held in found:
+            assert held is not None
+            held.close()
+
+    def test_not_more_files_are_held_than_there_are_descriptors_for(
+        self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(disk_reads, "HELD_MAX", 2)
+        files = DiskFileSystem(tmp_path)
+        opened = [files.open(name) for name in "abc"]
+        first, second, third = (file.held() for file in opened)
+        assert first is not None
+        assert second is not None
+        assert third is None
+        again = opened[0].held()
+        assert again is not None
+        second.close()
+        third = opened[2].held()
+        assert third is not None
+        for open_file in (again, first, third, *opened):
+            open_file.close()
 
     def test_without_descriptors_nothing_is_held(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuse(_: int) -> int:

@@ -181,7 +181,7 @@ class Peer(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
-        self._transport = None
+        self._transport = self._direct = None
         self.frames.close()
         self._hold(0)
         self._owner.disconnected(self)

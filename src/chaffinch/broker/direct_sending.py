@@ -22,11 +22,6 @@ _CAN_SEND_FILES: Final = hasattr(os, "sendfile")
 BYTES_PER_TURN: Final = 1 << 20
 """At most so much leaves in one turn of the loop, however fast the client reads: then it is the others' turn."""
 
-HELD_MAX: Final = 256
-"""Descriptors that a process spends at most on what waits to be sent: bytes beyond them wait in memory."""
-
-_held_by_all: Final[set[HeldSource]] = set()
-
 
 class DirectSending:
     """Of one connection. `on_end()`: all has left that was on its way; `on_failure(error)`: something of it cannot be read, or the
@@ -96,7 +91,7 @@ class DirectSending:
                     sent = send_part(self._socket, part, room)
                     is_over = not len(part)
                 else:
-                    sent = os.write(self._socket, part)
+                    sent = os.write(self._socket, memoryview(part)[:room])
                     is_over = sent == len(part)
                     if not is_over:
                         left[0] = memoryview(part)[sent:]
@@ -111,17 +106,15 @@ class DirectSending:
         """From now on the files may change."""
         for place, part in enumerate(self._left):
             if isinstance(part, Stretch) and part not in self._held:
-                held = part.hold() if len(_held_by_all) < HELD_MAX else None
+                held = part.hold()
                 if held is None:
                     self._left[place] = bytes(part)
                 else:
                     self._held[part] = held
-                    _held_by_all.add(held)
 
     def _release(self, part: Part) -> None:
         held = self._held.pop(part, None) if isinstance(part, Stretch) else None
         if held is not None:
-            _held_by_all.remove(held)
             held.close()
 
     def _watch(self) -> None:
@@ -163,13 +156,13 @@ def send_part(socket: int, stretch: Stretch, bytes_max: int) -> int:
 
 
 def _sent_by_system(socket: int, stretch: Stretch, count: int) -> int:
-    """0 where the system cannot: no file, a short one, a failing disk. Reading it says which."""
+    """0 where the system cannot: no file, a short one, a failing disk, a lost connection. Reading it, and sending that, says which."""
     descriptor = stretch.source.descriptor() if _CAN_SEND_FILES else None
     if descriptor is None:
         return 0
     try:
         return os.sendfile(socket, descriptor, stretch.position, count)
-    except (BlockingIOError, ConnectionError):
+    except BlockingIOError:
         raise
     except OSError:
         return 0

@@ -22,11 +22,6 @@ RECEIVE_BUFFER_BYTES: Final = 2 << 20
 """What the system is asked to keep of a connection until it is read: as much as a busy producer has on its way, which so need not wait for
 room while the broker works on what came before. By itself a system gives less at first, and then just too little."""
 
-SEND_BUFFER_BYTES: Final = 102_400
-"""What the system is asked to keep of a connection's answers until they are read: Apache Kafka's `socket.send.buffer.bytes`. With the
-megabytes that it takes by itself a fetch answer takes half as long again: nothing of it is in the processor's cache any more when it is
-read."""
-
 ACCEPTED_PER_TURN: Final = 100
 """Connections taken in one turn of the loop; others are not kept waiting by those who come."""
 
@@ -112,7 +107,6 @@ def _bind(listener: socket.socket, target: Any) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Accepted connections inherit it: a client that is gone without a word is noticed in the end, as by Apache Kafka.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     if _may_have(RECEIVE_BUFFER_BYTES):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)  # Inherited, too.
     listener.setblocking(False)
@@ -146,8 +140,10 @@ class Listener:
     Accepts by itself, because a server of asyncio's that is closed loses the connections it was about to make: nobody closes them.
     """
 
-    def __init__(self, listening: socket.socket, tls: Tls | None = None) -> None:
+    def __init__(self, listening: socket.socket, tls: Tls | None = None, *, send_buffer_bytes: int = -1) -> None:
+        """`send_buffer_bytes`: what the system is asked to keep of a connection's answers until they are read; -1: what it takes itself."""
         self._socket = listening
+        self._send_buffer_bytes = send_buffer_bytes
         self._tls = tls
         self._target = listening.getsockname()
         self._new_connection: Callable[[], asyncio.BaseProtocol] | None = None
@@ -163,6 +159,8 @@ class Listener:
         try:
             if self._socket.fileno() < 0:
                 self._keep_port()
+            if self._send_buffer_bytes >= 0:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)  # Accepted ones inherit it.
             self._socket.listen(LISTEN_BACKLOG)
         except OSError as error:
             raise OSError(error.errno, f"cannot listen on port {self.port} again: {error.strerror or error}") from error

@@ -76,7 +76,8 @@ class BrokerServer:
         self._looked_ms: int | None = None
         settings = core.state.settings
         self._door = Door(settings, core.state.authentication, tls, self._loop, self._say_of)
-        self._listeners = [Listener(listener, self._door.tls) for listener in listeners]
+        send_buffer_bytes: int = settings["socket.send.buffer.bytes"]
+        self._listeners = [Listener(listener, self._door.tls, send_buffer_bytes=send_buffer_bytes) for listener in listeners]
         self._connections_max: int = settings["max.connections"]
         self._unread_bytes_max: int = settings["connections.max.unread.bytes"]
         self._frame_bytes_max: int = settings["socket.request.max.bytes"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from typing import Final
 
 from chaffinch.storage.files import StorageError
 
@@ -30,56 +31,88 @@ def read(path: str, descriptor: int, position: int, length: int) -> bytes:
         raise storage_error(path, "read", error) from error
 
 
+HELD_MAX: Final = 256
+"""Descriptors that go at most into files which somebody holds."""
+
+
 class Holders:
-    """How many hold a file, by its path, and what is to be done when nobody does any more."""
+    """Who holds which file, and what is to be done with what is found under a path when nobody does any more."""
 
     def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
+        self._files: dict[tuple[str, int, int], _Shared] = {}  # By path, device and inode: another file may have the path by now.
+        self._paths: Counter[str] = Counter()
         self._postponed: defaultdict[str, list[Callable[[], None]]] = defaultdict(list)
 
     def hold(self, path: str, descriptor: int) -> HeldDiskFile | None:
-        """None where the process has no descriptor left."""
+        """However many hold a file, it takes one descriptor. None where there is none left, or too many are held."""
         try:
-            held = HeldDiskFile(self, path, os.dup(descriptor))
+            found = os.fstat(descriptor)
+            key = (path, found.st_dev, found.st_ino)
+            shared = self._files.get(key)
+            if shared is None:
+                if len(self._files) >= HELD_MAX:
+                    return None
+                shared = self._files[key] = _Shared(key, os.dup(descriptor))
+                self._paths[path] += 1
         except OSError:
             return None
-        self._counts[path] += 1
-        return held
+        shared.holders += 1
+        return HeldDiskFile(self, shared)
 
-    def let_go(self, path: str) -> None:
-        self._counts[path] -= 1
-        if not self._counts[path]:
-            del self._counts[path]
+    def let_go(self, shared: _Shared) -> None:
+        """One less holds it."""
+        shared.holders -= 1
+        if shared.holders:
+            return
+        del self._files[shared.key]
+        os.close(shared.descriptor)
+        path = shared.key[0]
+        self._paths[path] -= 1
+        if not self._paths[path]:
+            del self._paths[path]
             for work in self._postponed.pop(path, ()):
                 work()
 
     def when_free(self, path: str, work: Callable[[], None]) -> None:
         """Now, or when the last has let go of what was to be found there."""
-        if path in self._counts:
+        if path in self._paths:
             self._postponed[path].append(work)
         else:
             work()
 
 
+class _Shared:
+    """A file that somebody holds."""
+
+    __slots__ = ("descriptor", "holders", "key")
+
+    def __init__(self, key: tuple[str, int, int], descriptor: int) -> None:
+        self.key = key
+        self.descriptor = descriptor
+        self.holders = 0
+
+
 class HeldDiskFile:
-    """Has a descriptor of its own. See `HeldFile`."""
+    """See `HeldFile`."""
 
-    __slots__ = ("_descriptor", "_holders", "path")
+    __slots__ = ("_holders", "_shared")
 
-    def __init__(self, holders: Holders, path: str, descriptor: int) -> None:
-        self.path = path
+    def __init__(self, holders: Holders, shared: _Shared) -> None:
         self._holders = holders
-        self._descriptor = descriptor
+        self._shared = shared
+
+    @property
+    def path(self) -> str:
+        return self._shared.key[0]
 
     def read(self, position: int, length: int) -> bytes:
-        return read(self.path, self._descriptor, position, length)
+        return read(self.path, self._shared.descriptor, position, length)
 
     def descriptor(self) -> int:
-        return self._descriptor
+        return self._shared.descriptor
 
     def held(self) -> HeldDiskFile | None:
-        return self._holders.hold(self.path, self._descriptor)
+        return self._holders.hold(self.path, self._shared.descriptor)
 
     def close(self) -> None:
-        os.close(self._descriptor)
-        self._holders.let_go(self.path)
+        self._holders.let_go(self._shared)

@@ -72,8 +72,8 @@ class ReadableFile(Protocol):
         ...
 
     def held(self) -> "HeldFile | None":
-        """The same bytes until it is closed, even if this file is closed or gone by then. None as above, and where the process has no
-        descriptor left."""
+        """The same bytes until it is closed, even if this file is closed or gone by then. None as above, and where there is no descriptor
+        for it."""
         ...
 
 

@@ -1,0 +1,58 @@
+"""How much the system keeps of a connection that is not read yet, on either way."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import pytest
+
+from chaffinch.broker import listeners
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.broker.listeners import Address, listening_socket
+from tests.broker.socket_client import SocketClient
+from tests.broker.test_server import wait_until
+
+
+def kept_of_a_connection() -> int:
+    with listening_socket(Address(host="127.0.0.1", port=0)) as listener:
+        listener.setblocking(True)
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+            return accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+
+
+LINUX_ONLY = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells twice what it was asked for, others do not")
+
+
+@pytest.mark.parametrize(("asked", "is_granted"), [pytest.param(100_000, True, marks=LINUX_ONLY), (1 << 30, False)])
+def test_the_system_keeps_as_much_as_is_asked_or_what_it_chooses_itself(
+    monkeypatch: pytest.MonkeyPatch, asked: int, is_granted: bool
+) -> None:
+    with monkeypatch.context() as unasked:
+        unasked.setattr(listeners, "_may_have", lambda size: False)
+        chosen = kept_of_a_connection()
+    monkeypatch.setattr(listeners, "RECEIVE_BUFFER_BYTES", asked)
+    assert kept_of_a_connection() == (2 * asked if is_granted else chosen)
+
+
+@pytest.mark.parametrize(
+    ("config", "granted"), [({}, 2 * 102_400), ({"socket.send.buffer.bytes": 50_000}, 100_000), ({"socket.send.buffer.bytes": -1}, None)]
+)
+@pytest.mark.parametrize("is_started_again", [False, True])
+@LINUX_ONLY
+def test_answers_wait_in_as_much_as_is_asked(config: dict[str, int], granted: int | None, is_started_again: bool) -> None:
+    with EmbeddedBroker(config=config, brokers=2) as broker:
+        if is_started_again:
+            broker.stop_node(0)
+            broker.start_node(0)
+        with SocketClient(broker.bootstrap_servers.split(",")[0]):
+            wait_until(broker, lambda: bool(broker._running._peers))
+            (peer,) = broker._running._peers.values()
+            assert peer._transport is not None
+            found = peer._transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    if granted is None:
+        with listening_socket(Address(host="127.0.0.1", port=0)) as listener:
+            listener.setblocking(True)
+            with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+                granted = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    assert found == granted
