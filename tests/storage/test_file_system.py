@@ -91,7 +91,6 @@ class TestBoth:
             file.close()
         files.rename("old", "new")
         files.sync_directory("")
-        files.sync_all()
         assert files.list("") == ["new"]
         assert files.open("new").read(0, 9) == b"old"
 
@@ -212,36 +211,6 @@ class TestDisk:
         for call in (file.sync, lambda: file.append((b"d",))):
             with pytest.raises(StorageError, match="an earlier sync failed"):
                 call()
-
-    @pytest.mark.parametrize("has_syncfs", [True, False])
-    def test_a_failed_sync_of_everything_is_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_syncfs: bool) -> None:
-        if has_syncfs:
-            monkeypatch.setattr(module, "_syncfs", lambda descriptor: -1)
-        else:
-            monkeypatch.setattr(module, "_syncfs", None)
-        with pytest.raises(StorageError, match=f"cannot sync {tmp_path}"):
-            DiskFileSystem(tmp_path).sync_all()
-
-    @pytest.mark.parametrize("failing", ["fdatasync", "fsync", "syncfs"])
-    def test_after_a_failed_sync_everything_is_synced_no_more(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
-        """The system may have told of lost bytes already: that all is on disk can be said of single files only."""
-        files = DiskFileSystem(tmp_path)
-        file = files.open("a")
-        files.sync_all()
-        with monkeypatch.context() as patched:
-            if failing == "syncfs":
-                patched.setattr(module, "_syncfs", lambda descriptor: -1)
-            else:
-                patched.setattr(module.os, failing, _failing(errno.EIO))
-            with pytest.raises(StorageError):
-                {"fdatasync": file.sync, "fsync": lambda: files.sync_directory(""), "syncfs": files.sync_all}[failing]()
-        with pytest.raises(StorageError, match="an earlier sync failed"):
-            files.sync_all()
-        files.open("b").sync()
-
-    @pytest.mark.parametrize(("release", "tells"), [("5.7.19-generic", False), ("5.8.0", True), ("6.18.44", True), ("4.18.0-553", False)])
-    def test_old_systems_do_not_tell_of_lost_bytes(self, release: str, tells: bool) -> None:
-        assert module._tells_lost_bytes(release) is tells
 
     def test_reads_that_come_in_pieces(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = DiskFileSystem(tmp_path).open("a")

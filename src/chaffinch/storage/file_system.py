@@ -1,4 +1,5 @@
-"""The disk behind the `FileSystem` interface. No other module of the storage touches the disk, but `disk_reads` for reading.
+"""The disk behind the `FileSystem` interface. No other module of the storage touches the disk, but `disk_reads` for reading and
+`whole_sync`.
 
 `MemoryFileSystem` and the interface's own names are exported from here too, so that callers need one import.
 
@@ -12,21 +13,21 @@ GiB; and to begin writing many pages, which a slow disk can hold up for long. An
 import ctypes
 import errno
 import fcntl
+import logging
 import os
-import re
 import shutil
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import cast
 
 from chaffinch.storage import disk_reads
 from chaffinch.storage.disk_reads import HeldDiskFile, Holders, storage_error
 from chaffinch.storage.files import CLOSED_TEXT, AlreadyLocked, BytesLike, CorruptLog, File, FileSystem, Lock, Names, StorageError
 from chaffinch.storage.memory_files import Interrupted, MemoryFileSystem
+from chaffinch.storage.system_calls import from_c_library
+from chaffinch.storage.whole_sync import WholeSync
 
 __all__ = [
     "AlreadyLocked",
@@ -40,6 +41,7 @@ __all__ = [
     "StorageError",
 ]
 
+LOGGER = logging.getLogger(__name__)
 NOT_OPEN, CLOSED = -1, -2  # Instead of a descriptor: opened when it is next needed, or never again.
 DESCRIPTORS_MAX = 256  # The usual soft limit of a process is 1024, and connections need theirs.
 BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux.
@@ -189,11 +191,13 @@ class DiskFile:
 class DiskLock:
     """An flock: the kernel gives it back when the process ends, SIGKILL included."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, whole: WholeSync) -> None:
         self._descriptor = descriptor
+        self._whole = whole
 
     def release(self) -> None:
         if self._descriptor >= 0:
+            self._whole.end()
             os.close(self._descriptor)
             self._descriptor = -1
 
@@ -207,6 +211,7 @@ class DiskFileSystem:
         self._open_files: dict[DiskFile, None] = {}
         self._aside = Aside()
         self.holders = Holders()
+        self._whole = WholeSync(self.root)
         self._has_failed_sync = False
         self.incarnation = _boot_id()
 
@@ -271,23 +276,28 @@ class DiskFileSystem:
             os.replace(full, target)
 
     def sync_directory(self, directory: str) -> None:
-        self._sync(self.describe(directory), os.fsync)
-
-    def sync_all(self) -> None:
-        if self._has_failed_sync:
-            raise StorageError(self.root, "sync", "an earlier sync failed: what it covered may be lost")
-        self._sync(self.root, _sync_file_system)
-
-    def _sync(self, full: str, sync: Callable[[int], None]) -> None:
+        full = self.describe(directory)
         with translated(full, "sync"):
             descriptor = os.open(full, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                sync(descriptor)
+                os.fsync(descriptor)
             except OSError:
                 self.note_failed_sync()
                 raise
             finally:
                 os.close(descriptor)
+
+    def sync_all(self) -> None:
+        if self._has_failed_sync:
+            raise StorageError(self.root, "sync", "an earlier sync failed: what it covered may be lost")
+        if not self._whole.is_reliable:
+            raise StorageError(self.root, "sync", "a sync of its whole file system would not tell of everything that is lost")
+        try:
+            self._whole.sync()
+        except OSError as error:
+            self.note_failed_sync()
+            LOGGER.warning("from now on each file in %s is synced by itself: %s", self.root, error.strerror)
+            raise storage_error(self.root, "sync", error) from error
 
     def note_failed_sync(self) -> None:
         """From now on nothing says that all is on disk."""
@@ -306,10 +316,11 @@ class DiskFileSystem:
                     raise AlreadyLocked(full, holder or None) from None
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+                self._whole.begin()
         except BaseException:
             os.close(descriptor)
             raise
-        return DiskLock(descriptor)
+        return DiskLock(descriptor, self._whole)
 
     def remember(self, file: DiskFile) -> None:
         """Count one more open descriptor, and close the first that was not used since the clock's hand last passed."""
@@ -410,31 +421,8 @@ def _reserve(descriptor: int, position: int, length: int) -> bool:
     return _fallocate is not None and _fallocate(descriptor, FALLOC_FL_KEEP_SIZE, position, length) == 0
 
 
-def _from_c_library(name: str, *arguments: type) -> Callable[..., int] | None:
-    """A function that Linux has and Python does not offer; None where it is absent."""
-    function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
-    if function is not None:
-        function.argtypes = arguments
-        function.restype = ctypes.c_int
-    return cast("Callable[..., int] | None", function)
-
-
-def _tells_lost_bytes(release: str) -> bool:
-    """Whether syncfs fails where bytes could not be written: since Linux 5.8."""
-    version = [int(part) for part in re.findall(r"\d+", release)[:2]]
-    return sys.platform == "linux" and version >= [5, 8]
-
-
-_fallocate = _from_c_library("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-_sync_file_range = _from_c_library("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-_syncfs = _from_c_library("syncfs", ctypes.c_int) if _tells_lost_bytes(os.uname().release) else None
-
-
-def _sync_file_system(descriptor: int) -> None:
-    """The one that holds the open directory; see syncfs(2). Refused where the system would not say that something was lost."""
-    if _syncfs is None or _syncfs(descriptor) != 0:
-        number = errno.ENOSYS if _syncfs is None else ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+_fallocate = from_c_library("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_sync_file_range = from_c_library("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
 def _boot_id() -> str:

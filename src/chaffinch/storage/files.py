@@ -153,9 +153,11 @@ class FileSystem(Protocol):
         ...
 
     def sync_all(self) -> None:
-        """Make everything durable, bytes and names: for many files much cheaper than one sync each.
+        """Make everything durable, bytes and names: for many files much cheaper than one sync each. Waits for what other programs have
+        written to the same disk, too.
 
-        Raises StorageError too where a sync of any kind has failed before: the system tells of lost bytes only once, and then not here.
+        Raises StorageError too where a sync of any kind has failed before (the system tells of lost bytes only once, and then not here),
+        where nobody holds a lock, and on a kind of file system whose success would say nothing. Then each file has to be synced by itself.
         """
         ...
 

@@ -1,0 +1,257 @@
+"""One sync for many files must fail wherever the sync of one of them would have."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaffinch.identifiers import TopicPartition
+from chaffinch.storage import system_calls, whole_sync
+from chaffinch.storage.file_system import DiskFileSystem, StorageError
+from chaffinch.storage.many_logs import sync_many
+from chaffinch.storage.partition_log import PartitionLog
+from tests.storage.batches import batch
+
+FUSE, OVERLAY, NFS, UNKNOWN = 0x65735546, 0x794C7630, 0x6969, 0
+COUNT = 10
+
+
+class System:
+    """As Linux tells of bytes that could not be written: once to each descriptor, and not to one that was opened when another had heard."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.has_been_told = True
+        self.heard: dict[int, int] = {}
+        self.calls = 0
+        self._open = os.open
+
+    def fail(self) -> None:
+        self.failures += 1
+        self.has_been_told = False
+
+    def open(self, *arguments: object) -> int:
+        descriptor = self._open(*arguments)  # type: ignore[arg-type]
+        self.heard[descriptor] = self.failures if self.has_been_told else self.failures - 1
+        return descriptor
+
+    def syncfs(self, descriptor: int) -> int:
+        self.calls += 1
+        if self.heard[descriptor] == self.failures:
+            return 0
+        self.heard[descriptor] = self.failures
+        self.has_been_told = True
+        ctypes.set_errno(errno.EIO)
+        return -1
+
+
+@pytest.fixture
+def system(monkeypatch: pytest.MonkeyPatch) -> System:
+    made = System()
+    monkeypatch.setattr(os, "open", made.open)
+    monkeypatch.setattr(whole_sync, "_syncfs", made.syncfs)
+    monkeypatch.setattr(system_calls, "file_system_type", lambda descriptor: 0xEF53)
+    return made
+
+
+class TestFailure:
+    def test_it_is_heard_of_though_another_has_heard_before(self, tmp_path: Path, system: System) -> None:
+        files, other = DiskFileSystem(tmp_path), DiskFileSystem(tmp_path)
+        lock, others_lock = files.lock("lock"), other.lock("other")
+        files.sync_all()
+        system.fail()
+        for disk in (other, files):
+            with pytest.raises(StorageError, match=f"cannot sync {tmp_path}: Input/output error"):
+                disk.sync_all()
+        lock.release()
+        others_lock.release()
+
+    def test_one_from_before_the_start_is_not_its_own(self, tmp_path: Path, system: System) -> None:
+        system.fail()
+        system.has_been_told = True
+        files = DiskFileSystem(tmp_path)
+        lock = files.lock("lock")
+        files.sync_all()
+        lock.release()
+
+    def test_afterwards_each_file_is_synced_by_itself(self, tmp_path: Path, system: System, caplog: pytest.LogCaptureFixture) -> None:
+        files = DiskFileSystem(tmp_path)
+        lock = files.lock("lock")
+        logs = filled(files)
+        system.fail()
+        for _ in range(2):
+            with caplog.at_level(logging.WARNING):
+                sync_many(logs)
+            assert all(log.is_synced for log in logs)
+            for log in logs:
+                log.append(batch(), now_ms=0)
+        assert system.calls == 1
+        assert caplog.messages == [f"from now on each file in {tmp_path} is synced by itself: Input/output error"]
+        lock.release()
+
+    @pytest.mark.parametrize("failing", ["fdatasync", "fsync"])
+    def test_that_of_one_file_or_directory_is_one_of_all(
+        self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch, failing: str
+    ) -> None:
+        """The system may have told of lost bytes already: that all is on disk can be said of single files only."""
+        files = DiskFileSystem(tmp_path)
+        lock, file = files.lock("lock"), files.open("a")
+        files.sync_all()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, failing, fail)
+            with pytest.raises(StorageError):
+                {"fdatasync": file.sync, "fsync": lambda: files.sync_directory("")}[failing]()
+        with pytest.raises(StorageError, match="an earlier sync failed"):
+            files.sync_all()
+        files.open("b").sync()
+        lock.release()
+
+    def test_that_of_the_journal_counts_where_syncfs_does_not_tell_of_it(
+        self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files = DiskFileSystem(tmp_path)
+        lock = files.lock("lock")
+        monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(StorageError, match="Input/output error"):
+            files.sync_all()
+        lock.release()
+
+
+class TestWhereItIsNotReliable:
+    @pytest.mark.parametrize("kind", [FUSE, OVERLAY, NFS, UNKNOWN])
+    def test_file_systems_that_do_not_tell(self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
+        monkeypatch.setattr(system_calls, "file_system_type", lambda descriptor: kind)
+        files = DiskFileSystem(tmp_path)
+        lock = files.lock("lock")
+        refused_but_synced(files)
+        assert system.calls == 0
+        lock.release()
+
+    def test_systems_without_the_call(self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(whole_sync, "_syncfs", None)
+        files = DiskFileSystem(tmp_path)
+        lock = files.lock("lock")
+        refused_but_synced(files)
+        lock.release()
+
+    def test_without_a_lock_nobody_has_listened_from_the_start(self, tmp_path: Path, system: System) -> None:
+        files = DiskFileSystem(tmp_path)
+        refused_but_synced(files)
+        files.lock("lock").release()
+        refused_but_synced(files)
+        assert system.calls == 0
+
+    @pytest.mark.parametrize(("release", "tells"), [("5.7.19-generic", False), ("5.8.0", True), ("6.18.44", True), ("4.18.0-553", False)])
+    def test_old_systems_do_not_tell_of_lost_bytes(self, release: str, tells: bool) -> None:
+        assert whole_sync.tells_lost_bytes(release) is tells
+
+
+class TestRealDisks:
+    """What Linux itself does; skipped where file systems may not be mounted."""
+
+    def test_bytes_that_a_full_device_has_not_taken_are_heard_of(self, too_small_device: Path) -> None:
+        files, other = DiskFileSystem(too_small_device), DiskFileSystem(too_small_device)
+        lock, others_lock = files.lock("lock"), other.lock("other")
+        file = files.open("a")
+        for _ in range(60):
+            file.append((b"x" * (1 << 20),))
+        with pytest.raises(StorageError):
+            other.sync_all()
+        with pytest.raises(StorageError):
+            files.sync_all()
+        with pytest.raises(StorageError):
+            file.sync()
+        file.close()
+        lock.release()
+        others_lock.release()
+
+    def test_logs_with_such_bytes_are_not_synced(self, too_small_device: Path) -> None:
+        files, other = DiskFileSystem(too_small_device), DiskFileSystem(too_small_device)
+        lock, others_lock = files.lock("lock"), other.lock("other")
+        logs = filled(files)
+        for _ in range(6):
+            for log in logs:
+                log.append(batch(value=b"x" * (1 << 20)), now_ms=0)
+        with pytest.raises(StorageError):
+            other.sync_all()
+        with pytest.raises(StorageError):
+            sync_many(logs)
+        assert not all(log.is_synced for log in logs)
+        for log in logs:
+            log.files.segments[-1].close()
+        lock.release()
+        others_lock.release()
+
+    def test_an_overlay_is_not_relied_upon(self, overlay: Path) -> None:
+        files = DiskFileSystem(overlay)
+        lock = files.lock("lock")
+        refused_but_synced(files)
+        lock.release()
+
+
+@pytest.fixture
+def overlay(tmp_path: Path) -> Iterator[Path]:
+    lower, upper, work, root = (tmp_path / name for name in ("lower", "upper", "work", "root"))
+    for path in (lower, upper, work, root):
+        path.mkdir()
+    mount("-t", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", "overlay", str(root))
+    try:
+        yield root
+    finally:
+        subprocess.run(["umount", "-l", str(root)], check=True)
+
+
+@pytest.fixture
+def too_small_device(tmp_path: Path) -> Iterator[Path]:
+    """ext4 of 200 MB on a device that takes no more than 40 MB."""
+    device, root = tmp_path / "device", tmp_path / "root"
+    device.mkdir()
+    root.mkdir()
+    mount("-t", "tmpfs", "-o", "size=40m", "tmpfs", str(device))
+    try:
+        image = device / "image"
+        image.touch()
+        os.truncate(image, 200 << 20)
+        made = subprocess.run(["mkfs.ext4", "-q", "-E", "nodiscard", str(image)], capture_output=True, check=False)
+        if made.returncode != 0:
+            pytest.skip("no ext4 can be made")
+        mount("-o", "loop", str(image), str(root))
+        try:
+            yield root
+        finally:
+            subprocess.run(["umount", "-l", str(root)], check=True)
+    finally:
+        subprocess.run(["umount", "-l", str(device)], check=True)
+
+
+def mount(*arguments: str) -> None:
+    if subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no right to mount such a file system")
+
+
+def filled(files: DiskFileSystem) -> list[PartitionLog]:
+    logs = [PartitionLog.open(files, f"orders-{number}", TopicPartition("orders", number)) for number in range(COUNT)]
+    for log in logs:
+        log.append(batch(), now_ms=0)
+    return logs
+
+
+def refused_but_synced(files: DiskFileSystem) -> None:
+    with pytest.raises(StorageError, match="would not tell"):
+        files.sync_all()
+    logs = filled(files)
+    sync_many(logs)
+    assert all(log.is_synced for log in logs)
+    for log in logs:
+        log.close()
+
+
+def fail(_descriptor: int) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
