@@ -301,7 +301,9 @@ class TestWriteBack:
 
     def test_the_file_may_be_closed_and_another_opened_before(self, tmp_path: Path, asked: list[tuple[str, int, int, int]]) -> None:
         gate, files = threading.Event(), DiskFileSystem(tmp_path)
-        files._aside.do(lambda _: gate.wait() and None, os.dup(0))
+        first = files._aside.admit(lambda: os.dup(0))
+        assert first is not None
+        files._aside.do(lambda _: gate.wait() and None, first)
         file = files.open("a")
         file.append((bytes(module.LARGE_BYTES),))
         file.write_back(0)

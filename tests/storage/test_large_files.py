@@ -103,6 +103,45 @@ class TestLargeFiles:
         join_aside()
         assert len(freed) == 5
 
+    def test_nor_do_many_that_are_still_read(self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "ASIDE_MAX", 4)
+        files, readers = DiskFileSystem(tmp_path), []
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(7):
+            self.make(tmp_path / str(number))
+            file = files.open(str(number))
+            readers.append(file.held())
+            file.close()
+            files.remove(str(number))
+        assert len(os.listdir("/proc/self/fd")) == before + 7 + 4
+        for reader in readers:
+            assert reader is not None
+            reader.close()
+        join_aside()
+        assert len(freed) == 4
+        self.make(tmp_path / "later")
+        files.remove("later")
+        join_aside()
+        assert len(freed) == 5
+
+    def test_those_that_cannot_be_opened_take_no_place(
+        self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "ASIDE_MAX", 1)
+        files = DiskFileSystem(tmp_path)
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        for name in ("1", "2", "3"):
+            self.make(tmp_path / name)
+            with monkeypatch.context() as patched:
+                if name != "3":
+                    patched.setattr(os, "open", fail)
+                files.remove(name)
+        join_aside()
+        assert len(freed) == 1
+
     def test_one_that_cannot_be_freed_keeps_none_behind_it(
         self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -49,7 +49,7 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h; see sync_file_range(2).
 FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h; see fallocate(2).
 LARGE_BYTES = 4 << 20  # From here on a file is freed by the other thread: a millisecond.
-ASIDE_MAX = 256  # Descriptors of files that wait for it; what a further file takes is freed by the caller.
+ASIDE_MAX = 256  # Descriptors that wait for it, also of files that are still read; what a further file takes is freed by the caller.
 ASIDE = "chaffinch-files"
 
 
@@ -349,8 +349,8 @@ class DiskFileSystem:
         """Inside, the file's name goes; what it takes is freed in another thread if it is large."""
         descriptor = None
         with suppress(OSError):  # Then it cannot be held.
-            if os.stat(full).st_size >= LARGE_BYTES and self._aside.has_room:
-                descriptor = os.open(full, os.O_RDWR | os.O_CLOEXEC)
+            if os.stat(full).st_size >= LARGE_BYTES:
+                descriptor = self._aside.admit(partial(os.open, full, os.O_RDWR | os.O_CLOEXEC))
         try:
             yield
         finally:
@@ -361,9 +361,10 @@ class DiskFileSystem:
         """See `File`. For as little as is left at the end of a log no thread is worth while."""
         if length < LARGE_BYTES:
             write_back(position, length, descriptor)
-        elif self._aside.has_room:
-            with suppress(OSError):  # Then the system begins when it likes.
-                self._aside.do(partial(write_back, position, length), os.dup(descriptor))
+        else:
+            copy = self._aside.admit(partial(os.dup, descriptor))
+            if copy is not None:  # Else the system begins when it likes.
+                self._aside.do(partial(write_back, position, length), copy)
 
 
 class Aside:
@@ -372,13 +373,23 @@ class Aside:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Callable[[int], None], int]] = deque()  # The first is being worked on.
+        self._admitted = 0  # These, and those that `do` has yet to get.
 
-    @property
-    def has_room(self) -> bool:
-        return len(self._waiting) < ASIDE_MAX
+    def admit(self, opens: Callable[[], int]) -> int | None:
+        """A descriptor from `opens`, which `do` must be given some time; None where there are too many, or it raises OSError."""
+        with self._lock:
+            if self._admitted >= ASIDE_MAX:
+                return None
+            self._admitted += 1
+        try:
+            return opens()
+        except OSError:
+            with self._lock:
+                self._admitted -= 1
+            return None
 
     def do(self, work: Callable[[int], None], descriptor: int) -> None:
-        """Call `work` with the descriptor some time, and close that. Nobody hears of an OSError."""
+        """Call `work` with the admitted descriptor some time, and close that. Nobody hears of an OSError."""
         with self._lock:
             self._waiting.append((work, descriptor))
             if len(self._waiting) > 1:
@@ -398,6 +409,7 @@ class Aside:
                 os.close(descriptor)
             with self._lock:
                 self._waiting.popleft()
+                self._admitted -= 1
                 is_done = not self._waiting
 
 
