@@ -395,6 +395,32 @@ class TestOnDemand:
         files.hook = None
         assert log.expire(10) == 3
 
+    @pytest.mark.parametrize("suffix", [".log", ".index"])
+    @pytest.mark.parametrize("slices", [1, 3])
+    def test_what_cannot_be_removed_keeps_nothing_else_and_is_tried_again(self, slices: int, suffix: str) -> None:
+        files = MemoryFileSystem()
+        log = opened(files, segment_bytes=3 * SIZE, retention_ms=0, index_interval_bytes=1)
+        append(log, *[0] * 18)
+
+        def hook(operation: str, path: str, _size: int) -> None:
+            if operation == "remove" and path in (f"{DIRECTORY}/{base:020d}{suffix}" for base in (0, 3)):
+                raise StorageError(path, operation, "Operation not permitted")
+
+        files.hook = hook
+        assert [log.expire(10, 6 // slices) for _ in range(1, slices)] == [6 // slices] * (slices - 1)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="Operation not permitted"):
+                log.expire(10, 6 // slices)
+            left = {name[:20] for name in files.list(DIRECTORY) if name.endswith((".log", ".index"))}
+            assert left == {f"{base:020d}" for base in (0, 3)}
+            assert (log.log_start_offset, log.log_end_offset) == (18, 18)
+        append(log, 1000)
+        files.hook = None
+        assert log.expire(10) == 0
+        assert [name for name in files.list(DIRECTORY) if name.endswith((".log", ".index"))] == [f"{18:020d}.log"]
+        files.hook = hook
+        assert log.expire(10) == 0
+
     def test_damaged_state_is_an_error(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)

@@ -25,7 +25,17 @@ written 1.5 GB to the same disk makes it a second, once; so few files are better
 class LogFiles:
     """See the module. `segments`: oldest first, the last one being written to; `state`: what is durable, or will be after `settle`."""
 
-    __slots__ = ("_base_offsets", "_is_state_certain", "_sealed_marks", "directory", "file_system", "segments", "snapshots", "state")
+    __slots__ = (
+        "_base_offsets",
+        "_is_state_certain",
+        "_sealed_marks",
+        "_unremoved",
+        "directory",
+        "file_system",
+        "segments",
+        "snapshots",
+        "state",
+    )
 
     def __init__(self, file_system: FileSystem, directory: str, recovered: RecoveredLog) -> None:
         self.file_system = file_system
@@ -41,6 +51,7 @@ class LogFiles:
         self.state = recovered.state
         self._base_offsets = [segment.base_offset for segment in recovered.segments]
         self._is_state_certain = True
+        self._unremoved: list[Segment] = []  # Taken out, but their files, or some of them, could not be deleted.
         self._sealed_marks: list[SegmentMark] = []  # Of the oldest segments: what cannot change any more, nor need be saved again.
 
     def from_offset(self, offset: int) -> Sequence[Segment]:
@@ -63,6 +74,19 @@ class LogFiles:
         self._base_offsets[start:stop] = [segment.base_offset for segment in instead]
         del self._sealed_marks[start : None if instead else stop]
         return taken
+
+    def remove(self, count: int, *, tries_again: bool) -> StorageError | None:
+        """Delete the oldest segments, and with `tries_again` those that earlier calls could not. Returns why one is still there."""
+        segments, failure = self.take_out(0, count), None
+        if tries_again:
+            segments, self._unremoved = self._unremoved + segments, []
+        for segment in segments:
+            try:
+                segment.remove()
+            except StorageError as error:
+                self._unremoved.append(segment)
+                failure = error
+        return failure
 
     def save(self) -> list[SegmentMark]:
         """Bring the derived files of all segments up to date; returns what a snapshot must say to find them. Raises StorageError."""

@@ -376,8 +376,8 @@ class PartitionLog:
         """Delete the segments that are too old, too many, or below the log's start, at most `count_max` of them; returns how many.
 
         When all records are too old, the last segment goes too, and the next append begins one. A segment stays as long as no snapshot
-        tells what its producers were, as on a full disk: that would stand nowhere else. Raises StorageError for those that stay for that
-        or another reason, when all others are gone.
+        tells what its producers were, as on a full disk: that would stand nowhere else. Files that cannot be removed are tried again by a
+        later call. Raises StorageError for what stays for that or another reason, when all others are gone.
         """
         wanted = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, self.wall.at(now_ms))
         failure = self._keep_producers(self._segments[wanted - 1].end_offset) if wanted else None
@@ -388,10 +388,10 @@ class PartitionLog:
         count = min(wanted, count_max)
         if count:
             LOGGER.info("%s: segments deleted up to offset %d: %d", self.topic_partition, self._segments[count - 1].end_offset, count)
-        for segment in self._files.take_out(0, count):
-            segment.remove()
+        is_last = count == wanted
+        failure = self._files.remove(count, tries_again=is_last) or failure
         self._has_unsynced_bytes &= bool(self._segments)
-        if failure is not None and count == wanted:
+        if failure is not None and is_last:
             raise failure
         return count
 
