@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -93,22 +94,28 @@ class Cluster:
         self.core = self._core()
 
     def carry_out(self, effects: list[Effect]) -> None:
+        done = []
         for effect in effects:
             if isinstance(effect, Report):
                 self.lines.append(effect.text)
-            elif isinstance(effect, Respond):
-                self.clients[effect.connection_id].answered(effect.request, effect.message)
-            elif isinstance(effect, CompleteSilently):
-                self.clients[effect.connection_id].silent += 1
-            elif isinstance(effect, Failed):
+                continue
+            if isinstance(effect, Failed):
                 raise effect.error
+            client = self.clients[effect.connection_id]
+            if isinstance(effect, Respond):
+                client.answered(effect.request, effect.message)
+            elif isinstance(effect, CompleteSilently):
+                client.silent += 1
             else:
                 assert isinstance(effect, CloseConnection)
-                self.clients[effect.connection_id].closed = effect.reason
+                client.closed = effect.reason
+            done.append(client)
+        for client in done:
+            client.proceed()
 
 
 class Client:
-    """One connection to one node."""
+    """One connection to one node. What is sent behind a request whose answer waits is kept here, as a server does."""
 
     def __init__(self, cluster: Cluster, connection_id: int, software: str, node: int) -> None:
         self.cluster = cluster
@@ -117,17 +124,22 @@ class Client:
         self.closed: str | None = None
         self.silent = 0
         self.answers: list[Any] = []
+        self._backlog: deque[ReceivedRequest] = deque()
         self.connection = ClientConnection("test", software, "1")
         self.server = ServerConnection()
 
     def send(self, message: Any, version: int | None = None) -> None:
         """Send without waiting for the answer."""
         assert self.closed is None, f"the connection is closed: {self.closed}"
-        data = b"".join(self.connection.encode_request(message, version)[1])
-        for request in self.server.receive(data):
+        self._backlog += self.server.receive(b"".join(self.connection.encode_request(message, version)[1]))
+        self.proceed()
+
+    def proceed(self) -> None:
+        """Have done what may be done by now."""
+        while self._backlog and self.closed is None and not self.cluster.core.waits(self.connection_id):
             event = RequestReceived(
                 connection_id=self.connection_id,
-                request=request,
+                request=self._backlog.popleft(),
                 node_id=self.node,
                 client_software_name=self.server.client_software_name,
             )

@@ -26,6 +26,7 @@ class PretendPeer:
     requests_received: int = 0
     unsent_bytes: int = 0
     is_reading: bool = True
+    is_finished: bool = False
     open_count: int = 0
     frames: Any = field(default_factory=lambda: SimpleNamespace(bytes_pending=0))
 
@@ -69,6 +70,11 @@ def test_whatever_moves_is_not_idle(moves: dict[str, int]) -> None:
 
 def test_who_waits_for_an_answer_is_not_idle() -> None:
     assert closed(PretendPeer(open_count=1)) is None
+
+
+def test_who_waits_and_sends_nothing_more_is_idle() -> None:
+    """It may be gone altogether, and nothing tells."""
+    assert closed(PretendPeer(open_count=1, is_finished=True)) == closed(PretendPeer())
 
 
 def test_answers_that_nobody_reads() -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 import random
 import select
+import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -118,6 +119,7 @@ def test_who_sent_nonsense_and_goes_before_it_is_reached_leaves_nothing(nonsense
             client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)]))
             client.socket.sendall(nonsense)
             wait_until(broker, lambda: any(peer.open_count == 2 for peer in broker._running.peers))
+            client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # Closing is a reset.
         wait_for_connections(broker, 0)
         assert broker._thread.call(lambda: broker._running._held.bytes_held) == 0
 
@@ -453,7 +455,7 @@ class TestSlowDown:
                 (peer,) = broker._thread.call(lambda: list(broker._running._peers.values()))
             wait_for_connections(broker, 0)
             assert (peer._slow_answers, peer._slow_requests, peer.unsent_bytes) == (None, None, 0)
-            assert not broker._call(lambda core: core._connections)
+            assert not broker._call(lambda core: core._unanswered)
             assert is_alive(broker)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections import Counter
+from collections import Counter, deque
 from contextlib import suppress
 from typing import Any
 
@@ -52,6 +52,7 @@ class Wire:
         self.connection = BrokerConnection(address, client_id="fuzz", request_timeout_ms=30_000)
         self._world, self._number = world, number
         self._server = ServerConnection()
+        self._backlog: deque[ReceivedRequest] = deque()
         self.connection.opened(world.cluster.now_ms)
 
     def write(self) -> None:
@@ -59,10 +60,16 @@ class Wire:
         while self.connection.wants_write and self.closed is None:
             data = b"".join(self.connection.buffers())
             self._world.heard += self.connection.written(len(data))
-            for request in self._server.receive(data):
-                cluster, name = self._world.cluster, self._server.client_software_name
-                event = RequestReceived(connection_id=self._number, request=request, node_id=0, client_software_name=name)
-                cluster.carry_out(cluster.core.handle(event, cluster.now_ms))
+            self._backlog += self._server.receive(data)
+            self.proceed()
+
+    def proceed(self) -> None:
+        """Have done what may be done by now."""
+        cluster, name = self._world.cluster, self._server.client_software_name
+        while self._backlog and self.closed is None and not cluster.core.waits(self._number):
+            request = self._backlog.popleft()
+            event = RequestReceived(connection_id=self._number, request=request, node_id=0, client_software_name=name)
+            cluster.carry_out(cluster.core.handle(event, cluster.now_ms))
 
     def answered(self, request: ReceivedRequest, message: Any) -> None:
         data = b"".join(self._server.encode_response(request, message))

@@ -180,8 +180,9 @@ class World:
                     self.maker.corpus.append((api, version, message))
 
     def _connection(self) -> int:
-        if self.connections and self.dice.random() < 0.8:
-            return self.dice.choice(list(self.connections))
+        free = [connection_id for connection_id in self.connections if not self.cluster.core.waits(connection_id)]
+        if free and self.dice.random() < 0.8:
+            return self.dice.choice(free)
         self.next_id += 1
         self.connections[self.next_id] = ServerConnection()
         return self.next_id
@@ -193,7 +194,7 @@ class World:
         except ProtocolViolation:
             self._lose(connection_id)
             return
-        for request in requests:
+        for request in requests:  # One: what is behind one that waits is kept by a shell.
             event = RequestReceived(
                 connection_id=connection_id,
                 request=request,

@@ -285,7 +285,7 @@ DISK = [
         name="journals are written anew without a sync",
         breaks=unmended(forgets_to_sync(".journal.new")),
         knobs=POWER_CUTS,
-        first=25,
+        first=122,
         seeds=60,
     ),
     Mutation(name="the state of a log is not synced", breaks=forgets_to_sync("log.state.new"), knobs=POWER_CUTS, seeds=60),

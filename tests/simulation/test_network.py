@@ -24,6 +24,9 @@ class Side:
         assert not self.ended, "bytes after the end"
         self.data += data
 
+    def finished(self, reason: str) -> None:
+        self.closed(reason)
+
     def closed(self, reason: str) -> None:
         self.ended.append(reason)
 

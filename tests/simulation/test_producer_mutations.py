@@ -287,7 +287,7 @@ PRODUCER = [
         breaks=renumbers_in_the_epoch,
         knobs=OVERTAKEN,
         says=("stored 2 times", "as not stored"),
-        first=121,
+        first=110,
         seeds=60,
     ),
     Mutation(
@@ -295,7 +295,7 @@ PRODUCER = [
         breaks=ignores_where_it_was_written,
         knobs=OVERTAKEN,
         says=("stored 2 times", "as not stored"),
-        first=90,
+        first=260,
         seeds=60,
     ),
     Mutation(name="lost attempts are forgotten", breaks=forgets_lost_attempts, knobs=PLAIN, seeds=40),

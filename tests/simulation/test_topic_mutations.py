@@ -140,7 +140,7 @@ MUTATIONS = [
         breaks=takes_names_for_ids,
         knobs=REMADE_BY_NAME,
         says=("is stored 2 times",),
-        first=45,
+        first=232,
     ),
     Mutation(
         name="positions of a topic that is gone are used in the next",

@@ -119,7 +119,7 @@ class ConnectionWatch:
             self._note(peer, 0)
         if unsent == 0 or sent != seen.sent:
             seen.read_at = now
-        if (peer.bytes_received, sent) != (seen.received, seen.sent) or peer.open_count:
+        if (peer.bytes_received, sent) != (seen.received, seen.sent) or (peer.open_count and not peer.is_finished):
             seen.active_at = now
         if not peer.frames.bytes_pending or not peer.is_reading:
             seen.unfinished_since = None

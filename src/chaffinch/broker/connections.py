@@ -2,13 +2,14 @@
 
 Reading pauses while answers pile up unread or too many requests wait, so a client that does not read, or sends faster than it is
 answered, holds what one connection may hold and no more. What waits are the bytes that came: each request is read when it is to be done, so
-what is wrong with one is found in its order, when those before it are answered. Knows nothing of Kafka but frames; decisions are
-`server.BrokerServer`'s.
+what is wrong with one is found in its order, when those before it are answered. A client that sends no more is answered to the end, and
+closed then. Knows nothing of Kafka but frames; decisions are `server.BrokerServer`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -116,6 +117,7 @@ class Peer(asyncio.BufferedProtocol):
         self._congested: set[str] = set()  # What has more answers than it should: the transport, or the pace.
         self._is_paused = False
         self._takes_requests = True
+        self._is_finished = False
         self._slow_answers: SlowAnswers | None = None
         self._slow_requests: SlowRequests | None = None
         self.get_buffer = frames.get_buffer  # type: ignore[method-assign, assignment]  # The transport's own call, without one of ours between.
@@ -170,6 +172,22 @@ class Peer(asyncio.BufferedProtocol):
             self._consider_reading()
 
     def eof_received(self) -> bool:
+        """The client sends nothing more. What came before is done and answered all the same, as in Apache Kafka, which reads one request
+        after the other and so sees the end last. Whether the client is gone altogether, only an answer can tell.
+
+        TLS ends both directions at once: there only what can be done now is done.
+        """
+        assert self._transport is not None
+        if self._is_finished:
+            return True
+        self._is_finished = True
+        if self._transport.get_extra_info("sslcontext") is None:
+            if not self._has_turn:
+                self._begin_turn()
+            return True
+        self._turn_ends_s = math.inf
+        self._feed(())
+        self.flush()
         return False
 
     def pause_writing(self) -> None:
@@ -205,7 +223,12 @@ class Peer(asyncio.BufferedProtocol):
     @property
     def is_reading(self) -> bool:
         """Whether what the client sends is taken at all at the moment."""
-        return not self._is_paused
+        return not (self._is_paused or self._is_finished)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the client sends nothing more, and may be gone."""
+        return self._is_finished
 
     def respond(self, request: ReceivedRequest, message: Message) -> None:
         """Send an answer, unless the connection is closed. Raises StorageError when its records cannot be read; some of it is sent then."""
@@ -244,6 +267,14 @@ class Peer(asyncio.BufferedProtocol):
         if self._is_over:
             self._is_over = False
             self._begin_turn()
+        elif self._is_finished:
+            self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        """The client sends nothing more: is all answered, and has all left, or lies with the transport?"""
+        slow = self._slow_answers
+        if not (self.open_count or _FILES in self._congested or (slow is not None and slow.bytes_waiting)):
+            self.close()
 
     def flush(self) -> None:
         """Give the transport what was answered in this turn of the loop: one system call for many small answers."""
@@ -371,8 +402,8 @@ class Peer(asyncio.BufferedProtocol):
 
     def _relieved(self, what: str) -> None:
         """One of those that held too much has room again."""
-        if what in self._congested:
-            self._congested.remove(what)
+        if what in self._congested or self._is_finished:
+            self._congested.discard(what)
             if not self._has_turn:
                 self._begin_turn()
             self._feed(())
@@ -397,7 +428,9 @@ class Peer(asyncio.BufferedProtocol):
             )
             or (self._slow_requests is not None and self._slow_requests.must_pause)
         )
-        if must_pause != self._is_paused and self._transport is not None and not self._transport.is_closing():
+        if must_pause == self._is_paused or self._is_finished:
+            return
+        if self._transport is not None and not self._transport.is_closing():
             self._is_paused = must_pause
             if must_pause:
                 self._transport.pause_reading()

@@ -29,9 +29,8 @@ from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.topics.registry import Dice
 from chaffinch.broker.door import Door, tls_context
 from chaffinch.broker.listeners import Listener
-from chaffinch.broker.topic_arguments import TopicArgument
+from chaffinch.broker.topic_arguments import TopicArgument, check_replication
 from chaffinch.broker.traffic import Traffic
-from chaffinch.errors import ConfigException
 from chaffinch.protocol.frames import BufferPool, FrameBudget
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
@@ -54,6 +53,9 @@ PRODUCE: Final = 0
 
 LOOK_INTERVAL_S: Final = 0.001
 """How long after a busy turn of the loop the core is asked for its next deadline: in this time there may be ten more of them."""
+
+TURNS_TO_ANSWER: Final = 256
+"""Turns of the loop in which an orderly stop gives the answers that are due: enough for 65,536 of them."""
 
 TURNS_TO_END: Final = 5
 """Turns of the loop in which a connection that is being accepted is made, refused and closed."""
@@ -126,7 +128,7 @@ class BrokerServer:
         start_ms = wall_ms - clock.now_ms()
         try:
             parsed = options.parse(settings)
-            _check_replication(parsed["default.replication.factor"], len(nodes))
+            check_replication(parsed["default.replication.factor"], len(nodes))
             tls = tls_context(parsed)
             core = BrokerCore(file_system, parsed, nodes=nodes, dice=dice, now_ms=wall_ms, users=users)
         except BaseException:
@@ -345,8 +347,10 @@ class BrokerServer:
             self._sync_and_send()
 
     def _sync_and_send(self) -> None:
-        if self._is_ending:
-            return
+        if not self._is_ending:
+            self._send_unsent()
+
+    def _send_unsent(self) -> None:
         effects, self._unsent = self._unsent, []
         try:
             self.core.sync()
@@ -412,16 +416,32 @@ class BrokerServer:
     # Ending ---------------------------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop accepting, send what is answered, close connections, leave the data directory in order. Raises StorageError."""
-        if self._unsent:
-            self._sync_and_send()
+        """Stop accepting, send the answers that are there or due, close connections, leave the data directory in order.
+
+        What came and is not begun is not done, and what waits for something (records, members, time) is not answered, as in Apache Kafka:
+        its connection is closed, and its client asks again. Raises StorageError.
+        """
         self._end()
+        for peer in self._peers.values():
+            peer.take_no_more_requests()
+        self._send_unsent()
+        await self._give_due_answers()
         for turn in range(TURNS_TO_END):
             for peer in list(self._peers.values()):
                 (Peer.abort if turn else Peer.close)(peer)  # What a client does not read at once is not waited for.
             await asyncio.sleep(0)
         self._carry_out(self.core.state.refusals.end())
         self.core.close()
+
+    async def _give_due_answers(self) -> None:
+        """Those that wait only for others to have their turn, large Produce requests among them."""
+        for _ in range(TURNS_TO_ANSWER):
+            now_ms = self._now_ms()
+            if not self.core.has_answers_due(now_ms):
+                return
+            self._unsent += self.core.apply(TimePassed(), now_ms)
+            self._send_unsent()
+            await asyncio.sleep(0)
 
     def abandon(self) -> None:
         """Drop everything as a killed process does: nothing more is written, no answer sent."""
@@ -432,7 +452,7 @@ class BrokerServer:
         self.core.abandon()
 
     def _end(self) -> None:
-        """From now on nothing comes in, and the core is asked for nothing."""
+        """From now on nothing comes in, and the core is not asked for anything new."""
         self._is_ending = True
         self._busy_poll.end()
         for listener in self._listeners:
@@ -450,12 +470,7 @@ class BrokerServer:
         """Say in the log what a topic that is there already does not have as asked for: it stays as it is."""
         topic = self.core.topics.get(argument.name)
         assert topic is not None
-        replication = len(topic.partitions[0].replicas.assigned)
-        numbers = (("partitions", argument.partitions, len(topic.partitions)), ("replication", argument.replication, replication))
-        found = [f"{name} {have}, not {asked}" for name, asked, have in numbers if asked not in (-1, have)]
-        for name, value in argument.config.items():
-            if topic.overrides.get(name) != value:
-                found.append(f"{name}={topic.overrides.get(name, 'its default')}, not {value}")
+        found = argument.differences(topic)
         if found:
             LOG.warning("topic %s is there already and stays as it is: %s", argument.name, "; ".join(found))
 
@@ -483,12 +498,3 @@ def load_kernels() -> None:
         LOG.info(LOOPS_ARE_LOADED)
     else:
         LOG.warning("compiled loops are not to be had, much slower ones check records: %s", kernels.missing_reason())
-
-
-def _check_replication(factor: int, nodes: int) -> None:
-    """Raises ConfigException for a default with which no topic could be created: the nodes of this broker are known at its start."""
-    if factor > nodes:
-        declared = "1 node is declared" if nodes == 1 else f"{nodes} nodes are declared"
-        raise ConfigException(
-            f"default.replication.factor={factor}, but only {declared}: no topic could be created without a factor of its own"
-        )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from chaffinch.broker import argument_checks
+from chaffinch.broker.core.topics.registry import Topic
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS_BY_NAME
 from chaffinch.errors import ConfigException
 
@@ -28,6 +29,16 @@ class TopicArgument:
     partitions: int = -1
     replication: int = -1
     config: dict[str, str] = field(default_factory=dict)
+
+    def differences(self, topic: Topic) -> list[str]:
+        """What a topic of that name does not have as asked for."""
+        replication = len(topic.partitions[0].replicas.assigned)
+        numbers = (("partitions", self.partitions, len(topic.partitions)), ("replication", self.replication, replication))
+        found = [f"{name} {have}, not {asked}" for name, asked, have in numbers if asked not in (-1, have)]
+        for name, value in self.config.items():
+            if topic.overrides.get(name) != value:
+                found.append(f"{name}={topic.overrides.get(name, 'its default')}, not {value}")
+        return found
 
 
 def parse_text(text: str) -> TopicArgument:
@@ -95,3 +106,12 @@ def config_text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def check_replication(factor: int, nodes: int) -> None:
+    """Raises ConfigException for a default with which no topic could be created: the nodes of a broker are known at its start."""
+    if factor > nodes:
+        declared = "1 node is declared" if nodes == 1 else f"{nodes} nodes are declared"
+        raise ConfigException(
+            f"default.replication.factor={factor}, but only {declared}: no topic could be created without a factor of its own"
+        )

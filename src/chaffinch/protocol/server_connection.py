@@ -95,15 +95,19 @@ class ServerConnection:
 
         Raises ProtocolViolation as both.
         """
-        requests: list[ReceivedRequest] = []
+        return list(map(self.request, self.frames_in(data)))
+
+    def frames_in(self, data: Buffer) -> list[memoryview]:
+        """The same, for who reads requests when they are to be done."""
+        frames: list[memoryview] = []
         view = memoryview(data)
         while view:
             buffer = self.get_buffer()
             count = min(len(buffer), len(view))
             buffer[:count] = view[:count]
-            requests += map(self.request, self.buffer_updated(count))
+            frames += self.buffer_updated(count)
             view = view[count:]
-        return requests
+        return frames
 
     def encode_response(self, request: ReceivedRequest, message: Message) -> list[Buffer]:
         """What to write now: responses leave in the order of their requests, as clients expect (Kafka works on one at a time).

@@ -51,6 +51,9 @@ class End(Protocol):
     def arrived(self, data: bytes) -> None:
         """The next bytes of the stream."""
 
+    def finished(self, reason: str) -> None:
+        """The other side has closed; all that it sent before has arrived."""
+
     def closed(self, reason: str) -> None:
         """The link is gone; nothing more will arrive."""
 
@@ -118,7 +121,7 @@ class Stream:
     def _say_closed(self, reason: str) -> None:
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
-            receiver.closed(reason)
+            receiver.finished(reason)
 
 
 class Link:

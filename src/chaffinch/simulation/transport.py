@@ -45,6 +45,9 @@ class _Connection:
                 self._transport.lose(self, self.core.violation)
         self._transport.flush(self)
 
+    def finished(self, reason: str) -> None:
+        self.closed(reason)
+
     def closed(self, reason: str) -> None:
         self._transport.lose(self, reason)
 

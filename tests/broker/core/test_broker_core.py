@@ -55,6 +55,16 @@ class TestOrder:
         assert [type(answer).__name__ for answer in client.answers] == ["FetchResponse", "ProduceResponse", "MetadataResponse"]
         assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 1
 
+    def test_nothing_is_taken_behind_one_that_waits(self, cluster: Cluster) -> None:
+        """Shells keep it: a second queue here would be one that only tests use."""
+        client = cluster.client()
+        client.send(waiting_fetch())
+        data = b"".join(client.connection.encode_request(produce_request("orders", batch_of(b"a")))[1])
+        (request,) = client.server.receive(data)
+        with pytest.raises(AssertionError, match="behind one that waits"):
+            cluster.core.apply(RequestReceived(connection_id=client.connection_id, request=request), NOW_MS)
+        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 0
+
     def test_several_waits_in_a_row(self, cluster: Cluster) -> None:
         client, writer = cluster.client(), cluster.client()
         client.send(waiting_fetch())

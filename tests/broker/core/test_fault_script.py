@@ -182,7 +182,7 @@ class TestDelay:
         client.send(produce_request("orders", batch_of(b"a")))
         client.lose()
         assert not cluster.core._waits
-        assert not cluster.core._connections
+        assert not cluster.core._unanswered
         cluster.advance(300)
         assert client.answers == []
 

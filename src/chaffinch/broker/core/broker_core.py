@@ -1,8 +1,8 @@
 """The broker as one object without I/O of its own: `handle(event, now_ms)` gives the effects that a shell carries out.
 
-Requests of one connection are worked on one at a time and in order, as in Apache Kafka: what a client has pipelined waits until the answer
-before it is given. Answers that wait (a fetch for records, a scripted delay) are kept here with their deadlines; a shell calls
-`handle(TimePassed())` at `next_deadline_ms`. `now_ms` is steady: it begins where the wall clock stood at construction and
+Requests of one connection are worked on one at a time and in order, as in Apache Kafka: what a client has pipelined the shell keeps, as
+the bytes that came, while `waits` says so. Answers that wait (a fetch for records, a scripted delay) are kept here with their deadlines; a
+shell calls `handle(TimePassed())` at `next_deadline_ms`. `now_ms` is steady: it begins where the wall clock stood at construction and
 does not jump with it. What that shows since, a shell tells by `set_wall_clock`; one that knows a single time need not. See
 `storage/wall_time.py`.
 
@@ -12,10 +12,9 @@ Files are reached through the file system object given at construction; randomne
 from __future__ import annotations
 
 import base64
-from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -67,14 +66,6 @@ CLOCK_STEP_MS = 1000
 """A wall clock that is off by so much all at once was set, or the machine slept: records have another age now."""
 
 
-@dataclass(slots=True)
-class _Connection:
-    """What the core knows of a connection: requests not begun, and the one whose answer waits."""
-
-    queue: deque[RequestReceived] = field(default_factory=deque)
-    current: RequestReceived | None = None
-
-
 class BrokerCore:
     """See the module. Not thread-safe: one thread calls everything.
 
@@ -116,7 +107,7 @@ class BrokerCore:
             raise
         self._say_without_effect(static)
         self._asks_for_login = self.state.authentication.is_needed
-        self._connections: dict[int, _Connection] = {}
+        self._unanswered: dict[int, RequestReceived] = {}  # By connection: the request whose answer waits.
         self._waits = WaitingAnswers()
         self._effects: list[Effect] = []
         self._unsynced: dict[Partition, None] = {}
@@ -234,9 +225,8 @@ class BrokerCore:
         return effects
 
     def waits(self, connection_id: int) -> bool:
-        """Whether an answer on this connection waits for something: what is asked behind it is only kept until then."""
-        connection = self._connections.get(connection_id)
-        return connection is not None and connection.current is not None
+        """Whether an answer on this connection waits for something: until it is given, nothing more may be asked there."""
+        return connection_id in self._unanswered
 
     def set_wall_clock(self, wall_ms: int, now_ms: int) -> None:
         """The wall clock shows `wall_ms` at `now_ms`. Waits are as long as before; what is stored from now on has its time."""
@@ -269,6 +259,11 @@ class BrokerCore:
         waits = self._waits.next_deadline_ms
         due = chores.next_deadline_ms(self.state.chores)
         return due if waits is None or (due is not None and due < waits) else waits
+
+    def has_answers_due(self, now_ms: int) -> bool:
+        """Whether there are answers that waited and need wait no longer: `TimePassed` gives some of them."""
+        due_ms = self._waits.next_deadline_ms
+        return due_ms is not None and due_ms <= now_ms
 
     def close(self) -> None:
         """Leave everything in order: synced, with snapshots, unlocked. Raises StorageError."""
@@ -311,21 +306,15 @@ class BrokerCore:
     # Requests -------------------------------------------------------------------------------------------------------------------------
 
     def _received(self, event: RequestReceived, now_ms: int) -> None:
-        connection = self._connections.get(event.connection_id)
-        if connection is None:
-            connection = self._connections[event.connection_id] = _Connection()
-        if connection.current is None:
-            # What is answered at once leaves next. What waits, for whatever, leaves when files may be gone.
-            self.state.lends_files = self.lends_files and not self.state.faults.rules
-            try:
-                self._begin(event, connection, now_ms)
-            finally:
-                self.state.lends_files = False
-        else:
-            connection.queue.append(event)
+        assert event.connection_id not in self._unanswered, "a request behind one that waits: the shell has to keep it"
+        # What is answered at once leaves next. What waits, for whatever, leaves when files may be gone.
+        self.state.lends_files = self.lends_files and not self.state.faults.rules
+        try:
+            self._begin(event, now_ms)
+        finally:
+            self.state.lends_files = False
 
-    def _begin(self, event: RequestReceived, connection: _Connection, now_ms: int) -> None:
-        """Work on a request now: on a connection that waits for nothing."""
+    def _begin(self, event: RequestReceived, now_ms: int) -> None:
         state, request = self.state, event.request
         if self._asks_for_login:
             outcome = state.authentication.gate(event, now_ms)
@@ -343,7 +332,7 @@ class BrokerCore:
         if not (self._syncs or self._metadata.is_synced):
             result = self._with_metadata_synced(request, result, now_ms)
         if isinstance(result, Waiting):
-            connection.current = event
+            self._unanswered[event.connection_id] = event
             self._waits.add(event.connection_id, result)
         else:
             self._finish(event, result)
@@ -450,14 +439,14 @@ class BrokerCore:
         self._try_woken(now_ms)
 
     def _try_answer(self, connection_id: int, now_ms: int, *, is_last: bool) -> None:
-        connection = self._connections.get(connection_id)
+        event = self._unanswered.get(connection_id)
         waiting = self._waits.get(connection_id)
-        if connection is None or waiting is None or connection.current is None:
+        if event is None or waiting is None:
             return
         try:
             result = waiting.answer(now_ms, is_last)
         except AnswerTooLarge as too_large:
-            result = _too_much(connection.current, too_large)
+            result = _too_much(event, too_large)
         except Exception as error:  # Not the mistake of whoever woke it.
             self._effects.append(Failed(connection_id, error))
             self._lost(ConnectionLost(connection_id=connection_id))
@@ -468,13 +457,11 @@ class BrokerCore:
         if isinstance(result, Waiting):
             self._waits.add(connection_id, result)
             return
-        event, connection.current = connection.current, None
+        del self._unanswered[connection_id]
         self._finish(event, result)
-        while connection.queue and connection.current is None and connection_id in self._connections:
-            self._begin(connection.queue.popleft(), connection, now_ms)
 
     def _lost(self, event: ConnectionLost) -> None:
-        if self._connections.pop(event.connection_id, None) is not None:
+        if self._unanswered.pop(event.connection_id, None) is not None:
             self._waits.end(event.connection_id)
         if self._asks_for_login:
             self.state.authentication.forget(event.connection_id)

@@ -10,8 +10,8 @@ from chaffinch.protocol.server_connection import ReceivedRequest
 
 @dataclass(slots=True, eq=False)
 class RequestReceived:
-    """A whole request has arrived. Not frozen, and made without names of arguments by a busy shell, only because building it
-    takes four times and twice as long; nobody changes it.
+    """A whole request is to be done; none may wait on its connection (`BrokerCore.waits`). Not frozen, and made without names of arguments
+    by a busy shell, only because building it takes four times and twice as long; nobody changes it.
 
     `connection_id` is unique for the life of the core; `node_id` is the declared node on whose listener it came; `client_host` is where
     it came from, as Kafka writes it ("/127.0.0.1");

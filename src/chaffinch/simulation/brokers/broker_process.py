@@ -6,8 +6,10 @@ the next start opens the same file system, and may die in the middle of that too
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -46,8 +48,6 @@ REWRITE_BYTES: Final = 2_000
 WHO: Final = "broker"
 PRODUCE_BY_NAME_MAX: Final = 12
 """The last version of Produce that names topics."""
-NOBODYS_CONNECTION: Final = 0
-"""Those of clients are counted from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,17 +60,29 @@ class TopicPlan:
 
 
 class _Connection:
-    """The broker's end of one link."""
+    """The broker's end of one link: frames wait as they came behind a request whose answer waits, as those of a server do."""
 
     def __init__(self, process: BrokerProcess, link: Link, connection_id: int, node_id: int) -> None:
         self.protocol = ServerConnection(pool=process.pool)
         self.link = link
         self.connection_id = connection_id
         self.node_id = node_id
+        self.backlog: deque[memoryview] = deque()
+        self.waiting: ReceivedRequest | None = None
+        self.is_finished = False
+        """The client has closed. What it asked for before is done all the same, until an answer finds that nobody is there."""
         self._process = process
+
+    @property
+    def open_count(self) -> int:
+        return self.protocol.open_count + len(self.backlog)
 
     def arrived(self, data: bytes) -> None:
         self._process.received(self, data)
+
+    def finished(self, _reason: str) -> None:
+        self.is_finished = True
+        self._process.end_if_done(self)
 
     def closed(self, _reason: str) -> None:
         self._process.lost(self)
@@ -119,6 +131,7 @@ class BrokerProcess:
         self._topics = list(topics)
         self._connections: dict[int, _Connection] = {}
         self._connection_count = 0
+        self._order_count = 0
         self._timer = WakeTimer(world, WHO, lambda: self.handle(TimePassed()))
         self._life = 0
         self._syncs = self._settings["flush.policy"] == "always"
@@ -219,7 +232,7 @@ class BrokerProcess:
             self._network.stop_listening(Address(node.host, node.port))
         connections, self._connections = self._connections, {}
         for connection in connections.values():
-            self._world.count("answers never given", connection.protocol.open_count)
+            self._world.count("answers never given", connection.open_count)
             connection.link.close_by_broker(f"the broker's process: {death.value}")
         self._timer.set(None)
         if away_ms is None:
@@ -283,13 +296,16 @@ class BrokerProcess:
         if connection.connection_id not in self._connections:
             return
         try:
-            requests = connection.protocol.receive(data)
+            connection.backlog += connection.protocol.frames_in(data)
         except ProtocolViolation as violation:
             raise AssertionError(f"a client of ours broke the protocol: {violation}") from violation
         connection.protocol.end_turn()
-        for request in requests:
-            if connection.connection_id not in self._connections:
-                return  # The one before was answered by closing.
+        self._work_on(connection)
+
+    def _work_on(self, connection: _Connection) -> None:
+        """Do what came on it, up to a request that waits for something."""
+        while connection.backlog and connection.waiting is None and connection.connection_id in self._connections:
+            request = connection.protocol.request(connection.backlog.popleft())
             self._world.tell(WHO, f"{connection.link.name}: {request.api.name} v{request.version} #{request.correlation_id}")
             if self.core is not None:
                 self.validation_first.notice(self.core, connection.connection_id, request)
@@ -301,6 +317,14 @@ class BrokerProcess:
                     client_software_name=connection.protocol.client_software_name,
                 )
             )
+            if self.core is not None and self.core.waits(connection.connection_id):
+                connection.waiting = request
+        self.end_if_done(connection)
+
+    def end_if_done(self, connection: _Connection) -> None:
+        """A client that has closed is forgotten when all is done that it asked for."""
+        if connection.is_finished and not connection.open_count and connection.waiting is None:
+            self.lost(connection)
 
     def lost(self, connection: _Connection) -> None:
         if self._connections.pop(connection.connection_id, None) is not None:
@@ -309,9 +333,10 @@ class BrokerProcess:
     # The core --------------------------------------------------------------------------------------------------------------------------
 
     def order(self, message: Message, version: int, node_id: int = 0) -> None:
-        """A request that comes without a network between; nobody hears the answer."""
+        """A request that comes without a network between, on a connection of its own; nobody hears the answer."""
         request = ReceivedRequest(api=api_of(message), version=version, correlation_id=0, client_id=None, message=message)
-        self.handle(RequestReceived(connection_id=NOBODYS_CONNECTION, request=request, node_id=node_id))
+        self._order_count += 1
+        self.handle(RequestReceived(connection_id=-self._order_count, request=request, node_id=node_id))
         self._note_topics()
 
     def expire(self, partition: Partition, *, retention_ms: int, retention_bytes: int) -> None:
@@ -402,7 +427,11 @@ class BrokerProcess:
             self._world.tell(WHO, f"closes {connection.link.name}: {effect.reason}")
             del self._connections[effect.connection_id]
             connection.link.close_by_broker(effect.reason)
-        elif isinstance(effect, CompleteSilently):
+            return
+        if effect.request is connection.waiting:
+            connection.waiting = None
+            self._world.after(0, partial(self._work_on, connection))
+        if isinstance(effect, CompleteSilently):
             connection.link.to_client.send(joined(connection.protocol.skip_response(effect.request)))
         else:
             self._respond(connection, effect)
@@ -427,6 +456,9 @@ class BrokerProcess:
             self.handle(ConnectionLost(connection_id=connection.connection_id))
             return
         connection.link.to_client.send(data)
+        if connection.is_finished:
+            self._world.count("answers to clients that have closed")
+            self._world.after(connection.link.delay_ms(), partial(self.lost, connection))
 
     def _loses_answer(self, effect: Respond) -> bool:
         """One answer to a Produce for sure, others by chance."""

@@ -1,0 +1,125 @@
+"""Clients that say that they send nothing more, and read on: all that they asked for is answered, then the connection ends."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+
+import pytest
+
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from tests.broker.batches import batch_of
+from tests.broker.core_client import produce_request
+from tests.broker.socket_client import SocketClient
+from tests.broker.test_answers_in_turns import INCOMPRESSIBLE
+from tests.broker.test_server import wait_for_connections, wait_until
+
+FETCH_VERSION = 12
+MANY = 2_000
+"""More than are done in one turn, and than wait at once."""
+
+
+def fetch(*, wait_ms: int = 60_000, offset: int = 0) -> FetchRequest:
+    asked = [FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=50_000_000)]
+    return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)])
+
+
+@pytest.fixture(params=["os", "always"])
+def broker(request: pytest.FixtureRequest):
+    with EmbeddedBroker(topics=["orders"], config={"flush.policy": request.param}) as broker:
+        yield broker
+
+
+def waits(broker: EmbeddedBroker) -> bool:
+    return bool(broker._running.core._waits)
+
+
+def finish(client: SocketClient) -> None:
+    client.socket.shutdown(socket.SHUT_WR)
+
+
+def names(client: SocketClient) -> list[str]:
+    """All that is still answered."""
+    found = []
+    try:
+        while True:
+            found.append(type(client.receive()).__name__)
+    except ConnectionResetError:
+        return found
+
+
+def test_all_requests_of_a_pipeline_are_answered(broker: EmbeddedBroker) -> None:
+    with SocketClient(broker.bootstrap_servers) as client:
+        for _ in range(MANY):
+            client.send(MetadataRequest(topics=[]), 4)
+        finish(client)
+        assert names(client) == ["MetadataResponse"] * MANY
+
+
+def test_what_stands_behind_a_request_that_waits(broker: EmbeddedBroker) -> None:
+    with SocketClient(broker.bootstrap_servers) as client, SocketClient(broker.bootstrap_servers) as writer:
+        client.send(fetch(), FETCH_VERSION)
+        client.send(produce_request("orders", batch_of(b"behind")))
+        client.send(produce_request("orders", batch_of(b"silent"), acks=0))
+        client.socket.sendall(bytes(3))  # Of a request that never comes.
+        finish(client)
+        wait_until(broker, lambda: waits(broker))
+        wait_until(broker, lambda: any(peer.is_finished for peer in broker._running.peers))
+        writer.ask(produce_request("orders", batch_of(b"wakes")))
+        assert names(client) == ["FetchResponse", "ProduceResponse"]
+        wait_for_connections(broker, 1)
+        assert broker.read("orders").column("value").to_pylist() == [b"wakes", b"behind", b"silent"]
+
+
+def test_a_request_without_an_answer_is_done_last(broker: EmbeddedBroker) -> None:
+    with SocketClient(broker.bootstrap_servers) as client:
+        client.send(produce_request("orders", batch_of(b"silent"), acks=0))
+        finish(client)
+        assert names(client) == []
+        assert broker.read("orders").num_rows == 1
+
+
+def test_answers_larger_than_the_socket_are_sent_to_the_end(broker: EmbeddedBroker) -> None:
+    with SocketClient(broker.bootstrap_servers) as writer, SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
+        for _ in range(20):
+            writer.ask(produce_request("orders", batch_of(INCOMPRESSIBLE)))
+        client.send(fetch(), FETCH_VERSION)
+        client.send(MetadataRequest(topics=[]), 4)
+        finish(client)
+        wait_until(broker, lambda: any(peer.unsent_bytes for peer in broker._running.peers))
+        assert len(client.receive().responses[0].partitions[0].records) > 20 * len(INCOMPRESSIBLE)
+        assert names(client) == ["MetadataResponse"]
+
+
+@pytest.mark.parametrize("direction", ["answers", "requests"])
+def test_answers_that_are_slow_on_purpose(broker: EmbeddedBroker, direction: str) -> None:
+    with SocketClient(broker.bootstrap_servers) as client:
+        broker.faults.add(api="Metadata", action="slow_down", bytes_per_second=2_000, direction=direction)
+        for _ in range(3):
+            client.send(MetadataRequest(topics=[]), 4)
+        finish(client)
+        assert names(client) == ["MetadataResponse"] * 3
+
+
+def test_a_client_that_is_gone_altogether_is_forgotten_with_its_first_answers(broker: EmbeddedBroker) -> None:
+    with ExitStack() as stack:
+        writer = stack.enter_context(SocketClient(broker.bootstrap_servers))
+        with SocketClient(broker.bootstrap_servers) as client:
+            client.send(fetch(), FETCH_VERSION)
+            client.send(fetch(offset=1), FETCH_VERSION)
+            wait_until(broker, lambda: waits(broker))
+        writer.ask(produce_request("orders", batch_of(b"wakes")))
+        writer.ask(produce_request("orders", batch_of(b"wakes")))
+        wait_for_connections(broker, 1)
+        assert not waits(broker)
+
+
+def test_what_nobody_answers_ends_with_the_time_of_idle_connections() -> None:
+    with EmbeddedBroker(topics=["orders"], config={"connections.max.idle.ms": 100}) as broker:
+        with SocketClient(broker.bootstrap_servers) as client:
+            client.send(fetch(wait_ms=2**31 - 1), FETCH_VERSION)
+            wait_until(broker, lambda: waits(broker))
+        wait_for_connections(broker, 0)
+        wait_until(broker, lambda: not waits(broker))
