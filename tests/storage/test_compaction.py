@@ -415,22 +415,6 @@ def test_deletion_of_old_segments_before_any_step_ends_it(is_changed: bool) -> N
     assert steps > 8
 
 
-def test_work_comes_in_slices() -> None:
-    log = opened(MemoryFileSystem())
-    for number in range(64):
-        log.append(records((f"k{number % 2}", "x" * 100_000)), now_ms=0)
-    log.roll(0)
-    job = Compaction(log, 64, 0, map_bytes_max=1 << 30)
-    steps, before = 0, 0
-    while not job.step():
-        assert job.bytes_read - before <= 1_200_000
-        before = job.bytes_read
-        steps += 1
-        log.append(records(("new", "x")), now_ms=0)
-    assert steps >= 12
-    assert len(rows(log)) == 2 + steps
-
-
 @pytest.mark.parametrize("fitting", range(4))
 def test_a_segment_never_outgrows_its_index(monkeypatch: pytest.MonkeyPatch, fitting: int) -> None:
     """A time from which on a tombstone may go takes more bytes than its own; where there is no room the batch stays as it is."""

@@ -15,6 +15,7 @@ import pytest
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 from chaffinch.records.batch import read_header
 from chaffinch.records.compression import Compression
+from chaffinch.storage import compaction
 from chaffinch.storage.cleanable import cleanable
 from chaffinch.storage.compaction import Compaction
 from chaffinch.storage.file_system import Interrupted, MemoryFileSystem, StorageError
@@ -67,6 +68,7 @@ class Life:
 
     def open(self) -> None:
         self.log = PartitionLog.open(self.files, DIRECTORY, ORDERS, self.config, self.now_ms)
+        self.job: Compaction | None = None
 
     # Steps.
 
@@ -137,9 +139,15 @@ class Life:
         if not self.log.files.segments:
             return
         found = cleanable(self.log.files.segments, self.log.files.state, self.config, self.log.last_stable_offset, self.now_ms)
-        job = Compaction(self.log, found.end_offset, self.now_ms, map_bytes_max=self.dice.choice([700, 1 << 20]))
-        while not job.step():
-            pass
+        if self.job is None:
+            self.job = Compaction(self.log, found.end_offset, self.now_ms, map_bytes_max=self.dice.choice([700, 1 << 20]))
+        slices = self.dice.choice([1, 2, 5, 1000])  # What happens between two of them is up to the other steps.
+        try:
+            if any(self.job.step() for _ in range(slices)):
+                self.job = None
+        except StorageError:
+            self.job = None
+            raise
 
     def close(self) -> None:
         self.log.close()
@@ -231,7 +239,9 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_a_life(seed: int) -> None:
+def test_a_life(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "SLICE_BYTES", 1 if seed % 3 else 1 << 20)
+    monkeypatch.setattr(compaction, "REMOVED_PER_SLICE", 1)
     life = Life(seed)
     for _ in range(STEPS):
         life.step()

@@ -1,11 +1,12 @@
 """Compaction of one log, in slices that the one thread of a broker can take between requests.
 
 First the keys of everything new are read (`LatestOffsets`), then the segments are written anew, from the oldest on, each group of them
-into one beside the old ones; it is synced, and takes their place by `LogFiles.swap`. Until then readers see the old ones, and appends go
-on, as only sealed segments are touched. A crash leaves the old segments or the new one; an error leaves the old ones, and a next
-compaction begins anew.
+into one beside the old ones; it is synced, and takes their place by `LogFiles.begin_swap`. Until then readers see the old ones, and
+appends go on, as only sealed segments are touched. Then the old files are removed, some at a time. A crash leaves the old segments or the
+new one; an error leaves the old ones, or the new one and files that are of no use, and a next compaction begins anew.
 """
 
+from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 
@@ -24,6 +25,10 @@ SYNC_BYTES = 8 << 20
 """A new segment is synced each time that it has grown by so much: no sync takes long."""
 RECOMPRESSION_COST = 4
 """How many times longer a compressed byte takes, about."""
+SEGMENT_COST = 16 << 10
+"""As how many bytes a segment counts beside its own: to open it takes as long as to read so much, about."""
+REMOVED_PER_SLICE = 50
+"""Segments whose files one `step` removes: about 10 ms, as for retention."""
 
 
 class Compaction:
@@ -159,26 +164,45 @@ class Compaction:
         files.file_system.sync_directory(files.directory)
         yield
         self.bytes_written += cleaned.size
-        self._take_place(cleaned, group, is_changed=is_changed, is_last=is_last)
+        yield from self._take_place(cleaned, group, is_changed=is_changed, is_last=is_last)
 
-    def _take_place(self, cleaned: Segment, group: Sequence[Segment], *, is_changed: bool, is_last: bool) -> None:
+    def _take_place(self, cleaned: Segment, group: Sequence[Segment], *, is_changed: bool, is_last: bool) -> Iterator[None]:
         files = self._files
         first_dirty_offset = self._latest.end_offset if is_last else files.state.first_dirty_offset
         self._cleaned = None
         if is_changed:
             first = next(number for number, segment in enumerate(files.segments) if segment is group[0])
             try:
-                files.swap(cleaned, first, first + len(group), first_dirty_offset)
+                replaced = files.begin_swap(cleaned, first, first + len(group), first_dirty_offset)
             finally:
                 if cleaned not in files.segments:
                     cleaned.close()
+            self._oldest = files.segments[0]
+            yield from self._remove(replaced[1:])
+            files.end_swap()
         else:
             cleaned.remove()
             if is_last:
                 files.note_clean(first_dirty_offset)
-        self._oldest = files.segments[0]
+
+    def _remove(self, replaced: Sequence[Segment]) -> Iterator[None]:
+        """Their files, some at a time. Whoever ends the compaction meanwhile may have deleted the one in their place, so that no swap
+        would remove them any more: then all go at once."""
+        left = deque(replaced)
+        try:
+            while left:
+                for _ in range(min(REMOVED_PER_SLICE, len(left))):
+                    left.popleft().remove()
+                if left:
+                    yield
+        except GeneratorExit:
+            with suppress(StorageError):
+                for segment in left:
+                    segment.remove()
+            raise
 
     def _batches(self, segment: Segment, position: int, offset: int) -> Iterator[BatchView]:
+        self._slice_bytes += SEGMENT_COST
         scan = BatchScan(segment.log, position, offset, end=segment.size, gaps_below=self._files.state.gaps_below)
         for _, view in scan:
             self.bytes_read += view.size

@@ -123,15 +123,26 @@ class LogFiles:
         else:
             recovery.settle(self.file_system, self.directory, self.state)
 
-    def swap(self, cleaned: Segment, first: int, stop: int, first_dirty_offset: int) -> None:
+    def begin_swap(self, cleaned: Segment, first: int, stop: int, first_dirty_offset: int) -> list[Segment]:
         """Put `cleaned`, whose files are synced, in the place of segments number `first` to `stop` - 1, at one instant: that in which
-        `log.state` gets its name. Raises StorageError, after which the log is as it was, or as it should be; see `settle`."""
+        `log.state` gets its name. Returns those, closed: but for the first one's, which have made room already, their files are to be
+        removed, before `end_swap`. Until then the log may be used as ever; what is left undone the next start does, or `settle`.
+
+        Raises StorageError, after which the log is as it was, or as it should be; see `settle`.
+        """
         mark = cleaned.mark()
         gaps_below = max(self.state.gaps_below, mark.end_offset)
         self.write_state(replace(self.state, swap=mark, gaps_below=gaps_below, first_dirty_offset=first_dirty_offset))
-        for segment in self.take_out(first, stop, cleaned):
+        taken = self.take_out(first, stop, cleaned)
+        for segment in taken:
             segment.close()
-        self._carry_out_swap()
+        cleaned.take_name()
+        return taken
+
+    def end_swap(self) -> None:
+        """All files are removed that it has replaced. Raises StorageError."""
+        if self.state.swap is not None:
+            self._carry_out_swap()
 
     def note_clean(self, first_dirty_offset: int) -> None:
         """Compaction has seen all below `first_dirty_offset`, and had nothing to take away. Raises StorageError."""
@@ -151,8 +162,8 @@ class LogFiles:
 
     def add_snapshot(self, taken: Snapshot) -> None:
         """Raises StorageError."""
-        if self.state.swap is not None:  # It would speak of names that the files have not got.
-            self._carry_out_swap()
+        if self.state.swap is not None and not all(segment.has_name for segment in self.segments):
+            self._carry_out_swap()  # It would speak of names that the files have not got.
         if taken.is_needed:
             self._sync_aborted()
         self.snapshots.add(taken)

@@ -161,6 +161,9 @@ class SnapshotFiles:
         self._file_system.sync_directory(self._directory)
 
     def _remove(self, name: str) -> None:
+        unfinished = f"{self._directory}/{name}{NEW_SUFFIX}"
+        if self._file_system.exists(unfinished):  # An error left it, when the snapshot was to be corrected.
+            self._file_system.remove(unfinished)
         self._file_system.remove(f"{self._directory}/{name}")
         self._names.remove(name)
         if name == name_of(self.durable_offset):
