@@ -41,8 +41,8 @@ _SUITES = (
     "tests/examples/test_transactional_word_count.py",
     "tests/interop/beside_java_tools.py",
 )
-# Cores have no broker; `Killed` is one of ours, as a process; an interrupt strikes the client, whatever the broker; what stands in for an older
-# broker is one of ours.
+# Cores have no broker; `Killed` is one of ours, as a process, and so is what stands in for an older broker; an interrupt strikes the
+# client, whatever the broker.
 _NO_BROKER = (
     "--ignore-glob=*/core",
     "--ignore-glob=*/test_interrupts.py",
