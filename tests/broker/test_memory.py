@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from chaffinch.errors import codes
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.records.batch_header import write_crc
 from chaffinch.records.compression import Compression, compress
@@ -33,8 +34,8 @@ UNPACKED_MIB_MAX = 128
 IDLE_MIB_MAX = 150
 """What the process takes before its first request."""
 
-TOPIC = f"orders,max.message.bytes={16 * MIB}"
-"""Room for a gigabyte of zeros under the weakest codec."""
+TOPIC = f"orders,max.message.bytes={64 * MIB}"
+"""Room for a gigabyte of zeros under the weakest codec: Snappy makes 50 MB of it."""
 
 BATCH_HEAD_BYTES = 61
 
@@ -92,7 +93,7 @@ def test_thirty_unfinished_requests_of_25_mebibytes() -> None:
             assert other.ask(produce_request("orders", batch_of(b"a"))).responses[0].partition_responses[0].error_code == 0
 
 
-@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
 def test_a_record_that_unpacks_to_a_gigabyte(broker: Process, codec: Compression) -> None:
     with SocketClient(broker.address) as client:
         client.socket.settimeout(TIMEOUT_SECONDS)
@@ -100,7 +101,7 @@ def test_a_record_that_unpacks_to_a_gigabyte(broker: Process, codec: Compression
             client.ask(produce_request("orders", batch)).responses[0].partition_responses[0]
             for batch in (batch_of(b"a"), bomb(codec), batch_of(b"a"))
         )
-        assert answer.error_code in (10, 87), answer
+        assert answer.error_code == codes.INVALID_RECORD.number, answer
         assert str(UNPACKED_MIB_MAX * MIB) in answer.error_message
         assert (before.error_code, after.error_code, after.base_offset) == (0, 0, before.base_offset + 1)
     assert broker.resident_mib_max < IDLE_MIB_MAX + 2 * UNPACKED_MIB_MAX

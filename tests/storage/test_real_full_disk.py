@@ -26,9 +26,11 @@ CONFIG = LogConfig(segment_bytes=20_000, checkpoint_bytes=8_000, index_interval_
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(tmp_path)], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(tmp_path)], capture_output=True, text=True, check=False
+    )
     if mounted.returncode != 0:
-        pytest.skip("no right to mount a file system")
+        pytest.skip(f"a disk that is really full is not tried: no right to mount one, which root has ({mounted.stderr.strip()})")
     yield tmp_path
     subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
