@@ -6,6 +6,7 @@ of their own, one at a time.
 
 from __future__ import annotations
 
+import logging
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -23,6 +24,7 @@ GUIDED_RUNS = {"streams": 20_000, "messages": 20_000, "batches": 10_000}
 
 def main(arguments: list[str]) -> int:
     seeds = int(arguments[0]) if arguments else SEEDS
+    logging.disable(logging.WARNING)  # Of the brokers, each of which has much to say.
     with ThreadPoolExecutor(1) as beside:
         is_guided = guided.is_to_be_had()
         runs = {name: beside.submit(guided.run, name, 1, seeds * GUIDED_RUNS[name]) for name in guided.TARGETS if is_guided}

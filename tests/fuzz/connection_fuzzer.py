@@ -147,6 +147,7 @@ class World:
     def _check_limits(self) -> None:
         server = self.server
         peers = list(server.peers)
+        assert not server._failures, f"the broker failed: {server._failures}"
         held = server._held.bytes_held
         assert held == sum(peer._bytes_held for peer in peers), "bytes are counted that no connection holds"
         one_read = EAGER_BYTES_MAX + REQUEST_BYTES * BUSY_CHUNK_BYTES // 12

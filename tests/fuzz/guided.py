@@ -4,7 +4,8 @@ Each file in `targets/` is a target: `PARTS`, the modules whose branches are cou
 raises for a fault. Each runs in a process of its own, for atheris changes the code of the modules and never comes back. With a seed and a
 number of runs it is deterministic. `requirements-fuzz.lock` pins atheris; it has wheels for Linux on x86-64 only.
 
-`python -m tests.fuzz.guided TARGET SEED RUNS`, `python -m tests.fuzz.guided TARGET HEX` for one input. Not collected by pytest.
+`python -m tests.fuzz.guided TARGET HEX` for one input, `python -m tests.fuzz.guided TARGET SEED RUNS FOLDER` for what `run` does. Not
+collected by pytest.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ SECONDS_MAX = 20
 """For one input. Slow code is not its subject; what never ends is."""
 ADDRESSES_ARE_FIXED = 0x0040000
 """ADDR_NO_RANDOMIZE of personality(2)."""
+PERSONALITY_ASKED_FOR = 0xFFFFFFFF
+FOUND = "found-"
+LINE_MAX = 1000
 STATUS = re.compile(r"#(\d+)\s+(INITED|DONE)\s+cov: (\d+) ft: (\d+)")
 
 
@@ -55,25 +59,35 @@ def is_to_be_had() -> bool:
 
 
 def run(target: str, seed: int, runs: int) -> Found:
-    """Fuzz in a process of its own. AssertionError for a fault: what was raised, the bytes, and how to see it again."""
-    command = [sys.executable, "-m", "tests.fuzz.guided", target, str(seed), str(runs)]
-    environment = os.environ | {"PYTHONHASHSEED": "0"}
-    finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, preexec_fn=_keep_addresses)
-    said = finished.stdout + finished.stderr
+    """Fuzz in a process of its own. AssertionError for a fault: what was raised, and how to see it again."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "tests.fuzz.guided", target, str(seed), str(runs), folder]
+        environment = os.environ | {"PYTHONHASHSEED": "0"}
+        finished = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        said = finished.stdout + finished.stderr
+        inputs = [file.read_bytes().hex() for file in Path(folder).glob(f"{FOUND}*")]
     status = {kind: int(reached) for _, kind, reached, _ in STATUS.findall(said)}
     is_done = finished.returncode == 0 and "DONE" in status
-    assert is_done, f"target {target}, seed {seed}:\n{_essence(said)}"
+    again = "".join(f"\nagain: python -m tests.fuzz.guided {target} {data}" for data in inputs)
+    assert is_done, f"target {target}, seed {seed}:\n{_essence(said)}{again}"
     return Found(runs, status["INITED"], status["DONE"])
 
 
-def _keep_addresses() -> None:
-    """Dictionaries look otherwise when objects lie elsewhere. Where it is not allowed, in some containers, runs may differ."""
-    ctypes.CDLL(None).personality(ADDRESSES_ARE_FIXED)
-
-
 def _essence(said: str) -> str:
-    """Without libFuzzer's own running commentary."""
-    return "\n".join(line for line in said.splitlines() if not line.startswith(("INFO:", "#")))[-8000:]
+    """What was raised, without libFuzzer's own running commentary."""
+    lines = (line[:LINE_MAX] for line in said.splitlines() if not line.startswith(("INFO:", "WARNING:", "#", "\\", "0x", "MS:")))
+    return "\n".join(lines)
+
+
+def _keep_addresses() -> None:
+    """Start again where everything lies where it did the last time: dictionaries look otherwise when objects lie elsewhere.
+
+    Where that is not allowed, as in some containers, runs may differ.
+    """
+    system = ctypes.CDLL(None)
+    personality = system.personality(PERSONALITY_ASKED_FOR)
+    if not personality & ADDRESSES_ARE_FIXED and system.personality(personality | ADDRESSES_ARE_FIXED) != -1:
+        os.execv(sys.executable, [sys.executable, "-m", "tests.fuzz.guided", *sys.argv[1:]])
 
 
 def _modules_outside(parts: tuple[str, ...]) -> list[str]:
@@ -91,8 +105,8 @@ def _parts_of(target: str) -> tuple[str, ...]:
     return tuple(re.findall(r'"([\w.]+)"', match[1]))
 
 
-def _fuzz(target: str, seed: int, runs: int) -> None:
-    """Never returns: libFuzzer ends the process."""
+def _fuzz(target: str, seed: int, runs: int, folder: Path) -> None:
+    """Never returns: libFuzzer ends the process. `folder` gets the input that shows a fault."""
     import atheris
 
     with atheris.instrument_imports(include=["chaffinch"], exclude=_modules_outside(_parts_of(target))):
@@ -103,28 +117,24 @@ def _fuzz(target: str, seed: int, runs: int) -> None:
     Source.function = lambda *arguments: atheris.instrument_func(compiled(*arguments))  # Codecs are made at their first use.
     for function in getattr(module, "FUNCTIONS", ()):
         atheris.instrument_func(function)
-    with tempfile.TemporaryDirectory() as folder:
-        for number, data in enumerate(module.seeds()):
-            module.check(data)
-            (Path(folder) / f"{number:05}").write_bytes(data)
-        flags = [f"-seed={seed or 1}", f"-runs={runs}", f"-max_len={INPUT_BYTES_MAX}", f"-rss_limit_mb={MEMORY_MB_MAX}"]
-        flags += [
-            f"-timeout={SECONDS_MAX}",
-            "-len_control=0",
-            "-reload=0",
-            f"-artifact_prefix={folder}/",
-            "-print_final_stats=0",
-            "-verbosity=1",
-        ]
-        atheris.Setup([target, *flags, folder], module.check)
-        atheris.Fuzz()
+    corpus = folder / "corpus"
+    corpus.mkdir()
+    for number, data in enumerate(module.seeds()):
+        module.check(data)
+        (corpus / f"{number:05}").write_bytes(data)
+    limits = [f"-max_len={INPUT_BYTES_MAX}", f"-rss_limit_mb={MEMORY_MB_MAX}", f"-timeout={SECONDS_MAX}"]
+    flags = [f"-seed={seed}", f"-runs={runs}", "-len_control=0", "-reload=0", f"-artifact_prefix={folder}/{FOUND}"]
+    atheris.Setup([target, *limits, *flags, str(corpus)], module.check)
+    atheris.Fuzz()
 
 
 def main(arguments: list[str]) -> None:
-    if len(arguments) == 2:
-        import_module(f"tests.fuzz.targets.{arguments[0]}").check(bytes.fromhex(arguments[1]))
+    target, *rest = arguments
+    if len(rest) == 1:
+        import_module(f"tests.fuzz.targets.{target}").check(bytes.fromhex(rest[0]))
     else:
-        _fuzz(arguments[0], int(arguments[1]), int(arguments[2]))
+        _keep_addresses()
+        _fuzz(target, int(rest[0]), int(rest[1]), Path(rest[2]))
 
 
 if __name__ == "__main__":

@@ -25,12 +25,13 @@ from chaffinch.records.old_formats.message_set import read_message_set
 from chaffinch.records.old_formats.validation import validate_set
 from chaffinch.records.validation import Origin, validate
 from chaffinch.records.validation_policy import ValidationPolicy
+from chaffinch.records.verdicts import Accepted, Rejected
 from tests.fuzz.batch_fuzzer import loops
 from tests.support.raw_batches import NOW_MS, raw_batch, record
 from tests.support.raw_messages import message, message_set
 
 PARTS = ("chaffinch.records",)
-UNPACKED_BYTES_MAX = 1 << 14
+UNPACKED_BYTES_MAX = 1 << 10
 PLACE = TopicPartition("orders", 0)
 RIGHT_CHECKSUMS, COMPRESSES = 1, 2
 GOLDEN = Path(__file__).parents[2] / "golden" / "batches.txt"
@@ -45,10 +46,13 @@ def seeds() -> Iterator[bytes]:
     for codec in Compression:
         yield bytes([RIGHT_CHECKSUMS | COMPRESSES, codec]) + raw_batch(b"".join(rows), count=3, compression=codec)
         yield bytes([RIGHT_CHECKSUMS, 5 * codec]) + raw_batch(rows, compression=codec) + raw_batch(rows[:1], base_offset=3)
+        for size in (900, 2 * UNPACKED_BYTES_MAX):
+            yield bytes([RIGHT_CHECKSUMS, 7]) + raw_batch([record(0, None, bytes(size))], compression=codec)
         for magic in (0, 1):
             if codec is not Compression.ZSTD:
-                messages = [message(magic=magic, offset=0), message(None, b"v" * 90, magic=magic, offset=1)]
-                yield bytes([RIGHT_CHECKSUMS, 1 + codec]) + message_set(messages, codec, magic=magic)
+                for size in (90, 2 * UNPACKED_BYTES_MAX):
+                    messages = [message(magic=magic, offset=0), message(None, bytes(size), magic=magic, offset=1)]
+                    yield bytes([RIGHT_CHECKSUMS, 1 + codec]) + message_set(messages, codec, magic=magic)
     yield b"\0\0" + batch.encode_control_batch(True, batch.read_header(raw_batch(rows)).identity, 1, NOW_MS) + raw_batch(rows)
 
 
@@ -125,7 +129,7 @@ def _read(log: bytes, policy: ValidationPolicy) -> Iterator[object]:
 def _taken_apart(log: bytes, policy: ValidationPolicy) -> Iterator[object]:
     for view in batch.views(log):
         payload = decompressed_payload(view, UNPACKED_BYTES_MAX)
-        assert len(payload) <= UNPACKED_BYTES_MAX
+        assert len(payload) <= max(UNPACKED_BYTES_MAX, len(view.payload)), f"{len(payload)} bytes unpacked"
         columns = batch.decode(view, decompressed_bytes_max=UNPACKED_BYTES_MAX)
         yield _shown(columns)
         if len(columns):
@@ -143,17 +147,24 @@ def _shown(columns: batch.RecordColumns) -> object:
 
 
 def _validated(log: bytes, policy: ValidationPolicy) -> Iterator[object]:
-    """As a broker does, by each origin; what is accepted can be read."""
+    """As a broker does, by each origin."""
     for view in batch.views(log):
         for origin in Origin:
             verdict = validate(view, policy, origin, NOW_MS)
             yield verdict
-            if hasattr(verdict, "batch") and origin is Origin.CLIENT:
-                assert len(batch.decode(verdict.batch)) == verdict.count
+            if origin is Origin.CLIENT:
+                _check_accepted(verdict, view.header.compression is not Compression.NONE)
 
 
 def _validated_old(log: bytes, policy: ValidationPolicy) -> Iterator[object]:
-    verdict = validate_set(read_message_set(log), policy, NOW_MS)
+    found = read_message_set(log)
+    verdict = validate_set(found, policy, NOW_MS)
     yield verdict
-    if hasattr(verdict, "batch"):
+    _check_accepted(verdict, found.is_wrapper)
+
+
+def _check_accepted(verdict: Accepted | Rejected, was_compressed: bool) -> None:
+    """It can be read, and is not too much."""
+    if isinstance(verdict, Accepted):
         assert len(batch.decode(verdict.batch)) == verdict.count
+        assert verdict.records_bytes <= UNPACKED_BYTES_MAX or not was_compressed, f"{verdict.records_bytes} bytes unpacked"
