@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -138,3 +140,105 @@ def test_an_error_in_any_step_leaves_a_log_that_goes_on() -> None:
         files.kill()
         log = PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)
         assert live(last_values(committed(log))) == expected, at
+
+
+class TestBelowTheStart:
+    """What compaction puts in the place of others may lie below the log's start, when that moves: in the end nothing of either stays."""
+
+    def filled(self, files: MemoryFileSystem) -> PartitionLog:
+        """Many segments, which become one."""
+        log = busy_log(files, 5, count=24)
+        assert len(log.files.segments) == 6
+        log.config = replace(log.config, segment_bytes=100_000)
+        log.sync()
+        return log
+
+    @pytest.mark.parametrize("starts_first", [False, True])
+    def test_it_goes_with_the_next_check(self, starts_first: bool) -> None:
+        files = MemoryFileSystem()
+        log = self.filled(files)
+        live_on(log, log.log_end_offset, starts_first=starts_first)
+        assert len(log.files.segments) == 1
+        assert strays(files, log) == []
+
+    @pytest.mark.parametrize("starts_first", [False, True])
+    def test_after_an_error_in_any_step(self, starts_first: bool) -> None:
+        for at in range(100):
+            files = MemoryFileSystem()
+            log = self.filled(files)
+            end, known = log.log_end_offset, last_batches(log)
+            if starts_first:
+                log.delete_records_before(end, 0)
+            files.hook = Ending(at, StorageError)
+            is_over = False
+            with suppress(StorageError):
+                compact(log, 10_000)
+                is_over = True
+            files.hook = None
+            log.delete_records_before(end, 0)
+            log.expire(0)
+            log.append(records(("new", "1")), now_ms=0)
+            log.roll(0)
+            compact(log, 20_000)
+            assert strays(files, log) == [], at
+            files.kill()
+            log = PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)
+            assert (log.log_start_offset, log.log_end_offset) == (end, end + 1)
+            assert last_batches(log) == known, at
+            if is_over:
+                assert at > 20
+                return
+        raise AssertionError("it has no end")
+
+    @pytest.mark.parametrize("ends_by_power", [False, True])
+    @pytest.mark.parametrize("starts_first", [False, True])
+    def test_after_a_death_in_any_step(self, starts_first: bool, ends_by_power: bool) -> None:
+        for at in range(200):
+            files = MemoryFileSystem()
+            log = self.filled(files)
+            end, known = log.log_end_offset, last_batches(log)
+            files.hook = Ending(at)
+            is_over = False
+            with suppress(Interrupted):
+                live_on(log, end, starts_first=starts_first)
+                is_over = True
+            files.hook = None
+            dice = random.Random(at)
+            if ends_by_power:
+                files.crash(lambda path, unsynced, dice=dice: dice.choice([0, unsynced, dice.randint(0, unsynced)]))
+            else:
+                files.kill()
+            log = PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)
+            assert last_batches(log) == known, at
+            live_on(log, end, starts_first=starts_first)
+            assert strays(files, log) == [], at
+            log.close()
+            files.kill()
+            log = PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)
+            assert (log.log_start_offset, log.log_end_offset) == (end, end)
+            assert last_batches(log) == known, at
+            if is_over:
+                assert at > 40
+                return
+        raise AssertionError("it has no end")
+
+
+def live_on(log: PartitionLog, start: int, *, starts_first: bool) -> None:
+    """Be compacted and start later, in either order; then old segments are deleted."""
+    if starts_first:
+        log.delete_records_before(start, 0)
+    if log.files.segments:
+        compact(log, 10_000)
+    log.delete_records_before(start, 0)
+    log.expire(0)
+
+
+def strays(files: MemoryFileSystem, log: PartitionLog) -> list[str]:
+    """Files of segments that the log does not have, or under names that nobody looks for."""
+    bases = {f"{segment.base_offset:020d}" for segment in log.files.segments}
+    names = [name for name in files.list(DIRECTORY) if not name.endswith((".snapshot", ".start", ".state"))]
+    return [name for name in names if name[:20] not in bases or name.endswith((".cleaned", ".new"))]
+
+
+def last_batches(log: PartitionLog) -> dict[int, list[tuple[int, ...]]]:
+    return {number: [tuple(batch) for batch in state.batches[-1:]] for number, state in log.producers._states.items()}

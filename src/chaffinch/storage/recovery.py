@@ -108,23 +108,34 @@ def bases_of(names: Iterable[str]) -> list[int]:
 
 def settle(file_system: FileSystem, directory: str, state: LogState) -> None:
     """Carry out on disk the swap that `state` speaks of; does what is left of it when called again. Compacted files that no swap speaks
-    of are of no use: they go. Raises CorruptLog where the compacted segment is not there, and has touched nothing then."""
+    of are of no use: they go. Raises CorruptLog where the compacted segment is not there, and has touched nothing then; below the log's
+    start it may have been deleted since, and those whose place it took go all the same."""
     swap = state.swap
-    if swap is not None and swap.end_offset > state.log_start_offset:
+    if swap is not None:
         stem = stem_of(directory, swap.base_offset)
-        has_name = not file_system.exists(stem + LOG_SUFFIX + CLEANED_SUFFIX)
-        log = file_system.open(stem + LOG_SUFFIX + ("" if has_name else CLEANED_SUFFIX), create=False)
-        size, path = log.size, log.path
-        log.close()
-        if size != swap.size:
-            raise CorruptLog(path, min(size, swap.size), f"the compacted segment has {size} bytes; it had {swap.size}")
-        rename_cleaned(file_system, stem)
+        is_there = _has_compacted(file_system, stem, swap, may_be_deleted=swap.end_offset <= state.log_start_offset)
+        if is_there:
+            rename_cleaned(file_system, stem)
         for base in bases_of(file_system.list(directory)):
-            if swap.base_offset < base < swap.end_offset:
+            if swap.base_offset <= base < swap.end_offset and not (is_there and base == swap.base_offset):
                 remove_files(file_system, stem_of(directory, base))
     for name in file_system.list(directory):
         if name.endswith(CLEANED_SUFFIX):
             file_system.remove(f"{directory}/{name}")
+
+
+def _has_compacted(file_system: FileSystem, stem: str, swap: SegmentMark, *, may_be_deleted: bool) -> bool:
+    """Whether the compacted segment is there, under either name. A file of its final name may also be the one whose place it took."""
+    has_name = not file_system.exists(stem + LOG_SUFFIX + CLEANED_SUFFIX)
+    may_be_deleted &= has_name
+    if may_be_deleted and not file_system.exists(stem + LOG_SUFFIX):
+        return False
+    log = file_system.open(stem + LOG_SUFFIX + ("" if has_name else CLEANED_SUFFIX), create=False)
+    size, path = log.size, log.path
+    log.close()
+    if size != swap.size and not may_be_deleted:
+        raise CorruptLog(path, min(size, swap.size), f"the compacted segment has {size} bytes; it had {swap.size}")
+    return size == swap.size
 
 
 class _Recovery:

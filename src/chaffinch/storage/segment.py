@@ -351,7 +351,7 @@ def rename_cleaned(file_system: FileSystem, stem: str) -> None:
 
 
 def remove_files(file_system: FileSystem, stem: str, suffix: str = "") -> None:
-    """Delete a segment's files, as far as they are there."""
-    for kind in SUFFIXES:
+    """Delete a segment's files, as far as they are there; the log last, by which they are found again after a death."""
+    for kind in reversed(SUFFIXES):
         if file_system.exists(stem + kind + suffix):
             file_system.remove(stem + kind + suffix)
