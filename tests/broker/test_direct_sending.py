@@ -382,23 +382,6 @@ def test_a_broker_that_stops_meanwhile_leaves_nothing_open(tmp_path: Path) -> No
     assert descriptors() <= before
 
 
-@pytest.mark.parametrize("slowed", ["answers", "requests"])
-def test_what_comes_meanwhile_waits_behind_it(tmp_path: Path, slowed: str) -> None:
-    with EmbeddedBroker(topics=["orders"], data_dir=tmp_path, config={"connections.max.unread.bytes": 64 << 20}) as broker:
-        fill(broker)
-        with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
-            peer = answer_on_its_way(broker, client)
-            client.send(MetadataRequest(topics=None))
-            client.send(fetch(38), FETCH_VERSION)
-            assert peer._direct is not None
-            assert peer._direct.bytes_left > 1_000_000
-            broker._thread.call(lambda: peer.slow_down(100_000_000, answers=slowed == "answers", requests=slowed == "requests"))
-            assert peer._direct.bytes_left == 0
-            assert values_of(client.receive()) == VALUES
-            assert client.receive().topics[0].name == "orders"
-            assert values_of(client.receive()) == VALUES[38:]
-
-
 def test_parts_that_come_meanwhile_leave_in_order(tmp_path: Path) -> None:
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
         fill(broker)
@@ -418,15 +401,20 @@ def test_parts_that_come_meanwhile_leave_in_order(tmp_path: Path) -> None:
             assert VALUES[-1] in found
 
 
-def test_an_answer_on_its_way_is_sent_before_the_connection_is_closed(tmp_path: Path) -> None:
-    """Behind it comes a request that closes it."""
+def test_a_connection_that_is_closed_meanwhile_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client may never read it."""
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
         fill(broker)
         with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
             peer = answer_on_its_way(broker, client)
+            read: list[Any] = []
+            monkeypatch.setattr(disk_reads, "read", lambda *place: read.append(place) or b"")
             broker._thread.call(peer.close)
-            assert values_of(client.receive()) == VALUES
-            assert client.socket.recv(1) == b""
+            wait_until(broker, lambda: not broker._running._peers)
+            assert not held_of(broker)
+            assert not read
+            with pytest.raises(ConnectionError):
+                client.receive()
 
 
 def test_answers_slowed_down_on_purpose(broker: EmbeddedBroker) -> None:

@@ -304,19 +304,6 @@ class Peer(asyncio.BufferedProtocol):
             self._congested.add(_FILES)
             self._consider_reading()
 
-    def _send_the_rest_by_transport(self) -> None:
-        """What is on its way from files leaves as everything else does from now on."""
-        if self._direct is None or not self._direct.bytes_left:
-            return
-        try:
-            self._direct.give_up()
-        except Exception as error:
-            self._cut_off(error)
-            return
-        self._congested.remove(_FILES)
-        if self._takes_requests and not self._has_turn:
-            self._begin_turn()  # Reads on, and does what waits.
-
     def _cut_off(self, error: Exception) -> None:
         self._owner.cut_off(self, error)
 
@@ -334,7 +321,6 @@ class Peer(asyncio.BufferedProtocol):
         self.flush()
         if self._transport is None or not self._sends:
             return
-        self._send_the_rest_by_transport()
         later = asyncio.get_running_loop().call_later
         if answers and self._slow_answers is None:
             self._slow_answers = SlowAnswers(bytes_per_second, self._transport.writelines, partial(self._relieved, _PACE), later)
@@ -347,13 +333,14 @@ class Peer(asyncio.BufferedProtocol):
         self._backlog.clear()
 
     def close(self) -> None:
-        """Send what was answered, then close; what a slowed connection has not sent is dropped."""
+        """Send what was answered, then close; what a slowed connection has not sent is dropped, and what is still read from files: all of
+        it would go to memory, for a client that may never come for it."""
         self.take_no_more_requests()
         self.flush()
-        self._send_the_rest_by_transport()
+        is_cut = _FILES in self._congested
         self._end()
         if self._transport is not None:
-            self._transport.close()
+            (self._transport.abort if is_cut else self._transport.close)()
 
     def abort(self) -> None:
         """Close at once; what was not sent is dropped."""
