@@ -96,6 +96,30 @@ class TestFailure:
         assert caplog.messages == [f"from now on each file in {tmp_path} is synced by itself: Input/output error"]
         lock.release()
 
+    @pytest.mark.parametrize("synced", ["nothing", "file", "all"])
+    def test_a_file_that_was_not_open_all_the_time_is_not_believed(self, tmp_path: Path, system: System, synced: str) -> None:
+        """Linux forgets what it would tell of a file's bytes, once nobody has the file open."""
+        files = DiskFileSystem(tmp_path, descriptors_max=1)
+        lock, file, other = files.lock("lock"), files.open("a"), files.open("b")
+        file.append((b"1",))
+        {"nothing": lambda: None, "file": file.sync, "all": files.sync_all}[synced]()
+        if synced == "all":
+            other.append((b"0",))
+            files.sync_all()
+        for _ in range(2):  # By then it has lost its descriptor.
+            other.append((b"1",))
+        system.fail()
+        with pytest.raises(StorageError):
+            files.sync_all()
+        other.sync()
+        for _ in range(2):
+            if synced == "nothing":
+                with pytest.raises(StorageError, match="an earlier sync failed, and this file was not open all the time"):
+                    file.sync()
+            else:
+                file.sync()
+        lock.release()
+
     @pytest.mark.parametrize("failing", ["fdatasync", "fsync"])
     def test_that_of_one_file_or_directory_is_one_of_all(
         self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch, failing: str

@@ -43,6 +43,7 @@ __all__ = [
 
 LOGGER = logging.getLogger(__name__)
 NOT_OPEN, CLOSED = -1, -2  # Instead of a descriptor: opened when it is next needed, or never again.
+NEVER = -1
 DESCRIPTORS_MAX = 256  # The usual soft limit of a process is 1024, and connections need theirs.
 BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux.
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -65,14 +66,15 @@ def translated(path: str, operation: str) -> Iterator[None]:
 class DiskFile:
     """See `File`. `is_recent` belongs to the clock in `DiskFileSystem`."""
 
-    __slots__ = ("_descriptor", "_owner", "_poison", "_reserved", "_size", "is_recent", "path")
+    __slots__ = ("_descriptor", "_owner", "_poison", "_reserved", "_size", "_synced_size", "_unheard_since", "is_recent", "path")
 
     def __init__(self, owner: "DiskFileSystem", path: str, size: int, descriptor: int = NOT_OPEN) -> None:
         self.path = path
         self.is_recent = True
         self._owner = owner
         self._descriptor = descriptor
-        self._size = size
+        self._size = self._synced_size = size
+        self._unheard_since = NEVER  # How often all was synced when unsynced bytes were left without a descriptor that hears of their fate.
         self._poison: str | None = None
         self._reserved = 0  # Where the room ends that was set aside, as far as this process knows.
 
@@ -136,6 +138,9 @@ class DiskFile:
 
     def sync(self) -> None:
         descriptor = self._ready()
+        if self._poison is None and self._owner.has_failed_sync and self._unheard_since == self._owner.times_synced:
+            # The system forgets the error with the file, once nobody has that open.
+            self._poison = "an earlier sync failed, and this file was not open all the time: what was written to it may be lost"
         if self._poison is not None:
             raise StorageError(self.path, "sync", self._poison)
         try:
@@ -145,6 +150,7 @@ class DiskFile:
             self._poison = f"an earlier sync failed ({error.strerror}): what it covered may be lost"
             self._owner.note_failed_sync()
             raise storage_error(self.path, "sync", error) from error
+        self._synced_size, self._unheard_since = self._size, NEVER
 
     def write_back(self, position: int) -> None:
         self._owner.write_back(self._ready(), position, self._size - position)
@@ -166,6 +172,13 @@ class DiskFile:
         self._owner.forget(self)
         self.close_descriptor()
         self._descriptor = CLOSED
+
+    def let_go(self) -> None:
+        """Do without a descriptor until the next use."""
+        if self._size != self._synced_size:
+            self._unheard_since = self._owner.times_synced
+        self.reserve(0)  # Later nobody could.
+        self.close_descriptor()
 
     def close_descriptor(self) -> None:
         if self._descriptor >= 0:
@@ -212,7 +225,8 @@ class DiskFileSystem:
         self._aside = Aside()
         self.holders = Holders()
         self._whole = WholeSync(self.root)
-        self._has_failed_sync = False
+        self.has_failed_sync = False
+        self.times_synced = 0  # As a whole.
         self.incarnation = _boot_id()
 
     def describe(self, path: str) -> str:
@@ -288,7 +302,7 @@ class DiskFileSystem:
                 os.close(descriptor)
 
     def sync_all(self) -> None:
-        if self._has_failed_sync:
+        if self.has_failed_sync:
             raise StorageError(self.root, "sync", "an earlier sync failed: what it covered may be lost")
         if not self._whole.is_reliable:
             raise StorageError(self.root, "sync", "a sync of its whole file system would not tell of everything that is lost")
@@ -298,10 +312,11 @@ class DiskFileSystem:
             self.note_failed_sync()
             LOGGER.warning("from now on each file in %s is synced by itself: %s", self.root, error.strerror)
             raise storage_error(self.root, "sync", error) from error
+        self.times_synced += 1
 
     def note_failed_sync(self) -> None:
         """From now on nothing says that all is on disk."""
-        self._has_failed_sync = True
+        self.has_failed_sync = True
 
     def lock(self, path: str) -> DiskLock:
         full = self.describe(path)
@@ -331,8 +346,7 @@ class DiskFileSystem:
                 oldest.is_recent = False
                 self._open_files[oldest] = None
             else:
-                oldest.reserve(0)  # Later nobody could.
-                oldest.close_descriptor()
+                oldest.let_go()
         self._open_files[file] = None
 
     def kill(self) -> None:
