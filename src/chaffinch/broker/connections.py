@@ -20,7 +20,7 @@ from chaffinch.broker.direct_sending import DirectSending
 from chaffinch.broker.pace import SlowAnswers, SlowRequests
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.protocol.schema import Message
-from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
+from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection, bytes_read_to
 from chaffinch.protocol.violations import ProtocolViolation
 from chaffinch.records.stretch import Part, Stretch, loaded
 
@@ -65,7 +65,8 @@ class Owner(Protocol):
 
 
 class RequestsHeld:
-    """What has come of all connections whose first request waits for its answer, and how much that may be.
+    """What has come of all connections whose first request waits for its answer, and what that one takes besides, as it is read; and how
+    much that may be.
 
     Beyond it none of them is read any further until it is answered: what it sends would only wait, too. The others are read.
     """
@@ -114,6 +115,7 @@ class Peer(asyncio.BufferedProtocol):
         self._turn_ends_s = 0.0
         self._is_over = False  # It took as long as a turn may.
         self._waiting: ReceivedRequest | None = None  # Behind it nothing is begun.
+        self._waiting_takes = 0  # In memory, beside its bytes.
         self._congested: set[str] = set()  # What has more answers than it should: the transport, or the pace.
         self._is_paused = False
         self._takes_requests = True
@@ -378,6 +380,7 @@ class Peer(asyncio.BufferedProtocol):
                 request = self.frames.request(frame)
                 if not self._owner.received(self, request):
                     self._waiting = request
+                    self._waiting_takes = bytes_read_to(request, len(frame))
                 if backlog and perf_counter() > self._turn_ends_s:
                     self._is_over = True
         except ProtocolViolation as violation:
@@ -399,8 +402,9 @@ class Peer(asyncio.BufferedProtocol):
         waiting = self.open_count
         if waiting == 0:
             self._bytes_waiting = 0
-        if self._bytes_held != self._bytes_waiting:
-            self._hold(self._bytes_waiting)
+        held = self._bytes_waiting if self._waiting is None else self._bytes_waiting + self._waiting_takes
+        if self._bytes_held != held:
+            self._hold(held)
         must_pause = (
             self._turn_bytes > TURN_BYTES_MAX
             or bool(self._congested)

@@ -24,6 +24,9 @@ from chaffinch.protocol.violations import ProtocolViolation
 from chaffinch.records.stretch import Part, loaded
 
 UNSUPPORTED_VERSION: Final = 35
+READ_FACTOR: Final = 40
+"""How many times the room of its bytes a request takes once it is read, at most about: where it is lists of empty names. Fetches of
+ordinary names take five times as much, and what waits for their partitions another eighteen times."""
 _PRODUCE: Final = APIS[produce_path.KEY]
 
 
@@ -42,6 +45,13 @@ class ReceivedRequest:
     message: Message
     unsupported_version: int | None = None
     expects_response: bool = True
+
+
+def bytes_read_to(request: ReceivedRequest, frame_bytes: int) -> int:
+    """What a request of so many bytes takes in memory besides, now that it is read, at most about; records stay where they came."""
+    if isinstance(request.message, ProduceRequest):
+        frame_bytes -= sum(len(part.records or b"") for topic in request.message.topics for part in topic.partitions)
+    return READ_FACTOR * frame_bytes
 
 
 class ServerConnection:
@@ -157,8 +167,8 @@ class ServerConnection:
     def request(self, frame: memoryview) -> ReceivedRequest:
         """Read a frame, in the order of arrival. `records` in it are views of the frame.
 
-        Only when it is to be done: what is read may take forty times the room of its bytes. Raises ProtocolViolation for what cannot be
-        read and for APIs or versions that are not served.
+        Only when it is to be done: what is read may take `READ_FACTOR` times the room of its bytes. Raises ProtocolViolation for what
+        cannot be read and for APIs or versions that are not served.
         """
         plain = self._produce.read(frame)
         if plain is not None:

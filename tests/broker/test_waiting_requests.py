@@ -1,0 +1,38 @@
+"""What requests that wait for their answers are counted for, on a pretend transport."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from chaffinch.broker.connections import RequestsHeld
+from chaffinch.protocol.client_connection import ClientConnection
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.broker.test_requests_held import Line, produce_request
+
+
+def test_a_request_that_waits_counts_for_what_it_takes_as_it_is_read() -> None:
+    held = RequestsHeld(1 << 30)
+    line = Line(held)
+    line.lets_wait = True
+    many_small = MetadataRequest(topics=[MetadataRequestTopic(name="")] * 50_000)
+    data = b"".join(ClientConnection("test", "test", "1").encode_request(many_small, 4)[1])
+    tracemalloc.start()
+    line.feed(data)
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert taken > 20 * len(data)
+    assert taken < held.bytes_held < 2 * taken
+    line.lets_wait = False
+    line.answer()
+    assert held.bytes_held == 0
+
+
+def test_records_of_a_request_that_waits_are_not_counted_twice() -> None:
+    held = RequestsHeld(1 << 30)
+    line = Line(held)
+    line.lets_wait = True
+    line.feed(produce_request(100_000))
+    assert 100_000 < held.bytes_held < 110_000
+    line.complete_silently()
+    line.peer.end_turn()
+    assert held.bytes_held == 0
