@@ -322,6 +322,11 @@ class TestLimits:
         with pytest.raises(ProtocolViolation, match=r"the client speaks TLS .*, and this listener does not"):
             feed(FrameAssembler(), hello.read())
 
+    @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT"])
+    def test_a_web_client_is_told_from_a_frame_that_is_too_large(self, method: str) -> None:
+        with pytest.raises(ProtocolViolation, match=rf"first bytes are {method}, which looks like HTTP: .*metrics are on --metrics"):
+            feed(FrameAssembler(), f"{method} /metrics HTTP/1.1\r\n\r\n".encode())
+
     def test_a_claim_of_100_mib_costs_little(self) -> None:
         assembler = FrameAssembler()
         tracemalloc.start()

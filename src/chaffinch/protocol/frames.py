@@ -54,6 +54,8 @@ ROOM_BYTES_MIN: Final = 4 * 1024
 _SIZE: Final = Struct(">i")
 # The first two bytes of a TLS ClientHello (RFC 8446, 5.1), where a size of 369 MB would stand.
 _TLS_HANDSHAKE: Final = 0x1603
+# The first four bytes of requests for a web server, where a size of at least 1.2 GB would stand.
+_HTTP_METHODS: Final = {int.from_bytes(method): method.decode().strip() for method in (b"GET ", b"HEAD", b"POST", b"PUT ")}
 _NOTHING: Final = memoryview(b"")
 
 assert ROOM_BYTES_MIN < CHUNK_BYTES < BUSY_CHUNK_BYTES < EAGER_BYTES_MAX < POOL_BYTES_MAX
@@ -275,6 +277,8 @@ class FrameAssembler:
         text = f"frame of {size} bytes refused, allowed are {self._frame_bytes_min} to {self.frame_bytes_max}"
         if size >> 16 == _TLS_HANDSHAKE:
             text = "its first bytes are a TLS handshake: the client speaks TLS (its security.protocol), and this listener does not"
+        elif size in _HTTP_METHODS:
+            text = f"its first bytes are {_HTTP_METHODS[size]}, which looks like HTTP: this is Kafka's port, metrics are on --metrics"
         self._give_up()
         violation = ProtocolViolation(text)
         violation.frames = tuple(frames)

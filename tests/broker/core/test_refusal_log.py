@@ -42,7 +42,7 @@ class Diary:
 
     def told(self) -> int:
         """How many refusals the lines stand for."""
-        more = [re.search(r"(\d+) more (?:since|lines)", line) for line in self.lines]
+        more = [re.search(r"(\d+) more (?:since|lines)", line) for line in self.lines]  # None: a line that stands for itself.
         return sum(1 if found is None else int(found[1]) for found in more)
 
 
@@ -101,13 +101,13 @@ def test_a_refusal_soon_after_a_quiet_interval_begins_a_longer_one() -> None:
     diary = Diary()
     diary.refuse()
     diary.advance(1500)
-    diary.refuse()
-    diary.refuse()
+    for _ in range(3):
+        diary.refuse()
     diary.advance(1999)
     assert len(diary.lines) == 2
     diary.advance(1)
     assert len(diary.lines) == 3
-    assert "1 more since" in diary.lines[2]
+    assert "2 more since" in diary.lines[2]
 
 
 def test_lines_of_chores_share_the_limit_and_none_is_lost() -> None:
@@ -146,16 +146,61 @@ def test_counts_come_out_at_the_end() -> None:
     diary = Diary()
     for _ in range(9):
         diary.log.say_seldom("broken requests", "127.0.0.1", "connection from 127.0.0.1:4711 closed", diary.now_ms)
-    diary.refuse()
-    diary.refuse()
+    for _ in range(3):
+        diary.refuse()
     diary.end()
     assert diary.lines == [
         "connection from 127.0.0.1:4711 closed",
         "refused: Produce from client 'app' for orders-0: INVALID_RECORD: why",
-        "broken requests from 127.0.0.1: 8 more since the last line",
-        "refused: client 'app' at orders: 1 more since the last line: INVALID_RECORD 1",
+        "broken requests from 127.0.0.1: 8 more since the last line, the last: connection from 127.0.0.1:4711 closed",
+        "refused: client 'app' at orders: 2 more since the last line: INVALID_RECORD 2",
     ]
     assert diary.log.next_deadline_ms is None
+
+
+def test_another_fault_of_the_same_origin_is_explained() -> None:
+    """A single line left out is said itself; of several the last stands for all."""
+    diary = Diary()
+    for port, reason in ((1, "HTTP"), (2, "a frame of -5 bytes")):
+        diary.log.say_seldom("broken requests", "10.0.0.1", f"connection from 10.0.0.1:{port} closed: {reason}", diary.now_ms)
+    diary.advance(1)
+    diary.refuse()
+    diary.refuse(partition=1, code="MESSAGE_TOO_LARGE")
+    diary.advance(1000)
+    for port, reason in ((3, "TLS"), (4, "API 999"), (5, "x" * 1000)):
+        diary.log.say_seldom("broken requests", "10.0.0.1", f"connection from 10.0.0.1:{port} closed: {reason}\n", diary.now_ms)
+    diary.advance(2000)
+    assert diary.lines == [
+        "connection from 10.0.0.1:1 closed: HTTP",
+        "refused: Produce from client 'app' for orders-0: INVALID_RECORD: why",
+        "connection from 10.0.0.1:2 closed: a frame of -5 bytes",
+        "refused: Produce from client 'app' for orders-1: MESSAGE_TOO_LARGE: why",
+        f"broken requests from 10.0.0.1: 3 more since the last line, the last: connection from 10.0.0.1:5 closed: {'x' * 265}...",
+    ]
+
+
+def test_a_reason_that_begins_with_its_code_names_it_once() -> None:
+    """As those do that are told to clients under another number (KIP-579)."""
+    diary = Diary()
+    diary.refuse(code="INVALID_RECORD", why="INVALID_RECORD: why")
+    assert diary.lines == ["refused: Produce from client 'app' for orders-0: INVALID_RECORD: why"]
+
+
+def test_what_is_remembered_of_a_line_is_bounded() -> None:
+    diary = Diary()
+    diary.refuse()
+    diary.refuse(why="\n" * 100_000)
+    (window,) = diary.log._windows.values()
+    assert len(window.last) <= refusal_log.TEXT_LENGTH_MAX + 1
+
+
+def test_a_refusal_says_where_the_client_is() -> None:
+    """Every program of librdkafka's is called 'rdkafka'. The address makes no lines of its own: it is still one client and one topic."""
+    log = RefusalLog()
+    for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
+        log.refused(api="Produce", client="rdkafka", place="t-0", within="t", code="NOT", reason="why", now_ms=NOW_MS, host=host)
+    assert [line.text for line in log.take()] == ["refused: Produce from client 'rdkafka' at 10.0.0.1 for t-0: NOT: why"]
+    assert log.expire(NOW_MS + 1000) == ["refused: client 'rdkafka' at t: 2 more since the last line: NOT 2"]
 
 
 def test_a_line_stays_one_line() -> None:

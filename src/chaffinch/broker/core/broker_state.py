@@ -145,4 +145,5 @@ def refuse(broker: BrokerState, event: RequestReceived, now_ms: int, *, place: A
         code=code.name,
         reason=reason,
         now_ms=now_ms,
+        host=event.client_host.removeprefix("/"),
     )

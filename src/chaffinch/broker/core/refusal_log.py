@@ -2,8 +2,9 @@
 
 KIP-579's motivation names the fault: a misconfigured producer that retries filled the broker's log. So the first refusal of a client at a
 topic (or group, or transactional id) is a line with its reason; what follows within a second is counted, and the counts are said when the
-second is over. While there is something to count the intervals double, up to a minute. Whoever comes under ever new names meets a limit of
-lines per second for all together. No count is lost: what is left is said when the broker ends.
+second is over: refusals by code, other lines with the last of them, and a single one is said itself, so that another fault of the same
+origin is explained too. While there is something to count the intervals double, up to a minute. Whoever comes under ever new names meets a
+limit of lines per second for all together. No count is lost: what is left is said when the broker ends.
 
 What a line quotes comes from outside: control characters are escaped, and long texts cut.
 """
@@ -25,17 +26,21 @@ WINDOWS_MAX = 10_000
 """Clients and topics that are counted at a time; others are only counted all together."""
 TEXT_LENGTH_MAX = 1000
 NAME_LENGTH_MAX = 100
+LAST_LENGTH_MAX = 300
+"""Of the line that stands for those that were counted."""
 
 
 @dataclass(slots=True)
 class _Window:
-    """What was left out of one kind since its last line. `who` begins the line that says so. `rests`: the next one is a line again."""
+    """What was left out of one kind since its last line, and the last of it. `who` begins the line that says so. `rests`: the next one is
+    a line again."""
 
     who: str
     length_ms: int = INTERVAL_MS
     ends_at_ms: int = 0
     rests: bool = False
     omitted: Counter[str] = field(default_factory=Counter)
+    last: str = ""
 
 
 class RefusalLog:
@@ -50,10 +55,12 @@ class RefusalLog:
         self._left_out = 0
         self._without_effect: set[str] = set()
 
-    def refused(self, *, api: str, client: str, place: str, within: str, code: str, reason: str, now_ms: int) -> None:
-        """One refusal. `place`: a topic-partition, a group, a transactional id; `within`: the topic, or the place again."""
+    def refused(self, *, api: str, client: str, place: str, within: str, code: str, reason: str, now_ms: int, host: str = "") -> None:
+        """One refusal. `place`: a topic-partition, a group, a transactional id; `within`: the topic, or the place again; `host`: where the
+        client is, if that is known."""
         client, within = f"'{_cut(client, NAME_LENGTH_MAX)}'", _cut(within, NAME_LENGTH_MAX)
-        text = f"refused: {api} from client {client} for {_cut(place, NAME_LENGTH_MAX)}: {code}: {reason}"
+        origin = f"client {client} at {host}" if host else f"client {client}"
+        text = f"refused: {api} from {origin} for {_cut(place, NAME_LENGTH_MAX)}: {code}: {reason.removeprefix(f'{code}: ')}"
         self._say_seldom((client, within), f"refused: client {client} at {within}", code, text, now_ms)
 
     def say_seldom(self, kind: str, origin: str, text: str, now_ms: int) -> None:
@@ -127,6 +134,7 @@ class RefusalLog:
         window = self._windows.get(key)
         if window is not None and not window.rests:
             window.omitted[label] += 1
+            window.last = text[: TEXT_LENGTH_MAX + 1]  # One more than is said, so that it is seen to be cut.
             return
         if (window is None and len(self._windows) >= WINDOWS_MAX) or not self._has_room(now_ms):
             self._left_out += 1
@@ -151,6 +159,7 @@ class RefusalLog:
     def _lengthen(self, key: tuple[str, str], window: _Window, now_ms: int) -> None:
         """Once more, and longer."""
         window.omitted.clear()
+        window.last = ""
         window.rests = False
         window.length_ms = min(2 * window.length_ms, INTERVAL_MS_MAX)
         self._end_at(key, window, now_ms + window.length_ms)
@@ -165,8 +174,13 @@ class RefusalLog:
 
 
 def _counted(window: _Window) -> str:
+    total = window.omitted.total()
+    if total == 1:
+        return _cut(window.last, TEXT_LENGTH_MAX)
     counts = ", ".join(f"{label} {count}" for label, count in sorted(window.omitted.items()) if label)
-    return f"{window.who}: {window.omitted.total()} more since the last line{': ' if counts else ''}{counts}"
+    return (
+        f"{window.who}: {total} more since the last line{f': {counts}' if counts else f', the last: {_cut(window.last, LAST_LENGTH_MAX)}'}"
+    )
 
 
 def _cut(text: str, length_max: int) -> str:

@@ -172,5 +172,5 @@ class Authentication:
         return Outcome(message, ends=True, delay_ms=self._delay_ms)
 
     def _say(self, event: RequestReceived, reason: str, now_ms: int) -> None:
-        text = f"login refused: client {event.request.client_id!r} from {event.client_host}: {reason}"
-        self._refusals.say_seldom("failed logins", event.client_host, text, now_ms)
+        host = event.client_host.removeprefix("/")
+        self._refusals.say_seldom("failed logins", host, f"login refused: client {event.request.client_id!r} from {host}: {reason}", now_ms)
