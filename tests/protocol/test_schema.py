@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -100,3 +102,11 @@ def test_one_description_for_all_versions(version: int, encoded: str) -> None:
 def test_tagged_fields_with_their_default_do_not_travel() -> None:
     assert b"".join(Changing(late=None).encode(2)) == bytes.fromhex("00000000 00 00")
     assert Changing.decode(bytes.fromhex("00000000 00 00"), 2) == Changing(late=None, tagged=5)
+
+
+@pytest.mark.parametrize("first", ["broker.server", "protocol.schema", "protocol.source", "protocol.decoder", "protocol.encoder"])
+def test_codecs_are_imported_before_anything_is_to_be_decoded(first: str) -> None:
+    """Whichever module is asked for first: at the first request there may be no descriptor left with which to open a module."""
+    code = f"import sys, chaffinch.{first}, chaffinch.protocol.schema; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert {"chaffinch.protocol.decoder", "chaffinch.protocol.encoder"} <= set(done.stdout.split()), done.stderr

@@ -214,8 +214,6 @@ class Message(metaclass=MessageType):
 
     @classmethod
     def _compile(cls, version: int, side: str) -> Any:
-        from chaffinch.protocol import decoder, encoder
-
         first, last = cls.VERSIONS
         if not first <= version <= last:
             reason = f"versions {first} to {last} are described"
@@ -248,3 +246,7 @@ def _compile_constructor(cls: type[Message]) -> Any:
     source = f"def __init__(self{star}{', '.join(parameters)}):\n" + "\n".join(body or ["    pass"])
     exec(source, scope)
     return scope["__init__"]
+
+
+# Last, for both need what is above; and not at the first use: a process whose descriptors are used up by then could open no module.
+from chaffinch.protocol import decoder, encoder  # noqa: E402

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from chaffinch.protocol.schema import Field
+if TYPE_CHECKING:
+    from chaffinch.protocol.schema import Field
 
 
 @dataclass(frozen=True, slots=True)
