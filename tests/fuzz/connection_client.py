@@ -22,13 +22,16 @@ from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from chaffinch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from chaffinch.protocol.messages.produce import ProduceResponse
+from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from chaffinch.protocol.schema import Message
 from chaffinch.records import batch
+from chaffinch.records.compression import Compression
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
 
-LARGE, QUIET = "large", "quiet"
+LARGE, QUIET, BOMBED = "large", "quiet", "bombed"
+BOMB_PARTITIONS = 3
+BOMB = batch_of(bytes(8 << 20), compression=Compression.ZSTD)
 RECORDS = batch_of(b"v" * 100)
 SMALL_BUFFER_BYTES = 4096
 READ_BYTES = 1 << 16
@@ -40,6 +43,12 @@ ABRUPTLY = struct.pack("ii", 1, 0)
 def _fetch(topic: str, *, wait_ms: int = 0, offset: int = 0, bytes_max: int = ASKED_BYTES_MAX) -> FetchRequest:
     partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=bytes_max)
     return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=bytes_max, topics=[FetchTopic(topic=topic, partitions=[partition])])
+
+
+def _bomb(acks: int) -> ProduceRequest:
+    """What takes the broker more than one turn to unpack."""
+    partitions = [PartitionProduceData(index=index, records=BOMB) for index in range(BOMB_PARTITIONS)]
+    return ProduceRequest(acks=acks, timeout_ms=1000, topics=[TopicProduceData(name=BOMBED, partitions=partitions)])
 
 
 def _join(group: str) -> JoinGroupRequest:
@@ -71,6 +80,8 @@ GOOD: tuple[tuple[Callable[[], Message], int], ...] = (
 WAITING: tuple[tuple[Callable[[], Message], int], ...] = (
     (lambda: _fetch(QUIET, wait_ms=5000, offset=1 << 40), 12),
     (lambda: _fetch(QUIET, wait_ms=30_000), 12),
+    (lambda: _bomb(0), 9),
+    (lambda: _bomb(-1), 9),
     (lambda: _join("group-a"), 3),
     (lambda: _join("group-b"), 3),
 )
@@ -247,7 +258,7 @@ class Client:
 
 def _check_content(message: Any) -> None:
     if isinstance(message, ProduceResponse):
-        assert message.responses[0].partition_responses[0].error_code == 0, message
+        assert not any(partition.error_code for partition in message.responses[0].partition_responses), message
     elif isinstance(message, FetchResponse):
         for topic in message.responses:
             for partition in topic.partitions:

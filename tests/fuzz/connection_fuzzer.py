@@ -32,7 +32,7 @@ from chaffinch.runtime.loop import new_loop
 from chaffinch.storage.file_system import DiskFileSystem, MemoryFileSystem
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
-from tests.fuzz.connection_client import ASKED_BYTES_MAX, GOOD, LARGE, QUIET, RECORDS, Client
+from tests.fuzz.connection_client import ASKED_BYTES_MAX, BOMB_PARTITIONS, BOMBED, GOOD, LARGE, QUIET, RECORDS, Client
 
 STEPS = 150
 CLIENTS_MAX = 6
@@ -93,8 +93,8 @@ class World:
         return self.seen
 
     async def _story(self, port: int) -> None:
-        for name in (LARGE, QUIET):
-            self.server.core.create_topic(name, 1, 1, {}, now_ms=self.server._now_ms())
+        for name, partitions in ((LARGE, 1), (QUIET, 1), (BOMBED, BOMB_PARTITIONS)):
+            self.server.core.create_topic(name, partitions, 1, {}, now_ms=self.server._now_ms())
         self._good = Client(random.Random(2), port)
         self._opened.callback(self._good.close)
         for _ in range(4):
@@ -148,6 +148,7 @@ class World:
         server = self.server
         peers = list(server.peers)
         assert not server._failures, f"the broker failed: {server._failures}"
+        assert server.core._waits.waits.keys() <= server._peers.keys(), "answers wait for connections that are gone"
         held = server._held.bytes_held
         assert held == sum(peer._bytes_held for peer in peers), "bytes are counted that no connection holds"
         one_read = EAGER_BYTES_MAX + REQUEST_BYTES * BUSY_CHUNK_BYTES // 12

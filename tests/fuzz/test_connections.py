@@ -63,10 +63,15 @@ BROKEN_RULES: dict[str, tuple[str, Callable[..., Any], str]] = {
 }
 
 
+WAITED_OUT = ("nobody is closed", "turns never end")
+"""Noticed because what is to happen at last does not. With the others nothing has to wait, however slow the machine is."""
+
+
 @pytest.mark.parametrize("rule", BROKEN_RULES)
 def test_a_broken_rule_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, broken, noticed = BROKEN_RULES[rule]
     monkeypatch.setattr(f"chaffinch.{place}", broken)
-    monkeypatch.setattr(connection_fuzzer, "PATIENCE_SECONDS", 5)
+    if rule in WAITED_OUT:
+        monkeypatch.setattr(connection_fuzzer, "PATIENCE_SECONDS", 5)
     with pytest.raises(AssertionError, match=f"of seed 1: .*{noticed}"):
         connection_fuzzer.run(1, 20)
