@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
+import resource
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -29,6 +31,9 @@ PORT_MAX: Final = 65535
 
 RETRY_SECONDS: Final = 1.0
 """When accepting is tried again that the system refused."""
+
+COUNT_SECONDS_MAX: Final = 60.0
+"""How often, at last, it is said that the system goes on refusing; after so long without a refusal the next one is explained again."""
 
 HANDSHAKES_MAX: Final = 1000
 """Connections of one listener whose TLS handshake is not done: beyond it the oldest is dropped. Of honest clients it takes milliseconds."""
@@ -134,6 +139,37 @@ def nodes_of(listeners: Sequence[socket.socket], host: str, advertised: Address 
     return nodes
 
 
+class AcceptFailures:
+    """What the log says of connections that cannot be accepted, each second anew: the first time why and what to do, then counts, ever more
+    seldom. One that is accepted between two refusals is no end of it: whoever waited takes each descriptor that is given back."""
+
+    def __init__(self) -> None:
+        self._last_at = self._said_at = -COUNT_SECONDS_MAX
+        self._interval = 0.0
+        self._count = 0
+
+    def line(self, port: int, error: OSError, now: float) -> str | None:
+        """One more refusal, at this time in seconds."""
+        is_first = now - self._last_at >= COUNT_SECONDS_MAX
+        self._last_at = now
+        self._count = 0 if is_first else self._count + 1
+        if not is_first and now - self._said_at < self._interval:
+            return None
+        self._said_at = now
+        self._interval = 2 * RETRY_SECONDS if is_first else min(2 * self._interval, COUNT_SECONDS_MAX / 2)
+        text, count = f"cannot accept connections on port {port}: {error.strerror or error}", self._count
+        self._count = 0
+        return text + _what_to_do(error) if is_first else f"{text}: {count} more times since the last line"
+
+
+def _what_to_do(error: OSError) -> str:
+    waits = f"; those who connect wait, and it is tried again each {RETRY_SECONDS:g} s"
+    if error.errno != errno.EMFILE:
+        return waits
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return f": this process may have {limit} of them, connections and logs together; start it with a higher limit (ulimit -n){waits}"
+
+
 class Listener:
     """One listening socket. While it is stopped, connecting is refused and the port is kept: it is bound, and nobody listens.
 
@@ -147,6 +183,7 @@ class Listener:
         self._tls = tls
         self._target = listening.getsockname()
         self._new_connection: Callable[[], asyncio.BaseProtocol] | None = None
+        self._failures = AcceptFailures()
         self._accepting: set[asyncio.Task[None]] = set()
         self._shaking_hands: dict[socket.socket, None] = {}  # Oldest first.
 
@@ -196,7 +233,9 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # Out of descriptors, most likely: those who wait stay in the queue of the system.
-                LOG.error("cannot accept connections on port %d: %s", self.port, error.strerror or error)
+                line = self._failures.line(self.port, error, loop.time())
+                if line is not None:
+                    LOG.error("%s", line)
                 loop.remove_reader(self._socket)
                 loop.call_later(RETRY_SECONDS, self._accept_again)
                 return

@@ -1,0 +1,79 @@
+"""What the log says while the system refuses to accept connections: once what to do, then counts that come ever more seldom."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+from unittest import mock
+
+import pytest
+
+from chaffinch.broker.listeners import COUNT_SECONDS_MAX, RETRY_SECONDS, AcceptFailures, Address, Listener, listening_socket
+
+
+def refusal(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+def lines_of(failures: AcceptFailures, begin: float, seconds: int) -> list[str]:
+    """Those of refusals that come one per try, for so long."""
+    tries = [begin + number * RETRY_SECONDS for number in range(seconds)]
+    lines = [failures.line(9092, refusal(errno.EMFILE), now) for now in tries]
+    return [line for line in lines if line is not None]
+
+
+def test_the_first_line_says_what_to_do_and_the_others_count() -> None:
+    first, *others = lines_of(AcceptFailures(), 0, 3600)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert "port 9092: Too many open files" in first
+    assert f"{limit} of them" in first
+    assert "ulimit -n" in first
+    assert all("ulimit" not in line for line in others)
+    assert len(others) < 3600 / (COUNT_SECONDS_MAX / 2) + 5
+    counts = [int(line.split(": ")[2].split()[0]) for line in others]
+    assert counts[:4] == [2, 4, 8, 16]
+    assert 3600 - COUNT_SECONDS_MAX < 1 + sum(counts) <= 3600, "no count is lost, but for those of the last line that is still to come"
+
+
+def test_it_is_explained_again_after_a_rest() -> None:
+    failures = AcceptFailures()
+    begun = lines_of(failures, 0, 10)
+    assert lines_of(failures, 9 + COUNT_SECONDS_MAX, 10) == begun
+    assert not any("ulimit" in line for line in lines_of(failures, 20 + COUNT_SECONDS_MAX, 10)), "ten seconds are none"
+
+
+@pytest.mark.parametrize("number", [errno.ENFILE, errno.ENOBUFS])
+def test_what_is_not_the_limit_of_the_process_is_not_blamed_on_it(number: int) -> None:
+    line = AcceptFailures().line(9092, refusal(number), 0)
+    assert line is not None
+    assert os.strerror(number) in line
+    assert "ulimit" not in line
+
+
+class RefusingLoop:
+    """Has a clock that stands where it is set, and forgets what is asked of it."""
+
+    now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+    def remove_reader(self, _socket: object) -> None: ...
+
+    def call_later(self, _seconds: float, _function: object) -> None: ...
+
+
+def test_a_listener_thins_its_lines(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    loop = RefusingLoop()
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: loop)
+    listener = Listener(listening_socket(Address(host="127.0.0.1", port=0)))
+    with listener._socket, monkeypatch.context() as refusing:
+        refusing.setattr(listener, "_socket", mock.Mock(accept=mock.Mock(side_effect=refusal(errno.EMFILE))))
+        for second in range(60):
+            loop.now = second * RETRY_SECONDS
+            listener._accept()
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == 5, texts
+    assert "ulimit -n" in texts[0]
