@@ -107,6 +107,8 @@ def test_a_change_is_refused_and_works_again(name: str, harm: Callable[[MemoryFi
     before = sorted(cluster.file_system.list("logs"))
     harm(cluster.file_system)
     assert code_of(client.ask(make(), 8 if name == "OffsetCommit" else None)) == expected
+    assert f"refused: {name} from client 'test'" in cluster.lines[-1]
+    assert "cannot " in cluster.lines[-1], "what the disk refused"
     assert {topic.name for topic in cluster.core.topics} == {"orders", "doomed"}
     assert sorted(cluster.file_system.list("logs")) == before or harm is make_read_only
     relieve(cluster.file_system)
@@ -133,6 +135,19 @@ def test_records_are_refused_and_taken_again(policy: str, harm: Callable[[Memory
     assert client.produce("orders", batch_of(b"0", identity=one, sequence=0)).base_offset == 0
     cluster.restart()
     assert cluster.client().produce("orders", batch_of(b"2", identity=one, sequence=2)).base_offset == 2
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_transaction_that_cannot_be_ended_says_why(is_commit: bool) -> None:
+    cluster = cluster_with_topics()
+    writer = Writer(cluster.client(), "writer")
+    writer.write(b"b")
+    fill(cluster.file_system)
+    assert writer.end(commit=is_commit) == COORDINATOR
+    assert "refused: EndTxn" in cluster.lines[-1]
+    assert "transactions.journal: No space left" in cluster.lines[-1]
+    relieve(cluster.file_system)
+    assert writer.end(commit=is_commit) == 0
 
 
 @pytest.mark.parametrize("bytes_free", [0, 30, 100, 180])

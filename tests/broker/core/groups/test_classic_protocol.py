@@ -400,8 +400,10 @@ class TestFullDisk:
             member.taken()
         members[1].send_sync()
         with full_disk(cluster):
-            assert members[0].sync({members[0].id: b"a"}).error_code == 16
+            assert members[0].sync({members[0].id: b"a"}) is None
             assert members[1].taken().error_code == 16
+            cluster.advance(1000)
+            assert members[0].taken().error_code == 16
         assert state_of(cluster) == "PreparingRebalance"
         members[0].send_join()
         members[1].send_join()

@@ -19,7 +19,6 @@ from chaffinch.broker.core.groups.timers import TimerKey, TimerKind
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from chaffinch.storage.file_system import StorageError
 
 VERSION_WITH_MEMBER_ID: Final = 4
 VERSION_WITH_SKIP_ASSIGNMENT: Final = 9
@@ -39,7 +38,7 @@ class ClassicJoins:
         self._rebalance = rebalance
 
     def join(self, group: ClassicGroup, request: JoinGroupRequest, version: int, client: Client, now_ms: int) -> JoinResult:
-        """Its answer, now or later. The request's own values have been checked."""
+        """Its answer, now or later. The request's own values have been checked. Raises StorageError: then nothing has changed."""
         protocols = tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols)
         code = self._fault(group, request, protocols)
         if code is not codes.NONE:
@@ -144,11 +143,7 @@ class ClassicJoins:
         members = [new if member is old else member for member in group.members.values()]
         is_quiet = group.state is ClassicState.STABLE and _selected(members) == group.protocol
         if is_quiet:
-            try:
-                self._journal.put(_led_by(group, old_id, member_id), members, {member.member_id: member.assignment for member in members})
-            except StorageError as error:
-                self._context.lines.append(f"group {group.group_id!r}: a static member cannot be replaced: {error}")
-                return refusal(request, codes.NOT_COORDINATOR)
+            self._journal.put(_led_by(group, old_id, member_id), members, {member.member_id: member.assignment for member in members})
         self._rebalance.drop_tickets(group, old_id, codes.FENCED_INSTANCE_ID)
         group.replace_static(old_id, new)
         self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SESSION, old_id))

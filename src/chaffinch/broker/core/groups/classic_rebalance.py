@@ -108,16 +108,15 @@ class ClassicRebalance:
     # Assignments ------------------------------------------------------------------------------------------------------------------------
 
     def assign(self, group: ClassicGroup, assignments: Mapping[str, bytes], now_ms: int) -> None:
-        """The leader has spoken: written down first, then told to all that wait."""
+        """The leader has spoken: written down first, then told to all that wait. Raises StorageError: all have to join again."""
         since_ms, group.state_since_ms = group.state_since_ms, self._context.wall.at(now_ms)
         try:
             self._journal.put(group, group.members.values(), assignments)
-        except StorageError as error:
+        except StorageError:
             group.state_since_ms = since_ms
-            self._context.lines.append(f"group {group.group_id!r}: assignments cannot be written: {error}")
             self._drop_assignments(group, now_ms, codes.NOT_COORDINATOR)
             self.prepare(group, now_ms)
-            return
+            raise
         group.change_assignments(assignments)
         group.move_to(ClassicState.STABLE, group.state_since_ms)
         for member_id, ticket in list(group.syncs.items()):

@@ -24,6 +24,7 @@ class ClassicRequests:
         self._rebalance = rebalance
 
     def sync(self, group: ClassicGroup, request: SyncGroupRequest, now_ms: int) -> SyncResult:
+        """Raises StorageError when what the leader says cannot be written: all have to join again."""
         code = self._sync_fault(group, request)
         if code is not codes.NONE:
             return SyncGroupResponse(error_code=code.number)

@@ -94,7 +94,7 @@ class GroupCoordinator:
     # The classic protocol -------------------------------------------------------------------------------------------------------------
 
     def join(self, request: JoinGroupRequest, version: int, client: Client, now_ms: int) -> JoinResult:
-        """The answer, or the promise of one. A group comes to be when somebody without a member id joins."""
+        """The answer, or the promise of one. A group comes to be when somebody without a member id joins. Raises StorageError."""
         group = self._groups.get(request.group_id)
         if group is None and request.member_id:
             return refusal(request, codes.UNKNOWN_MEMBER_ID)
@@ -111,12 +111,14 @@ class GroupCoordinator:
         return result
 
     def sync(self, request: SyncGroupRequest, now_ms: int) -> SyncResult:
+        """The answer, or the promise of one. Raises StorageError: the group's members have to join again."""
         group = self._groups.get(request.group_id)
         if not isinstance(group, ClassicGroup) or group.is_empty:
             return SyncGroupResponse(error_code=codes.UNKNOWN_MEMBER_ID.number)
-        result = self._requests.sync(group, request, now_ms)
-        self._note(group)
-        return result
+        try:
+            return self._requests.sync(group, request, now_ms)
+        finally:
+            self._note(group)
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
         group = self._groups.get(request.group_id)

@@ -19,6 +19,8 @@ Topic: TypeAlias = OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic
 Offsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
 Results: TypeAlias = list[list[ErrorCode]]
 """Per topic and partition of the request, in its order."""
+Failure: TypeAlias = StorageError | None
+"""Why nothing could be written, where that is so."""
 
 NOT_WRITTEN: Final = codes.NOT_COORDINATOR
 """Answer when the journal cannot be written: clients look the coordinator up and try again (Kafka maps KAFKA_STORAGE_ERROR so)."""
@@ -36,7 +38,7 @@ def commit(
     *,
     retention_time_ms: int = DEFAULT_RETENTION,
     now_ms: int,
-) -> Results:
+) -> tuple[Results, Failure]:
     """Check each offset and `store` the good ones, in one go. `whole` refuses all; a topic without a name is not known by its id."""
     results: Results = []
     offsets: dict[TopicPartition, CommittedOffset] = {}
@@ -55,8 +57,8 @@ def commit(
                     expires_ms=expires_ms,
                 )
             results[-1].append(code)
-    failure = _store(broker, group, offsets, store)
-    return [[failure if code is codes.NONE else code for code in row] for row in results]
+    stored, failure = _store(broker, group, offsets, store)
+    return [[stored if code is codes.NONE else code for code in row] for row in results], failure
 
 
 def places(broker: BrokerState, topics: Sequence[Topic], names: Sequence[str | None]) -> Iterator[TopicIdPartition]:
@@ -68,16 +70,16 @@ def places(broker: BrokerState, topics: Sequence[Topic], names: Sequence[str | N
                 yield TopicIdPartition(partition.topic.topic_id, asked.partition_index)
 
 
-def _store(broker: BrokerState, group: str, offsets: Offsets, store: Callable[[Offsets], None]) -> ErrorCode:
+def _store(broker: BrokerState, group: str, offsets: Offsets, store: Callable[[Offsets], None]) -> tuple[ErrorCode, Failure]:
     if not offsets:
-        return codes.NONE
+        return codes.NONE, None
     if not broker.offsets.has_room(group, offsets):
-        return codes.INVALID_COMMIT_OFFSET_SIZE
+        return codes.INVALID_COMMIT_OFFSET_SIZE, None
     try:
         store(offsets)
-    except StorageError:
-        return NOT_WRITTEN
-    return codes.NONE
+    except StorageError as error:
+        return NOT_WRITTEN, error
+    return codes.NONE, None
 
 
 def _fault(broker: BrokerState, name: str | None, index: int, metadata: str | None, whole: ErrorCode) -> ErrorCode:

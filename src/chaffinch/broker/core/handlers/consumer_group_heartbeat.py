@@ -6,7 +6,7 @@ from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups import request_checks
-from chaffinch.broker.core.handlers.group_answers import client_of, say_lines
+from chaffinch.broker.core.handlers.group_answers import NOT_WRITTEN, client_of, say_lines
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -25,7 +25,8 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=refused.code, reason=refused.message)
         return ConsumerGroupHeartbeatResponse(error_code=refused.code.number, error_message=refused.message)
     except StorageError as error:
-        return ConsumerGroupHeartbeatResponse(error_code=codes.NOT_COORDINATOR.number, error_message=str(error))
+        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=NOT_WRITTEN, reason=str(error))
+        return ConsumerGroupHeartbeatResponse(error_code=NOT_WRITTEN.number, error_message=str(error))
     say_lines(broker, now_ms)
     return answer
 

@@ -30,6 +30,8 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         answer = IdentityAnswer(codes.NOT_COORDINATOR)
     if answer.code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
         reason = f"{'commit' if request.committed else 'abort'} by producer {identity.producer_id} epoch {identity.epoch}"
+        if answer.failure is not None:
+            reason += f": {answer.failure}"
         refuse(broker, event, now_ms, place=request.transactional_id, code=answer.code, reason=reason)
     return EndTxnResponse(
         error_code=transaction_codes.travelling(answer.code, "EndTxn", version),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from chaffinch.broker.core.broker_state import BrokerState, Waiting
+from chaffinch.broker.core.broker_state import BrokerState, Waiting, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.classic_group import Client
 from chaffinch.broker.core.groups.tickets import Ticket
@@ -13,9 +13,16 @@ from chaffinch.broker.core.replicas.cluster_membership import COORDINATORS
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.schema import Message
+from chaffinch.storage.file_system import StorageError
 
 WAIT_MS_MAX: Final = (1 << 31) - 1
 """Longest wait for the other members: that of the longest rebalance timeout, whose end answers before."""
+
+NOT_WRITTEN: Final = codes.NOT_COORDINATOR
+"""Answer when the journal cannot be written, as Apache Kafka makes it of KAFKA_STORAGE_ERROR: clients look the coordinator up again."""
+
+RETRY_MS: Final = 1000
+"""When a member that joins is told so. The coordinator is where it was, so some clients (librdkafka) come again at once, ever and ever."""
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -45,6 +52,15 @@ def when_answered(
         return interrupted(codes.REBALANCE_IN_PROGRESS) if is_last else None
 
     return Waiting(deadline_ms=now_ms + WAIT_MS_MAX, keys=(ticket, COORDINATORS), answer=answer)
+
+
+def not_written(
+    broker: BrokerState, event: RequestReceived, error: StorageError, answer: Callable[[ErrorCode], Message], now_ms: int
+) -> Waiting:
+    """What a member that joins is told when the journal cannot be written: later, so that it does not try without a break."""
+    group_id: str = event.request.message.group_id  # type: ignore[attr-defined]
+    refuse(broker, event, now_ms, place=f"group {group_id!r}", code=NOT_WRITTEN, reason=str(error))
+    return Waiting(deadline_ms=now_ms + RETRY_MS, keys=(), answer=lambda _now_ms, is_last: answer(NOT_WRITTEN) if is_last else None)
 
 
 def say_lines(broker: BrokerState, now_ms: int) -> None:

@@ -18,6 +18,8 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     answer = _answer(broker, event, request, now_ms)
     if answer.code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
         reason = f"identity {request.producer_id}/{request.producer_epoch}, transaction.timeout.ms {request.transaction_timeout_ms}"
+        if answer.failure is not None:
+            reason += f": {answer.failure}"
         refuse(broker, event, now_ms, place=request.transactional_id, code=answer.code, reason=reason)
     return InitProducerIdResponse(
         error_code=transaction_codes.travelling(answer.code, "InitProducerId", event.request.version),

@@ -8,7 +8,7 @@ from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups import request_checks
 from chaffinch.broker.core.groups.classic_joins import refusal
 from chaffinch.broker.core.groups.tickets import Ticket
-from chaffinch.broker.core.handlers.group_answers import client_of, say_lines, when_answered
+from chaffinch.broker.core.handlers.group_answers import client_of, not_written, say_lines, when_answered
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -25,7 +25,10 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     code = request_checks.join_fault(request, broker.settings)
     if code is codes.NONE and not broker.is_coordinator(event.node_id, request.group_id):
         code = codes.NOT_COORDINATOR
-    result = refusal(request, code) if code is not codes.NONE else _join(broker, event, request, now_ms)
+    try:
+        result = refusal(request, code) if code is not codes.NONE else _join(broker, event, request, now_ms)
+    except StorageError as error:
+        return not_written(broker, event, error, lambda code: _in_version(refusal(request, code), event), now_ms)
     say_lines(broker, now_ms)
     if isinstance(result, Ticket):
         return when_answered(
@@ -45,10 +48,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
 def _join(
     broker: BrokerState, event: RequestReceived, request: JoinGroupRequest, now_ms: int
 ) -> JoinGroupResponse | Ticket[JoinGroupResponse]:
-    try:
-        return broker.groups.join(request, event.request.version, client_of(event), now_ms)
-    except StorageError:
-        return refusal(request, codes.NOT_COORDINATOR)
+    return broker.groups.join(request, event.request.version, client_of(event), now_ms)
 
 
 def _in_version(answer: JoinGroupResponse, event: RequestReceived) -> JoinGroupResponse:

@@ -39,9 +39,11 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         broker.groups.committed(request.group_id, now_ms)
 
     retention_ms = request.retention_time_ms
-    results = offset_rules.commit(
+    results, failure = offset_rules.commit(
         broker, request.group_id, request.topics, names, whole, store, retention_time_ms=retention_ms, now_ms=now_ms
     )
+    if failure is not None:
+        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=offset_rules.NOT_WRITTEN, reason=str(failure))
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(

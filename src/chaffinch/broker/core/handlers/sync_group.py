@@ -6,9 +6,10 @@ from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups.tickets import Ticket
-from chaffinch.broker.core.handlers.group_answers import say_lines, when_answered
+from chaffinch.broker.core.handlers.group_answers import not_written, say_lines, when_answered
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from chaffinch.storage.file_system import StorageError
 
 VERSION_WITH_PROTOCOL = 5
 """From here on both names of the protocol must be there, though they may be null on the wire."""
@@ -23,8 +24,12 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         return SyncGroupResponse(error_code=codes.NOT_COORDINATOR.number)
     if event.request.version >= VERSION_WITH_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=codes.INCONSISTENT_GROUP_PROTOCOL.number)
-    result = broker.groups.sync(request, now_ms)
-    say_lines(broker, now_ms)
+    try:
+        result = broker.groups.sync(request, now_ms)
+    except StorageError as error:
+        return not_written(broker, event, error, lambda code: SyncGroupResponse(error_code=code.number), now_ms)
+    finally:
+        say_lines(broker, now_ms)
     if not isinstance(result, Ticket):
         return result
     return when_answered(broker, event, result, lambda answer: answer, lambda code: SyncGroupResponse(error_code=code.number), now_ms)

@@ -38,10 +38,12 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         broker.offsets.commit_pending(request.group_id, request.producer_id, offsets)
         broker.groups.committed(request.group_id, now_ms)
 
-    results = offset_rules.commit(broker, request.group_id, request.topics, names, whole, store, now_ms=now_ms)
+    results, failure = offset_rules.commit(broker, request.group_id, request.topics, names, whole, store, now_ms=now_ms)
     reason = f"offset of group {request.group_id!r} in the transaction of {request.transactional_id!r}"
     if request.generation_id >= 0:
         reason += f", from member {request.member_id!r} of generation {request.generation_id}"
+    if failure is not None:
+        reason += f": {failure}"
     for topic, row in zip(request.topics, results, strict=True):
         for asked, code in zip(topic.partitions, row, strict=True):
             if code is not codes.NONE:

@@ -68,10 +68,11 @@ class Participants(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class IdentityAnswer:
-    """Answer to InitProducerId and EndTxn: a code, and when it is NONE the identity to go on with."""
+    """Answer to InitProducerId and EndTxn: a code, and when it is NONE the identity to go on with. `failure`: why nothing was written."""
 
     code: ErrorCode
     identity: ProducerIdentity = NO_PRODUCER
+    failure: StorageError | None = None
 
 
 class TransactionCoordinator:
@@ -152,14 +153,14 @@ class TransactionCoordinator:
             return IdentityAnswer(codes.INVALID_TRANSACTION_TIMEOUT)
         try:
             return self._init_transactional(transactional_id, timeout_ms, now_ms, expected)
-        except StorageError:
-            return IdentityAnswer(NOT_WRITTEN)
+        except StorageError as error:
+            return IdentityAnswer(NOT_WRITTEN, failure=error)
 
     def _init_idempotent(self) -> IdentityAnswer:
         try:
             return IdentityAnswer(codes.NONE, ProducerIdentity(self._producer_ids.allocate(), 0))
-        except StorageError:
-            return IdentityAnswer(NOT_WRITTEN)
+        except StorageError as error:
+            return IdentityAnswer(NOT_WRITTEN, failure=error)
 
     def _init_transactional(self, transactional_id: str, timeout_ms: int, now_ms: int, expected: ProducerIdentity) -> IdentityAnswer:
         metadata = self._transactions.get(transactional_id)
@@ -251,8 +252,8 @@ class TransactionCoordinator:
             return IdentityAnswer(codes.NONE, metadata.identity)
         try:
             return IdentityAnswer(codes.NONE, self._decide(metadata, is_commit, transaction_version, now_ms))
-        except StorageError:
-            return IdentityAnswer(NOT_WRITTEN)
+        except StorageError as error:
+            return IdentityAnswer(NOT_WRITTEN, failure=error)
 
     # Time and start -----------------------------------------------------------------------------------------------------------------
 
