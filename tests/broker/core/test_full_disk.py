@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from chaffinch.broker.core.counters import ALL_TOPICS
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -130,6 +131,9 @@ def test_records_are_refused_and_taken_again(policy: str, harm: Callable[[Memory
         refused = client.produce("orders", batch_of(b"1", identity=one, sequence=1))
         assert (refused.error_code, refused.base_offset) == (STORAGE, -1)
         assert "cannot append" in refused.error_message
+    counted = cluster.core.counters.snapshot()
+    assert counted["orders"]["StorageErrorsPerSec"] == counted[ALL_TOPICS]["StorageErrorsPerSec"] == 3
+    assert counted["orders"]["FailedProduceRequestsPerSec"] == 0, "as in Apache Kafka"
     relieve(cluster.file_system)
     assert client.produce("orders", batch_of(b"1", identity=one, sequence=1)).base_offset == 1
     assert client.produce("orders", batch_of(b"0", identity=one, sequence=0)).base_offset == 0

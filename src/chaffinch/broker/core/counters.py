@@ -21,7 +21,11 @@ HELP: Mapping[str, str] = MappingProxyType(
         "BytesRejectedPerSec": "bytes of batches refused as too large",
         "TotalProduceRequestsPerSec": "partitions asked to store something",
         "TotalFetchRequestsPerSec": "partitions asked for records",
-        "FailedProduceRequestsPerSec": "partitions that refused to store",
+        "FailedProduceRequestsPerSec": (
+            "partitions that refused to store; as in Apache Kafka not for an unknown topic or partition, another leader, a batch too"
+            " large or damaged, or a disk that fails"
+        ),
+        "StorageErrorsPerSec": "partitions that could not store because the disk failed or is full; Chaffinch's own",
         "FailedFetchRequestsPerSec": "partitions that could not be read",
         "NoKeyCompactedTopicRecordsPerSec": "records without a key for a compacted topic",
         "InvalidMagicNumberRecordsPerSec": "batches or records of another format than announced",

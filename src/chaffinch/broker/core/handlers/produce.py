@@ -369,6 +369,8 @@ def _count(broker: BrokerState, place: TopicPartition, refusal: Refusal) -> None
         broker.counters.add(place.topic, name, count)
     if refusal.code not in _NOT_FAILED:
         broker.counters.add(place.topic, "FailedProduceRequestsPerSec")
+    elif refusal.code is codes.KAFKA_STORAGE_ERROR:
+        broker.counters.add(place.topic, "StorageErrorsPerSec")
 
 
 def _name_leader(broker: BrokerState, partition: Partition, answer: PartitionProduceResponse, response: ProduceResponse) -> None:
