@@ -30,6 +30,16 @@ def test_help_lists_every_sub_command(capsys, arguments):
         assert command.help.rstrip(".") in out
 
 
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [(["broker"], "--control-from-anywhere"), (["produce"], "--transactional-id"), (["topics", "list"], "--bootstrap-server")],
+)
+def test_help_names_options_whole(capsys, monkeypatch, command, option):
+    monkeypatch.setenv("COLUMNS", "80")
+    status, out, _ = run(capsys, *command, "--help")
+    assert (status, option in out, "\N{HORIZONTAL ELLIPSIS}" in out) == (0, True, False)
+
+
 def test_version(capsys):
     assert run(capsys, "--version") == (0, f"chaffinch {chaffinch.__version__}\n", "")
 

@@ -27,7 +27,10 @@ class OnceCommand(TyperCommand):
 
 
 class OnceApp(typer.Typer):
-    """Its commands are of that kind."""
+    """Its commands are of that kind. Their help is plain: in boxes, on 80 columns, long names of options are cut."""
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(rich_markup_mode=None, **keywords)
 
     def command(self, name: str | None = None, **keywords: Any) -> Any:
         return super().command(name, cls=OnceCommand, **keywords)
