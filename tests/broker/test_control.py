@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -48,6 +49,19 @@ def test_the_last_node_too(controlled: BROKER_AND_PORT) -> None:
         assert ask(port, "POST", f"/nodes/{node_id}/stop", {}).status == 200
     assert set(broker.nodes().values()) == {"stopped"}
     assert ask(port, "POST", "/nodes/2/start", {}).value[2]["leaders"] == 3
+
+
+def test_faults_are_logged(controlled: BROKER_AND_PORT, caplog: pytest.LogCaptureFixture) -> None:
+    _, port = controlled
+    with caplog.at_level(logging.INFO, "chaffinch.broker"):
+        ask(port, "POST", "/faults", {"api": "Fetch", "action": "delay", "delay_ms": 10, "client_id": "a\nb"})
+        ask(port, "DELETE", "/faults/1")
+        ask(port, "DELETE", "/faults")
+    assert [record.getMessage() for record in caplog.records] == [
+        'a fault is added: {"id": 1, "api": "Fetch", "action": "delay", "client_id": "a\\nb", "delay_ms": 10, "count": 1}',
+        "fault 1 is cleared",
+        "all faults are cleared",
+    ]
 
 
 def test_faults(controlled: BROKER_AND_PORT) -> None:

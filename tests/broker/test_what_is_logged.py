@@ -7,8 +7,10 @@ import logging
 import pytest
 
 from chaffinch import EmbeddedBroker
+from chaffinch.protocol.messages.describe_configs import RESOURCE_BROKER
 from tests.broker.batches import batch_of
-from tests.broker.core_client import produce_request
+from tests.broker.core.configs.config_requests import alter, change
+from tests.broker.core_client import Cluster, produce_request
 from tests.broker.socket_client import SocketClient
 
 
@@ -21,3 +23,52 @@ def test_a_refusal_names_the_address_of_its_client(caplog: pytest.LogCaptureFixt
     ):
         client.ask(produce_request("orders", batch_of(b"a" * 1000)))
     assert any(" at 127.0.0.1 for orders-0: MESSAGE_TOO_LARGE: " in record.getMessage() for record in caplog.records)
+
+
+def lines_of(cluster: Cluster) -> list[str]:
+    return [line.text for line in cluster.core.state.refusals.take()]
+
+
+def test_replicas_on_nodes_that_are_not_declared_any_more() -> None:
+    cluster = Cluster(nodes=3)
+    for number in range(7):
+        cluster.topic(f"t{number}", replication=3, min_insync_replicas="2")
+    cluster.restart()
+    assert lines_of(cluster) == []
+    cluster.node_count = 1
+    cluster.restart()
+    (line,) = lines_of(cluster)
+    assert line.startswith("7 topics with replicas on nodes that are not declared: t0, t1, t2, t3, t4 and 2 more. ")
+    assert line.endswith("To have them all, start with --brokers 3 (in Python brokers=3)")
+
+
+def test_more_in_sync_replicas_than_replicas() -> None:
+    cluster = Cluster({"min.insync.replicas": "2"})
+    cluster.topic("m")
+    cluster.topic("n", min_insync_replicas="1")
+    (line,) = lines_of(cluster)
+    assert line.startswith("1 topic with min.insync.replicas above the replication factor: m (2 of 1). acks=all can never succeed there")
+    cluster.restart()
+    assert lines_of(cluster) == [line]
+
+
+def test_capped_is_no_mismatch() -> None:
+    cluster = Cluster({"min.insync.replicas": "2", "min.insync.replicas.policy": "capped"})
+    cluster.topic("m")
+    assert lines_of(cluster) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [("listeners", "--listen"), ("advertised.listeners", "--advertise"), ("log.dirs", "--data-dir"), ("log.dir", "--data-dir")],
+)
+def test_an_option_of_kafka_that_is_another_one_here(option: str, instead: str) -> None:
+    (line,) = lines_of(Cluster({option: "x"}))
+    assert line.startswith(f"option {option}=x is known to Apache Kafka and without effect here: use {instead}")
+
+
+def test_an_option_of_a_broker_is_refused_for_that_broker() -> None:
+    cluster = Cluster()
+    for name, place in (("0", "broker 0"), ("", "all brokers")):
+        alter(cluster.client(), change(name, RESOURCE_BROKER, num_partitions="0"))
+        assert cluster.lines[-1].startswith(f"refused: IncrementalAlterConfigs from client 'test' for {place}: ")

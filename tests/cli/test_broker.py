@@ -16,7 +16,7 @@ import pytest
 
 from chaffinch.broker.listeners import Address
 from chaffinch.broker.topic_arguments import TopicArgument, parse_text
-from chaffinch.cli.broker import parse_address, parse_config
+from chaffinch.cli.broker import load_users, parse_address, parse_config
 from chaffinch.errors import ConfigException
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.broker.batches import batch_of
@@ -124,6 +124,7 @@ def test_a_damaged_journal_names_file_and_place(tmp_path: Path) -> None:
     assert "cluster.journal" in line
     assert "byte 0" in line or "offset 0" in line or "position 0" in line
     assert journal.read_bytes() == data
+    assert "the file is as it was: put a copy" in line
 
 
 def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
@@ -152,10 +153,12 @@ def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
         (["--listen", "127.0.0.1:0", "--data-dir", ""], "--data-dir ''"),
         (["--listen", "127.0.0.1:0", "--control-from-anywhere"], "give --control"),
         (["--listen", "127.0.0.1:0", "--topic", "orders", "--topic", "orders:3"], "--topic orders is given twice"),
-        (["--listen", "127.0.0.1:0", "--config", "default.replication.factor=3"], "factor=3, but only 1 node is declared"),
+        (["--listen", "127.0.0.1:0", "--config", "default.replication.factor=3"], "factor=3, but only 1 node is declared (--brokers)"),
+        (["--listen", "127.0.0.1:0", "--topic", "a:1:3"], "more than the 1 node of this cluster: --brokers declares more"),
+        (["--listen", "127.0.0.1:0", "--config-file", "/nope"], "--config-file /nope: No such file"),
         (["--listen", "127.0.0.1:0", "--brokers", "2", "--config", "default.replication.factor=3"], "only 2 nodes are declared"),
         (["--listen", "127.0.0.1:0", "--advertise", "a:65534", "--brokers", "3"], "none above 65535"),
-        (["--listen", "127.0.0.1:0", "--topic", "a:x"], "NAME[:PARTITIONS"),
+        (["--listen", "127.0.0.1:0", "--topic", "a:x"], "option=value...], up to 100000 partitions"),
         (["--listen", "127.0.0.1:0", "--topic", "__consumer_offsets"], "the name is for what a broker keeps for itself"),
         (["--config", "max.message.bytes=5"], "the nearest known one is 'message.max.bytes'"),
         (["--config", "num.partitions=" + "9" * 26], "at most 2147483647"),
@@ -204,3 +207,30 @@ def test_addresses_and_options() -> None:
     assert parse_config(["num.partitions = 3"]) == {"num.partitions": "3"}
     with pytest.raises(ConfigException, match="twice"):
         parse_config(["num.partitions=3", "num.partitions=3"])
+
+
+def test_a_file_of_options_that_the_command_line_wins_over(tmp_path: Path) -> None:
+    """What must not be in the list of processes, a key's password, stands in a file."""
+    path = tmp_path / "broker.properties"
+    path.write_text("ssl.key.password=secret\nnum.partitions=3\n")
+    assert parse_config([], str(path)) == {"ssl.key.password": "secret", "num.partitions": "3"}
+    assert parse_config(["num_partitions=4"], str(path)) == {"ssl.key.password": "secret", "num_partitions": "4"}
+    path.write_text("num.partition=3\n")
+    with pytest.raises(ConfigException, match=f"--config-file {path}: unknown option 'num.partition'"):
+        parse_config([], str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "there is no user in it: expected lines of name=password"),
+        ("garbage line", "line 1 is not name=value"),
+        ("a=1\na=2", "user a is given twice"),
+        ("a=", "password of user 'a'"),
+    ],
+)
+def test_a_file_of_users_that_is_none(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "users"
+    path.write_text(text)
+    with pytest.raises(ConfigException, match=f"--users {path}: .*{says}"):
+        load_users(str(path))

@@ -44,3 +44,20 @@ def test_what_is_wrong_with_a_file(tmp_path: Path, data, says):
 def test_a_file_that_cannot_be_read(tmp_path: Path, name):
     with pytest.raises(ConfigException, match=str(tmp_path)):
         properties.load(str(tmp_path / name))
+    with pytest.raises(ConfigException, match=f"--users {tmp_path}"):
+        properties.load(str(tmp_path / name), "--users")
+
+
+def test_an_empty_name_is_said_to_be_empty():
+    with pytest.raises(ConfigException, match="--command-config is empty: expected a file of options"):
+        properties.load("", "--command-config")
+
+
+@pytest.mark.parametrize("line", ["garbage line without equals", "alice secret=word", "alice:secret", "alice"])
+def test_strictly_each_line_has_an_equals_sign(tmp_path: Path, line):
+    path = tmp_path / "users"
+    path.write_text(f"# users\na = 1\\\n  2\n\n{line}\n")
+    with pytest.raises(ConfigException, match=r"line 5 is not name=value$"):
+        properties.load(str(path), is_strict=True)
+    path.write_text("# users\na = 1\\\n  2\n")
+    assert properties.load(str(path), is_strict=True) == {"a": "12"}

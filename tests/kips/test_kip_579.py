@@ -123,4 +123,6 @@ def test_a_repeating_producer_does_not_fill_the_log() -> None:
     client = cluster.client()
     for _ in range(100):
         client.produce("orders", batch_of(b"a"))
-    assert len(cluster.lines) == 1
+    warning, *refusals = cluster.lines
+    assert "min.insync.replicas above the replication factor: orders (2 of 1)" in warning
+    assert len(refusals) == 1

@@ -17,6 +17,7 @@ from __future__ import annotations
 import inspect
 import ipaddress
 import json
+import logging
 from typing import Any, Final
 
 from chaffinch.broker.core.fault_script import Fault, FaultScript
@@ -25,6 +26,8 @@ from chaffinch.broker.server import BrokerServer
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import counted
 from chaffinch.storage.file_system import StorageError
+
+LOG = logging.getLogger("chaffinch.broker")
 
 FAULT_FIELDS: Final = tuple(inspect.signature(FaultScript.add).parameters)[1:]
 """Names of `FaultScript.add`, which checks their values."""
@@ -93,9 +96,12 @@ class Control:
         _allow(request, "GET", "POST", "DELETE")
         faults = self._server.core.faults
         if request.method == "POST":
-            faults.add(**_object(request, FAULT_FIELDS))
+            fault_id = faults.add(**_object(request, FAULT_FIELDS))
+            (added,) = (fault for fault in faults.list() if fault.id == fault_id)
+            LOG.info("a fault is added: %s", json.dumps(added.as_object()))
         elif request.method == "DELETE":
             faults.clear(fault_id)
+            LOG.info("%s cleared", "all faults are" if fault_id is None else f"fault {fault_id} is")
         return json_reply([fault.as_object() | self._note(fault) for fault in faults.list()])
 
     def _note(self, fault: Fault) -> dict[str, str]:

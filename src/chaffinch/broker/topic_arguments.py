@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from chaffinch.broker import argument_checks
-from chaffinch.broker.core.topics.registry import Topic
+from chaffinch.broker.core.topics.registry import PARTITIONS_MAX, Topic
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS_BY_NAME
 from chaffinch.errors import ConfigException
 
@@ -46,7 +46,9 @@ def parse_text(text: str) -> TopicArgument:
     head, *options = text.split(",")
     name, *numbers = head.split(":")
     if not name or len(numbers) > 2 or not all(_COUNT.fullmatch(number) for number in numbers):
-        raise ConfigException(f"topic {text!r}: expected NAME[:PARTITIONS[:REPLICATION]][,option=value...], numbers from 1 to 999999999")
+        raise ConfigException(
+            f"topic {text!r}: expected NAME[:PARTITIONS[:REPLICATION]][,option=value...], up to {PARTITIONS_MAX} partitions"
+        )
     config: dict[str, str] = {}
     last = ""
     for option in options:
@@ -113,5 +115,5 @@ def check_replication(factor: int, nodes: int) -> None:
     if factor > nodes:
         declared = "1 node is declared" if nodes == 1 else f"{nodes} nodes are declared"
         raise ConfigException(
-            f"default.replication.factor={factor}, but only {declared}: no topic could be created without a factor of its own"
+            f"default.replication.factor={factor}, but only {declared} (--brokers): no topic could be created without a factor of its own"
         )

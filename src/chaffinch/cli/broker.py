@@ -65,6 +65,9 @@ def broker(
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="option=value", help="A broker option, named as in Apache Kafka.")
     ] = None,
+    config_file: Annotated[
+        str | None, typer.Option("--config-file", metavar="FILE", help="Broker options as a Java properties file; --config wins over it.")
+    ] = None,
     listener_security: Annotated[
         str | None,
         typer.Option("--listener-security", metavar="PROTOCOL", help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL: docs/security.md."),
@@ -97,9 +100,8 @@ def broker(
         control=None if control is None else control_address(control, from_anywhere=control_from_anywhere),
         metrics=None if metrics is None else parse_address("--metrics", metrics),
     )
-    settings = with_security(parse_config(config or []), listener_security)
-    passwords = {} if users is None else properties.load(users)
-    check_users(f"--users {users}", passwords)
+    settings = with_security(parse_config(config or [], config_file), listener_security)
+    passwords = {} if users is None else load_users(users)
     _allow_many_connections()
     keep_freed_memory()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -107,7 +109,9 @@ def broker(
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         loop.run(_main(address, advertised, data_dir, brokers, topics, settings, ports, passwords))
-    except (StorageError, CorruptLog) as error:
+    except CorruptLog as error:
+        _refuse(f"{error}; the file is as it was: put a copy of the whole --data-dir in its place, or start with another directory")
+    except StorageError as error:
         _refuse(str(error))
 
 
@@ -241,8 +245,17 @@ def parse_topics(texts: list[str]) -> list[TopicArgument]:
     return list(topics.values())
 
 
-def parse_config(texts: list[str]) -> dict[str, str]:
-    """`option=value` texts. Raises ConfigException for anything else, for unknown names and for illegal values."""
+def load_users(path: str) -> dict[str, str]:
+    """Names and passwords of a file. Raises ConfigException for one that has no user in it, and for what is no user."""
+    users = properties.load(path, "--users", what="user", is_strict=True)
+    if not users:
+        raise ConfigException(f"--users {path}: there is no user in it: expected lines of name=password")
+    check_users(f"--users {path}", users)
+    return users
+
+
+def parse_config(texts: list[str], path: str | None = None) -> dict[str, str]:
+    """`option=value` texts over the options of a file. Raises ConfigException for anything else, for unknown names and illegal values."""
     settings: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
@@ -251,6 +264,16 @@ def parse_config(texts: list[str]) -> dict[str, str]:
         if name.strip() in settings:
             raise ConfigException(f"--config {name.strip()} is given twice")
         settings[name.strip()] = value.strip()
+    options.parse(settings)
+    if path is None:
+        return settings
+    of_file = properties.load(path, "--config-file")
+    try:
+        options.parse(of_file)
+    except ConfigException as error:
+        raise ConfigException(f"--config-file {path}: {error.message}") from None
+    given = {name.replace("_", ".") for name in settings}
+    settings |= {name: value for name, value in of_file.items() if name.replace("_", ".") not in given}
     options.parse(settings)
     return settings
 

@@ -50,7 +50,7 @@ def settings_of(
     table: OptionTable, bootstrap_server: str | None, command_config: str | None, given: Mapping[str, Any] | None = None
 ) -> Settings:
     """The options of a file, overlaid with those of the command line (None: not given). ConfigException for what is wrong with them."""
-    entries: dict[str, Any] = {} if command_config is None else dict(properties.load(command_config))
+    entries: dict[str, Any] = {} if command_config is None else dict(properties.load(command_config, "--command-config"))
     if bootstrap_server is not None:
         entries["bootstrap.servers"] = bootstrap_server
     if not entries.get("bootstrap.servers"):

@@ -17,41 +17,56 @@ FILE_BYTES_MAX: Final = 1 << 20
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 # The name ends at the first `=`, `:` or blank that no backslash stands before.
-_ENTRY: Final = re.compile(r"(?P<name>(?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(?P<value>.*)", re.DOTALL)
+_ENTRY: Final = re.compile(r"(?P<name>(?:\\.|[^\\=: \t\f])*)[ \t\f]*(?P<separator>[=:]?)[ \t\f]*(?P<value>.*)", re.DOTALL)
 
 
-def load(path: str) -> dict[str, str]:
-    """The entries of a file. ConfigException for a file that cannot be read, or that gives a name twice."""
+def load(path: str, option: str = "", *, what: str = "option", is_strict: bool = False) -> dict[str, str]:
+    """The entries of a file, which `option` of the command line named; `what` its names are of. With `is_strict` each has to be written
+    with `=`: the format would take any text for a name and its value.
+
+    ConfigException for a file that cannot be read, or that gives a name twice.
+    """
+    if not path:
+        raise ConfigException(f"{option or 'the name of a file'} is empty: expected a file of {what}s")
+    where = f"{option} {path}" if option else path
     try:
         with Path(path).open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
         text = data.decode("utf-8-sig")
     except OSError as error:
-        raise ConfigException(f"{path}: {error.strerror or error}") from None
+        raise ConfigException(f"{where}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise ConfigException(f"{path}: not a text file in UTF-8") from None
+        raise ConfigException(f"{where}: not a text file in UTF-8") from None
     if len(data) > FILE_BYTES_MAX:
-        raise ConfigException(f"{path}: larger than {FILE_BYTES_MAX} bytes, too large for a file of options")
+        raise ConfigException(f"{where}: larger than {FILE_BYTES_MAX} bytes, too large for a file of options")
     entries: dict[str, str] = {}
-    for name, value in parse(text):
+    for line, name, separator, value in _entries(text):
+        if is_strict and separator != "=":
+            raise ConfigException(f"{where}: line {line} is not name=value")  # It may be a secret: it is not shown.
         if name in entries:
-            raise ConfigException(f"{path}: option {name} is given twice")
+            raise ConfigException(f"{where}: {what} {name} is given twice")
         entries[name] = value
     return entries
 
 
 def parse(text: str) -> Iterator[tuple[str, str]]:
     """Names and values, in the order of the text."""
-    for line in _logical_lines(text):
+    return ((name, value) for _, name, _, value in _entries(text))
+
+
+def _entries(text: str) -> Iterator[tuple[int, str, str, str]]:
+    """The number of the line in which it ends, name, separator (empty where only blanks are between) and value."""
+    for number, line in _logical_lines(text):
         found = _ENTRY.fullmatch(line)
         assert found is not None, "every text is a name and a value"
-        yield _unescaped(found["name"]), _unescaped(found["value"]).rstrip()
+        yield number, _unescaped(found["name"]), found["separator"], _unescaped(found["value"]).rstrip()
 
 
-def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and blank ones, continuations joined: those that end with an odd number of backslashes."""
-    waiting = ""
-    for line in re.split(r"\r\n|\n|\r", text):
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments and blank ones, continuations joined: those that end with an odd number of backslashes. With the number of
+    the last of them."""
+    waiting, number = "", 0
+    for number, line in enumerate(re.split(r"\r\n|\n|\r", text), start=1):
         line = line.lstrip(" \t\f")
         if not waiting and (not line or line[0] in "#!"):
             continue
@@ -59,10 +74,10 @@ def _logical_lines(text: str) -> Iterator[str]:
         if backslashes % 2:
             waiting += line[:-1]
             continue
-        yield waiting + line
+        yield number, waiting + line
         waiting = ""
     if waiting:
-        yield waiting
+        yield number, waiting
 
 
 def _unescaped(text: str) -> str:

@@ -12,7 +12,7 @@ Files are reached through the file system object given at construction; randomne
 from __future__ import annotations
 
 import base64
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -37,6 +37,7 @@ from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
 from chaffinch.broker.core.log_maintenance import LogMaintenance
 from chaffinch.broker.core.producer_expiry import ProducerExpiry
 from chaffinch.broker.core.refusal_log import RefusalLog
+from chaffinch.broker.core.replicas import start_warnings
 from chaffinch.broker.core.replicas.cluster_membership import ClusterMembership, first_epoch
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Node
 from chaffinch.broker.core.security.authentication import Authentication
@@ -106,6 +107,9 @@ class BrokerCore:
             self._directory.close()
             raise
         self._say_without_effect(static)
+        for text in start_warnings.of_nodes(self.state.topics, len(nodes)):
+            self.state.refusals.say(text)
+        self._warn_of_replication(self.state.topics)
         self._asks_for_login = self.state.authentication.is_needed
         self._unanswered: dict[int, RequestReceived] = {}  # By connection: the request whose answer waits.
         self._waits = WaitingAnswers()
@@ -189,9 +193,13 @@ class BrokerCore:
 
     def _say_without_effect(self, static: Settings) -> None:
         for name, value in static.ignored.items():
-            self.state.refusals.without_effect(name, value)
+            self.state.refusals.without_effect(name, value, instead=options.INSTEAD.get(name))
         for name in sorted(static.given & options.WITHOUT_EFFECT_ON_TOPICS):
             self.state.refusals.without_effect(name, static[name])
+
+    def _warn_of_replication(self, topics: Iterable[Topic]) -> None:
+        for text in start_warnings.of_replication(topics, self.state.settings["min.insync.replicas.policy"]):
+            self.state.refusals.say(text)
 
     # What a shell calls ---------------------------------------------------------------------------------------------------------------
 
@@ -300,6 +308,7 @@ class BrokerCore:
             name, partition_count=partitions, replication_factor=replication, overrides=config, now_ms=now_ms
         )
         self.state.say_without_effect(name, created.topic.overrides)
+        self._warn_of_replication([created.topic])
         self._metadata.sync()
         return created.topic
 

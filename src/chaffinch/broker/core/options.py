@@ -299,6 +299,15 @@ WITHOUT_EFFECT = frozenset(
 )
 """Names that Apache Kafka knows and that change nothing here: one process, one store, no replication traffic."""
 
+INSTEAD: Mapping[str, str] = {
+    "advertised.listeners": "--advertise",
+    "listener.security.protocol.map": "--listener-security",
+    "listeners": "--listen (in Python port=)",
+    "log.dir": "--data-dir (in Python data_dir=)",
+    "log.dirs": "--data-dir (in Python data_dir=)",
+}
+"""What says here what some of them say there."""
+
 
 def _topic_default(topic_option: str, broker_option: str) -> Option:
     """The broker's option that gives a topic option its default: same kind and range, no default of its own."""

@@ -79,12 +79,14 @@ class RefusalLog:
         else:
             self._left_out += 1
 
-    def without_effect(self, option: str, value: object, where: str = "") -> None:
-        """An option that Apache Kafka knows was given, and changes nothing here: one line for it, however often it is given."""
+    def without_effect(self, option: str, value: object, where: str = "", instead: str | None = None) -> None:
+        """An option that Apache Kafka knows was given, and changes nothing here: one line for it, however often it is given. `instead`:
+        what has its effect here."""
         kind = "topic option" if where else "option"
         if (kind + option) not in self._without_effect:
             self._without_effect.add(kind + option)
-            self.say(f"{kind} {option}={value}{where} is known to Apache Kafka and without effect here")
+            remedy = f": use {instead}" if instead else ""
+            self.say(f"{kind} {option}={value}{where} is known to Apache Kafka and without effect here{remedy}")
 
     def take(self) -> list[Report]:
         lines, self.lines = self.lines, []

@@ -63,7 +63,7 @@ def carry_out(
         except StorageError as error:
             refused = codes.KAFKA_STORAGE_ERROR, str(error)
         if refused is not None:
-            refuse(broker, event, now_ms, place=change.resource_name, code=refused[0], reason=refused[1])
+            refuse(broker, event, now_ms, place=_place(change), code=refused[0], reason=refused[1])
         results.append((0, None) if refused is None else (refused[0].number, refused[1]))
     return results
 
@@ -106,6 +106,12 @@ def _carry_out(broker: BrokerState, change: ConfigChange, validate_only: bool) -
         raise RequestRefused(codes.INVALID_CONFIG, "there are no loggers whose level can be changed here")
     else:
         raise RequestRefused(codes.INVALID_REQUEST, f"resources of type {change.resource_type} have no options here")
+
+
+def _place(change: ConfigChange) -> str:
+    if change.resource_type == RESOURCE_BROKER:
+        return f"broker {change.resource_name}" if change.resource_name else "all brokers"
+    return change.resource_name
 
 
 def _alter_topic(broker: BrokerState, change: ConfigChange, validate_only: bool) -> None:

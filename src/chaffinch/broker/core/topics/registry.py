@@ -306,7 +306,7 @@ class TopicRegistry:
         if factor > node_count:
             raise RequestRefused(
                 codes.INVALID_REPLICATION_FACTOR,
-                f"replication factor {factor} is more than the {nodes} of this cluster",
+                f"replication factor {factor} is more than the {nodes} of this cluster: --brokers declares more (in Python brokers=)",
             )
         return self._nodes.assign(count, factor, self._dice.randrange(node_count))
 
