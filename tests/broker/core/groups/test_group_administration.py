@@ -129,6 +129,7 @@ class TestDelete:
     def test_a_full_disk(self, cluster: Cluster) -> None:
         with full_disk(cluster):
             assert self.delete(cluster, "simple") == [16]
+        assert "refused: DeleteGroups from client 'test' for group 'simple': NOT_COORDINATOR: cannot append" in cluster.lines[-1]
         assert self.delete(cluster, "simple") == [0]
 
     def test_who_was_given_an_id_of_a_deleted_group(self, cluster: Cluster) -> None:
@@ -160,4 +161,5 @@ class TestLeaving:
         asked = LeaveGroupRequest(group_id="new", members=[MemberIdentity(member_id="a")])
         with full_disk(cluster):
             assert cluster.client().ask(asked).members[0].error_code == 16
+        assert "group 'new': member 'a' cannot be sent away: cannot append" in cluster.lines[-1]
         assert cluster.client().ask(asked).members[0].error_code == 0

@@ -365,6 +365,13 @@ class TestDelete:
     def test_of_no_group(self, cluster: Cluster, group: str, code: int) -> None:
         assert self.delete(cluster, "orders", group=group) == [code]
 
+    def test_a_full_disk(self, cluster: Cluster) -> None:
+        commit(cluster.client(), 3)
+        with full_disk(cluster):
+            assert self.delete(cluster, "orders") == [16]
+        assert "refused: OffsetDelete from client 'test' for group 'g': NOT_COORDINATOR: cannot append" in cluster.lines[-1]
+        assert offset_of(cluster) == 3
+
     @pytest.mark.parametrize("committed", [True, False])
     def test_what_transactions_brought_takes_no_memory_afterwards(self, cluster: Cluster, committed: bool) -> None:
         for number in range(2):

@@ -143,7 +143,8 @@ class GroupCoordinator:
             self._consumers.send_away(group, identity)
         except RequestRefused as refused:
             return refused.code
-        except StorageError:
+        except StorageError as error:
+            self._context.lines.append(f"group {group.group_id!r}: member {identity.member_id!r} cannot be sent away: {error}")
             return codes.NOT_COORDINATOR
         return codes.NONE
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.handlers.group_answers import NOT_WRITTEN
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -14,15 +15,15 @@ from chaffinch.storage.file_system import StorageError
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, DeleteGroupsRequest)
-    return DeleteGroupsResponse(
-        results=[DeletableGroupResult(group_id=group, error_code=_delete(broker, event, group).number) for group in request.groups_names]
-    )
+    outcomes = [(group, _delete(broker, event, group, now_ms)) for group in request.groups_names]
+    return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=group, error_code=code.number) for group, code in outcomes])
 
 
-def _delete(broker: BrokerState, event: RequestReceived, group_id: str) -> ErrorCode:
+def _delete(broker: BrokerState, event: RequestReceived, group_id: str, now_ms: int) -> ErrorCode:
     if not broker.is_coordinator(event.node_id, group_id):
         return codes.NOT_COORDINATOR
     try:
         return broker.groups.delete(group_id)
-    except StorageError:
-        return codes.NOT_COORDINATOR
+    except StorageError as error:
+        refuse(broker, event, now_ms, place=f"group {group_id!r}", code=NOT_WRITTEN, reason=str(error))
+        return NOT_WRITTEN

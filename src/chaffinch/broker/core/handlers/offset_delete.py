@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups.classic_group import ClassicGroup
 from chaffinch.broker.core.groups.coordinator import Group
+from chaffinch.broker.core.handlers.group_answers import NOT_WRITTEN
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
@@ -35,8 +36,9 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     }
     try:
         broker.offsets.forget(request.group_id, meant.__contains__)
-    except StorageError:
-        return OffsetDeleteResponse(error_code=codes.NOT_COORDINATOR.number)
+    except StorageError as error:
+        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=NOT_WRITTEN, reason=str(error))
+        return OffsetDeleteResponse(error_code=NOT_WRITTEN.number)
     return OffsetDeleteResponse(
         topics=[
             OffsetDeleteResponseTopic(
