@@ -72,11 +72,11 @@ _OWN = (
         maximum=1_000_000,
     ),
     # With the megabytes that the system takes by itself a fetch answer takes half as long again: nothing of it is in the processor's cache
-    # any more when it is read.
+    # any more when it is read. With a third of this the broker is woken three times as often while a client reads.
     Option(
         "socket.send.buffer.bytes",
         "int",
-        102_400,
+        300_000,
         "What the system is asked to keep of a connection's answers until they are read: more for clients that are far away and fetch "
         "much; -1 for what it takes itself.",
         minimum=-1,
