@@ -6,11 +6,13 @@ import asyncio
 import errno
 import os
 import resource
+import socket
+import ssl
 from unittest import mock
 
 import pytest
 
-from chaffinch.broker.listeners import COUNT_SECONDS_MAX, RETRY_SECONDS, AcceptFailures, Address, Listener, listening_socket
+from chaffinch.broker.listeners import COUNT_SECONDS_MAX, RETRY_SECONDS, AcceptFailures, Address, Listener, Tls, listening_socket
 
 
 def refusal(number: int) -> OSError:
@@ -77,3 +79,24 @@ def test_a_listener_thins_its_lines(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     texts = [record.getMessage() for record in caplog.records]
     assert len(texts) == 5, texts
     assert "ulimit -n" in texts[0]
+
+
+def test_without_a_descriptor_for_its_handshake_a_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: socket.socket) -> socket.socket:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def connected() -> tuple[bytes, int, list[str]]:
+        failed: list[str] = []
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls = Tls(context=context, handshake_seconds=60.0, failed=lambda address, reason: failed.append(reason))
+        listener = Listener(listening_socket(Address(host="127.0.0.1", port=0)), tls)
+        listener.start(asyncio.Protocol)
+        monkeypatch.setattr(socket.socket, "dup", refuse)
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        found = await asyncio.wait_for(reader.read(), 30)
+        writer.close()
+        kept = len(listener._shaking_hands)
+        listener.close()
+        return found, kept, failed
+
+    assert asyncio.run(connected()) == (b"", 0, ["[Errno 24] Too many open files"])

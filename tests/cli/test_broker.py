@@ -218,6 +218,9 @@ def test_a_file_of_options_that_the_command_line_wins_over(tmp_path: Path) -> No
     path.write_text("num.partition=3\n")
     with pytest.raises(ConfigException, match=f"--config-file {path}: unknown option 'num.partition'"):
         parse_config([], str(path))
+    path.write_text("ssl.keystore.key=-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n")
+    with pytest.raises(ConfigException, match=f"^--config-file {path}: line 2 is not name=value$"):
+        parse_config([], str(path))
 
 
 @pytest.mark.parametrize(

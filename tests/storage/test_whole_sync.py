@@ -120,6 +120,20 @@ class TestFailure:
                 file.sync()
         lock.release()
 
+    def test_logs_that_were_synced_together_are_believed_though_they_were_not_open_since(self, tmp_path: Path, system: System) -> None:
+        files = DiskFileSystem(tmp_path, descriptors_max=2)
+        lock, logs = files.lock("lock"), filled(files)
+        sync_many(logs)
+        for name in "abcdef":  # They take the descriptors.
+            files.open(name)
+        system.fail()
+        with pytest.raises(StorageError):
+            files.sync_all()
+        for log in logs:
+            log.append(batch(), now_ms=0)
+            log.sync()
+        lock.release()
+
     @pytest.mark.parametrize("failing", ["fdatasync", "fsync"])
     def test_that_of_one_file_or_directory_is_one_of_all(
         self, tmp_path: Path, system: System, monkeypatch: pytest.MonkeyPatch, failing: str

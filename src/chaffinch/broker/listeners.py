@@ -269,8 +269,9 @@ class Listener:
             except OSError:  # The peer is gone.
                 connection.close()
             return
-        kept = connection.dup()
+        kept = None
         try:
+            kept = connection.dup()
             await loop.connect_accepted_socket(
                 self._new_connection,
                 connection,
@@ -278,13 +279,15 @@ class Listener:
                 ssl_handshake_timeout=tls.handshake_seconds,
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
-        except OSError as error:  # The peer is gone, or speaks no TLS that we accept.
+        except OSError as error:  # The peer is gone, or speaks no TLS that we accept; or there is no descriptor left.
             connection.close()
-            with contextlib.suppress(OSError):
-                kept.send(HANDSHAKE_FAILURE)
+            if kept is not None:
+                with contextlib.suppress(OSError):
+                    kept.send(HANDSHAKE_FAILURE)
             tls.failed(address, _reason(error))
         finally:
-            kept.close()
+            if kept is not None:
+                kept.close()
             self._shaking_hands.pop(connection, None)
 
 

@@ -416,22 +416,22 @@ class BrokerServer:
     # Ending ---------------------------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop accepting, send the answers that are there or due, close connections, leave the data directory in order.
-
-        What came and is not begun is not done, and what waits for something (records, members, time) is not answered, as in Apache Kafka:
-        its connection is closed, and its client asks again. Raises StorageError.
+        """Stop accepting, send the answers that are there or due, close connections, leave the data directory in order. What came and
+        is not begun is not done, what waits for records, members or time is not answered, as in Apache Kafka. Raises StorageError.
         """
         self._end()
-        for peer in self._peers.values():
-            peer.take_no_more_requests()
-        self._send_unsent()
-        await self._give_due_answers()
-        for turn in range(TURNS_TO_END):
-            for peer in list(self._peers.values()):
-                (Peer.abort if turn else Peer.close)(peer)  # What a client does not read at once is not waited for.
-            await asyncio.sleep(0)
-        self._carry_out(self.core.state.refusals.end())
-        self.core.close()
+        try:
+            for peer in self._peers.values():
+                peer.take_no_more_requests()
+            self._send_unsent()
+            await self._give_due_answers()
+            for turn in range(TURNS_TO_END):
+                for peer in list(self._peers.values()):
+                    (Peer.abort if turn else Peer.close)(peer)  # What a client does not read at once is not waited for.
+                await asyncio.sleep(0)
+            self._carry_out(self.core.state.refusals.end())
+        finally:
+            self.core.close()
 
     async def _give_due_answers(self) -> None:
         """Those that wait only for others to have their turn, large Produce requests among them."""

@@ -267,7 +267,7 @@ def parse_config(texts: list[str], path: str | None = None) -> dict[str, str]:
     options.parse(settings)
     if path is None:
         return settings
-    of_file = properties.load(path, "--config-file")
+    of_file = properties.load(path, "--config-file", is_strict=True)
     try:
         options.parse(of_file)
     except ConfigException as error:

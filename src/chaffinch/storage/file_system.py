@@ -150,6 +150,9 @@ class DiskFile:
             self._poison = f"an earlier sync failed ({error.strerror}): what it covered may be lost"
             self._owner.note_failed_sync()
             raise storage_error(self.path, "sync", error) from error
+        self.note_synced()
+
+    def note_synced(self) -> None:
         self._synced_size, self._unheard_since = self._size, NEVER
 
     def write_back(self, position: int) -> None:

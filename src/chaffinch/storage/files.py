@@ -102,6 +102,10 @@ class File(ReadableFile, Protocol):
         """Return once the bytes survive a loss of power. After a failure the file refuses every later append and sync."""
         ...
 
+    def note_synced(self) -> None:
+        """The caller has synced the whole file system since the last append."""
+        ...
+
     def write_back(self, position: int) -> None:
         """Ask the system to begin writing what stands from `position` on, without waiting: a later `sync` then has less to do."""
         ...

@@ -155,6 +155,9 @@ class MemoryFile:
             raise
         self._contents.sync()
 
+    def note_synced(self) -> None:
+        """`sync_all` has seen to it."""
+
     def write_back(self, position: int) -> None:
         """Promises nothing, so nothing counts as synced."""
 

@@ -442,6 +442,8 @@ class PartitionLog:
 
     def note_synced(self) -> None:
         """The caller has synced the whole file system since the last append."""
+        if self._segments:
+            self._segments[-1].log.note_synced()
         self._has_unsynced_bytes = self._has_unsynced_names = False
 
     def _checkpoint_if_due(self, size: int) -> None:
