@@ -61,6 +61,15 @@ class Ending:
             raise StorageError(path, operation, "No space left on device")
 
 
+def end_process(files: MemoryFileSystem, seed: int, *, by_power: bool) -> None:
+    """Its files as a kill leaves them, or a loss of power."""
+    dice = random.Random(seed)
+    if by_power:
+        files.crash(lambda path, unsynced: dice.choice([0, unsynced, dice.randint(0, unsynced)]))
+    else:
+        files.kill()
+
+
 def steps_of_a_compaction() -> int:
     files = MemoryFileSystem()
     log = busy_log(files, 5, count=24)
@@ -84,11 +93,7 @@ def test_a_death_in_any_step_leaves_the_last_values(ends_by_power: bool) -> None
         with pytest.raises(Interrupted):
             compact(log, 10_000)
         files.hook = None
-        dice = random.Random(at)
-        if ends_by_power:
-            files.crash(lambda path, unsynced, dice=dice: dice.choice([0, unsynced, dice.randint(0, unsynced)]))
-        else:
-            files.kill()
+        end_process(files, at, by_power=ends_by_power)
         log = PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)
         assert log.cuts == []
         assert log.log_end_offset == end
@@ -203,11 +208,7 @@ class TestBelowTheStart:
                 live_on(log, end, starts_first=starts_first)
                 is_over = True
             files.hook = None
-            dice = random.Random(at)
-            if ends_by_power:
-                files.crash(lambda path, unsynced, dice=dice: dice.choice([0, unsynced, dice.randint(0, unsynced)]))
-            else:
-                files.kill()
+            end_process(files, at, by_power=ends_by_power)
             log = PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)
             assert last_batches(log) == known, at
             live_on(log, end, starts_first=starts_first)
