@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import ExitStack
 
 import pytest
 
+from chaffinch.broker import connections
+from chaffinch.broker.connections import TURN_SECONDS_MAX, RequestsHeld
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
@@ -14,6 +17,7 @@ from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
 from tests.broker.socket_client import SocketClient
 from tests.broker.test_answers_in_turns import INCOMPRESSIBLE
+from tests.broker.test_requests_held import Clock, Line
 from tests.broker.test_server import wait_for_connections, wait_until
 
 FETCH_VERSION = 12
@@ -101,6 +105,30 @@ def test_answers_that_are_slow_on_purpose(broker: EmbeddedBroker, direction: str
             client.send(MetadataRequest(topics=[]), 4)
         finish(client)
         assert names(client) == ["MetadataResponse"] * 3
+
+
+def test_slow_answers_that_leave_at_once_are_given_in_turns_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of requests behind one that waits: each answer drains the pace, and what drains it must not begin the next within the last."""
+    clock = Clock()
+    monkeypatch.setattr(connections, "perf_counter", lambda: clock.now_s)
+    line = Line(RequestsHeld(1 << 30), clock)
+
+    async def slow_down() -> None:
+        line.peer.slow_down(10**9, answers=True, requests=False)
+
+    asyncio.run(slow_down())
+    line.lets_wait = True
+    line.feed(line.request(1) * 201)
+    assert line.peer.eof_received()
+    line.loop.turn()
+    line.lets_wait, line.answers_at_once, line.seconds_for_each = False, True, 0.4 * TURN_SECONDS_MAX
+    line.answer()
+    for turn in range(67):
+        assert (line.requests_done, line.transport.is_closed) == (1 + 3 * turn, False)
+        line.loop.turn()
+    assert line.requests_done == 201
+    line.loop.turn()
+    assert line.transport.is_closed
 
 
 def test_a_client_that_is_gone_altogether_is_forgotten_with_its_first_answers(broker: EmbeddedBroker) -> None:

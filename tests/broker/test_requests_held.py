@@ -38,10 +38,11 @@ BROKEN = {
 class PretendTransport:
     def __init__(self) -> None:
         self.is_paused = False
+        self.is_closed = False
         self.written = 0
 
     def get_extra_info(self, name: str) -> Any:
-        return "127.0.0.1", 5000
+        return ("127.0.0.1", 5000) if name == "peername" else None
 
     def set_write_buffer_limits(self, high: int) -> None: ...
 
@@ -61,6 +62,9 @@ class PretendTransport:
 
     def writelines(self, parts: list[bytes]) -> None:
         self.written += sum(map(len, parts))
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Clock:
@@ -136,6 +140,11 @@ class Line:
         self.written_at_turn_ends.append(self.transport.written)
 
     def disconnected(self, peer: Peer) -> None: ...
+
+    def left_unsent(self, peer: Peer) -> None: ...
+
+    def failed(self, peer: Peer, error: Exception) -> None:
+        raise error
 
     def send(self, size: int) -> None:
         """A request of about so many bytes, unless the connection is read no further."""

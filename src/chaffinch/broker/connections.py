@@ -392,10 +392,11 @@ class Peer(asyncio.BufferedProtocol):
 
     def _relieved(self, what: str) -> None:
         """One of those that held too much has room again."""
-        if what in self._congested or self._is_finished:
+        was_congested = what in self._congested  # Else this may come from within `_feed`, whose answers left at once.
+        if not self._has_turn and (was_congested or self._is_finished):
+            self._begin_turn()  # Who is finished may have been waited for with closing the connection.
+        if was_congested:
             self._congested.discard(what)
-            if not self._has_turn:
-                self._begin_turn()
             self._feed(())
 
     def _consider_reading(self) -> None:
