@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaffinch.storage.compaction import REMOVED_PER_SLICE, Compaction
-from chaffinch.storage.file_system import MemoryFileSystem
+from chaffinch.storage.file_system import MemoryFileSystem, StorageError
 from chaffinch.storage.partition_log import PartitionLog
 from tests.storage.compacted_log import opened, records, rows
 from tests.storage.orders_log import DIRECTORY
@@ -35,6 +35,11 @@ def small_segments(files: MemoryFileSystem, count: int) -> PartitionLog:
         log.roll(0)
     log.append(records(("last", "x")), now_ms=0)
     return log
+
+
+def finish(job: Compaction) -> None:
+    while not job.step():
+        pass
 
 
 def logs_in(files: MemoryFileSystem) -> int:
@@ -83,15 +88,90 @@ def test_between_two_slices_of_removal_the_new_segment_is_the_one_that_counts(ha
     if happens == "retention":
         assert log.expire(10**9) == 2
         assert job.step()
+        assert logs_in(files) == left - 2, "not all at once"
+        while not log.files.end_swap(REMOVED_PER_SLICE):
+            assert logs_in(files) < left - 2
         assert logs_in(files) == 0
         return
     if happens == "snapshot":
         log._checkpoint()
         assert logs_in(files) == left, "not all at once for it"
-        while not job.step():
-            pass
+        finish(job)
     if happens == "abandoned":
         job.abandon()
+    files.kill()
+    log = opened(files)
+    assert keys(log) == [b"k0", b"k1", b"last"]
+    assert logs_in(files) == 2
+
+
+class Refusing:
+    """Removals of one log file, of a number of them; counts all that are tried."""
+
+    def __init__(self, files: MemoryFileSystem, base_offset: int) -> None:
+        self.times = 1
+        self.tried = 0
+        self._path = f"{DIRECTORY}/{base_offset:020d}.log"
+        files.hook = self
+
+    def __call__(self, operation: str, path: str, size: int) -> None:
+        if operation == "remove":
+            self.tried += 1
+            if path == self._path and self.times:
+                self.times -= 1
+                raise StorageError(path, operation, "Device or resource busy")
+
+
+def test_one_file_that_cannot_be_removed_keeps_no_others() -> None:
+    files = MemoryFileSystem()
+    log = small_segments(files, REMOVED_PER_SLICE)
+    refusing = Refusing(files, 1)
+    job = Compaction(log, REMOVED_PER_SLICE, 0, map_bytes_max=1 << 30)
+    with pytest.raises(StorageError, match="busy"):
+        finish(job)
+    assert logs_in(files) == 3
+    assert log.files.state.swap is not None
+    assert log.files.end_swap()
+    assert (logs_in(files), log.files.state.swap, refusing.times) == (2, None, 0)
+
+
+def test_what_an_error_has_left_is_removed_in_slices_by_the_next_compaction() -> None:
+    files = MemoryFileSystem()
+    log = small_segments(files, 400)
+    refusing = Refusing(files, 1)
+    job = Compaction(log, 400, 0, map_bytes_max=1 << 30)
+    with pytest.raises(StorageError, match="busy"):
+        finish(job)
+    assert logs_in(files) > 300
+    log.roll(0)
+    log.append(records(("end", "x")), now_ms=0)
+    job = Compaction(log, 401, 0, map_bytes_max=1 << 30)
+    is_done = False
+    while not is_done:
+        refusing.tried = 0
+        is_done = job.step()
+        assert refusing.tried <= REMOVED_PER_SLICE
+    assert keys(log) == [b"k0", b"k1", b"last", b"end"]
+    assert logs_in(files) == 2
+
+
+def test_a_name_that_could_not_be_given_is_given_before_a_snapshot_speaks_of_it() -> None:
+    """Without all the rest, which takes long."""
+    files = MemoryFileSystem()
+    log = small_segments(files, 200)
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if operation == "rename" and path.endswith(".cleaned"):
+            raise StorageError(path, operation, "Input/output error")
+
+    files.hook = hook
+    job = Compaction(log, 200, 0, map_bytes_max=1 << 30)
+    with pytest.raises(StorageError, match="Input/output"):
+        finish(job)
+    files.hook = None
+    log._checkpoint()
+    assert not [name for name in files.list(DIRECTORY) if name.endswith(".cleaned")]
+    assert logs_in(files) == 201
     files.kill()
     log = opened(files)
     assert keys(log) == [b"k0", b"k1", b"last"]

@@ -3,10 +3,10 @@
 First the keys of everything new are read (`LatestOffsets`), then the segments are written anew, from the oldest on, each group of them
 into one beside the old ones; it is synced, and takes their place by `LogFiles.begin_swap`. Until then readers see the old ones, and
 appends go on, as only sealed segments are touched. Then the old files are removed, some at a time. A crash leaves the old segments or the
-new one; an error leaves the old ones, or the new one and files that are of no use, and a next compaction begins anew.
+new one; an error leaves the old ones, or the new one and files that are of no use, which later calls of `LogFiles.end_swap` remove, or a
+next compaction, which begins anew.
 """
 
-from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 
@@ -86,6 +86,8 @@ class Compaction:
                 self._files.settle()
 
     def _run(self) -> Generator[None, None, None]:
+        while not self._files.end_swap(REMOVED_PER_SLICE):  # One that an error has left.
+            yield
         self._files.settle()
         self._log.sync()  # A marker that decided about a record must not be lost once older records went for it.
         yield from self._read_new_keys()
@@ -173,33 +175,17 @@ class Compaction:
         if is_changed:
             first = next(number for number, segment in enumerate(files.segments) if segment is group[0])
             try:
-                replaced = files.begin_swap(cleaned, first, first + len(group), first_dirty_offset)
+                files.begin_swap(cleaned, first, first + len(group), first_dirty_offset)
             finally:
                 if cleaned not in files.segments:
                     cleaned.close()
             self._oldest = files.segments[0]
-            yield from self._remove(replaced[1:])
-            files.end_swap()
+            while not files.end_swap(REMOVED_PER_SLICE):
+                yield
         else:
             cleaned.remove()
             if is_last:
                 files.note_clean(first_dirty_offset)
-
-    def _remove(self, replaced: Sequence[Segment]) -> Iterator[None]:
-        """Their files, some at a time. Whoever ends the compaction meanwhile may have deleted the one in their place, so that no swap
-        would remove them any more: then all go at once."""
-        left = deque(replaced)
-        try:
-            while left:
-                for _ in range(min(REMOVED_PER_SLICE, len(left))):
-                    left.popleft().remove()
-                if left:
-                    yield
-        except GeneratorExit:
-            with suppress(StorageError):
-                for segment in left:
-                    segment.remove()
-            raise
 
     def _batches(self, segment: Segment, position: int, offset: int) -> Iterator[BatchView]:
         self._slice_bytes += SEGMENT_COST

@@ -4,7 +4,9 @@ Every change that takes more than one operation on the disk is decided by writin
 what a crash or an error leaves undone is done by the next start, or by `settle`.
 """
 
+import sys
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -28,6 +30,7 @@ class LogFiles:
     __slots__ = (
         "_base_offsets",
         "_is_state_certain",
+        "_replaced",
         "_sealed_marks",
         "_unremoved",
         "directory",
@@ -52,6 +55,7 @@ class LogFiles:
         self._base_offsets = [segment.base_offset for segment in recovered.segments]
         self._is_state_certain = True
         self._unremoved: list[Segment] = []  # Taken out, but their files, or some of them, could not be deleted.
+        self._replaced: deque[Segment] = deque()  # By the segment of the pending swap; their files are still there.
         self._sealed_marks: list[SegmentMark] = []  # Of the oldest segments: what cannot change any more, nor need be saved again.
 
     def from_offset(self, offset: int) -> Sequence[Segment]:
@@ -119,14 +123,14 @@ class LogFiles:
         if not self._is_state_certain:
             self.write_state(self.state)
         if self.state.swap is not None:
-            self._carry_out_swap()
+            self.end_swap()
         else:
             recovery.settle(self.file_system, self.directory, self.state)
 
-    def begin_swap(self, cleaned: Segment, first: int, stop: int, first_dirty_offset: int) -> list[Segment]:
+    def begin_swap(self, cleaned: Segment, first: int, stop: int, first_dirty_offset: int) -> None:
         """Put `cleaned`, whose files are synced, in the place of segments number `first` to `stop` - 1, at one instant: that in which
-        `log.state` gets its name. Returns those, closed: but for the first one's, which have made room already, their files are to be
-        removed, before `end_swap`. Until then the log may be used as ever; what is left undone the next start does, or `settle`.
+        `log.state` gets its name. Their files are removed by `end_swap`. Until then the log may be used as ever; what is left undone the
+        next start does, or `settle`.
 
         Raises StorageError, after which the log is as it was, or as it should be; see `settle`.
         """
@@ -136,13 +140,29 @@ class LogFiles:
         taken = self.take_out(first, stop, cleaned)
         for segment in taken:
             segment.close()
+        self._replaced.extend(taken[1:])  # The first one's files make room for the new ones.
         cleaned.take_name()
-        return taken
 
-    def end_swap(self) -> None:
-        """All files are removed that it has replaced. Raises StorageError."""
+    def end_swap(self, count_max: int = sys.maxsize) -> bool:
+        """Remove the files of at most `count_max` segments that a swap has replaced; True once no swap is pending.
+
+        Raises StorageError when all of them were tried. What could not be removed comes last in later calls.
+        """
+        failure: StorageError | None = None
+        for _ in range(min(count_max, len(self._replaced))):
+            segment = self._replaced.popleft()
+            try:
+                segment.remove()
+            except StorageError as error:
+                self._replaced.append(segment)
+                failure = error
+        if failure is not None:
+            raise failure
+        if self._replaced:
+            return False
         if self.state.swap is not None:
             self._carry_out_swap()
+        return True
 
     def note_clean(self, first_dirty_offset: int) -> None:
         """Compaction has seen all below `first_dirty_offset`, and had nothing to take away. Raises StorageError."""
@@ -150,20 +170,20 @@ class LogFiles:
 
     def _carry_out_swap(self) -> None:
         """The names follow, then the snapshots; with them nothing is left that speaks of the old files."""
-        swap = self.state.swap
-        assert swap is not None
-        for segment in self.segments:
-            if segment.base_offset == swap.base_offset:
-                segment.take_name()
+        self._take_names()
         recovery.settle(self.file_system, self.directory, self.state)
         self.file_system.sync_directory(self.directory)
         self.snapshots.correct(self.state)
         self.write_state(replace(self.state, swap=None))
 
+    def _take_names(self) -> None:
+        for segment in self.segments:
+            segment.take_name()
+
     def add_snapshot(self, taken: Snapshot) -> None:
         """Raises StorageError."""
-        if self.state.swap is not None and not all(segment.has_name for segment in self.segments):
-            self._carry_out_swap()  # It would speak of names that the files have not got.
+        if self.state.swap is not None:
+            self._take_names()  # Else it would speak of names that the files have not got.
         if taken.is_needed:
             self._sync_aborted()
         self.snapshots.add(taken)

@@ -316,11 +316,6 @@ class Segment:
         finally:
             file.close()
 
-    @property
-    def has_name(self) -> bool:
-        """Not yet, while it is a compacted one beside those whose place it takes."""
-        return not self._suffix
-
     def take_name(self) -> None:
         """Of a compacted segment: go on under the names of the one whose place it takes. May be called again after a failure."""
         if self._suffix:

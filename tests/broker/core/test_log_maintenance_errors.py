@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from unittest import mock
 
 import pytest
 
+from chaffinch.broker.core.events import TimePassed
+from chaffinch.broker.core.log_maintenance import WORK_PER_CALL
 from chaffinch.records.faults import CorruptBatch, Fault
 from chaffinch.storage.compaction import Compaction
 from chaffinch.storage.file_system import StorageError
@@ -117,3 +120,32 @@ def test_an_error_of_the_disk_while_looking_is_said() -> None:
     cluster.file_system.hook = None
     cluster.advance(2 * MINUTE)
     assert offsets(log) == [3, 4]
+
+
+@pytest.mark.parametrize("still_compacts", [True, False])
+def test_what_a_compaction_could_not_remove_is_removed_a_little_at_a_time(still_compacts: bool) -> None:
+    """All at once it would hold every client up; and nobody may have anything to compact any more."""
+    cluster = Cluster()
+    log = compacted(cluster, sealed=4 * WORK_PER_CALL)
+    refused = f"{log.directory}/{1:020d}.log"
+    removed: list[str] = []
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if operation == "remove" and path.endswith(".log"):
+            removed.append(path)
+            if path == refused and removed.count(path) == 1:
+                raise StorageError(path, operation, "Device or resource busy")
+
+    cluster.file_system.hook = hook
+    while not any("gave up" in line for line in cluster.lines):
+        cluster.advance(1000)
+    assert log.files.state.swap is not None
+    log.config = replace(log.config, compacts=still_compacts)
+    for _ in range(100):
+        before = len(removed)
+        cluster.now_ms += CLEANER_BACKOFF // 10
+        cluster.carry_out(cluster.core.handle(TimePassed(), cluster.now_ms))
+        assert len(removed) - before <= WORK_PER_CALL
+    assert len(removed) == 4 * WORK_PER_CALL, "the one twice"
+    assert log.files.state.swap is None
+    assert len(offsets(log)) == 2

@@ -106,13 +106,20 @@ class LogMaintenance:
     def _check_compaction(self, topic_partition: TopicPartition, now_ms: int, lines: list[str]) -> int:
         """Returns how much work there was."""
         partition = self._topics.partition(*topic_partition)
-        if partition is None or not partition.log.config.compacts or not self._settings["log.cleaner.enable"]:
+        if partition is None:
+            return 0
+        has_swap = partition.log.files.state.swap is not None and (self._job is None or self._job.partition is not partition)
+        if not has_swap and not (partition.log.config.compacts and self._settings["log.cleaner.enable"]):
             return 0
         again_ms = self._failed.get(partition.log.directory, (0, now_ms))[1]
         if again_ms > now_ms:
             self._compaction.put(topic_partition, again_ms - 1)
             return 0
         try:
+            if has_swap:  # An error, or the end of its compaction, has left files that it replaced.
+                partition.log.files.end_swap(WORK_PER_CALL)
+                self._compaction.put_back(topic_partition, now_ms)
+                return WORK_PER_CALL
             found = self._cleanable(partition, now_ms)
             is_rolled = found.must_roll
             if is_rolled:
