@@ -194,6 +194,28 @@ class TestLargeFiles:
         join_aside()
         assert freed == [(module.ASIDE, module.LARGE_BYTES)]
 
+    def test_what_nobody_holds_is_freed_though_the_file_of_its_name_is_held(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+        """Readers of a log that is compacted again and again: there is always one, of the newest file."""
+        files = DiskFileSystem(tmp_path)
+        self.make(tmp_path / "large")
+        file = files.open("large")
+        held = file.held()
+        assert held is not None
+        for number in range(6):
+            self.make(tmp_path / "new")
+            files.rename("new", "large")
+            file.close()
+            file, before = files.open("large"), held
+            held = file.held()
+            assert held is not None
+            join_aside()
+            assert len(freed) == number
+            before.close()
+            join_aside()
+            assert len(freed) == number + 1
+        held.close()
+        file.close()
+
     def test_however_many_hold_a_file_it_takes_one_descriptor(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
         files = DiskFileSystem(tmp_path)
         self.make(tmp_path / "large")

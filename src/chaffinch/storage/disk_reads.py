@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from chaffinch.storage.files import StorageError
 
@@ -35,29 +35,37 @@ HELD_MAX: Final = 256
 """Descriptors that go at most into files which somebody holds."""
 
 
+class FileId(NamedTuple):
+    """Which file it is, whatever its path: another one may have that by now. Nobody else's as long as a descriptor of it is open."""
+
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> FileId:
+        return cls(found.st_dev, found.st_ino)
+
+
 class Holders:
-    """Who holds which file, and what is to be done with what is found under a path when nobody does any more."""
+    """Who holds which file, and what is to be done when nobody does any more."""
 
     def __init__(self) -> None:
-        self._files: dict[tuple[str, int, int], _Shared] = {}  # By path, device and inode: another file may have the path by now.
-        self._paths: Counter[str] = Counter()
-        self._postponed: defaultdict[str, list[Callable[[], None]]] = defaultdict(list)
+        self._files: dict[FileId, _Shared] = {}
+        self._postponed: defaultdict[FileId, list[Callable[[], None]]] = defaultdict(list)
 
     def hold(self, path: str, descriptor: int) -> HeldDiskFile | None:
         """However many hold a file, it takes one descriptor. None where there is none left, or too many are held."""
         try:
-            found = os.fstat(descriptor)
-            key = (path, found.st_dev, found.st_ino)
+            key = FileId.of(os.fstat(descriptor))
             shared = self._files.get(key)
             if shared is None:
                 if len(self._files) >= HELD_MAX:
                     return None
                 shared = self._files[key] = _Shared(key, os.dup(descriptor))
-                self._paths[path] += 1
         except OSError:
             return None
         shared.holders += 1
-        return HeldDiskFile(self, shared)
+        return HeldDiskFile(self, shared, path)
 
     def let_go(self, shared: _Shared) -> None:
         """One less holds it."""
@@ -66,17 +74,13 @@ class Holders:
             return
         del self._files[shared.key]
         os.close(shared.descriptor)
-        path = shared.key[0]
-        self._paths[path] -= 1
-        if not self._paths[path]:
-            del self._paths[path]
-            for work in self._postponed.pop(path, ()):
-                work()
+        for work in self._postponed.pop(shared.key, ()):
+            work()
 
-    def when_free(self, path: str, work: Callable[[], None]) -> None:
-        """Now, or when the last has let go of what was to be found there."""
-        if path in self._paths:
-            self._postponed[path].append(work)
+    def when_free(self, key: FileId, work: Callable[[], None]) -> None:
+        """Now, or when the last has let go of that file."""
+        if key in self._files:
+            self._postponed[key].append(work)
         else:
             work()
 
@@ -86,7 +90,7 @@ class _Shared:
 
     __slots__ = ("descriptor", "holders", "key")
 
-    def __init__(self, key: tuple[str, int, int], descriptor: int) -> None:
+    def __init__(self, key: FileId, descriptor: int) -> None:
         self.key = key
         self.descriptor = descriptor
         self.holders = 0
@@ -95,15 +99,12 @@ class _Shared:
 class HeldDiskFile:
     """See `HeldFile`."""
 
-    __slots__ = ("_holders", "_shared")
+    __slots__ = ("_holders", "_shared", "path")
 
-    def __init__(self, holders: Holders, shared: _Shared) -> None:
+    def __init__(self, holders: Holders, shared: _Shared, path: str) -> None:
+        self.path = path
         self._holders = holders
         self._shared = shared
-
-    @property
-    def path(self) -> str:
-        return self._shared.key[0]
 
     def read(self, position: int, length: int) -> bytes:
         return read(self.path, self._shared.descriptor, position, length)

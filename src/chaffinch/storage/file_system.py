@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from chaffinch.storage import disk_reads
-from chaffinch.storage.disk_reads import HeldDiskFile, Holders, storage_error
+from chaffinch.storage.disk_reads import FileId, HeldDiskFile, Holders, storage_error
 from chaffinch.storage.files import CLOSED_TEXT, AlreadyLocked, BytesLike, CorruptLog, File, FileSystem, Lock, Names, StorageError
 from chaffinch.storage.memory_files import Interrupted, MemoryFileSystem
 from chaffinch.storage.system_calls import from_c_library
@@ -366,13 +366,14 @@ class DiskFileSystem:
         """Inside, the file's name goes; what it takes is freed in another thread if it is large."""
         descriptor = None
         with suppress(OSError):  # Then it cannot be held.
-            if os.stat(full).st_size >= LARGE_BYTES:
+            found = os.stat(full)
+            if found.st_size >= LARGE_BYTES:
                 descriptor = self._aside.admit(partial(os.open, full, os.O_RDWR | os.O_CLOEXEC))
         try:
             yield
         finally:
             if descriptor is not None:
-                self.holders.when_free(full, partial(self._aside.do, free, descriptor))
+                self.holders.when_free(FileId.of(found), partial(self._aside.do, free, descriptor))
 
     def write_back(self, descriptor: int, position: int, length: int) -> None:
         """See `File`. For as little as is left at the end of a log no thread is worth while."""
