@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from types import MappingProxyType
@@ -188,13 +188,20 @@ class OptionTable:
             except ConfigException as error:
                 wrong.append(error.message)
         if wrong:
-            more = len(wrong) - WRONG_NAMED_MAX
-            raise ConfigException("; ".join(wrong[:WRONG_NAMED_MAX]) + (f"; and {more} more" if more > 0 else ""))
+            raise ConfigException(in_one_line(wrong))
         values = {**self._defaults, **given}
         for option in self._required:
             if values[option.name] in (None, "", ()):
                 raise ConfigException(f"option {option.name} is missing: {option.documentation}")
         return Settings(values, given, ignored)
+
+    def check(self, name: str, value: object) -> None:
+        """Raises ConfigException for what is wrong with one option by itself."""
+        self._take(name, value, {}, {}, {})
+
+    def knows(self, name: str) -> bool:
+        """Whether it is an option's name, with or without an effect, or one that there is a hint for."""
+        return any(_key(name) in names for names in (self._by_key, self._ignored_by_key, self._hints))
 
     def _take(self, name: object, value: object, given: dict[str, Any], ignored: dict[str, Any], seen: dict[str, str]) -> None:
         """One option into `given` or `ignored`, by its name here; `seen` has them by key, as they were spelled."""
@@ -214,17 +221,19 @@ class OptionTable:
         else:
             raise ConfigException(self.unknown(name))
 
-    def unknown(self, name: str) -> str:
-        """What to say of a name that is not known: what to do instead, or the known one most like it, unless none is."""
+    def unknown(self, name: str, shown: str | None = None) -> str:
+        """What to say of a name that is not known: what to do instead, or the known one most like it, unless none is. `shown`: in place
+        of the name, where that may be a secret."""
+        unknown = f"unknown option {repr(name) if shown is None else shown}"
         if (hint := self._hints.get(_key(name))) is not None and _key(name) not in self._by_key:
-            return f"unknown option {name!r}: {hint}"
+            return f"{unknown}: {hint}"
         every = self._names_elsewhere | {key: option.name for key, option in self._by_key.items()} | self._ignored_by_key
         known = {key.removeprefix(_OF_KAFKA): option for key, option in every.items()}
         found = difflib.get_close_matches(_key(name).removeprefix(_OF_KAFKA), known, n=1, cutoff=LIKENESS_MIN)
         if not found:
-            return f"unknown option {name!r}: no known one is like it"
+            return f"{unknown}: no known one is like it"
         is_keyword = "_" in name and "." not in name
-        return f"unknown option {name!r}: the nearest known one is {_key(known[found[0]]) if is_keyword else known[found[0]]!r}"
+        return f"{unknown}: the nearest known one is {_key(known[found[0]]) if is_keyword else known[found[0]]!r}"
 
     def table_markdown(self) -> str:
         """The options as a table for the documentation."""
@@ -238,6 +247,12 @@ class OptionTable:
     def _dotted(self, key: str) -> str:
         option = self._by_key.get(key)
         return option.name if option is not None else self._ignored_by_key.get(key, key)
+
+
+def in_one_line(wrong: Sequence[str]) -> str:
+    """All that is wrong with options, up to a number."""
+    more = len(wrong) - WRONG_NAMED_MAX
+    return "; ".join(wrong[:WRONG_NAMED_MAX]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _key(name: str) -> str:

@@ -213,27 +213,87 @@ def test_a_file_of_options_that_the_command_line_wins_over(tmp_path: Path) -> No
     """What must not be in the list of processes, a key's password, stands in a file."""
     path = tmp_path / "broker.properties"
     path.write_text("ssl.key.password=secret\nnum.partitions=3\n")
-    assert parse_config([], str(path)) == {"ssl.key.password": "secret", "num.partitions": "3"}
-    assert parse_config(["num_partitions=4"], str(path)) == {"ssl.key.password": "secret", "num_partitions": "4"}
-    path.write_text("num.partition=3\n")
-    with pytest.raises(ConfigException, match=f"--config-file {path}: unknown option 'num.partition'"):
-        parse_config([], str(path))
-    path.write_text("ssl.keystore.key=-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n")
-    with pytest.raises(ConfigException, match=f"^--config-file {path}: line 2 is not name=value$"):
-        parse_config([], str(path))
+    key = {"ssl.key.password": "secret", "security.protocol": "SSL"}
+    assert parse_config([], str(path), "SSL") == {"num.partitions": "3", **key}
+    assert parse_config(["num_partitions=4"], str(path), "SSL") == {"num_partitions": "4", **key}
+
+
+NOT_MANY = "option num.partitions cannot be 'many': it must be a whole number"
+FILES = {
+    "what the line overrides is not looked at": ("num.partitions=many", ["num.partitions=4"], "SSL", None),
+    "nor what it would contradict": ("group.max.session.timeout.ms=10", ["group.max.session.timeout.ms=600000"], "SSL", None),
+    "nor another protocol": ("security.protocol=PLAINTEXT", [], "SSL", None),
+    "an unknown name": (
+        "\nnum.partition=3",
+        [],
+        None,
+        "FILE:2: unknown option 'num.partition': the nearest known one is 'num.partitions'",
+    ),
+    "a bad value of the file": ("num.partitions=many", [], None, f"FILE:1: {NOT_MANY}"),
+    "a bad value of the line": ("", ["num.partitions=many"], None, f"--config: {NOT_MANY}"),
+    "one of each": (
+        "num.partitions=many",
+        ["nope=1"],
+        None,
+        f"--config: unknown option 'nope': no known one is like it; FILE:1: {NOT_MANY}",
+    ),
+    "a combination": (
+        "num.partitions=2\ngroup.max.session.timeout.ms=10",
+        ["group.min.session.timeout.ms=11"],
+        None,
+        "group.min.session.timeout.ms=11 is above group.max.session.timeout.ms=10: no member could join "
+        "(group.min.session.timeout.ms: --config, group.max.session.timeout.ms: FILE:2)",
+    ),
+    "a combination with a default, which names no option": (
+        "log.retention.hours=0",
+        ["num.partitions=2"],
+        None,
+        "log.retention.ms, or the minutes or hours in its place, cannot be 0: at least 1, or below 0 for no limit "
+        "(log.retention.hours: FILE:1)",
+    ),
+    "what its protocol does not use": (
+        "num.partitions=2\nssl.key.password=secret",
+        [],
+        "PLAINTEXT",
+        "option ssl.key.password cannot be used with security.protocol=PLAINTEXT: set it to SSL or SASL_SSL (--listener-security), "
+        "or leave it out (ssl.key.password: FILE:2)",
+    ),
+    "one option in two spellings": (
+        "num.partitions=2\nnum_partitions=3",
+        [],
+        None,
+        "option num.partitions is given twice, as 'num.partitions' and as 'num_partitions': give it once "
+        "(num.partitions: FILE:1, num_partitions: FILE:2)",
+    ),
+    "no name=value": ("ssl.keystore.key=-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBg\n", [], None, "FILE:2: not name=value"),
+}
+
+
+@pytest.mark.parametrize(("text", "line", "security", "says"), FILES.values(), ids=FILES)
+def test_a_file_and_the_command_line_are_judged_together(
+    tmp_path: Path, text: str, line: list[str], security: str | None, says: str | None
+) -> None:
+    path = tmp_path / "broker.properties"
+    path.write_text(text)
+    if says is None:
+        parse_config(line, str(path), security)
+        return
+    with pytest.raises(ConfigException) as raised:
+        parse_config(line, str(path), security)
+    assert raised.value.message == says.replace("FILE", f"--config-file {path}")
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("", "there is no user in it: expected lines of name=password"),
-        ("garbage line", "line 1 is not name=value"),
-        ("a=1\na=2", "user a is given twice"),
+        ("garbage line", "not name=value"),
+        ("a=1\na=2", "gives the user of line 1 again"),
         ("a=", "password of user 'a'"),
     ],
 )
 def test_a_file_of_users_that_is_none(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "users"
     path.write_text(text)
-    with pytest.raises(ConfigException, match=f"--users {path}: .*{says}"):
+    with pytest.raises(ConfigException, match=f"--users {path}:.*{says}"):
         load_users(str(path))

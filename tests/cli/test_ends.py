@@ -369,7 +369,9 @@ def test_the_environment_names_the_cluster_and_the_command_line_wins(shell: Shel
 
 def test_names_in_a_file_of_options_are_checked(shell: Shell) -> None:
     file = shell.file("client.properties", "request.timeouts.ms=5\n")
-    shell.refused("topics", "list", "--command-config", file, says=f"{file}: unknown option 'request.timeouts.ms'", status=2)
+    shell.refused(
+        "topics", "list", "--command-config", file, says=f"--command-config {file}:1: unknown option 'request.timeouts.ms'", status=2
+    )
     shell.refused("topics", "list", "--command-config", file, says="the nearest known one is 'request.timeout.ms'", status=2)
     shell.refused("produce", "--topic", "orders", "--command-config", shell.file("p.properties", "linger=5\n"), says="linger.ms", status=2)
     shell.ok("consume", "--topic", "orders", "--command-config", shell.file("c.properties", "isolation.level=read_uncommitted\n"))

@@ -29,7 +29,11 @@ def test_entries(text, entries):
 
 @pytest.mark.parametrize(
     ("data", "says"),
-    [(b"a=1\na=2\n", "option a is given twice"), (b"\xff\xfe\x00", "UTF-8"), (b"a" * (properties.FILE_BYTES_MAX + 1), "larger than")],
+    [
+        (b"a=1\nb=1\na=2\n", ":3: gives the option of line 1 again$"),
+        (b"\xff\xfe\x00", "UTF-8"),
+        (b"a" * (properties.FILE_BYTES_MAX + 1), "larger than"),
+    ],
     ids=["twice", "bytes", "large"],
 )
 def test_what_is_wrong_with_a_file(tmp_path: Path, data, says):
@@ -57,7 +61,7 @@ def test_an_empty_name_is_said_to_be_empty():
 def test_strictly_each_line_has_an_equals_sign(tmp_path: Path, line):
     path = tmp_path / "users"
     path.write_text(f"# users\na = 1\\\n  2\n\n{line}\n")
-    with pytest.raises(ConfigException, match=r"line 5 is not name=value$"):
+    with pytest.raises(ConfigException, match=r"users:5: not name=value$"):
         properties.load(str(path), is_strict=True)
     path.write_text("# users\na = 1\\\n  2\n")
     assert properties.load(str(path), is_strict=True) == {"a": "12"}

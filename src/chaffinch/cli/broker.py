@@ -17,7 +17,7 @@ import random
 import resource
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -28,6 +28,7 @@ from chaffinch.broker.control import Control
 from chaffinch.broker.core import options
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import Node
+from chaffinch.broker.core.security.options import refuse_idle
 from chaffinch.broker.core.topics.topic_names import INTERNAL
 from chaffinch.broker.http_listener import HttpListener, Route
 from chaffinch.broker.listeners import PORT_MAX, Address, check_ports, listen, nodes_of
@@ -35,9 +36,11 @@ from chaffinch.broker.metrics import Metrics
 from chaffinch.broker.server import BrokerServer
 from chaffinch.broker.topic_arguments import TopicArgument, parse_text
 from chaffinch.cli import properties
+from chaffinch.cli.given import Given, judged, over
 from chaffinch.errors import ConfigException, codes
 from chaffinch.runtime import loop
 from chaffinch.runtime.allocator import keep_freed_memory
+from chaffinch.settings import Settings
 from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFileSystem, StorageError
 
 EXIT_REFUSED: Final = 1
@@ -100,7 +103,7 @@ def broker(
         control=None if control is None else control_address(control, from_anywhere=control_from_anywhere),
         metrics=None if metrics is None else parse_address("--metrics", metrics),
     )
-    settings = with_security(parse_config(config or [], config_file), listener_security)
+    settings = parse_config(config or [], config_file, listener_security)
     passwords = {} if users is None else load_users(users)
     _allow_many_connections()
     keep_freed_memory()
@@ -254,41 +257,40 @@ def load_users(path: str) -> dict[str, str]:
     return users
 
 
-def parse_config(texts: list[str], path: str | None = None) -> dict[str, str]:
-    """`option=value` texts over the options of a file. Raises ConfigException for anything else, for unknown names and illegal values."""
-    settings: dict[str, str] = {}
+def parse_config(texts: list[str], path: str | None = None, listener_security: str | None = None) -> dict[str, str]:
+    """`option=value` texts, and what `--listener-security` says, over the options of a file. Raises ConfigException for anything else,
+    for unknown names, illegal values and what does not go together."""
+    line: dict[str, Given] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name.strip():
             raise ConfigException(f"--config {text!r}: expected option=value")
-        if name.strip() in settings:
+        if name.strip() in line:
             raise ConfigException(f"--config {name.strip()} is given twice")
-        settings[name.strip()] = value.strip()
-    options.parse(settings)
-    if path is None:
-        return settings
-    of_file = properties.load(path, "--config-file", is_strict=True)
-    try:
-        options.parse(of_file)
-    except ConfigException as error:
-        raise ConfigException(f"--config-file {path}: {error.message}") from None
-    given = {name.replace("_", ".") for name in settings}
-    settings |= {name: value for name, value in of_file.items() if name.replace("_", ".") not in given}
-    options.parse(settings)
-    return settings
+        line[name.strip()] = Given(name.strip(), value.strip(), "--config")
+    file = [] if path is None else properties.read(path, "--config-file", is_strict=True)
+    given = over(_with_security(line.values(), listener_security), file)
+    judged(options.BROKER_OPTIONS, given, _parsed)
+    return {name: value for name, value, *_ in given}
 
 
-def with_security(settings: dict[str, str], protocol: str | None) -> dict[str, str]:
-    """The options with what `--listener-security` says. Raises ConfigException for what it cannot be, and where both say it."""
+def _parsed(settings: Mapping[str, str]) -> Settings:
+    parsed = options.parse(settings)
+    refuse_idle(parsed)
+    return parsed
+
+
+def _with_security(line: Iterable[Given], protocol: str | None) -> list[Given]:
+    """Raises ConfigException for what `--listener-security` cannot be, and where `--config` says it too."""
     if protocol is None:
-        return settings
+        return list(line)
     name = "security.protocol"
-    if any(known.replace("_", ".") == name for known in settings):
+    if any(known.replace("_", ".") == name for known, *_ in line):
         raise ConfigException(f"--listener-security and --config {name} are the same option: give one of them")
     choices = options.BROKER_OPTIONS_BY_NAME[name].choices
     if protocol not in choices:
         raise ConfigException(f"--listener-security {protocol!r}: it must be one of {', '.join(choices)}")
-    return {**settings, name: protocol}
+    return [*line, Given(name, protocol, "--listener-security")]
 
 
 def bootstrap_servers(nodes: list[Node]) -> str:

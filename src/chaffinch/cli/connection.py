@@ -15,6 +15,7 @@ import typer
 
 from chaffinch.admin import options
 from chaffinch.cli import properties
+from chaffinch.cli.given import Given, judged, over
 from chaffinch.cli.once import OnceApp
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
@@ -50,20 +51,15 @@ def settings_of(
     table: OptionTable, bootstrap_server: str | None, command_config: str | None, given: Mapping[str, Any] | None = None
 ) -> Settings:
     """The options of a file, overlaid with those of the command line (None: not given). ConfigException for what is wrong with them."""
-    entries: dict[str, Any] = {} if command_config is None else dict(properties.load(command_config, "--command-config"))
+    line = [Given(name, value) for name, value in (given or {}).items() if value is not None]
     if bootstrap_server is not None:
-        entries["bootstrap.servers"] = bootstrap_server
-    if not entries.get("bootstrap.servers"):
+        line.append(Given("bootstrap.servers", bootstrap_server, "--bootstrap-server"))
+    entries = over(line, () if command_config is None else properties.read(command_config, "--command-config"))
+    if not any(entry.name in ("bootstrap.servers", "bootstrap_servers") and entry.value for entry in entries):
         raise ConfigException(
             f"--bootstrap-server HOST:PORT is missing (or {BOOTSTRAP_VARIABLE}, or bootstrap.servers in --command-config)"
         )
-    if command_config is not None:
-        try:
-            table.parse(entries)
-        except ConfigException as error:
-            raise ConfigException(f"{command_config}: {error.message}") from None
-    entries.update({name: value for name, value in (given or {}).items() if value is not None})
-    settings = table.parse(entries)
+    settings = judged(table, entries)
     log = logging.getLogger("chaffinch.cli")
     for name in sorted(settings.ignored):
         log.warning("option %s is known to Apache Kafka and without effect here", name)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from chaffinch.cli.given import Given
 from chaffinch.errors import ConfigException
 
 FILE_BYTES_MAX: Final = 1 << 20
@@ -21,10 +22,15 @@ _ENTRY: Final = re.compile(r"(?P<name>(?:\\.|[^\\=: \t\f])*)[ \t\f]*(?P<separato
 
 
 def load(path: str, option: str = "", *, what: str = "option", is_strict: bool = False) -> dict[str, str]:
+    """As `read`, without places."""
+    return {name: value for name, value, *_ in read(path, option, what=what, is_strict=is_strict)}
+
+
+def read(path: str, option: str = "", *, what: str = "option", is_strict: bool = False) -> list[Given]:
     """The entries of a file, which `option` of the command line named; `what` its names are of. With `is_strict` each has to be written
     with `=`: the format would take any text for a name and its value.
 
-    ConfigException for a file that cannot be read, or that gives a name twice.
+    ConfigException for a file that cannot be read, or that gives a name twice. It shows nothing of the file, which may be a secret.
     """
     if not path:
         raise ConfigException(f"{option or 'the name of a file'} is empty: expected a file of {what}s")
@@ -39,13 +45,14 @@ def load(path: str, option: str = "", *, what: str = "option", is_strict: bool =
         raise ConfigException(f"{where}: not a text file in UTF-8") from None
     if len(data) > FILE_BYTES_MAX:
         raise ConfigException(f"{where}: larger than {FILE_BYTES_MAX} bytes, too large for a file of options")
-    entries: dict[str, str] = {}
+    entries: list[Given] = []
+    lines: dict[str, int] = {}
     for line, name, separator, value in _entries(text):
         if is_strict and separator != "=":
-            raise ConfigException(f"{where}: line {line} is not name=value")  # It may be a secret: it is not shown.
-        if name in entries:
-            raise ConfigException(f"{where}: {what} {name} is given twice")
-        entries[name] = value
+            raise ConfigException(f"{where}:{line}: not name=value")
+        if lines.setdefault(name, line) != line:
+            raise ConfigException(f"{where}:{line}: gives the {what} of line {lines[name]} again")
+        entries.append(Given(name, value, f"{where}:{line}", is_read=True))
     return entries
 
 

@@ -1,0 +1,81 @@
+"""Options with where each was given: what stands on the command line wins over a file, both are judged together, and errors say where.
+
+A file may be another one than was meant, or a key pasted a line too low: its names are shown only where they can be nothing but names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from chaffinch.errors import ConfigException
+from chaffinch.settings import OptionTable, Settings, in_one_line
+
+NAME_LENGTH_MAX: Final = 80
+"""The longest name that is shown without being known: those known here have up to 59 characters."""
+
+# Small words with dots or underscores between: no base64, no number in hexadecimal digits, no password of one word.
+_NAME: Final = re.compile(r"[a-z][a-z0-9]{0,19}(-[a-z0-9]{1,20})*([._][a-z][a-z0-9]{0,19}(-[a-z0-9]{1,20})*)+")
+_NOT_SHOWN: Final = "(its name is not shown)"
+
+
+class Given(NamedTuple):
+    """An option. `place`: the file and its line, or the option of the command; empty where the name says it. `is_read`: in a file, where
+    any text may stand for a name."""
+
+    name: str
+    value: Any
+    place: str = ""
+    is_read: bool = False
+
+
+def over(line: Iterable[Given], file: Iterable[Given]) -> list[Given]:
+    """The command line's, and those of the file that are not given there, however both are spelled."""
+    line = list(line)
+    names = {_spelled_alike(given.name) for given in line}
+    return [*line, *(given for given in file if _spelled_alike(given.name) not in names)]
+
+
+def judged(table: OptionTable, options: Iterable[Given], parse: Callable[[Mapping[str, Any]], Settings] | None = None) -> Settings:
+    """The settings, by `parse` or the table. ConfigException says all that is wrong with single options, or what does not go together,
+    and where each was given."""
+    options = list(options)
+    wrong = [f"{given.place}: {text}" if given.place else text for given in options if (text := _fault(table, given))]
+    if wrong:
+        raise ConfigException(in_one_line(wrong))
+    fault = _fault_of_all(parse or table.parse, options)
+    if isinstance(fault, Settings):
+        return fault
+    places = []
+    for left_out in options:  # All are known here, so that there are few.
+        without = _fault_of_all(parse or table.parse, [given for given in options if given is not left_out])
+        if without != fault:
+            places.append(f"{left_out.name}: {left_out.place or 'the command line'}")
+    raise ConfigException(f"{fault} ({', '.join(places)})" if places else fault)
+
+
+def _fault_of_all(parse: Callable[[Mapping[str, Any]], Settings], options: Iterable[Given]) -> Settings | str:
+    try:
+        return parse({given.name: given.value for given in options})
+    except ConfigException as error:
+        return error.message
+
+
+def _fault(table: OptionTable, given: Given) -> str:
+    """What is wrong with one option by itself, or nothing."""
+    if given.is_read and not table.knows(given.name) and not _looks_like_a_name(given.name):
+        return table.unknown(given.name, shown=_NOT_SHOWN)
+    try:
+        table.check(given.name, given.value)
+    except ConfigException as error:
+        return error.message
+    return ""
+
+
+def _looks_like_a_name(name: str) -> bool:
+    return len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name) is not None
+
+
+def _spelled_alike(name: str) -> str:
+    return name.strip().replace("_", ".")
