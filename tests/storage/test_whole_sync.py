@@ -120,12 +120,36 @@ class TestFailure:
                 file.sync()
         lock.release()
 
+    @pytest.mark.parametrize("truncated", [False, True])
+    def test_nor_before_anybody_knows_of_a_failure(self, tmp_path: Path, system: System, truncated: bool) -> None:
+        """Its own sync would succeed: that of the whole disk tells. A file of the size that was synced need not be what was."""
+        files = DiskFileSystem(tmp_path, descriptors_max=1)
+        lock, file = files.lock("lock"), files.open("a")
+        file.append((b"1",))
+        if truncated:
+            file.sync()
+            file.truncate(0)
+            file.append((b"2",))
+        others_take_its_descriptor(files)
+        system.fail()
+        with pytest.raises(StorageError, match="an earlier sync failed, and this file was not open all the time"):
+            file.sync()
+        lock.release()
+
+    def test_files_that_were_not_open_all_the_time_need_one_sync_of_all(self, tmp_path: Path, system: System) -> None:
+        files = DiskFileSystem(tmp_path, descriptors_max=2)
+        lock, logs = files.lock("lock"), filled(files)
+        others_take_its_descriptor(files)
+        for log in logs:
+            log.sync()
+        assert system.calls == 1
+        lock.release()
+
     def test_logs_that_were_synced_together_are_believed_though_they_were_not_open_since(self, tmp_path: Path, system: System) -> None:
         files = DiskFileSystem(tmp_path, descriptors_max=2)
         lock, logs = files.lock("lock"), filled(files)
         sync_many(logs)
-        for name in "abcdef":  # They take the descriptors.
-            files.open(name)
+        others_take_its_descriptor(files)
         system.fail()
         with pytest.raises(StorageError):
             files.sync_all()
@@ -279,6 +303,11 @@ def filled(files: DiskFileSystem) -> list[PartitionLog]:
     for log in logs:
         log.append(batch(), now_ms=0)
     return logs
+
+
+def others_take_its_descriptor(files: DiskFileSystem) -> None:
+    for name in "uvwxyz":
+        files.open(name)
 
 
 def refused_but_synced(files: DiskFileSystem) -> None:

@@ -24,7 +24,18 @@ from functools import partial
 
 from chaffinch.storage import disk_reads
 from chaffinch.storage.disk_reads import FileId, HeldDiskFile, Holders, storage_error
-from chaffinch.storage.files import CLOSED_TEXT, AlreadyLocked, BytesLike, CorruptLog, File, FileSystem, Lock, Names, StorageError
+from chaffinch.storage.files import (
+    CLOSED_TEXT,
+    AlreadyLocked,
+    BytesLike,
+    CorruptLog,
+    File,
+    FileSystem,
+    Lock,
+    Names,
+    StorageError,
+    synced_at_once,
+)
 from chaffinch.storage.memory_files import Interrupted, MemoryFileSystem
 from chaffinch.storage.system_calls import from_c_library
 from chaffinch.storage.whole_sync import WholeSync
@@ -75,7 +86,7 @@ class DiskFile:
         self._descriptor = descriptor
         self._size = self._synced_size = size
         self._unheard_since = NEVER  # How often all was synced when unsynced bytes were left without a descriptor that hears of their fate.
-        self._poison: str | None = None
+        self._poison = owner.lost.get(path)
         self._reserved = 0  # Where the room ends that was set aside, as far as this process knows.
 
     @property
@@ -134,23 +145,28 @@ class DiskFile:
     def truncate(self, size: int) -> None:
         with translated(self.path, "truncate"):
             os.ftruncate(self._ready(), size)
-        self._size = size
+        self._size, self._synced_size = size, NEVER  # Not the size that was synced, though appends bring that back.
 
     def sync(self) -> None:
         descriptor = self._ready()
-        if self._poison is None and self._owner.has_failed_sync and self._unheard_since == self._owner.times_synced:
-            # The system forgets the error with the file, once nobody has that open.
-            self._poison = "an earlier sync failed, and this file was not open all the time: what was written to it may be lost"
+        # The system forgets the error with the file, once nobody has that open. A sync of all tells of it, where that can be relied on.
+        is_unheard = self._poison is None and self._unheard_since == self._owner.times_synced
+        if is_unheard and not synced_at_once(self._owner) and self._owner.has_failed_sync:
+            self._refuse("an earlier sync failed, and this file was not open all the time: what was written to it may be lost")
         if self._poison is not None:
             raise StorageError(self.path, "sync", self._poison)
         try:
             os.fdatasync(descriptor)
         except OSError as error:
             # The kernel reports a failed write-back once and then forgets the pages: a second sync would succeed without them.
-            self._poison = f"an earlier sync failed ({error.strerror}): what it covered may be lost"
+            self._refuse(f"an earlier sync failed ({error.strerror}): what it covered may be lost")
             self._owner.note_failed_sync()
             raise storage_error(self.path, "sync", error) from error
         self.note_synced()
+
+    def _refuse(self, reason: str) -> None:
+        """Every later append and sync of this file."""
+        self._poison = self._owner.lost[self.path] = reason
 
     def note_synced(self) -> None:
         self._synced_size, self._unheard_since = self._size, NEVER
@@ -229,6 +245,7 @@ class DiskFileSystem:
         self.holders = Holders()
         self._whole = WholeSync(self.root)
         self.has_failed_sync = False
+        self.lost: dict[str, str] = {}  # Files that may have lost what was written to them, and why.
         self.times_synced = 0  # As a whole.
         self.incarnation = _boot_id()
 
@@ -291,6 +308,8 @@ class DiskFileSystem:
         full, target = self.describe(old), self.describe(new)
         with self._freed_aside(target), translated(full, "rename"):
             os.replace(full, target)
+        if full in self.lost:
+            self.lost[target] = self.lost.pop(full)
 
     def sync_directory(self, directory: str) -> None:
         full = self.describe(directory)
@@ -371,6 +390,7 @@ class DiskFileSystem:
                 descriptor = self._aside.admit(partial(os.open, full, os.O_RDWR | os.O_CLOEXEC))
         try:
             yield
+            self.lost.pop(full, None)
         finally:
             if descriptor is not None:
                 self.holders.when_free(FileId.of(found), partial(self._aside.do, free, descriptor))

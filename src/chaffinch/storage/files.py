@@ -12,6 +12,8 @@ from typing import Protocol
 
 BytesLike = bytes | bytearray | memoryview
 Names = list[str]
+NEW_SUFFIX = ".new"
+"""Of a file that is not all written yet, or that an error has left so."""
 CLOSED_TEXT = "the file was closed"
 
 
@@ -99,7 +101,12 @@ class File(ReadableFile, Protocol):
     def truncate(self, size: int) -> None: ...
 
     def sync(self) -> None:
-        """Return once the bytes survive a loss of power. After a failure the file refuses every later append and sync."""
+        """Return once the bytes survive a loss of power. After a failure the file refuses every later append and sync, when it is opened
+        again too: the system tells of lost bytes once. A file that takes its name is another one.
+
+        Of bytes that were written before the file was last opened, success says only that they are on disk or cannot be read any more:
+        once nobody has a file open, the system may forget that it lost some.
+        """
         ...
 
     def note_synced(self) -> None:
@@ -180,6 +187,22 @@ def sync_directories(file_system: FileSystem, directory: str) -> None:
         file_system.sync_directory(directory)
         directory = directory.rpartition("/")[0]
     file_system.sync_directory("")
+
+
+def write_aside(file_system: FileSystem, path: str, buffers: Sequence[BytesLike], *, syncs: bool) -> None:
+    """Write a file, and only then give it its name, which another file may have had: nobody ever finds it in part. The name is not synced.
+    Raises StorageError."""
+    aside = path + NEW_SUFFIX
+    if file_system.exists(aside):
+        file_system.remove(aside)
+    file = file_system.open(aside)
+    try:
+        file.append(buffers)
+        if syncs:
+            file.sync()
+    finally:
+        file.close()
+    file_system.rename(aside, path)
 
 
 def synced_at_once(file_system: FileSystem) -> bool:

@@ -11,11 +11,10 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from chaffinch.records.checksum import crc32c
-from chaffinch.storage.files import CorruptLog, FileSystem
+from chaffinch.storage.files import CorruptLog, FileSystem, write_aside
 from chaffinch.storage.segment import NAME_DIGITS, SegmentMark
 
 NAME = "log.state"
-NEW_NAME = NAME + ".new"
 START_SUFFIX = ".start"
 
 
@@ -38,16 +37,7 @@ def write(file_system: FileSystem, directory: str, state: LogState) -> None:
     fields = asdict(state)
     del fields["log_start_offset"]
     body = json.dumps(fields, separators=(",", ":")).encode()
-    new_path = f"{directory}/{NEW_NAME}"
-    if file_system.exists(new_path):
-        file_system.remove(new_path)
-    file = file_system.open(new_path)
-    try:
-        file.append((f"{crc32c(body):08x}\n".encode(), body))
-        file.sync()
-    finally:
-        file.close()
-    file_system.rename(new_path, f"{directory}/{NAME}")
+    write_aside(file_system, f"{directory}/{NAME}", (f"{crc32c(body):08x}\n".encode(), body), syncs=True)
     file_system.sync_directory(directory)
 
 

@@ -28,12 +28,14 @@ class Interrupted(BaseException):
 
 
 class _Contents:
-    """One file's bytes. `synced` leading bytes survive; `undone` are synced bytes that a truncation, not yet synced, has taken off."""
+    """One file's bytes. `synced` leading bytes survive; `undone` are synced bytes that a truncation, not yet synced, has taken off.
+    `failed_in`: the life in which they could not be synced."""
 
-    __slots__ = ("data", "synced", "undone")
+    __slots__ = ("data", "failed_in", "synced", "undone")
 
     def __init__(self) -> None:
         self.data = bytearray()
+        self.failed_in = -1
         self.synced = 0
         self.undone = b""
 
@@ -114,7 +116,6 @@ class MemoryFile:
         self._owner = owner
         self._contents = contents
         self._life = owner.life
-        self._has_failed_sync = False
         self._is_closed = False
 
     @property
@@ -151,7 +152,8 @@ class MemoryFile:
         try:
             self._enter("sync", 0)
         except StorageError:
-            self._has_failed_sync = self._owner.has_failed_sync = True
+            self._owner.has_failed_sync = True
+            self._contents.failed_in = self._life
             raise
         self._contents.sync()
 
@@ -172,7 +174,7 @@ class MemoryFile:
             raise StorageError(self.path, operation, CLOSED_TEXT)
         if self._life != self._owner.life:
             raise StorageError(self.path, operation, "the file was opened by a process that has ended")
-        if self._has_failed_sync and operation in ("append", "sync"):
+        if self._contents.failed_in == self._life and operation in ("append", "sync"):
             raise StorageError(self.path, operation, "an earlier sync failed: what it covered may be lost")
         self._owner.enter(operation, self.path, size)
 

@@ -24,7 +24,7 @@ from chaffinch.storage import log_state, snapshot
 from chaffinch.storage.aborted_transactions import AbortedTransaction
 from chaffinch.storage.batch_scan import BatchScan
 from chaffinch.storage.batch_search import whole_batch_from
-from chaffinch.storage.files import CorruptLog, FileSystem
+from chaffinch.storage.files import NEW_SUFFIX, CorruptLog, FileSystem
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.log_state import LogState
 from chaffinch.storage.producer_sequences import CompletedTransaction, ProducerSequences
@@ -89,7 +89,7 @@ def recover(file_system: FileSystem, directory: str, config: LogConfig, now_ms: 
     """Bring the log in `directory` into a state in which it can be appended to. Raises CorruptLog and StorageError."""
     names = file_system.list(directory)
     for name in names:
-        if name.endswith(snapshot.NEW_SUFFIX):
+        if name.endswith(NEW_SUFFIX):
             file_system.remove(f"{directory}/{name}")
     state = log_state.read(file_system, directory, names)
     if state.swap is not None or any(state.log_start_offset >= base for base in bases_of(names)[1:]):

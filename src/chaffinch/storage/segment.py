@@ -16,7 +16,7 @@ from chaffinch.records.checksum import crc32c
 from chaffinch.records.stretch import Stretch
 from chaffinch.storage import aborted_transactions, offset_index
 from chaffinch.storage.aborted_transactions import AbortedTransactions
-from chaffinch.storage.files import BytesLike, CorruptLog, File, FileSystem
+from chaffinch.storage.files import BytesLike, CorruptLog, File, FileSystem, StorageError, write_aside
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.offset_index import OffsetIndex
 from chaffinch.storage.records_file import RecordsFile
@@ -292,7 +292,7 @@ class Segment:
         """Sync the log and what `save` wrote."""
         self.log.sync()
         if self._saved_index[0]:
-            self._sync(INDEX_SUFFIX)
+            self._sync(INDEX_SUFFIX, self._saved_index[0] * offset_index.ENTRY.itemsize, self._saved_index[1])
         if self.has_unsynced_aborted:
             self.sync_aborted()
 
@@ -302,17 +302,26 @@ class Segment:
         return self._saved_aborted[0] != self._synced_aborted
 
     def sync_aborted(self) -> None:
-        self._sync(ABORTED_SUFFIX)
+        """What is lost, or may be, is written anew. Raises StorageError."""
+        count, crc = self._saved_aborted
+        size = count * aborted_transactions.ENTRY.size
+        try:
+            self._sync(ABORTED_SUFFIX, size, crc)
+        except StorageError:
+            path = self.stem + ABORTED_SUFFIX + self._suffix
+            write_aside(self._file_system, path, (memoryview(self.aborted.encode(0))[:size],), syncs=True)
         self.note_aborted_synced()
 
     def note_aborted_synced(self) -> None:
         """The caller has synced the whole file system since the last `save`."""
         self._synced_aborted = self._saved_aborted[0]
 
-    def _sync(self, suffix: str) -> None:
+    def _sync(self, suffix: str, size: int, crc: int) -> None:
         file = self._file_system.open(self.stem + suffix + self._suffix, create=False)
         try:
             file.sync()
+            if crc32c(file.read(0, size)) != crc:  # See `File.sync`: nobody had it open since `save`.
+                raise StorageError(file.path, "sync", "it does not hold what was saved in it: the disk has lost that")
         finally:
             file.close()
 

@@ -12,12 +12,11 @@ from typing import Any
 
 from chaffinch.identifiers import NO_OFFSET
 from chaffinch.records.checksum import crc32c
-from chaffinch.storage.files import FileSystem
+from chaffinch.storage.files import NEW_SUFFIX, File, FileSystem, StorageError, write_aside
 from chaffinch.storage.log_state import LogState
 from chaffinch.storage.segment import NAME_DIGITS, SegmentMark
 
 SUFFIX = ".snapshot"
-NEW_SUFFIX = ".new"
 FORMAT = 1
 SNAPSHOTS_KEPT = 2
 
@@ -67,17 +66,7 @@ def write(file_system: FileSystem, directory: str, snapshot: Snapshot, *, syncs:
     """Write it and return its name. Not synced unless asked for: a snapshot lost with the power is one that was not taken."""
     name = name_of(snapshot.log_end_offset)
     body = _encoded(snapshot)
-    path = f"{directory}/{name}"
-    if file_system.exists(path + NEW_SUFFIX):
-        file_system.remove(path + NEW_SUFFIX)
-    file = file_system.open(path + NEW_SUFFIX)
-    try:
-        file.append((f"{crc32c(body):08x}\n".encode(), body))
-        if syncs:
-            file.sync()
-    finally:
-        file.close()
-    file_system.rename(path + NEW_SUFFIX, path)
+    write_aside(file_system, f"{directory}/{name}", (f"{crc32c(body):08x}\n".encode(), body), syncs=syncs)
     return name
 
 
@@ -105,15 +94,21 @@ def read(file_system: FileSystem, path: str) -> Snapshot | None:
     """None when it is damaged or of another format: then it is as if it were not there."""
     file = file_system.open(path, create=False)
     try:
-        crc, _, body = file.read(0, file.size).partition(b"\n")
+        body = _body(file)
     finally:
         file.close()
-    if crc != f"{crc32c(body):08x}".encode():
+    if body is None:
         return None
     fields = json.loads(body)
     if fields.pop("format") != FORMAT:
         return None
     return Snapshot(**{**fields, "segments": [SegmentMark(**mark) for mark in fields["segments"]]})
+
+
+def _body(file: File) -> bytes | None:
+    """None when it is damaged."""
+    crc, _, body = file.read(0, file.size).partition(b"\n")
+    return body if crc == f"{crc32c(body):08x}".encode() else None
 
 
 class SnapshotFiles:
@@ -140,13 +135,20 @@ class SnapshotFiles:
             self._remove(old)
 
     def sync_durable(self) -> None:
-        """Have the newest durable one on disk, but for its name. Raises StorageError."""
-        if self.durable_offset >= 0:
+        """Have the newest durable one on disk, but for its name. Raises StorageError, after which there is none: it may be lost."""
+        if self.durable_offset < 0:
+            return
+        try:
             file = self._file_system.open(f"{self._directory}/{name_of(self.durable_offset)}", create=False)
             try:
                 file.sync()
+                if _body(file) is None:  # See `File.sync`: nobody had it open since it was written.
+                    raise StorageError(file.path, "sync", "it does not hold what was written to it: the disk has lost that")
             finally:
                 file.close()
+        except StorageError:
+            self.durable_offset = NO_OFFSET
+            raise
 
     def correct(self, state: LogState) -> None:
         """Make all of them say what is right once a swap is carried out; durable on return. Raises StorageError."""

@@ -12,6 +12,7 @@ from enum import Enum
 from chaffinch.simulation.world import World
 from chaffinch.storage import journal, log_state, snapshot
 from chaffinch.storage.file_system import Interrupted, MemoryFileSystem
+from chaffinch.storage.files import NEW_SUFFIX
 from chaffinch.storage.segment import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, NAME_DIGITS
 
 CHANGING = frozenset({"append", "truncate", "sync", "open", "make directory", "remove", "rename", "sync directory", "sync all"})
@@ -82,12 +83,12 @@ class Disk:
             return None
         if path.endswith(journal.NEW_SUFFIX):
             return "journal rewrite"
-        if path.endswith((CLEANED_SUFFIX, log_state.NEW_NAME)):
+        if path.endswith((CLEANED_SUFFIX, log_state.NAME + NEW_SUFFIX)):
             return "compaction"
         if operation == "open" and path.endswith(LOG_SUFFIX):  # Only what is made comes by here.
             return None if path.endswith(FIRST_SEGMENT) else "segment roll"
-        is_checkpoint = path.endswith((snapshot.SUFFIX + snapshot.NEW_SUFFIX, INDEX_SUFFIX))
-        is_new = not self.file_system.exists(path.removesuffix(snapshot.NEW_SUFFIX))  # Compaction corrects those that are there.
+        is_checkpoint = path.endswith((snapshot.SUFFIX + NEW_SUFFIX, INDEX_SUFFIX))
+        is_new = not self.file_system.exists(path.removesuffix(NEW_SUFFIX))  # Compaction corrects those that are there.
         return "segment roll" if is_checkpoint and is_new and self._has_new_segment(path.rpartition("/")[0]) else None
 
     def _has_new_segment(self, directory: str) -> bool:

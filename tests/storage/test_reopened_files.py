@@ -1,0 +1,180 @@
+"""Files that nobody had open for a while. If the disk refused their bytes then, the system may forget it with them: a sync that succeeds
+afterwards proves nothing. What is lost then cannot be read any more either."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from chaffinch.storage.compaction import Compaction
+from chaffinch.storage.file_system import DiskFileSystem, FileSystem, MemoryFileSystem, StorageError
+from chaffinch.storage.partition_log import PartitionLog
+from tests.storage.compacted_log import opened, records, rows
+from tests.storage.orders_log import DIRECTORY
+from tests.storage.test_kept_producers import abort, append, knows, lose_power, with_producer
+
+
+@pytest.fixture
+def files() -> MemoryFileSystem:
+    return MemoryFileSystem()
+
+
+def lose(files: MemoryFileSystem, suffix: str) -> str:
+    """What the newest file of this kind holds; returns its path."""
+    path = f"{DIRECTORY}/{[name for name in files.list(DIRECTORY) if name.endswith(suffix)][-1]}"
+    file = files.open(path)
+    size = file.size
+    file.truncate(0)
+    file.append((bytes(size),))
+    return path
+
+
+class Refusing:
+    """The sync of one file, until it is told otherwise."""
+
+    def __init__(self, files: MemoryFileSystem, path: str) -> None:
+        self.path = path
+        files.hook = self
+
+    def __call__(self, operation: str, path: str, size: int) -> None:
+        if operation == "sync" and path == self.path:
+            raise StorageError(path, operation, "Input/output error")
+
+
+def with_aborted(files: MemoryFileSystem) -> PartitionLog:
+    """A list of aborted transactions that is not synced."""
+    log = with_producer(files)
+    append(log)
+    abort(log)
+    log._checkpoint()
+    return log
+
+
+class TestAbortedTransactions:
+    def kept(self, files: MemoryFileSystem, log: PartitionLog, caplog: pytest.LogCaptureFixture) -> None:
+        """Through a loss of power, with the snapshot that speaks of them."""
+        log.delete_records_before(2, 0)
+        assert log.expire(0) == 1
+        log = lose_power(files)
+        assert "of no use" not in caplog.text
+        assert log.aborted_transactions(2, 100) == [(2, 3)]
+        assert knows(log)
+
+    def test_that_are_lost_are_written_anew(self, files: MemoryFileSystem, caplog: pytest.LogCaptureFixture) -> None:
+        log = with_aborted(files)
+        lose(files, ".txnindex")
+        self.kept(files, log, caplog)
+
+    def test_that_cannot_be_synced_are_written_anew(self, files: MemoryFileSystem, caplog: pytest.LogCaptureFixture) -> None:
+        log = with_aborted(files)
+        (name,) = [name for name in files.list(DIRECTORY) if name.endswith(".txnindex")]
+        Refusing(files, f"{DIRECTORY}/{name}")
+        self.kept(files, log, caplog)
+
+
+class TestSnapshots:
+    @pytest.mark.parametrize("how", ["lost", "refused"])
+    def test_of_which_it_is_not_known_that_they_are_on_disk_are_no_reason_to_delete(self, files: MemoryFileSystem, how: str) -> None:
+        log = with_producer(files)
+        append(log)
+        if how == "lost":
+            lose(files, ".snapshot")
+        else:
+            Refusing(files, f"{DIRECTORY}/{[name for name in files.list(DIRECTORY) if name.endswith('.snapshot')][-1]}")
+        with pytest.raises(StorageError):
+            log.delete_records_before(2, 0)
+        assert log.log_start_offset == 0
+        files.hook = None
+        log.config = opened(MemoryFileSystem(), retention_ms=0).config
+        log.high_watermark = 2
+        assert log.expire(10**9) == 1
+        assert knows(lose_power(files))
+
+
+def test_a_compacted_segment_whose_index_is_lost_does_not_take_its_place(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(files, index_interval_bytes=1)
+    for number in range(6):
+        log.append(records((f"k{number % 3}", "v")), now_ms=0)
+    log.roll(0)
+    before = rows(log)
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if operation == "sync" and path.endswith(".index.cleaned"):
+            files.hook = None
+            lose(files, ".index.cleaned")
+
+    files.hook = hook
+    job = Compaction(log, 6, 0, map_bytes_max=1 << 30)
+    with pytest.raises(StorageError, match="does not hold what was saved"):
+        finish(job)
+    assert rows(log) == before
+    finish(Compaction(log, 6, 0, map_bytes_max=1 << 30))
+    assert len(rows(log)) == 3
+
+
+def finish(job: Compaction) -> None:
+    while not job.step():
+        pass
+
+
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+class TestAfterAFailedSync:
+    """A file is refused however often it is opened again; another of its name is not."""
+
+    @pytest.fixture
+    def refused(self, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> FileSystem:
+        """Its file `a` is."""
+        files: DiskFileSystem | MemoryFileSystem
+        files = DiskFileSystem(tmp_path) if kind == "disk" else MemoryFileSystem()
+        file = files.open("a")
+        file.append((b"abc",))
+        with monkeypatch.context() as patched:
+            if isinstance(files, MemoryFileSystem):
+                Refusing(files, "a")
+            else:
+                patched.setattr(os, "fdatasync", fail)
+            with pytest.raises(StorageError, match="Input/output error"):
+                file.sync()
+        if isinstance(files, MemoryFileSystem):
+            files.hook = None
+        file.close()
+        return files
+
+    def refuses(self, files: FileSystem, path: str) -> None:
+        file = files.open(path)
+        for use in (file.sync, lambda: file.append((b"d",))):
+            with pytest.raises(StorageError, match="an earlier sync failed"):
+                use()
+        assert file.read(0, 9) == b"abc"
+        file.close()
+
+    def takes(self, files: FileSystem, path: str) -> None:
+        file = files.open(path)
+        file.append((b"d",))
+        file.sync()
+        file.close()
+
+    def test_it_is_refused(self, refused: FileSystem) -> None:
+        self.refuses(refused, "a")
+        self.takes(refused, "b")
+
+    def test_another_name_does_not_help(self, refused: FileSystem) -> None:
+        refused.rename("a", "b")
+        self.refuses(refused, "b")
+        self.takes(refused, "a")
+
+    @pytest.mark.parametrize("how", ["remove", "rename"])
+    def test_another_file_of_the_name_is_not(self, refused: FileSystem, how: str) -> None:
+        if how == "remove":
+            refused.remove("a")
+        else:
+            refused.open("b").close()
+            refused.rename("b", "a")
+        self.takes(refused, "a")
+
+
+def fail(_descriptor: int) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
