@@ -7,7 +7,7 @@ import random
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,17 +22,6 @@ from tests.storage.batches import batch
 VALUE = random.Random(1).randbytes(900)
 ORDERS = TopicPartition("orders", 0)
 CONFIG = LogConfig(segment_bytes=20_000, checkpoint_bytes=8_000, index_interval_bytes=500, retention_bytes=60_000)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a disk that is really full is not tried: no right to mount one, which root has ({mounted.stderr.strip()})")
-    yield tmp_path
-    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 def refusal_of(change: Callable[[], object]) -> StorageError:

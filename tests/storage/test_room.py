@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -99,20 +98,11 @@ def test_a_system_that_refuses_takes_nothing(
     assert ((tmp_path / "a").read_bytes(), blocks(tmp_path / "a") <= 65536) == (b"abcd", True)
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(tmp_path)], capture_output=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip("no right to mount a file system")
-    yield tmp_path
-    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
-
-
 def test_a_full_disk_costs_no_space_for_what_it_refused(small_disk: Path) -> None:
     file = DiskFileSystem(small_disk).open("a")
     file.append((b"abc",))
     file.reserve(MB)
-    (small_disk / "b").write_bytes(bytes(300_000))  # It has its place.
+    (small_disk / "b").write_bytes(bytes(120_000))  # It has its place.
     file.reserve(50_000)
     with pytest.raises(OSError, match="No space"):
         (small_disk / "c").write_bytes(bytes(100_000))
@@ -159,6 +149,16 @@ class TestLog:
     def test_a_larger_one_has_some_room_before_it_is_needed(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
         self.fill(self.log(files), 20)
         assert asked == [("reserve", 6 * SIZE, 5 * SIZE), ("reserve", 12 * SIZE, 5 * SIZE), ("reserve", 18 * SIZE, 5 * SIZE)]
+
+    def test_it_grows_with_what_is_there_up_to_a_limit(
+        self, files: MemoryFileSystem, asked: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(segment, "ROOM_BYTES", SIZE)
+        monkeypatch.setattr(segment, "ROOM_BYTES_MAX", 3 * SIZE)
+        self.fill(self.log(files), 20)
+        assert [(at // SIZE, round(4 * length / SIZE)) for _, at, length in asked] == [
+            (2, 4), (4, 4), (6, 6), (8, 8), (11, 11), (14, 12), (18, 12),
+        ]  # fmt: skip
 
     def test_a_sealed_segment_gives_back_what_is_left(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
         self.fill(self.log(files, segment_bytes=7 * SIZE), 8)

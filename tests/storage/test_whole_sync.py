@@ -18,6 +18,7 @@ from chaffinch.storage.file_system import DiskFileSystem, StorageError
 from chaffinch.storage.many_logs import sync_many
 from chaffinch.storage.partition_log import PartitionLog
 from tests.storage.batches import batch
+from tests.storage.mounts import mounted
 
 FUSE, OVERLAY, NFS, UNKNOWN = 0x65735546, 0x794C7630, 0x6969, 0
 COUNT = 10
@@ -263,11 +264,8 @@ def overlay(tmp_path: Path) -> Iterator[Path]:
     lower, upper, work, root = (tmp_path / name for name in ("lower", "upper", "work", "root"))
     for path in (lower, upper, work, root):
         path.mkdir()
-    mount("-t", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", "overlay", str(root))
-    try:
+    with mounted(root, "-t", "overlay", "-o", f"lowerdir={lower},upperdir={upper},workdir={work}", "overlay"):
         yield root
-    finally:
-        subprocess.run(["umount", "-l", str(root)], check=True)
 
 
 @pytest.fixture
@@ -276,26 +274,15 @@ def too_small_device(tmp_path: Path) -> Iterator[Path]:
     device, root = tmp_path / "device", tmp_path / "root"
     device.mkdir()
     root.mkdir()
-    mount("-t", "tmpfs", "-o", "size=40m", "tmpfs", str(device))
-    try:
+    with mounted(device, "-t", "tmpfs", "-o", "size=40m", "tmpfs"):
         image = device / "image"
         image.touch()
         os.truncate(image, 200 << 20)
         made = subprocess.run(["mkfs.ext4", "-q", "-E", "nodiscard", str(image)], capture_output=True, check=False)
         if made.returncode != 0:
             pytest.skip("no ext4 can be made")
-        mount("-o", "loop", str(image), str(root))
-        try:
+        with mounted(root, "-o", "loop", str(image)):
             yield root
-        finally:
-            subprocess.run(["umount", "-l", str(root)], check=True)
-    finally:
-        subprocess.run(["umount", "-l", str(device)], check=True)
-
-
-def mount(*arguments: str) -> None:
-    if subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode != 0:
-        pytest.skip("no right to mount such a file system")
 
 
 def filled(files: DiskFileSystem) -> list[PartitionLog]:
