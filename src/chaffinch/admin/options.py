@@ -6,7 +6,7 @@ Names in `WITHOUT_EFFECT` are Kafka's, accepted so that files of options can be 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from chaffinch.client import options as client_options
@@ -57,14 +57,15 @@ ADMIN_TABLE: Final = OptionTable(CLIENT_OPTIONS, WITHOUT_EFFECT)
 READING_TABLE: Final = OptionTable((*CLIENT_OPTIONS, *READING_OPTIONS), WITHOUT_EFFECT | READING_WITHOUT_EFFECT)
 
 
-def open_client(settings: Settings) -> SyncClient:
-    """A client with these settings of one of the tables; nothing is sent yet."""
+def open_client(settings: Settings, on_wait: Callable[[str], None] | None = None) -> SyncClient:
+    """A client with these settings of one of the tables; nothing is sent yet. `on_wait`: see `SyncClient`."""
     return SyncClient(
         settings["bootstrap.servers"],
         timeout_ms=settings["default.api.timeout.ms"],
         connections=ConnectionSettings.of(settings),
         retry_backoff=retry_backoff(settings),
         reconnect_backoff=reconnect_backoff(settings),
+        on_wait=on_wait,
     )
 
 

@@ -68,7 +68,12 @@ def settings_of(
 
 def connect(bootstrap_server: str | None, command_config: str | None) -> SyncClient:
     """A client for administration; use it with `with`."""
-    return options.open_client(settings_of(options.ADMIN_TABLE, bootstrap_server, command_config))
+    return open_client(settings_of(options.ADMIN_TABLE, bootstrap_server, command_config))
+
+
+def open_client(settings: Settings) -> SyncClient:
+    """A client with these settings, which says on stderr what takes long."""
+    return options.open_client(settings, on_wait=lambda text: print(f"chaffinch: {text}", file=sys.stderr, flush=True))
 
 
 def parse_pairs(option: str, texts: Iterable[str] | None) -> dict[str, str]:

@@ -16,7 +16,7 @@ import typer
 
 from chaffinch.admin import group_offsets, offsets, options, topics
 from chaffinch.admin.reading import RecordReader
-from chaffinch.cli.connection import BootstrapServer, CommandConfig, settings_of
+from chaffinch.cli.connection import BootstrapServer, CommandConfig, open_client, settings_of
 from chaffinch.cli.progress import progress
 from chaffinch.cli.rows.sinks import (
     BINARY_FORMATS,
@@ -83,7 +83,7 @@ def consume(
     columns = _columns(fields, name)
     starting = _starting(from_beginning, offset, from_timestamp)
     with ExitStack() as stack:
-        client = stack.enter_context(options.open_client(settings))
+        client = stack.enter_context(open_client(settings))
         places = _places(client, topic, partition)
         starts = _starts(client, places, starting, group, follow=follow)
         ends = None if follow else offsets.latest(client, places, isolation=settings["isolation.level"])

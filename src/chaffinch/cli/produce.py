@@ -15,7 +15,7 @@ from typing import IO, Annotated, Final
 import typer
 
 from chaffinch.admin import options, topics
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, print_json, settings_of
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, open_client, print_json, settings_of
 from chaffinch.cli.known_partitions import with_known_partitions
 from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.old_format_run import OldFormatRun
@@ -91,7 +91,7 @@ def produce(
         source = stack.enter_context(_opened(path))
         _check_rejected(source, rejected)
         shared = settings.given & {option.name for option in options.CLIENT_OPTIONS}
-        client = stack.enter_context(options.connect({name: settings[name] for name in shared}))
+        client = stack.enter_context(open_client(options.ADMIN_TABLE.parse({name: settings[name] for name in shared})))
         (found,) = topics.find_topics(client, [topic])
         pieces = _pieces(name, source, key_separator=key_separator, null_marker=null_marker, key_field=key_field)
         bad = stack.enter_context(rejected_rows(topic, "line" if name in ("lines", "json") else "row", rejected))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed, Written
@@ -10,6 +11,11 @@ from chaffinch.errors import ApiException, NetworkException, Stored, TimeoutExce
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.schema import Message
 from chaffinch.runtime.clock import Clock
+
+SILENT_MS: Final = 3_000
+"""Who waits longer is told what for, and why."""
+SAID_AGAIN_MS: Final = 30_000
+"""And again so long after."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +36,7 @@ class Deadline:
         self._may_be_done = False
         self.started_ms = clock.now_ms()
         self.at_ms = self.started_ms + timeout_ms
+        self._said_at_ms = self.started_ms + SILENT_MS
         self.what = what
         self.last_error: BaseException | None = None
 
@@ -50,6 +57,18 @@ class Deadline:
         self._may_be_done |= error.api == self._api and error.stored is Stored.POSSIBLY
         if is_new or self.last_error is None:
             self.last_error = error
+
+    def is_to_be_said(self) -> bool:
+        """Whether it is time to tell the caller that this still goes on; asking counts as telling."""
+        now_ms = self._clock.now_ms()
+        if not self._said_at_ms <= now_ms < self.at_ms:
+            return False
+        self._said_at_ms = now_ms + SAID_AGAIN_MS
+        return True
+
+    def notice(self, detail: str) -> str:
+        """What the caller is told meanwhile."""
+        return f"{self.what}, for {self.waited_ms} ms: {detail}; still asking, for up to {self.left_ms} ms more"
 
     def error(self, detail: str) -> TimeoutException:
         """What the caller is told when time is over; the last error is its cause."""

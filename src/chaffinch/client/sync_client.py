@@ -60,7 +60,10 @@ Target = int | Address | Literal["any"]
 
 
 class SyncClient:
-    """Requests to a cluster, each waited for. Close it, or use it with `with`."""
+    """Requests to a cluster, each waited for. Close it, or use it with `with`.
+
+    `on_wait` is told, in the thread that waits and with the lock held, what for, when that takes seconds, and seldom again.
+    """
 
     def __init__(
         self,
@@ -72,12 +75,14 @@ class SyncClient:
         reconnect_backoff: Backoff = RECONNECT_BACKOFF,
         clock: Clock | None = None,
         dice: Dice | None = None,
+        on_wait: Callable[[str], None] | None = None,
     ) -> None:
         self.cluster = ClusterState()
         self._bootstrap = parse_bootstrap_servers(bootstrap_servers)
         self._clock = clock or SystemClock()
         self._dice = dice or random.Random()
         self._timeout_ms = timeout_ms
+        self._on_wait = on_wait
         self._retry_backoff = retry_backoff
         self._attempts = Attempts(reconnect_backoff, self._dice)
         self._coordinators = Coordinators()
@@ -223,6 +228,8 @@ class SyncClient:
         with self.lock:
             while (left_ms := until_ms - self._clock.now_ms()) > 0:
                 self.pump(left_ms)
+                if deadline is not None:
+                    self._say(deadline)
 
     # What follows is called with the lock held.
 
@@ -271,6 +278,11 @@ class SyncClient:
                     self._attempts.failed(event.address, event.reason, self._clock.now_ms(), was_answered=event.was_answered)
                 self._coordinators.forget_address(event.address)
 
+    def _say(self, deadline: Deadline, asked: Address | None = None) -> None:
+        """Tell whoever waits why, once in a while. `asked`: whose answer is awaited."""
+        if self._on_wait is not None and deadline.is_to_be_said():
+            self._on_wait(deadline.notice(self._why(deadline) if asked is None else f"no answer from {asked} yet"))
+
     def _until_found(self, find: Callable[[], Address | None], deadline: Deadline) -> Address:
         while (address := find()) is None:
             if deadline.is_over:
@@ -281,13 +293,16 @@ class SyncClient:
         return address
 
     def _unreachable(self, deadline: Deadline) -> TimeoutException:
+        return deadline.error(self._why(deadline))
+
+    def _why(self, deadline: Deadline) -> str:
         last, known = deadline.last_error, [*self._bootstrap, *self.cluster.nodes.values()]
         failing = [address for address in known if self._attempts.failures(address)]
         # Where a broker gave the last answer, that others cannot be reached is not why.
         if last is None or (failing if isinstance(last, (NetworkException, TimeoutException)) else failing == known):
-            return deadline.error(self._attempts.describe(known))
+            return self._attempts.describe(known)
         # Of a lost connection the reason says more than its name; of an answer the name is enough, it is the cause.
-        return deadline.error(f"the last error was {last.message if isinstance(last, NetworkException) else getattr(last, 'name', last)}")
+        return f"the last error was {last.message if isinstance(last, NetworkException) else getattr(last, 'name', last)}"
 
     def _until_answered(
         self,
@@ -305,6 +320,8 @@ class SyncClient:
             exchange = self.start(message, address, version_max)
             while exchange.outcome is None and not deadline.is_over:
                 self.pump(deadline.left_ms)
+                if exchange.outcome is None:
+                    self._say(deadline, address)
             if isinstance(exchange.outcome, Answered):
                 return exchange.outcome
             if exchange.outcome is None:

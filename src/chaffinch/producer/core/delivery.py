@@ -37,6 +37,7 @@ from chaffinch.producer.core.refusals.culprits import Situation
 from chaffinch.producer.core.refusals.late_errors import exhausted, given_up
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.refusals.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts
+from chaffinch.producer.core.refused_again import RefusedAgain
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.transactions.moves import State
 from chaffinch.producer.core.wiring import Wiring
@@ -53,6 +54,7 @@ class Delivery:
         outstanding: Outstanding,
         transaction: TransactionManager | None,
         screening: Screening,
+        refused_again: RefusedAgain,
     ) -> None:
         self.facts: dict[str, TopicFacts] = {}
         self.facts_wanted: dict[str, None] = {}
@@ -65,6 +67,7 @@ class Delivery:
         self._outstanding = outstanding
         self._transaction = transaction
         self._screening = screening
+        self._refused_again = refused_again
         self._judging: list[tuple[ProducerBatch, BatchAnswer]] = []
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
@@ -122,6 +125,8 @@ class Delivery:
         if batch.is_done:
             self.queue(batch.topic_partition).failed(batch, is_unstored=not batch.possibly_stored)
         elif may_retry:
+            if was_sent:
+                self._refused_again.sent_again(batch, now_ms)
             self._again(batch, now_ms)
         else:
             told = exhausted(error, batch.attempts, self._wiring.retries)
@@ -214,10 +219,12 @@ class Delivery:
                 batch.last_error = verdict.error
                 if verdict.refreshes_metadata:
                     self._wiring.metadata.refresh()
+                self._refused_again.sent_again(batch, now_ms)
                 self._again(batch, now_ms, waits=verdict.waits)
             case culprits.Renumber():
                 batch.attempts += 1
                 batch.last_error = verdict.error
+                self._refused_again.sent_again(batch, now_ms)
                 # An earlier attempt without an answer may come late, and fit once others have the numbers before it: but for a new epoch.
                 queue.renumber(batch, is_expected=not (verdict.waits or batch.possibly_stored))
                 if verdict.waits:

@@ -49,6 +49,7 @@ from chaffinch.producer.core.refusals.reasons import Reasons
 from chaffinch.producer.core.refusals.reclassified import as_abortable
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.refusals.topic_facts import facts_request, read_facts
+from chaffinch.producer.core.refused_again import RefusedAgain
 from chaffinch.producer.core.sending import Sending
 from chaffinch.producer.core.tokens import (
     IDENTITY_ASKED,
@@ -109,7 +110,8 @@ class ProducerCore:
         self.outage = Outage(wiring, self.outstanding, self.giving_up, self.out)
         self.screening = screening = Screening(wiring, accumulator, endings)
         self.sending = Sending(wiring, accumulator, queues, identity, transaction, self.giving_up, screening, self.out)
-        self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction, screening)
+        refused_again = RefusedAgain(wiring, self.outstanding, self.out)
+        self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction, screening, refused_again)
         self.desk = HandlerDesk(self.delivery, wiring, accumulator, queues, self.outstanding)
         self._places: dict[str, list[TopicPartition]] = {}
         """Partitions of topics that are written to, as of `_places_version` of the cluster."""

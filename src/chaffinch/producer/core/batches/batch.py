@@ -78,6 +78,8 @@ class ProducerBatch:
     """When it was last sent."""
     unknown_since_ms: int | None = None
     """When its topic or partition was first said to be unknown."""
+    refused_since_ms: int | None = None
+    """When a broker that had it first let it go again."""
     retry_at_ms: int = 0
     sent_to: tuple[Address, UUID] | None = None
     """The leader and the topic to which it went last: when there is another one now, it need not wait."""

@@ -1,0 +1,43 @@
+"""A batch that brokers refuse for now goes again until `delivery.timeout.ms` is over, minutes: after a while the log says why."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaffinch.identifiers import counted
+from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.batches.outstanding import Outstanding
+from chaffinch.producer.core.effects import Effect, Report
+from chaffinch.producer.core.wiring import Wiring
+
+# A new leader, as a rule, is there sooner.
+SAID_AFTER_MS: Final = 3_000
+SAID_AGAIN_MS: Final = 30_000
+
+
+class RefusedAgain:
+    """One line for all partitions, and seldom another."""
+
+    def __init__(self, wiring: Wiring, outstanding: Outstanding, out: list[Effect]) -> None:
+        self._wiring = wiring
+        self._outstanding = outstanding
+        self._out = out
+        self._silent_until_ms = 0
+
+    def sent_again(self, batch: ProducerBatch, now_ms: int) -> None:
+        """A broker had the batch and it is to go again; `last_error` says why."""
+        error = batch.last_error
+        assert error is not None, "it goes again because of something"
+        if batch.refused_since_ms is None:
+            batch.refused_since_ms = now_ms
+        for_ms = now_ms - batch.refused_since_ms
+        if for_ms < SAID_AFTER_MS or now_ms < self._silent_until_ms:
+            return
+        self._silent_until_ms = now_ms + SAID_AGAIN_MS
+        timeout_ms = self._wiring.delivery_timeout_ms
+        leader = self._wiring.cluster.leader_address(batch.topic_partition)
+        whom = f"{batch.topic_partition} at {leader}" if leader is not None else f"{batch.topic_partition}"
+        why = f"{error.name} ({error.message.rstrip('.')})" if error.message else error.name
+        tried = f"for up to {max(0, batch.created_ms + timeout_ms - now_ms)} ms more (delivery.timeout.ms)"
+        waiting = counted(self._outstanding.count(), "record")
+        self._out.append(Report(f"{whom}, for {for_ms} ms: {why}; {waiting} without an outcome, still asking, {tried}"))
