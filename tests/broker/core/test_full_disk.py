@@ -10,16 +10,23 @@ import pytest
 from chaffinch.broker.core.counters import ALL_TOPICS
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity
+from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from chaffinch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from chaffinch.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from chaffinch.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from chaffinch.storage.file_system import MemoryFileSystem, StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core.transactions.transactional_writer import Writer
-from tests.broker.core_client import Cluster
+from tests.broker.core_client import Cluster, produce_request
 
 STORAGE = codes.KAFKA_STORAGE_ERROR.number
 COORDINATOR = codes.NOT_COORDINATOR.number
@@ -152,6 +159,65 @@ def test_a_transaction_that_cannot_be_ended_says_why(is_commit: bool) -> None:
     assert "transactions.journal: No space left" in cluster.lines[-1]
     relieve(cluster.file_system)
     assert writer.end(commit=is_commit) == 0
+
+
+JOINS: dict[str, tuple[Callable[[ProducerIdentity], Any], int, Callable[[Any], int], int]] = {
+    "AddPartitionsToTxn": (
+        lambda writer: AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="writer",
+            v3_and_below_producer_id=writer.producer_id,
+            v3_and_below_producer_epoch=writer.epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name="orders", partitions=[0])],
+        ),
+        3,
+        lambda answer: answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code,
+        COORDINATOR,
+    ),
+    "AddOffsetsToTxn": (
+        lambda writer: AddOffsetsToTxnRequest(
+            transactional_id="writer", producer_id=writer.producer_id, producer_epoch=writer.epoch, group_id="g"
+        ),
+        4,
+        lambda answer: answer.error_code,
+        COORDINATOR,
+    ),
+    "TxnOffsetCommit": (
+        lambda writer: TxnOffsetCommitRequest(
+            transactional_id="writer",
+            producer_id=writer.producer_id,
+            producer_epoch=writer.epoch,
+            group_id="g",
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    name="orders", partitions=[TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+                )
+            ],
+        ),
+        5,
+        lambda answer: answer.topics[0].partitions[0].error_code,
+        COORDINATOR,
+    ),
+    "Produce": (
+        lambda writer: produce_request("orders", batch_of(b"b", identity=writer, sequence=0, transactional=True), txn="writer"),
+        12,
+        lambda answer: answer.responses[0].partition_responses[0].error_code,
+        codes.NOT_ENOUGH_REPLICAS.number,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOINS)
+def test_what_cannot_join_a_transaction_says_why(name: str) -> None:
+    make, version, code_of, expected = JOINS[name]
+    cluster = cluster_with_topics()
+    writer = Writer(cluster.client(), "writer")
+    fill(cluster.file_system)
+    for _ in range(20):
+        assert code_of(writer.client.ask(make(writer.identity), version)) == expected
+    (line,) = (line for line in cluster.lines if name in line)
+    assert "transactions.journal: No space left" in line
+    relieve(cluster.file_system)
+    assert code_of(writer.client.ask(make(writer.identity), version)) == 0
 
 
 @pytest.mark.parametrize("bytes_free", [0, 30, 100, 180])

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.replicas import replication_check
 from chaffinch.broker.core.topics.registry import Partition
+from chaffinch.broker.core.transactions.coordinator import NOT_WRITTEN
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.errors.exceptions import Culprit
@@ -31,6 +32,7 @@ from chaffinch.records.old_formats.message_set import OLD_FORMATS, MessageSet, r
 from chaffinch.records.old_formats.validation import check_set, convert
 from chaffinch.records.validation import Origin, Rejected, check_batch, check_records
 from chaffinch.records.validation_rules import INVALID_CRC, INVALID_MAGIC, INVALID_SEQUENCE, batch_message, checksum_text
+from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.partition_log import AppendResult
 
 VERSION_WITH_BATCHES = 3
@@ -244,7 +246,10 @@ def _verification_refusal(
     adds = terms.version >= VERSION_WITH_IMPLICIT_ADD
     if adds:
         places, terms.joining = terms.joining or [partition.topic_partition], ()
-        code = broker.transactions.add_partitions(terms.transactional_id or "", header.identity, places, now_ms)
+        try:
+            code = broker.transactions.add_partitions(terms.transactional_id or "", header.identity, places, now_ms)
+        except StorageError as error:
+            return _refusal(codes.NOT_ENOUGH_REPLICAS, f"{NOT_WRITTEN.name}: the coordinator cannot write: {error}")
     elif broker.settings["transaction.partition.verification.enable"]:
         code = broker.transactions.verify(terms.transactional_id, header.identity, partition.topic_partition)
     else:

@@ -6,19 +6,24 @@ from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.transactions import codes as transaction_codes
+from chaffinch.broker.core.transactions.coordinator import NOT_WRITTEN
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from chaffinch.storage.file_system import StorageError
 
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, AddOffsetsToTxnRequest)
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
-    code = _code(broker, event, request, identity, now_ms)
+    reason = f"group {request.group_id!r}, producer {identity.producer_id} epoch {identity.epoch}"
+    try:
+        code = _code(broker, event, request, identity, now_ms)
+    except StorageError as error:
+        code, reason = NOT_WRITTEN, f"{reason}: {error}"
     if code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
-        reason = f"group {request.group_id!r}, producer {identity.producer_id} epoch {identity.epoch}"
         refuse(broker, event, now_ms, place=request.transactional_id, code=code, reason=reason)
     return AddOffsetsToTxnResponse(error_code=transaction_codes.travelling(code, "AddOffsetsToTxn", event.request.version))
 

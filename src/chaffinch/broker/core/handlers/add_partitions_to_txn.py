@@ -12,6 +12,7 @@ from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.transactions import codes as transaction_codes
+from chaffinch.broker.core.transactions.coordinator import NOT_WRITTEN
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
@@ -23,6 +24,7 @@ from chaffinch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
 )
+from chaffinch.storage.file_system import StorageError
 
 VERSION_WITH_TRANSACTIONS = 4
 
@@ -96,8 +98,11 @@ def _codes(broker: BrokerState, event: RequestReceived, asked: _Asked, now_ms: i
         if not transactional_id:
             return dict.fromkeys(asked.places, codes.INVALID_REQUEST)
         return {place: broker.transactions.verify(transactional_id, identity, place) for place in asked.places}
-    code = broker.transactions.add_partitions(transactional_id, identity, asked.places, now_ms)
+    reason = f"from producer {identity.producer_id} epoch {identity.epoch}"
+    try:
+        code = broker.transactions.add_partitions(transactional_id, identity, asked.places, now_ms)
+    except StorageError as error:
+        code, reason = NOT_WRITTEN, f"{reason}: {error}"
     if code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
-        reason = f"from producer {identity.producer_id} epoch {identity.epoch}"
         refuse(broker, event, now_ms, place=transactional_id, code=code, reason=reason)
     return dict.fromkeys(asked.places, code)

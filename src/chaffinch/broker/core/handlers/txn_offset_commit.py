@@ -10,6 +10,7 @@ from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups import offset_rules
 from chaffinch.broker.core.groups.assignors import TopicIdPartition
 from chaffinch.broker.core.groups.offset_rules import Offsets
+from chaffinch.broker.core.transactions.coordinator import NOT_WRITTEN
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
@@ -19,6 +20,7 @@ from chaffinch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from chaffinch.storage.file_system import StorageError
 
 VERSION_WITH_ABORTABLE = 4
 VERSION_WITH_IMPLICIT_ADD = 5
@@ -31,7 +33,11 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     request = event.request.message
     assert isinstance(request, TxnOffsetCommitRequest)
     names = [topic.name for topic in request.topics]
-    whole = _whole_fault(broker, event, request, offset_rules.places(broker, request.topics, names), now_ms)
+    unwritten: StorageError | None = None
+    try:
+        whole = _whole_fault(broker, event, request, offset_rules.places(broker, request.topics, names), now_ms)
+    except StorageError as error:
+        whole, unwritten = NOT_WRITTEN, error
 
     def store(offsets: Offsets) -> None:
         broker.transactions.sync()
@@ -42,8 +48,8 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     reason = f"offset of group {request.group_id!r} in the transaction of {request.transactional_id!r}"
     if request.generation_id >= 0:
         reason += f", from member {request.member_id!r} of generation {request.generation_id}"
-    if failure is not None:
-        reason += f": {failure}"
+    if unwritten is not None or failure is not None:
+        reason += f": {unwritten or failure}"
     for topic, row in zip(request.topics, results, strict=True):
         for asked, code in zip(topic.partitions, row, strict=True):
             if code is not codes.NONE:

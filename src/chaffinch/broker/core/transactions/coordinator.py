@@ -185,11 +185,15 @@ class TransactionCoordinator:
     def add_partitions(
         self, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition], now_ms: int
     ) -> ErrorCode:
-        """Make existing partitions part of the transaction, opening it if need be (AddPartitionsToTxn, Produce from version 12 on)."""
+        """Make existing partitions part of the transaction, opening it if need be (AddPartitionsToTxn, Produce from version 12 on).
+
+        Raises StorageError: nothing was added, and the answer is NOT_WRITTEN."""
         return self._add(transactional_id, identity, frozenset(partitions), frozenset(), now_ms)
 
     def add_group(self, transactional_id: str, identity: ProducerIdentity, group: str, now_ms: int) -> ErrorCode:
-        """Make a group's offsets part of the transaction (AddOffsetsToTxn, TxnOffsetCommit from version 5 on). 42: it has too many."""
+        """Make a group's offsets part of the transaction (AddOffsetsToTxn, TxnOffsetCommit from version 5 on). 42: it has too many.
+
+        Raises StorageError, as `add_partitions`."""
         return self._add(transactional_id, identity, frozenset(), frozenset({group}), now_ms)
 
     def _add(
@@ -222,10 +226,7 @@ class TransactionCoordinator:
             started_ms=metadata.started_ms if is_open else wall_ms,
             updated_ms=wall_ms,
         )
-        try:
-            self._move(metadata, grown, now_ms)
-        except StorageError:
-            return NOT_WRITTEN
+        self._move(metadata, grown, now_ms)
         return codes.NONE
 
     def end(
