@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import select
+import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from chaffinch.errors import codes
+from chaffinch.protocol.frames import EAGER_BYTES_MAX
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.records.batch_header import write_crc
 from chaffinch.records.compression import Compression, compress
@@ -22,7 +25,7 @@ from tests.broker.socket_client import TIMEOUT_SECONDS, SocketClient
 MIB = 1 << 20
 
 UNFINISHED = 30
-CLAIMED_MIB = 25
+CLAIMED_MIB = 99
 SENT_MIB = 24
 
 UNFINISHED_MIB_MAX = 128
@@ -72,25 +75,42 @@ def broker() -> Iterator[Process]:
         yield process
 
 
-def test_thirty_unfinished_requests_of_25_mebibytes() -> None:
+@pytest.mark.parametrize("piece_mib", [1, SENT_MIB], ids=["side by side", "one after the other"])
+def test_thirty_unfinished_requests_of_99_mebibytes(piece_mib: int) -> None:
     with running("--config", f"queued.max.request.bytes={UNFINISHED_MIB_MAX * MIB}") as broker, contextlib.ExitStack() as opened:
         idle = broker.resident_mib_max
         assert idle < IDLE_MIB_MAX
-        data = struct.pack(">i", CLAIMED_MIB * MIB) + bytes(SENT_MIB * MIB - 4)
         clients = [opened.enter_context(SocketClient(broker.address, greet=False)) for _ in range(UNFINISHED)]
-        refused = 0
         for client in clients:
-            try:
-                client.socket.sendall(data)
-            except ConnectionError:
-                refused += 1
-        assert refused == UNFINISHED - UNFINISHED_MIB_MAX // SENT_MIB
+            client.socket.sendall(struct.pack(">i", CLAIMED_MIB * MIB))
+        sockets = [client.socket for client in clients]
+        send_in_turns(sockets, bytes(piece_mib * MIB), SENT_MIB // piece_mib)
+        await_refusals(sockets, UNFINISHED - UNFINISHED_MIB_MAX // SENT_MIB)
         # Before the first records come: then the compiled loops are loaded.
         held = broker.resident_mib_max - idle
-        assert UNFINISHED_MIB_MAX // 2 < held < UNFINISHED_MIB_MAX + 2 * CLAIMED_MIB, "all of them, and one that is copied while it grows"
+        begun = UNFINISHED * EAGER_BYTES_MAX // MIB
+        assert UNFINISHED_MIB_MAX // 2 < held < UNFINISHED_MIB_MAX + begun + 2 * SENT_MIB, "what came, its beginnings, what is copied"
         with SocketClient(broker.address) as other:
             assert other.ask(MetadataRequest(topics=None)).topics[0].name == "orders"
             assert other.ask(produce_request("orders", batch_of(b"a"))).responses[0].partition_responses[0].error_code == 0
+
+
+def send_in_turns(sockets: Sequence[socket.socket], piece: bytes, count: int) -> None:
+    """To each that is not closed the piece, so many times."""
+    for _ in range(count):
+        for one in sockets:
+            with contextlib.suppress(ConnectionError):
+                one.sendall(piece)
+
+
+def await_refusals(sockets: Sequence[socket.socket], count: int) -> None:
+    """Return when the broker has closed so many, and fail where it closes fewer, or more."""
+    is_open = set(sockets)
+    while len(sockets) - len(is_open) < count:
+        closed = select.select(is_open, [], [], TIMEOUT_SECONDS)[0]
+        assert closed, f"{len(sockets) - len(is_open)} refused"
+        is_open -= set(closed)
+    assert len(is_open) == len(sockets) - count
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])

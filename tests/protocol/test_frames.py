@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import ssl
 import tracemalloc
 
@@ -340,6 +341,14 @@ class TestLimits:
         feed(assembler, (100 << 20).to_bytes(4, "big") + bytes(EAGER_BYTES_MAX))
         assert len(assembler.get_buffer()) + assembler.bytes_pending == GROWTH * EAGER_BYTES_MAX
 
+    def test_what_has_not_arrived_takes_none_of_the_machines_memory(self) -> None:
+        assembler = FrameAssembler()
+        feed(assembler, (100 << 20).to_bytes(4, "big") + bytes(GROWTH * EAGER_BYTES_MAX - 4))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        room = assembler.get_buffer()
+        pages = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.getpagesize()
+        assert len(room) > 80 << 20 > pages, "the beginning is copied, and nothing else is touched"
+
     def test_the_budget_counts_what_arrived_of_unfinished_large_frames(self) -> None:
         budget = FrameBudget(1_000_000)
         first, second = FrameAssembler(budget=budget), FrameAssembler(budget=budget)
@@ -397,18 +406,19 @@ class TestLimits:
 
 
 class TestPool:
-    def test_a_buffer_without_views_is_lent_again(self) -> None:
+    @pytest.mark.parametrize("size", [2 * CHUNK_BYTES, 2 * EAGER_BYTES_MAX], ids=["ordinary", "large"])
+    def test_a_buffer_without_views_is_lent_again(self, size: int) -> None:
         pool = BufferPool()
-        first = pool.lend(100_000)
+        first = pool.lend(size)
         first[0] = 1
         part = first[10:20]
         del first
-        assert pool.lend(100_000)[0] == 0, "a view of the first still exists"
+        assert pool.lend(size)[0] == 0, "a view of the first still exists"
         part[:] = b"0123456789"
         del part
-        again = [pool.lend(100_000), pool.lend(100_000)]
+        again = [pool.lend(size), pool.lend(size)]
         assert sorted(bytes(view[10:20]) for view in again) == [b"\0" * 10, b"0123456789"]
-        assert pool.bytes_kept == 2 * 2 * CHUNK_BYTES
+        assert pool.bytes_kept == 2 * size
 
     def test_much_larger_buffers_are_not_wasted_on_small_frames(self) -> None:
         pool = BufferPool()

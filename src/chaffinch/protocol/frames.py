@@ -13,14 +13,15 @@ when nobody holds a view of it any more, which the pool can see: a bytearray can
 give anything back, and a view that is kept stays valid for ever.
 
 A size is only a claim. Up to `EAGER_BYTES_MAX` the chunk is made large enough at once; beyond it grows with what really arrives, by
-`GROWTH` each time, which costs one copy of a fraction of the frame. What has arrived of all unfinished large frames together is limited by
-the `FrameBudget` that connections share; claims cost nothing there, so that nobody can lock others out with a few bytes. When chunks that
-are larger than ordinary ones amount to the same limit, further ones begin small.
+`GROWTH` each time, which costs one copy of a fraction of the frame, and takes no more of the machine's memory than has arrived. What that
+is of all unfinished large frames together is limited by the `FrameBudget` that connections share; claims cost nothing there, so that nobody
+can lock others out with a few bytes. When chunks that are larger than ordinary ones amount to the same limit, further ones begin small.
 """
 
 from __future__ import annotations
 
 import sys
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct
 from typing import Final
 
@@ -89,7 +90,7 @@ class BufferPool:
     def __init__(self, bytes_max: int = POOL_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.bytes_kept = 0
-        self._kept: list[bytearray] = []
+        self._kept: list[bytearray | mmap] = []
 
     def lend(self, size: int) -> memoryview:
         """A writable view of `size` bytes with unspecified content."""
@@ -102,22 +103,26 @@ class BufferPool:
                 # To the end: the list stays sorted by last use, and the oldest falls out first.
                 self._kept.append(self._kept.pop(index))
                 return memoryview(buffer)[:size]
-        buffer = bytearray(rounded)
+        # A mapping takes the machine's memory page by page, as bytes come: what has not arrived of a large frame costs nothing.
+        new = bytearray(rounded) if rounded <= EAGER_BYTES_MAX else mmap(-1, rounded, flags=MAP_PRIVATE | MAP_ANONYMOUS)
         if rounded <= self.bytes_max:
-            self._kept.append(buffer)
+            self._kept.append(new)
             self.bytes_kept += rounded
             while self.bytes_kept > self.bytes_max or len(self._kept) > POOL_BUFFERS_MAX:
                 self.bytes_kept -= len(self._kept.pop(0))
-        return memoryview(buffer)[:size]
+        return memoryview(new)[:size]
 
 
-def _is_unseen(buffer: bytearray) -> bool:
+def _is_unseen(buffer: bytearray | mmap) -> bool:
     """Whether no view of the buffer exists: only then can its size change."""
     try:
-        del buffer[-1:]
-    except BufferError:
+        if isinstance(buffer, mmap):
+            buffer.resize(len(buffer))
+        else:
+            del buffer[-1:]
+            buffer.append(0)
+    except (BufferError, SystemError):  # The second where the system resizes no mapping: it is not used again then.
         return False
-    buffer.append(0)
     return True
 
 
