@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,6 +114,35 @@ def test_a_full_disk_costs_no_space_for_what_it_refused(small_disk: Path) -> Non
     assert file.size == 40_003
 
 
+def test_a_full_disk_takes_back_what_was_set_aside_for_others(small_disk: Path) -> None:
+    files = DiskFileSystem(small_disk)
+    idle, busy = files.open("a"), files.open("b")
+    idle.append((b"abc",))
+    idle.reserve(120_000)
+    for _ in range(15):
+        busy.append((bytes(10_000),))
+    assert (busy.size, idle.has_room) == (150_000, False)
+    with pytest.raises(StorageError) as caught:
+        busy.append((bytes(100_000),))
+    assert caught.value.error_number == errno.ENOSPC
+    idle.append((b"d",))
+    assert idle.read(0, 9) == b"abcd"
+
+
+def test_what_is_refused_for_another_reason_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    files = DiskFileSystem(tmp_path)
+    idle, busy = files.open("a"), files.open("b")
+    idle.append((b"abc",))
+    idle.reserve(MB)
+    monkeypatch.setattr(os, "write", broken)
+    with pytest.raises(StorageError, match="Input/output error"):
+        busy.append((b"abc",))
+    assert idle.has_room
+
+
 class RecordingFile:
     """What a log asks for, in its order: ("reserve", length) at a size, ("write back", from)."""
 
@@ -162,7 +192,7 @@ class TestLog:
 
     def test_a_sealed_segment_gives_back_what_is_left(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
         self.fill(self.log(files, segment_bytes=7 * SIZE), 8)
-        assert asked == [("reserve", 6 * SIZE, 5 * SIZE), ("reserve", 7 * SIZE, 0)]
+        assert asked == [("reserve", 6 * SIZE, SIZE), ("reserve", 7 * SIZE, 0)], "none is asked for beyond its end"
 
     def test_a_log_that_is_opened_again_goes_on(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
         log = self.log(files)

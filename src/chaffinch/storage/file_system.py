@@ -56,6 +56,7 @@ LOGGER = logging.getLogger(__name__)
 NOT_OPEN, CLOSED = -1, -2  # Instead of a descriptor: opened when it is next needed, or never again.
 NEVER = -1
 DESCRIPTORS_MAX = 256  # The usual soft limit of a process is 1024, and connections need theirs.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux.
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h; see sync_file_range(2).
@@ -110,9 +111,11 @@ class DiskFile:
                 self._write_rest(descriptor, buffers, written)
         except BaseException as error:
             self._cut_back(descriptor)
-            if isinstance(error, OSError):
-                raise storage_error(self.path, "append to", error) from error
-            raise
+            if not isinstance(error, OSError):
+                raise
+            if error.errno in NO_SPACE and self._owner.give_back_room():
+                return self.append(buffers)
+            raise storage_error(self.path, "append to", error) from error
         self._size = position + wanted
         return position
 
@@ -141,6 +144,11 @@ class DiskFile:
 
     def held(self) -> HeldDiskFile | None:
         return self._owner.holders.hold(self.path, self._ready())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the disk has less for others than what is written here."""
+        return self._reserved > self._size
 
     def truncate(self, size: int) -> None:
         with translated(self.path, "truncate"):
@@ -181,7 +189,7 @@ class DiskFile:
                 return
         # After a refusal, too: a disk that is nearly full may have given some of it. What is not open now is left alone: by its name
         # another file could be found.
-        if self._reserved > self._size and self._descriptor >= 0:
+        if self.has_room and self._descriptor >= 0:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self._size)
         self._reserved = 0
@@ -370,6 +378,13 @@ class DiskFileSystem:
             else:
                 oldest.let_go()
         self._open_files[file] = None
+
+    def give_back_room(self) -> bool:
+        """Have the disk take back what was set aside for any file; whether there was any."""
+        found = [file for file in self._open_files if file.has_room]
+        for file in found:
+            file.reserve(0)
+        return bool(found)
 
     def kill(self) -> None:
         """Let go of every descriptor as the end of a process does: nothing is synced, nothing written. The object is void afterwards."""

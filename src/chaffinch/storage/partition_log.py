@@ -221,7 +221,7 @@ class PartitionLog:
         ):
             segment = self._roll(now_ms)
         elif size > segment.room_end:
-            segment.make_room()
+            segment.make_room(config.segment_bytes)
         segment.append(data, header, base_offset)
         self._has_unsynced_bytes = True
         self.log_end_offset = segment.end_offset

@@ -144,10 +144,11 @@ class Segment:
         """Write a batch that was given `base_offset`; on StorageError nothing has changed."""
         self.extend(header, base_offset, self.log.append((batch,)))
 
-    def make_room(self) -> None:
-        """Have room set aside for what comes next, so that an append finds it: with the search for it a large one takes a third longer."""
+    def make_room(self, size_max: int) -> None:
+        """Have room set aside for what comes next, up to `size_max`, so that an append finds it: with the search for it a large one takes
+        a third longer."""
         size = self.size
-        room = min(max(ROOM_BYTES, size // ROOM_SHARE), ROOM_BYTES_MAX)
+        room = min(max(ROOM_BYTES, size // ROOM_SHARE), ROOM_BYTES_MAX, size_max - size)
         self.room_end = size + room
         self.log.reserve(room)
 
