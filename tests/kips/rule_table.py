@@ -73,6 +73,7 @@ LINES = (
     batch_line("count is not positive", RECORD, OFFSET, {"count": 0, "last_offset_delta": 0}, "0 records"),
     batch_line("count contradicts offsets", RECORD, OFFSET, {"count": 3, "last_offset_delta": 1}, "3 records and a last offset delta of 1"),
     batch_line("is control", RECORD, OFFSET, {"attributes": 0b10_0000}, "control batch"),
+    batch_line("has a delete horizon", RECORD, None, {"attributes": 0b100_0000}, "delete horizon"),
     batch_line("sequence is missing", RECORD, SEQUENCE, _ID, "base sequence -1"),
     batch_line("codec is unknown", RECORD, None, {"attributes": 5}, "codec 5"),
     # The compressed message of formats 0 and 1.
@@ -156,12 +157,13 @@ LINES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Lie:
-    """Bytes that contradict themselves though every checksum is right: `record` says how, `is_sliced` where plain messages end."""
+    """Bytes that contradict themselves though every checksum is right: `record` says how. `says`: words of the message."""
 
     name: str
     formats: Sequence[int]
     record: Fields
     code_of_plain: ErrorCode = RECORD
+    says: str = ""
 
 
 LIES = (
@@ -177,6 +179,18 @@ LIES = (
     Lie(name="value length one too large", formats=(0, 1), record={"value_length": 6}),
     Lie(name="value length one too small", formats=(0, 1), record={"value_length": 4}),
     Lie(name="value length null", formats=(0, 1), record={"value_length": -1}),
+    # Below the -1 of null: Apache Kafka stores them, and a client of librdkafka never gets past them.
+    *(
+        Lie(name=f"{name} length {length}", formats=formats, record=record, says=f"{name} length is {says}below -1")
+        for length in (-2, -7, -(2**31))
+        for name, formats, record, says in (
+            ("key", (2,), {"key": length}, "not a varint, "),
+            ("value", (2,), {"value": length}, "not a varint, "),
+            ("header's value", (2,), {"headers": [(b"h", length)]}, "not a varint, "),
+            ("key", (0, 1), {"key": None, "key_length": length}, ""),
+            ("value", (0, 1), {"value": None, "value_length": length}, ""),
+        )
+    ),
 )
 
 

@@ -123,6 +123,8 @@ BATCH_TABLE = [
     ("count below the offsets", {"count": 2, "last_offset_delta": 2}, codes.INVALID_RECORD, NON_INCREASING),
     ("largest offset", {"count": 2, "last_offset_delta": 2**31 - 1}, codes.INVALID_RECORD, NON_INCREASING),
     ("control batch", {"attributes": 0b10_0000}, codes.INVALID_RECORD, NON_INCREASING),
+    ("delete horizon", {"attributes": 0b100_0000}, codes.INVALID_RECORD, None),
+    ("delete horizon under a codec", {"attributes": 0b100_0100}, codes.INVALID_RECORD, None),
     ("producer without sequence", {"producer_id": 5, "producer_epoch": 0}, codes.INVALID_RECORD, SEQUENCE),
     ("negative sequence", {"producer_id": 5, "producer_epoch": 0, "base_sequence": -2}, codes.INVALID_RECORD, SEQUENCE),
     ("codec 5", {"attributes": 5}, codes.INVALID_RECORD, None),
@@ -130,6 +132,8 @@ BATCH_TABLE = [
     # Each of these breaks a second rule too: the first in the order above is the answer.
     ("magic before CRC", {"magic": 3, "crc": 1}, codes.CORRUPT_MESSAGE, MAGIC),
     ("CRC before count", {"crc": 1, "count": 0}, codes.CORRUPT_MESSAGE, CRC),
+    ("control batch before delete horizon", {"attributes": 0b110_0000}, codes.INVALID_RECORD, NON_INCREASING),
+    ("delete horizon before sequence", {"attributes": 0b100_0000, "producer_id": 5}, codes.INVALID_RECORD, None),
     ("count before sequence", {"count": 0, "producer_id": 5}, codes.INVALID_RECORD, NON_INCREASING),
     ("sequence before codec", {"attributes": 5, "producer_id": 5}, codes.INVALID_RECORD, SEQUENCE),
 ]

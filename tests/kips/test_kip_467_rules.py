@@ -88,7 +88,7 @@ def test_lengths_that_lie_are_refused(lie: Lie, record_format: int, codec: Compr
     """
     data = written(record_format, codec, ({}, lie.record, {}), {})
     version = 9 if record_format == 2 else 2
-    answer, _, stored = send(data, version, {})
+    answer, _, stored = send(data, version, {}, lie.says)
     code = lie.code_of_plain if codec is Compression.NONE else RECORD
     assert (answer.error_code, answer.record_errors, stored) == (
         code.number if version == 9 else IN_OLD_VERSIONS.get(code, code.number),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from chaffinch.records.batch import BatchView, read_header
 from chaffinch.records.checksum import crc32c
@@ -24,17 +25,23 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def field(value: bytes | None) -> bytes:
-    return varint(-1) if value is None else varint(len(value)) + value
+Content: TypeAlias = bytes | int | None
+"""Of a field: its bytes, null, or only a length, with no bytes behind it."""
+
+
+def field(content: Content) -> bytes:
+    if isinstance(content, int):
+        return varint(content)
+    return varint(-1) if content is None else varint(len(content)) + content
 
 
 def record(
     offset_delta: int = 0,
-    key: bytes | None = b"key",
-    value: bytes | None = b"value",
+    key: Content = b"key",
+    value: Content = b"value",
     *,
     timestamp_delta: int = 0,
-    headers: Sequence[tuple[bytes | None, bytes | None]] = (),
+    headers: Sequence[tuple[Content, Content]] = (),
     length_off_by: int = 0,
 ) -> bytes:
     body = b"\x00" + varint(timestamp_delta) + varint(offset_delta) + field(key) + field(value) + varint(len(headers))

@@ -9,8 +9,9 @@ Sources: KIP-467 section 2 and its list of checks, KIP-135, and Kafka's `LogVali
 
 Where these differ from Apache Kafka: inner offset deltas are checked (the KIP says so); a batch whose client claims
 LogAppendTime is refused whatever the topic's type (the KIP again: Kafka lets it pass on CreateTime topics and stores its
-records under timestamps nobody checked); codecs that do not exist are INVALID_RECORD instead of a server error; all culprits of a
-message set are named, by their index, where Kafka stops at the first and calls it 0.
+records under timestamps nobody checked); a client's delete horizon and lengths below the -1 of null are refused; codecs that do
+not exist are INVALID_RECORD instead of a server error; all culprits of a message set are named, by their index, where Kafka
+stops at the first and calls it 0.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Final
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
-from chaffinch.records.batch_header import CHECKED_POSITION, MAGIC, BatchView
+from chaffinch.records.batch_header import ATTRIBUTE_DELETE_HORIZON, CHECKED_POSITION, MAGIC, BatchView
 from chaffinch.records.checksum import crc32c
 from chaffinch.records.compression import Compression
 from chaffinch.records.kernels_reference import messages
@@ -133,6 +134,13 @@ def is_control(view: BatchView, policy: ValidationPolicy) -> str | None:
     return "it is a control batch, which only brokers write" if view.header.is_control else None
 
 
+def has_a_delete_horizon(view: BatchView, policy: ValidationPolicy) -> str | None:
+    """Compaction would take the base timestamp for the time from when on the batch's tombstones may go: mostly at once."""
+    if not view.header.attributes & ATTRIBUTE_DELETE_HORIZON:
+        return None
+    return "it has a delete horizon (bit 6 of its attributes), which only compaction sets"
+
+
 def sequence_is_missing(view: BatchView, policy: ValidationPolicy) -> str | None:
     header = view.header
     if header.producer_id < 0 or header.base_sequence >= 0:
@@ -157,6 +165,7 @@ BATCH_RULES: Final = (
     BatchRule(count_is_not_positive, codes.INVALID_RECORD, NON_INCREASING_OFFSET, _CLIENT),
     BatchRule(count_contradicts_offsets, codes.INVALID_RECORD, NON_INCREASING_OFFSET, _CLIENT),
     BatchRule(is_control, codes.INVALID_RECORD, NON_INCREASING_OFFSET, _CLIENT),
+    BatchRule(has_a_delete_horizon, codes.INVALID_RECORD, None, _CLIENT),
     BatchRule(sequence_is_missing, codes.INVALID_RECORD, INVALID_SEQUENCE, _CLIENT),
     BatchRule(codec_is_unknown, codes.INVALID_RECORD, None, _LEADER, where=Where.UNKNOWN),
 )

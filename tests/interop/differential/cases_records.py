@@ -75,6 +75,8 @@ def refused(peer: Peer) -> None:
     ask("codec 5", produce("orders", damaged(_with_crc(_set(21, ">h", 5)))))
     ask("claims gzip", produce("orders", damaged(_with_crc(_set(21, ">h", 1)))))
     ask("claims append time", produce("plain-4", damaged(_with_crc(_set(21, ">h", 8)))))
+    ask("claims a delete horizon", produce("plain-4", damaged(_with_crc(_set(21, ">h", 0x40)))))
+    ask("value length -2", produce("plain-4", damaged(_with_crc(_set(67, ">b", 3)), b"")))
     ask("append time to append time", produce("append-time", damaged(_with_crc(_set(21, ">h", 8)))))
     ask("null keys", produce("compacted", records(b"a", b"b", b"c", keys=[b"k", None, None])))
     ask("one null key", produce("compacted", records(b"a", b"b", keys=[b"k", None])))

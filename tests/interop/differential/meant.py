@@ -32,6 +32,12 @@ MEANT: dict[str, str] = {
     r"produce: claims append time: .*": (
         "KIP-467 has LogAppendTime set by a producer refused; Apache Kafka rewrites it when the topic has CreateTime."
     ),
+    r"produce: claims a delete horizon: .*": (
+        "Apache Kafka stores the batch, and its cleaner drops the tombstones in it at once; the bit is for the cleaner to set."
+    ),
+    r"produce: value length -2: .*": (
+        "Apache Kafka stores the record and reads null, but clients of librdkafka never get past it; lengths below -1 are refused."
+    ),
     r"alter: unknown operation: .*error_code": "Apache Kafka fails with UNKNOWN_SERVER_ERROR; INVALID_REQUEST says whose fault it is.",
     r"options: unknown to brokers: .*error_code": (
         "An option of the broker that nobody knows is refused, as one of a topic is by both; Apache Kafka stores it for plugins."

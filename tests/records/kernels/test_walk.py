@@ -106,6 +106,10 @@ FAULTS = [
     ("key longer than the record", varint(6) + b"\x00\x00\x00" + varint(3) + b"kk", 1, Fault.KEY_LENGTH, 0, 4),
     ("key length cut short", varint(6) + b"\x00\x00\x00" + b"\x80\x80\x80", 1, Fault.KEY_LENGTH, 0, 4),
     ("value longer than the record", varint(7) + b"\x00\x00\x00\x01" + varint(9) + b"v\x00", 1, Fault.VALUE_LENGTH, 0, 5),
+    ("key length -2", record() + record(1, -2), 2, Fault.KEY_LENGTH, 1, 19),
+    ("least key length", record(key=-(2**31)), 1, Fault.KEY_LENGTH, 0, 4),
+    ("value length -2", record() + record(1, value=-2), 2, Fault.VALUE_LENGTH, 1, 23),
+    ("least value length", record(value=-(2**31)), 1, Fault.VALUE_LENGTH, 0, 8),
     ("no value", varint(6) + b"\x00\x00\x00" + varint(2) + b"kk", 1, Fault.VALUE_LENGTH, 0, 7),
     ("no header count", varint(7) + b"\x00\x00\x00\x01" + varint(2) + b"vv", 1, Fault.HEADER_COUNT, 0, 8),
     ("header count -1", varint(6) + b"\x00\x00\x00\x01\x01" + varint(-1), 1, Fault.HEADER_COUNT, 0, 6),
@@ -114,6 +118,8 @@ FAULTS = [
     ("null header key", record(headers=[(None, b"v")]), 1, Fault.HEADER_KEY_LENGTH, 0, 15),
     ("header key too long", varint(8) + b"\x00\x00\x00\x01\x01" + varint(1) + varint(5) + b"a", 1, Fault.HEADER_KEY_LENGTH, 0, 7),
     ("header value too long", varint(8) + b"\x00\x00\x00\x01\x01" + varint(1) + varint(0) + varint(3), 1, Fault.HEADER_VALUE_LENGTH, 0, 8),
+    ("header value length -2", record(headers=[(b"h", -2)]), 1, Fault.HEADER_VALUE_LENGTH, 0, 17),
+    ("least header value length", record(headers=[(b"h", -(2**31))]), 1, Fault.HEADER_VALUE_LENGTH, 0, 17),
     ("bytes after the headers", varint(8) + b"\x00\x00\x00\x01\x01\x00\x00\x00", 1, Fault.RECORD_LENGTH_UNUSED, 0, 7),
 ]
 
@@ -167,13 +173,16 @@ def test_a_read_only_payload_and_one_in_the_middle_of_a_buffer(walk):
     assert walk(frame, 3, NOW_MS, 0, INT64_MAX, True, True, none, nothing, none, summary) == Fault.NONE
 
 
+NEGATIVE_LENGTHS = st.integers(-3, -1) | st.integers(-(2**31), -1)
+CONTENTS = st.none() | st.binary(max_size=80) | NEGATIVE_LENGTHS
+SHORT_CONTENTS = st.none() | st.binary(max_size=4) | NEGATIVE_LENGTHS
 RECORDS = st.builds(
     record,
     st.integers(-3, 300) | st.integers(-(2**31), 2**31 - 1),
-    st.none() | st.binary(max_size=80),
-    st.none() | st.binary(max_size=80),
+    CONTENTS,
+    CONTENTS,
     timestamp_delta=st.integers(-100, 100) | st.integers(INT64_MIN, INT64_MAX),
-    headers=st.lists(st.tuples(st.none() | st.binary(max_size=4), st.none() | st.binary(max_size=4)), max_size=2),
+    headers=st.lists(st.tuples(SHORT_CONTENTS, SHORT_CONTENTS), max_size=2),
     length_off_by=st.sampled_from([0, 0, 0, 0, 0, 0, 0, 1, -1]),
 )
 OPTIONS = st.fixed_dictionaries(

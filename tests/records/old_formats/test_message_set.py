@@ -227,9 +227,8 @@ class TestMessages:
 
     def test_of_bytes_that_cannot_be_read(self):
         verdict = rejected(message() + message(key_length=9000))
-        assert (
-            verdict.message
-            == "batch for orders-0 rejected: record 1, byte 68: the key length goes beyond the message (84 bytes of messages)"
+        assert verdict.message == (
+            "batch for orders-0 rejected: record 1, byte 68: the key length is below -1, or goes beyond the message (84 bytes of messages)"
         )
 
 

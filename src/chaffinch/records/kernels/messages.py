@@ -36,6 +36,7 @@ from chaffinch.records.kernels_reference.messages import (
     TIMESTAMP_OUTSIDE,
     TIMESTAMP_TYPE_WRONG,
 )
+from chaffinch.records.kernels_reference.walk import NULL_LENGTH
 
 _NONE = int(Fault.NONE)
 _BATCH_MAGIC = int(Fault.BATCH_MAGIC)
@@ -125,9 +126,9 @@ def _field(data: Bytes, position: int, end: int) -> tuple[int, Any]:
     if end - position < 4:
         return -1, np.int64(0)
     length = _int32(data, position)
-    if length > end - position - 4:
+    if length < NULL_LENGTH or length > end - position - 4:
         return -1, np.int64(0)
-    return position + 4, max(length, np.int64(-1))
+    return position + 4, length
 
 
 @inlined

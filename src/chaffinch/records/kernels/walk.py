@@ -29,6 +29,7 @@ from chaffinch.records.kernels_reference.walk import (
     KEY_MISSING,
     MAX_TIMESTAMP,
     NO_TIMESTAMP,
+    NULL_LENGTH,
     OFFSET_DELTA_WRONG,
     POSITION,
     RECORD_BYTES_MIN,
@@ -50,6 +51,8 @@ _RECORD_LENGTH_UNUSED = int(Fault.RECORD_LENGTH_UNUSED)
 _TRAILING_BYTES = int(Fault.TRAILING_BYTES)
 
 _INT64_MIN = -(2**63)
+_NULL_ZIGZAG = 1
+"""How `_read_short` returns the -1 of null; every other odd number is a length below it, or a varint too long to be read so."""
 _SHORT_BYTES_MAX = 4
 _HEAD_BYTES = 4 * _SHORT_BYTES_MAX + 1
 """What the fast half reads before the key: four short varints and the attributes."""
@@ -104,16 +107,18 @@ def _skip_ordinary(
         if offset_delta != 2 * index:
             break
         key_length, at = _read_short(data, at)
-        if key_length < 0 or (must_have_key and key_length & 1):
-            break
-        if not key_length & 1:
+        if key_length & 1:
+            if must_have_key or key_length != _NULL_ZIGZAG:
+                break
+        else:
             at += key_length >> 1
         if data.size - at < _TAIL_BYTES:
             break
         value_length, at = _read_short(data, at)
-        if value_length < 0:
-            break
-        if not value_length & 1:
+        if value_length & 1:
+            if value_length != _NULL_ZIGZAG:
+                break
+        else:
             at += value_length >> 1
         if at + 1 != end or _byte(data, at) != 0:
             break
@@ -155,7 +160,7 @@ def _skip_headers(data: Bytes, start: int, end: int) -> tuple[int, int]:
             return _HEADER_KEY_LENGTH, start
         start = position + length
         length, position = _read(data, start, end, INT32_BYTES_MAX)
-        if position < 0 or length > end - position:
+        if position < 0 or length < NULL_LENGTH or length > end - position:
             return _HEADER_VALUE_LENGTH, start
         position += max(length, 0)
     return _NONE, position
@@ -183,11 +188,11 @@ def _record(data: Bytes, start: int) -> tuple[int, int, Any, Any, Any]:
         return _OFFSET_DELTA, start, nothing, nothing, nothing
     start = position
     key_length, position = _read(data, start, end, INT32_BYTES_MAX)
-    if position < 0 or key_length > end - position:
+    if position < 0 or key_length < NULL_LENGTH or key_length > end - position:
         return _KEY_LENGTH, start, nothing, nothing, nothing
     start = position + max(key_length, 0)
     length, position = _read(data, start, end, INT32_BYTES_MAX)
-    if position < 0 or length > end - position:
+    if position < 0 or length < NULL_LENGTH or length > end - position:
         return _VALUE_LENGTH, start, nothing, nothing, nothing
     fault, position = _skip_headers(data, position + max(length, 0), end)
     if fault == _NONE and position != end:

@@ -5,7 +5,7 @@ A message (Kafka's `LegacyRecord`; every number big-endian), one after the other
     offset i64 | size i32 | crc u32 | magic i8 | attributes i8 | timestamp i64 (format 1 only) |
     keyLength i32, key | valueLength i32, value
 
-`size` counts what follows it; the CRC-32 covers everything from `magic` on. A negative length is null, as in Kafka.
+`size` counts what follows it; the CRC-32 covers everything from `magic` on. A length of -1 is null.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from zlib import crc32
 from chaffinch.records.faults import Fault
 from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 from chaffinch.records.kernels_reference.varints import varint_size, wrap_int64, write_varint
+from chaffinch.records.kernels_reference.walk import NULL_LENGTH
 
 INNER_COMPRESSION = 1
 MAGIC_DIFFERS = 2
@@ -167,14 +168,14 @@ def _fields(raw: bytes, start: int, end: int, magic: int) -> tuple[Fault, int, i
 
 
 def _field(raw: bytes, position: int, end: int) -> tuple[int, int]:
-    """(start, length) of the bytes whose length stands at `position`; start -1 when they are not there, length -1 for null."""
+    """(start, length) of the bytes whose length stands at `position`; start -1 when they are not there."""
     if end - position < _LENGTH.size:
         return -1, 0
     (length,) = _LENGTH.unpack_from(raw, position)
     start = position + _LENGTH.size
-    if length > end - start:
+    if not NULL_LENGTH <= length <= end - start:
         return -1, 0
-    return start, max(length, -1)
+    return start, length
 
 
 def _body_size(index: int, timestamp_delta: int, key_length: int, value_length: int) -> int:

@@ -14,6 +14,10 @@ TIMESTAMP_WRONG = 3
 NO_TIMESTAMP = -1
 """The timestamp of a record that has none (Kafka's `RecordBatch.NO_TIMESTAMP`)."""
 
+NULL_LENGTH = -1
+"""The length of a key, value or header value that is null. Apache Kafka reads any length below it as null too; but one of its most used
+clients, librdkafka, never gets past such a record, so that none may be stored."""
+
 INDEX, POSITION, CULPRITS, MAX_TIMESTAMP = range(4)
 SUMMARY_LENGTH = 4
 """Where `walk` puts what in `summary`."""
@@ -138,7 +142,7 @@ def _record(data: bytes, start: int) -> tuple[Fault, int, int, int, int]:
 def _field(data: bytes, start: int, end: int) -> tuple[int, int, int]:
     """(length, start, position after the bytes that the length counts); position -1 when it is no length or they are not there."""
     length, position = read_varint(data, start, end, INT32_BYTES_MAX)
-    if position < 0 or length > end - position:
+    if position < 0 or not NULL_LENGTH <= length <= end - position:
         return length, start, -1
     return length, start, position + max(length, 0)
 
