@@ -63,6 +63,23 @@ def test_rows_arrive(broker: EmbeddedBroker, shell: Shell, magic: int, codec: Co
         assert [record["timestamp"] for record in found] == [TIME_MS, TIME_MS + 7]
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "csv", "jsonl"])
+def test_records_without_a_timestamp_there_and_back(broker: EmbeddedBroker, shell: Shell, suffix: str) -> None:
+    """A file has null for the -1 that brokers have; a row without a time gets that of its writing."""
+    source, copy, file = f"timeless-{suffix}", f"copied-{suffix}", shell.folder / f"rows.{suffix}"
+    for topic in (source, copy):
+        broker.create_topic(topic, 1)
+    shell.ok("produce", "--topic", source, "--message-format", "0", "--key-separator", ":", stdin=b"a:1\nb:2\n")
+    shell.ok("produce", "--topic", source, "--format", "json", stdin=b'{"key":"c","value":"3","timestamp":%d}\n' % TIME_MS)
+    assert [record["timestamp"] for record in records(shell, source)] == [None, None, TIME_MS]
+    shell.ok("consume", "--topic", source, "--output", str(file))
+    assert shell.ok("produce", "--topic", copy, str(file)).out == f"3 rows written to {copy}\n"
+    assert pairs(shell, copy) == [("a", "1"), ("b", "2"), ("c", "3")]
+    times = [record["timestamp"] for record in records(shell, copy)]
+    assert times[2] == TIME_MS
+    assert all(isinstance(time, int) and time > TIME_MS for time in times[:2])
+
+
 def test_partitions_are_chosen_as_ever(shell: Shell) -> None:
     keys = b"".join(b"key-%d:v\n" % number for number in range(20))
     shell.ok("produce", "--topic", "plain", "--message-format", "1", "--key-separator", ":", stdin=keys)

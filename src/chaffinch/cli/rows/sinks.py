@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from chaffinch.cli.main import FULL, STDOUT
 from chaffinch.cli.rows.record_json import headers_text, json_lines
 from chaffinch.errors import KafkaException
-from chaffinch.identifiers import TopicPartition
+from chaffinch.identifiers import NO_TIMESTAMP, TopicPartition
 from chaffinch.records.arrow_columns import SCHEMA as RECORD_SCHEMA
 from chaffinch.records.columns import RecordColumns
 
@@ -57,13 +57,15 @@ def format_of(path: str | None) -> str:
 
 
 def read_batch(place: TopicPartition, columns: RecordColumns) -> pa.RecordBatch:
-    """Records of one partition as a batch of `SCHEMA`."""
+    """Records of one partition as a batch of `SCHEMA`; a timestamp is null where a record has none, as `produce` takes it."""
     found = columns.to_arrow()
+    times = pa.array(columns.timestamps, pa.int64(), mask=columns.timestamps == NO_TIMESTAMP)
     arrays = {
         "topic": pa.repeat(pa.scalar(place.topic, pa.string()), len(columns)),
         "partition": pa.repeat(pa.scalar(place.partition, pa.int32()), len(columns)),
         "offset": pa.array(columns.offsets, pa.int64()),
         **{name: found.column(name) for name in RECORD_SCHEMA.names},
+        "timestamp": times.cast(SCHEMA.field("timestamp").type),
     }
     return pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
 
