@@ -89,7 +89,8 @@ def test_a_rule_for_what_is_not_there_yet_says_so(controlled: BROKER_AND_PORT) -
 
 BAD: dict[str, tuple[str, str, Any, int, str]] = {
     "unknown path": ("GET", "/topics", None, 404, "only /nodes and /faults"),
-    "unknown node": ("POST", "/nodes/7/stop", {}, 400, "nodes 0 to 2"),
+    "unknown node": ("POST", "/nodes/7/stop", {}, 404, "nodes 0 to 2"),
+    "unknown node to start": ("POST", "/nodes/7/start", {}, 404, "nodes 0 to 2"),
     "no number": ("POST", "/nodes/x/stop", {}, 400, "a node has a number, not 'x'"),
     "a long number": ("POST", "/nodes/" + "1" * 500 + "/stop", {}, 400, "a node has a number"),
     "wrong method": ("GET", "/nodes/1/stop", None, 405, "only POST"),
@@ -109,7 +110,7 @@ BAD: dict[str, tuple[str, str, Any, int, str]] = {
     "no UTF-8": ("POST", "/faults", b"\xff", 400, "no JSON"),
     "deep JSON": ("POST", "/faults", b"[" * 60_000, 400, "no JSON"),
     "a list": ("POST", "/faults", [], 400, "must be a JSON object"),
-    "unknown fault": ("DELETE", "/faults/5", None, 400, "there is no fault 5"),
+    "unknown fault": ("DELETE", "/faults/5", None, 404, "there is no fault 5"),
 }
 
 

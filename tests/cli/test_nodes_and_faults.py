@@ -100,7 +100,6 @@ def test_faults(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("nodes", "stop", "7"), "nodes 0 to 2"),
         (("nodes", "stop", "x"), "a node has a number, not 'x'"),
         (("nodes", "start", "1?"), "a node has a number, not '1?'"),
         (("faults", "add", "--api", "Produze"), "did you mean Produce?"),
@@ -114,7 +113,6 @@ def test_faults(shell: Shell) -> None:
         (("faults", "add", "--action", "drop_after", "--direction", "both"), "for action slow_down, not for drop_after"),
         (("faults", "add", "--delay-ms", "5"), "delay_ms of a fault is for action delay, not for error"),
         (("faults", "add", "--count", "0"), "count"),
-        (("faults", "clear", "5"), "no fault 5"),
     ],
     ids=str,
 )
@@ -123,6 +121,19 @@ def test_bad_input_is_one_line_and_status_2(shell: Shell, arguments: tuple[str, 
     assert status == 2
     assert line.startswith("chaffinch: ")
     assert says in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nodes", "stop", "7"), "node 7 does not exist: this broker has nodes 0 to 2"),
+        (("nodes", "start", "7"), "node 7 does not exist: this broker has nodes 0 to 2"),
+        (("faults", "clear", "5"), "there is no fault 5: it never was, or is used up"),
+    ],
+    ids=str,
+)
+def test_what_the_broker_has_not_is_refused_and_status_1(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
+    assert shell.refused(*arguments) == (1, f"chaffinch: {says}")
 
 
 ADDED = [

@@ -7,9 +7,9 @@
     POST   /faults            {"api": "Produce", "topic": "orders", ...} as `FaultScript.add` -> the faults as they are then
     DELETE /faults, /faults/1 -> the faults as they are then
 
-What is refused is `{"error": "..."}` with a status of 400 (bad input), 404, 405, 409 (the machine says no), 413 or 415. There is no
-password: who reaches the port may do all this. So that no web page can, in a browser on the same machine, a body must be declared as JSON
-and the Host header must name an address or `localhost`, not a name that somebody else may point here.
+What is refused is `{"error": "..."}` with a status of 400 (bad input), 404 (no such node or fault), 405, 409 (the machine says no), 413
+or 415. There is no password: who reaches the port may do all this. So that no web page can, in a browser on the same machine, a body
+must be declared as JSON and the Host header must name an address or `localhost`, not a name that somebody else may point here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import inspect
 import ipaddress
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from chaffinch.broker.core.fault_script import Fault, FaultScript
@@ -86,10 +88,11 @@ class Control:
         abruptly = wanted.get("abruptly", False)
         if not isinstance(abruptly, bool):
             raise Refused(400, f"abruptly must be true or false, not {abruptly!r}")
-        if verb == "stop":
-            self._server.stop_node(node_id, abruptly=abruptly)
-        else:
-            self._server.start_node(node_id)
+        with _found():
+            if verb == "stop":
+                self._server.stop_node(node_id, abruptly=abruptly)
+            else:
+                self._server.start_node(node_id)
         return self._nodes()
 
     def _faults(self, request: Request, fault_id: int | None) -> Reply:
@@ -100,7 +103,8 @@ class Control:
             (added,) = (fault for fault in faults.list() if fault.id == fault_id)
             LOG.info("a fault is added: %s", json.dumps(added.as_object()))
         elif request.method == "DELETE":
-            faults.clear(fault_id)
+            with _found():
+                faults.clear(fault_id)
             LOG.info("%s cleared", "all faults are" if fault_id is None else f"fault {fault_id} is")
         return json_reply([fault.as_object() | self._note(fault) for fault in faults.list()])
 
@@ -135,6 +139,15 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+@contextmanager
+def _found() -> Iterator[None]:
+    """Around what can fail in one way only: that nothing has the number."""
+    try:
+        yield
+    except ConfigException as error:
+        raise Refused(404, str(error)) from None
 
 
 def _allow(request: Request, *methods: str) -> None:
