@@ -300,6 +300,14 @@ class TestText:
                 errors.SaslAuthenticationException("b:1: who is that"),  # Of a connection: a consumer's as well.
                 "SASL_AUTHENTICATION_FAILED (58): b:1: who is that; correct the data or the configuration",
             ),
+            (
+                exception_for(codes.INCONSISTENT_REPLICATION_FACTOR, message="INCONSISTENT_REPLICATION_FACTOR: 1 of 2.", api="Metadata"),
+                "Metadata: INCONSISTENT_REPLICATION_FACTOR (40): 1 of 2",
+            ),
+            (
+                exception_for(codes.NOT_ENOUGH_REPLICAS, message="CONCURRENT_TRANSACTIONS: the last one is ending", api="Metadata"),
+                "Metadata: NOT_ENOUGH_REPLICAS (19): CONCURRENT_TRANSACTIONS: the last one is ending; it may be tried again",
+            ),
             (errors.ConfigException("option linger.ms cannot be -1"), "option linger.ms cannot be -1"),
         ],
         ids=lambda value: value.name if isinstance(value, errors.KafkaException) else "",
@@ -313,6 +321,11 @@ class TestText:
             "records 0, 1, 2, 3, 4 and 95 more: INVALID_RECORD (87): "
             "reason 0; reason 1; reason 2; reason 3; reason 4; and 95 other reasons;"
         )
+
+    def test_a_broker_s_message_that_begins_with_the_name_loses_it(self):
+        """Who prints the message, as rejected rows and causes do, has the name beside it."""
+        error = exception_for(codes.INCONSISTENT_REPLICATION_FACTOR, message="INCONSISTENT_REPLICATION_FACTOR: 1 of 2")
+        assert (error.name, error.message) == ("INCONSISTENT_REPLICATION_FACTOR", "1 of 2")
 
     def test_equal_reasons_are_said_once(self):
         same = [Culprit(index, codes.INVALID_COMPACTION_KEY, "the key is null") for index in range(9)]

@@ -138,7 +138,9 @@ class KafkaException(Exception):
             raise TypeError(f"{type(self).__name__} is a group of exceptions, not one that can be raised")
         self.code = code or self.class_code
         self.culprits = tuple(culprits)
-        self.message = message if message is not None else _message_of(self.culprits) or self.code.text
+        said = message if message is not None else _message_of(self.culprits) or self.code.text
+        # KIP-579's message begins with the name, so that clients can tell its 40 from others; who prints a message has the name anyway.
+        self.message = said.removeprefix(f"{self.code.name}: ")
         self.topic_partition = topic_partition
         self.api = api
         self.group = group or self._group()
