@@ -52,6 +52,13 @@ def test_unknown_header_tags_are_skipped() -> None:
     assert read_response_tags(memoryview(bytes.fromhex("00000005 01 09 02 6162")), 3, True) == 9
 
 
+@pytest.mark.parametrize("is_flexible", [False, True])
+def test_a_client_id_that_is_no_text_is_read_with_replacements(is_flexible: bool) -> None:
+    """As Java's `new String(bytes, UTF_8)` reads it: it is a name for logs and groups, and no reason to be refused."""
+    header = bytes.fromhex("0003 0009 00000005 0004 6dfffe65") + b"\0" * is_flexible
+    assert read_client_id(memoryview(header), is_flexible) == ("m\ufffd\ufffde", len(header))
+
+
 def test_the_size_counts_all_buffers() -> None:
     parts = finish_frame([response_head(3, 5, False), b"abc", memoryview(b"de")])
     assert parts[0][:4] == b"\0\0\0\x09"
@@ -64,7 +71,6 @@ def test_the_size_counts_all_buffers() -> None:
         ("0003 0009 00000005 00", False, "client_id at byte 8: 2 bytes needed, 1 left"),
         ("0003 0009 00000005 0003 6162", False, "client_id at byte 10: 3 bytes announced, 2 left"),
         ("0003 0009 00000005 fffe", False, "client_id at byte 10: -2 bytes announced, 0 left"),
-        ("0003 0009 00000005 0002 ffff", False, "can't decode"),
         ("0003 0009 00000005 ffff", True, "the frame ends within it"),
         ("0003 0009 00000005 ffff 01 01 7f", True, "tag 1 of 127 bytes announced, 0 left"),
     ],

@@ -63,7 +63,7 @@ def read_request_prefix(frame: memoryview) -> tuple[int, int, int]:
 
 
 def read_client_id(frame: memoryview, is_flexible: bool) -> tuple[str | None, int]:
-    """(client id, position of the body)."""
+    """(client id, position of the body). It only names the client, and bytes of it that are no text are replaced, as in Apache Kafka."""
     header_version = 1 + is_flexible
     if len(frame) < 10:
         raise MalformedMessage("RequestHeader", header_version, "client_id", 8, f"2 bytes needed, {len(frame) - 8} left")
@@ -72,7 +72,7 @@ def read_client_id(frame: memoryview, is_flexible: bool) -> tuple[str | None, in
     if size < -1 or position > len(frame):
         raise MalformedMessage("RequestHeader", header_version, "client_id", 10, f"{size} bytes announced, {len(frame) - 10} left")
     try:
-        client_id = None if size < 0 else str(frame[10:position], "utf-8")
+        client_id = None if size < 0 else str(frame[10:position], "utf-8", "replace")
         if is_flexible:
             position = skip_tagged(frame, position, len(frame))[0] if frame[position] else position + 1
     except (IndexError, ValueError) as failure:
