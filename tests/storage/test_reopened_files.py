@@ -12,9 +12,10 @@ import pytest
 from chaffinch.storage.compaction import Compaction
 from chaffinch.storage.file_system import DiskFileSystem, FileSystem, MemoryFileSystem, StorageError
 from chaffinch.storage.partition_log import PartitionLog
+from tests.storage.batches import batch
 from tests.storage.compacted_log import opened, records, rows
 from tests.storage.orders_log import DIRECTORY
-from tests.storage.test_kept_producers import abort, append, knows, lose_power, with_producer
+from tests.storage.test_kept_producers import TWO, abort, append, knows, lose_power, with_producer
 
 
 @pytest.fixture
@@ -73,6 +74,28 @@ class TestAbortedTransactions:
         (name,) = [name for name in files.list(DIRECTORY) if name.endswith(".txnindex")]
         Refusing(files, f"{DIRECTORY}/{name}")
         self.kept(files, log, caplog)
+
+    def test_that_could_not_be_written_anew_at_once_do_not_end_retention(self, files: MemoryFileSystem) -> None:
+        """Their file takes nothing any more; there is more to write down by the time there is room."""
+        log = with_aborted(files)
+        (name,) = [name for name in files.list(DIRECTORY) if name.endswith(".txnindex")]
+
+        def hook(operation: str, path: str, size: int) -> None:
+            if (operation, path) in (("sync", f"{DIRECTORY}/{name}"), ("append", f"{DIRECTORY}/{name}.new")):
+                raise StorageError(path, operation, "No space left on device")
+
+        files.hook = hook
+        with pytest.raises(StorageError, match="No space left"):
+            log.delete_records_before(2, 0)
+        files.hook = None
+        log.append(batch(identity=TWO, base_sequence=1, is_transactional=True), now_ms=0)
+        log.append_marker(False, TWO, 0, 0)
+        log.roll(0)
+        log.delete_records_before(2, 0)
+        assert log.expire(0) == 1
+        log = lose_power(files)
+        assert knows(log)
+        assert log.aborted_transactions(2, 100) == [(2, 3), (2, 6)]
 
 
 class TestSnapshots:

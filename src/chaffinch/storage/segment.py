@@ -241,15 +241,22 @@ class Segment:
         count, crc = saved
         if len(entries) == count or (suffix == INDEX_SUFFIX and len(entries) == 1):
             return saved  # An index of the first batch alone says nothing: small logs need no file for it.
-        file = self._file_system.open(self.stem + suffix + self._suffix)
+        path, data = self.stem + suffix + self._suffix, entries.encode(count)
         try:
-            if file.size != count * entry_bytes:
-                file.truncate(count * entry_bytes)  # Entries saved before a crash that no snapshot speaks of.
-            data = entries.encode(count)
+            self._append(path, count * entry_bytes, data)
+        except StorageError:  # It may refuse for good, once a sync of it has failed.
+            # Synced: a durable snapshot may speak of what it takes the place of.
+            write_aside(self._file_system, path, (entries.encode(0),), syncs=True)
+        return len(entries), crc32c(data, crc)
+
+    def _append(self, path: str, size: int, data: bytes) -> None:
+        file = self._file_system.open(path)
+        try:
+            if file.size != size:
+                file.truncate(size)  # Entries saved before a crash that no snapshot speaks of.
             file.append((data,))
         finally:
             file.close()
-        return len(entries), crc32c(data, crc)
 
     def mark(self) -> SegmentMark:
         """What was saved last, and the log as it is now."""
