@@ -149,3 +149,45 @@ def test_what_a_compaction_could_not_remove_is_removed_a_little_at_a_time(still_
     assert len(removed) == 4 * WORK_PER_CALL, "the one twice"
     assert log.files.state.swap is None
     assert len(offsets(log)) == 2
+
+
+@pytest.mark.parametrize("operation", ["remove", "append"])
+def test_what_cannot_be_removed_or_written_down_for_long_is_tried_ever_more_seldom(operation: str) -> None:
+    cluster = Cluster()
+    log = compacted(cluster)
+    refused = {"remove": f"{log.directory}/{1:020d}.log", "append": f"{log.directory}/log.state.new"}[operation]
+
+    def hook(done: str, path: str, size: int) -> None:
+        if (done, path) == (operation, refused) and log.files.state.swap is not None:
+            raise StorageError(path, done, "Operation not permitted")
+
+    cluster.file_system.hook = hook
+    cluster.advance(8 * HOUR)
+    assert len(cluster.lines) == 35, "after 1, 2, 4 ... 32 intervals, then every 64"
+    assert log.files.state.swap is not None
+    cluster.file_system.hook = None
+    cluster.advance(65 * CLEANER_BACKOFF)
+    assert log.files.state.swap is None
+    cluster.lines.clear()
+    fill(cluster, *range(20, -1, -2))
+    cluster.file_system.bytes_free = 50
+    cluster.advance(MINUTE)
+    assert len(cluster.lines) == 3, "after a success it begins with short waits again"
+
+
+def test_a_compacted_segment_that_is_found_damaged_before_it_has_its_place_is_given_up_once() -> None:
+    cluster = Cluster()
+    log = compacted(cluster)
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if operation == "remove" and path == f"{log.directory}/{1:020d}.log":
+            raise StorageError(path, operation, "Device or resource busy")
+
+    cluster.file_system.hook = hook
+    while not cluster.lines:
+        cluster.advance(1000)
+    cluster.file_system.hook = None
+    cluster.file_system.open(f"{log.directory}/{0:020d}.log").append((b"x",))
+    cluster.advance(8 * HOUR)
+    assert len(cluster.lines) == 2
+    assert "the compacted segment has" in cluster.lines[-1]

@@ -33,8 +33,8 @@ WORK_OF_A_CHANGE = 10
 PAUSE_MS = 1
 """Between two slices of a compaction, so that requests come in between."""
 RETRY_DOUBLINGS_MAX = 6
-"""After an error of the disk a log is compacted again after 1, 2, 4 ... 64 times `log.cleaner.backoff.ms`: each attempt begins anew, and
-on a full disk it would read and write everything for nothing."""
+"""After an error of the disk a log is compacted again, or what that has left is removed, after 1, 2, 4 ... 64 times
+`log.cleaner.backoff.ms`: each attempt begins anew, and on a full disk it would read and write everything for nothing."""
 
 
 class LogMaintenance:
@@ -111,13 +111,17 @@ class LogMaintenance:
         has_swap = partition.log.files.state.swap is not None and (self._job is None or self._job.partition is not partition)
         if not has_swap and not (partition.log.config.compacts and self._settings["log.cleaner.enable"]):
             return 0
-        again_ms = self._failed.get(partition.log.directory, (0, now_ms))[1]
+        directory = partition.log.directory
+        if has_swap and directory in self._damaged:
+            return 0
+        again_ms = self._failed.get(directory, (0, now_ms))[1]
         if again_ms > now_ms:
             self._compaction.put(topic_partition, again_ms - 1)
             return 0
         try:
             if has_swap:  # An error, or the end of its compaction, has left files that it replaced.
-                partition.log.files.end_swap(WORK_PER_CALL)
+                if partition.log.files.end_swap(WORK_PER_CALL):
+                    self._failed.pop(directory, None)
                 self._compaction.put_back(topic_partition, now_ms)
                 return WORK_PER_CALL
             found = self._cleanable(partition, now_ms)
@@ -126,9 +130,9 @@ class LogMaintenance:
                 partition.log.roll(now_ms)
                 found = self._cleanable(partition, now_ms)
         except StorageError as error:
-            self._put_off(topic_partition, error, now_ms, lines)
+            self._put_off(partition, error, now_ms, lines)
             return WORK_OF_A_CHANGE
-        if found.is_due(partition.log.config) and partition.log.directory not in self._damaged:
+        if found.is_due(partition.log.config) and directory not in self._damaged:
             self._dirty[topic_partition] = found.dirty_ratio
         elif found.check_again_ms is not None:
             self._compaction.put(topic_partition, self._wall.when(found.check_again_ms))
@@ -151,7 +155,8 @@ class LogMaintenance:
         try:
             is_done = job.compaction.step()
         except (StorageError, RecordsError) as error:
-            self._gave_up(job, error, now_ms, lines)
+            self._job = None
+            self._put_off(job.partition, error, now_ms, lines)
         else:
             if is_done:
                 read, written = job.compaction.bytes_read, job.compaction.bytes_written
@@ -170,7 +175,7 @@ class LogMaintenance:
             try:
                 found = self._cleanable(partition, now_ms)
             except StorageError as error:
-                self._put_off(topic_partition, error, now_ms, lines)
+                self._put_off(partition, error, now_ms, lines)
                 continue
             if found.is_due(partition.log.config) and self._settings["log.cleaner.enable"]:  # Still: options may have changed since.
                 map_bytes_max = self._settings["log.cleaner.dedupe.buffer.size"]
@@ -178,20 +183,16 @@ class LogMaintenance:
                 return _Job(partition, Compaction(partition.log, found.end_offset, wall_ms, map_bytes_max=map_bytes_max))
         return None
 
-    def _put_off(self, topic_partition: TopicPartition, error: StorageError, now_ms: int, lines: list[str]) -> None:
-        lines.append(f"{topic_partition} is not compacted now: {error}")
-        self._compaction.put(topic_partition, now_ms)
-
-    def _gave_up(self, job: _Job, error: StorageError | RecordsError, now_ms: int, lines: list[str]) -> None:
-        topic_partition = job.partition.topic_partition
-        lines.append(f"compaction of {topic_partition} gave up: {error}")
-        directory = job.partition.log.directory
+    def _put_off(self, partition: Partition, error: StorageError | RecordsError, now_ms: int, lines: list[str]) -> None:
+        """Ever longer; for good where the log is damaged."""
+        lines.append(f"compaction of {partition.topic_partition} gave up: {error}")
+        directory = partition.log.directory
         if isinstance(error, CorruptLog | RecordsError):
             self._damaged.add(directory)
         times = self._failed.get(directory, (0, 0))[0]
         wait_ms = self._settings["log.cleaner.backoff.ms"] << min(times, RETRY_DOUBLINGS_MAX)
         self._failed[directory] = times + 1, now_ms + wait_ms
-        self._end(job, now_ms)
+        self._compaction.put(partition.topic_partition, now_ms)
 
     def _end(self, job: _Job, now_ms: int) -> None:
         self._job = None
