@@ -69,6 +69,16 @@ def test_what_the_options_come_to(replayed, tmp_path):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("line", "servers"), [((), "file:9092"), (SERVER, "broker:9092")], ids=["in the file", "on the command line, which wins"]
+)
+def test_options_of_a_file_spelled_with_underscores(replayed, tmp_path, line, servers):
+    (tmp_path / "f").write_text("bootstrap_servers=file:9092\nsecurity_protocol=SSL\n")
+    assert run(*line, "--command-config", str(tmp_path / "f"), "--topic", "d")[2] == ""
+    (plan,) = replayed.plans
+    assert plan.client == {"kafka.bootstrap.servers": servers, "kafka.security.protocol": "SSL"}
+
+
 def test_what_is_printed(replayed):
     lines = "d: 3 letters read, 1 {}, 2 {} (2 INVALID_RECORD)\n  topic orders: INVALID_RECORD: too old\n"
     assert run(*SERVER, "--topic", "d") == (1, lines.format("written", "still rejected"), "")

@@ -47,18 +47,28 @@ def new_app(help_text: str) -> typer.Typer:
     return OnceApp(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=help_text)
 
 
-def settings_of(
-    table: OptionTable, bootstrap_server: str | None, command_config: str | None, given: Mapping[str, Any] | None = None
-) -> Settings:
-    """The options of a file, overlaid with those of the command line (None: not given). ConfigException for what is wrong with them."""
+def entries_of(bootstrap_server: str | None, command_config: str | None, given: Mapping[str, Any] | None = None) -> list[Given]:
+    """The options of a file, overlaid with those of the command line (None: not given). ConfigException where no broker is named."""
     line = [Given(name, value) for name, value in (given or {}).items() if value is not None]
     if bootstrap_server is not None:
         line.append(Given("bootstrap.servers", bootstrap_server, "--bootstrap-server"))
     entries = over(line, () if command_config is None else properties.read(command_config, "--command-config"))
-    if not any(entry.name in ("bootstrap.servers", "bootstrap_servers") and entry.value for entry in entries):
+    if not any(entry.dotted == "bootstrap.servers" and entry.value for entry in entries):
         raise ConfigException(
             f"--bootstrap-server HOST:PORT is missing (or {BOOTSTRAP_VARIABLE}, or bootstrap.servers in --command-config)"
         )
+    return entries
+
+
+def settings_of(
+    table: OptionTable, bootstrap_server: str | None, command_config: str | None, given: Mapping[str, Any] | None = None
+) -> Settings:
+    """What these come to. ConfigException for what is wrong with them."""
+    return accepted(table, entries_of(bootstrap_server, command_config, given))
+
+
+def accepted(table: OptionTable, entries: Iterable[Given]) -> Settings:
+    """The settings; those without effect are logged. ConfigException for what is wrong with them."""
     settings = judged(table, entries)
     log = logging.getLogger("chaffinch.cli")
     for name in sorted(settings.ignored):

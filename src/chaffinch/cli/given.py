@@ -29,12 +29,17 @@ class Given(NamedTuple):
     place: str = ""
     is_read: bool = False
 
+    @property
+    def dotted(self) -> str:
+        """Its name as Apache Kafka spells it."""
+        return self.name.strip().replace("_", ".")
+
 
 def over(line: Iterable[Given], file: Iterable[Given]) -> list[Given]:
     """The command line's, and those of the file that are not given there, however both are spelled."""
     line = list(line)
-    names = {_spelled_alike(given.name) for given in line}
-    return [*line, *(given for given in file if _spelled_alike(given.name) not in names)]
+    names = {given.dotted for given in line}
+    return [*line, *(given for given in file if given.dotted not in names)]
 
 
 def judged(table: OptionTable, options: Iterable[Given], parse: Callable[[Mapping[str, Any]], Settings] | None = None) -> Settings:
@@ -75,7 +80,3 @@ def _fault(table: OptionTable, given: Given) -> str:
 
 def _looks_like_a_name(name: str) -> bool:
     return len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name) is not None
-
-
-def _spelled_alike(name: str) -> str:
-    return name.strip().replace("_", ".")

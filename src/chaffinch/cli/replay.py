@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from chaffinch.cli import properties
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, parse_pairs, print_json, settings_of
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, accepted, entries_of, parse_pairs, print_json
 from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT, connection_options
 from chaffinch.identifiers import counted
 from chaffinch.settings import OptionTable
@@ -58,12 +57,10 @@ def replay(
     """
     from chaffinch.spark.replay.replaying import ReplayPlan
 
-    settings_of(_OPTIONS, bootstrap_server, command_config)
-    given = {} if command_config is None else dict(properties.load(command_config))
-    if bootstrap_server is not None:
-        given["bootstrap.servers"] = bootstrap_server
+    entries = entries_of(bootstrap_server, command_config)
+    accepted(_OPTIONS, entries)
     plan = ReplayPlan(
-        client={f"kafka.{name}": str(value) for name, value in given.items()},
+        client={f"kafka.{entry.dotted}": entry.value for entry in entries},
         topic=topic, path=parquet, to=to, repairs=parse_pairs("--repair", repair), token=token, is_dry_run=dry_run,
     )  # fmt: skip
     _report(plan, _replayed(plan), as_json=as_json)
