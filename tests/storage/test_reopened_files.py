@@ -119,6 +119,28 @@ class TestSnapshots:
         assert log.expire(10**9) == 1
         assert knows(lose_power(files))
 
+    @pytest.mark.parametrize("can_go", [True, False])
+    def test_nor_are_they_later_or_after_a_kill(self, files: MemoryFileSystem, can_go: bool) -> None:
+        log = with_producer(files)
+        append(log)
+        snapshot = f"{DIRECTORY}/{[name for name in files.list(DIRECTORY) if name.endswith('.snapshot')][-1]}"
+
+        def hook(operation: str, path: str, size: int) -> None:
+            if path == snapshot and (operation == "sync" or (operation == "remove" and not can_go)):
+                raise StorageError(path, operation, "Input/output error")
+
+        files.hook = hook
+        for _ in range(1 if can_go else 3):
+            with pytest.raises(StorageError):
+                log.delete_records_before(2, 0)
+        assert log.log_start_offset == 0
+        files.hook = None
+        if can_go:
+            assert log.delete_records_before(2, 0) == 2
+        files.kill()
+        assert knows(opened(files))
+        assert knows(lose_power(files))
+
 
 def test_a_compacted_segment_whose_index_is_lost_does_not_take_its_place(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     log = opened(files, index_interval_bytes=1)

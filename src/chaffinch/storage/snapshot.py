@@ -7,6 +7,7 @@ File `<log end offset>.snapshot`: a line with the CRC-32C of what follows, then 
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -135,11 +136,13 @@ class SnapshotFiles:
             self._remove(old)
 
     def sync_durable(self) -> None:
-        """Have the newest durable one on disk, but for its name. Raises StorageError, after which there is none: it may be lost."""
+        """Have the newest durable one on disk, but for its name. Raises StorageError: then it may be lost, so it goes, and with it what the
+        next start would believe. As long as it cannot go, later calls raise too."""
         if self.durable_offset < 0:
             return
+        name = name_of(self.durable_offset)
         try:
-            file = self._file_system.open(f"{self._directory}/{name_of(self.durable_offset)}", create=False)
+            file = self._file_system.open(f"{self._directory}/{name}", create=False)
             try:
                 file.sync()
                 if _body(file) is None:  # See `File.sync`: nobody had it open since it was written.
@@ -147,7 +150,8 @@ class SnapshotFiles:
             finally:
                 file.close()
         except StorageError:
-            self.durable_offset = NO_OFFSET
+            with suppress(StorageError):
+                self._remove(name)
             raise
 
     def correct(self, state: LogState) -> None:
