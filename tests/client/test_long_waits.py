@@ -12,8 +12,11 @@ from chaffinch.cli.connection import open_client
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.connections import Disconnected, Failed
-from chaffinch.client.sync_client import SyncClient
+from chaffinch.client.exchange import SILENT_MS
+from chaffinch.client.sync_client import POLL_MS_MAX, SAID_AGAIN_MS, SyncClient
 from chaffinch.errors import TimeoutException
+from chaffinch.protocol.messages.fetch import FetchRequest
+from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.runtime.clock import ManualClock
 
 
@@ -71,6 +74,30 @@ def test_who_waits_for_seconds_is_told_what_for_and_seldom_again(refuses: bool, 
         assert due_ms <= now_ms < due_ms + 2_500
         left_ms = 70_000 - now_ms
         assert text == f"metadata request, for {now_ms} ms: {why}; still asking, for up to {left_ms} ms more"
+
+
+def test_what_the_broker_was_asked_to_wait_for_is_no_silence() -> None:
+    clock, said = ManualClock(), []
+    client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1), on_wait=lambda text: said.append(clock.now_ms()))
+    pretend(client, PretendNetwork(clock, refuses=False))
+    with pytest.raises(TimeoutException):
+        client.request(FetchRequest(max_wait_ms=5_000, min_bytes=1, topics=[]), timeout_ms=7_900)
+    assert said == []
+    with pytest.raises(TimeoutException):
+        client.request(FetchRequest(max_wait_ms=5_000, min_bytes=1, topics=[]), timeout_ms=9_000)
+    assert [now_ms - 7_900 for now_ms in said] == [8_000]
+
+
+def test_many_calls_that_take_long_are_spoken_of_as_seldom_as_one() -> None:
+    clock, said = ManualClock(), []
+    client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1), on_wait=lambda text: said.append(clock.now_ms()))
+    pretend(client, PretendNetwork(clock, refuses=False))
+    for _ in range(10):
+        with pytest.raises(TimeoutException):
+            client.request(MetadataRequest(topics=[]), timeout_ms=5_000)
+    first, second = said
+    assert first < SILENT_MS + POLL_MS_MAX
+    assert SAID_AGAIN_MS <= second - first < SAID_AGAIN_MS + 5_000
 
 
 def test_commands_say_it_on_stderr_and_keep_stdout_clean(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

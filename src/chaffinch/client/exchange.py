@@ -13,9 +13,7 @@ from chaffinch.protocol.schema import Message
 from chaffinch.runtime.clock import Clock
 
 SILENT_MS: Final = 3_000
-"""Who waits longer is told what for, and why."""
-SAID_AGAIN_MS: Final = 30_000
-"""And again so long after."""
+"""Who waits longer, than the broker was asked to wait itself, is told what for, and why."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,13 +28,13 @@ class Exchange:
 class Deadline:
     """Until when a call may go on, and what it would say then."""
 
-    def __init__(self, clock: Clock, timeout_ms: int, what: str, api: str | None = None) -> None:
+    def __init__(self, clock: Clock, timeout_ms: int, what: str, api: str | None = None, asked_to_wait_ms: int = 0) -> None:
         self._clock = clock
         self._api = api
         self._may_be_done = False
         self.started_ms = clock.now_ms()
         self.at_ms = self.started_ms + timeout_ms
-        self._said_at_ms = self.started_ms + SILENT_MS
+        self._silent_until_ms = self.started_ms + SILENT_MS + asked_to_wait_ms
         self.what = what
         self.last_error: BaseException | None = None
 
@@ -58,13 +56,10 @@ class Deadline:
         if is_new or self.last_error is None:
             self.last_error = error
 
-    def is_to_be_said(self) -> bool:
-        """Whether it is time to tell the caller that this still goes on; asking counts as telling."""
-        now_ms = self._clock.now_ms()
-        if not self._said_at_ms <= now_ms < self.at_ms:
-            return False
-        self._said_at_ms = now_ms + SAID_AGAIN_MS
-        return True
+    @property
+    def is_slow(self) -> bool:
+        """Whether it still goes on, for longer than is told nobody."""
+        return self._silent_until_ms <= self._clock.now_ms() < self.at_ms
 
     def notice(self, detail: str) -> str:
         """What the caller is told meanwhile."""

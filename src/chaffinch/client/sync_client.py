@@ -52,6 +52,8 @@ CONNECTIONS: Final = ConnectionSettings()
 WINDOW_REQUESTS: Final = 5
 OUT_OF_TIME: Final = "no answer within the caller's time-out"
 POLL_MS_MAX: Final = 1_000
+SAID_AGAIN_MS: Final = 30_000
+"""How long `on_wait` is told nothing more, whatever is waited for."""
 
 # Asking again changes nothing: the broker has no such API, or one of the two does not accept the other.
 _FINAL: Final = (UnsupportedVersionException, UnsupportedCompressionTypeException, AuthenticationException)
@@ -83,6 +85,7 @@ class SyncClient:
         self._dice = dice or random.Random()
         self._timeout_ms = timeout_ms
         self._on_wait = on_wait
+        self._silent_until_ms = 0
         self._retry_backoff = retry_backoff
         self._attempts = Attempts(reconnect_backoff, self._dice)
         self._coordinators = Coordinators()
@@ -237,7 +240,8 @@ class SyncClient:
         """Until when a call goes on; `message` is the request it is about, if it is about one."""
         api = None if message is None else api_of(message).name
         what = what if api is None else f"{api} request {what}"
-        return Deadline(self._clock, self._timeout_ms if timeout_ms is None else timeout_ms, what, api)
+        asked_to_wait_ms = getattr(message, "max_wait_ms", 0)  # A Fetch for what is not there yet.
+        return Deadline(self._clock, self._timeout_ms if timeout_ms is None else timeout_ms, what, api, asked_to_wait_ms)
 
     def start(self, message: Message, address: Address, version_max: int | None = None) -> Exchange:
         """Hand over a request without waiting for its answer."""
@@ -280,7 +284,9 @@ class SyncClient:
 
     def _say(self, deadline: Deadline, asked: Address | None = None) -> None:
         """Tell whoever waits why, once in a while. `asked`: whose answer is awaited."""
-        if self._on_wait is not None and deadline.is_to_be_said():
+        now_ms = self._clock.now_ms()
+        if self._on_wait is not None and deadline.is_slow and now_ms >= self._silent_until_ms:
+            self._silent_until_ms = now_ms + SAID_AGAIN_MS
             self._on_wait(deadline.notice(self._why(deadline) if asked is None else f"no answer from {asked} yet"))
 
     def _until_found(self, find: Callable[[], Address | None], deadline: Deadline) -> Address:
