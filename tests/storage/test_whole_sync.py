@@ -15,6 +15,7 @@ import pytest
 from chaffinch.identifiers import TopicPartition
 from chaffinch.storage import system_calls, whole_sync
 from chaffinch.storage.file_system import DiskFileSystem, StorageError
+from chaffinch.storage.journal import Journal
 from chaffinch.storage.many_logs import sync_many
 from chaffinch.storage.partition_log import PartitionLog
 from tests.storage.batches import batch
@@ -135,6 +136,42 @@ class TestFailure:
         system.fail()
         with pytest.raises(StorageError, match="an earlier sync failed, and this file was not open all the time"):
             file.sync()
+        lock.release()
+
+    @pytest.mark.parametrize("kind", ["log", "journal"])
+    @pytest.mark.parametrize("is_open", [False, True])
+    def test_nor_what_a_process_wrote_that_was_killed(self, tmp_path: Path, system: System, kind: str, is_open: bool) -> None:
+        """It may have been told already of what it lost, and while nobody had the file open nobody was."""
+        killed = DiskFileSystem(tmp_path)
+        log, journal = filled(killed)[0], Journal.open(killed, "meta", "topics")
+        journal.put({b"key": b"value"})
+        killed.kill()
+        files = DiskFileSystem(tmp_path, descriptors_max=1)
+        lock = files.lock("lock")
+        found = PartitionLog.open(files, "orders-0", log.topic_partition) if kind == "log" else Journal.open(files, "meta", "topics")
+        if not is_open:
+            others_take_its_descriptor(files)
+        system.fail()
+        with pytest.raises(StorageError, match="an earlier sync failed, and this file was not open all the time"):
+            found.sync()
+        assert not found.is_synced
+        lock.release()
+
+    def test_what_was_closed_in_order_needs_no_sync_of_all(self, tmp_path: Path, system: System) -> None:
+        files = DiskFileSystem(tmp_path)
+        lock, logs, journal = files.lock("lock"), filled(files), Journal.open(files, "meta", "topics")
+        journal.put({b"key": b"value"})
+        for log in logs:
+            log.close()
+        journal.close()
+        calls = system.calls
+        for log in logs:
+            again = PartitionLog.open(files, log.directory, log.topic_partition)
+            again.append(batch(), now_ms=0)
+            again.sync()
+        journal = Journal.open(files, "meta", "topics")
+        journal.sync()
+        assert system.calls == calls
         lock.release()
 
     def test_files_that_were_not_open_all_the_time_need_one_sync_of_all(self, tmp_path: Path, system: System) -> None:

@@ -179,6 +179,9 @@ class DiskFile:
     def note_synced(self) -> None:
         self._synced_size, self._unheard_since = self._size, NEVER
 
+    def note_unsynced(self) -> None:
+        self._synced_size, self._unheard_since = NEVER, self._owner.times_synced
+
     def write_back(self, position: int) -> None:
         self._owner.write_back(self._ready(), position, self._size - position)
 
@@ -252,7 +255,7 @@ class DiskFileSystem:
         self._aside = Aside()
         self.holders = Holders()
         self._whole = WholeSync(self.root)
-        self.has_failed_sync = False
+        self.has_failed_sync = False  # Once one has, nothing says that all is on disk.
         self.lost: dict[str, str] = {}  # Files that may have lost what was written to them, and why.
         self.times_synced = 0  # As a whole.
         self.incarnation = _boot_id()
@@ -345,7 +348,6 @@ class DiskFileSystem:
         self.times_synced += 1
 
     def note_failed_sync(self) -> None:
-        """From now on nothing says that all is on disk."""
         self.has_failed_sync = True
 
     def lock(self, path: str) -> DiskLock:

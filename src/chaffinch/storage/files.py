@@ -113,6 +113,10 @@ class File(ReadableFile, Protocol):
         """The caller has synced the whole file system since the last append."""
         ...
 
+    def note_unsynced(self) -> None:
+        """A process that has ended wrote the file and may not have synced it: the next `sync` believes nothing that it alone says."""
+        ...
+
     def write_back(self, position: int) -> None:
         """Ask the system to begin writing what stands from `position` on, without waiting: a later `sync` then has less to do."""
         ...

@@ -76,7 +76,10 @@ class Journal:
         if must_exist and not file_system.exists(journal._path):
             raise StorageError(file_system.describe(journal._path), "open", "the journal is missing, though the directory was in use")
         journal._file = file_system.open(journal._path)
-        journal._replay(journal._closed_size())
+        closed_size = journal._closed_size()
+        if journal._file.size != closed_size:
+            journal._file.note_unsynced()
+        journal._replay(closed_size)
         journal._remove_mark()
         return journal
 

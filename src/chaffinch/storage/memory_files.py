@@ -160,6 +160,9 @@ class MemoryFile:
     def note_synced(self) -> None:
         """`sync_all` has seen to it."""
 
+    def note_unsynced(self) -> None:
+        """It is known what was."""
+
     def write_back(self, position: int) -> None:
         """Promises nothing, so nothing counts as synced."""
 

@@ -124,6 +124,8 @@ class PartitionLog:
         # Nor where the log starts, if that was the last thing it did.
         self._has_unsynced_names = not is_durable or recovered.state.log_start_offset > 0
         self._has_unsynced_bytes = bool(recovered.segments) and not is_durable
+        if self._has_unsynced_bytes:
+            recovered.segments[-1].log.note_unsynced()
         self._high_watermark: int | None = None
         self._undecided: list[CompletedTransaction] = []  # Ended, but the marker is not yet below the high watermark.
 
