@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import random
+import sys
 from typing import Any, cast
 
 import pytest
 
 from chaffinch.admin.options import ADMIN_TABLE
-from chaffinch.cli.connection import open_client
+from chaffinch.cli.connection import open_client, warn
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.connections import Disconnected, Failed
@@ -111,3 +114,18 @@ def test_commands_say_it_on_stderr_and_keep_stdout_clean(capsys: pytest.CaptureF
     assert out == ""
     (line,) = err.splitlines()
     assert line.startswith("chaffinch: metadata request, for ")
+
+
+def test_what_nobody_can_be_told_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    clock = ManualClock()
+    monkeypatch.setattr(sys, "stderr", Full())
+    warn("this was left out")
+    with open_client(ADMIN_TABLE.parse({"bootstrap.servers": "127.0.0.1:9092", "default.api.timeout.ms": 5_000})) as client:
+        monkeypatch.setattr(client, "_clock", clock)
+        pretend(client, PretendNetwork(clock, refuses=True))
+        with pytest.raises(TimeoutException):
+            client.refresh_metadata()

@@ -9,6 +9,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
@@ -83,7 +84,7 @@ def connect(bootstrap_server: str | None, command_config: str | None) -> SyncCli
 
 def open_client(settings: Settings) -> SyncClient:
     """A client with these settings, which says on stderr what takes long."""
-    return options.open_client(settings, on_wait=lambda text: print(f"chaffinch: {text}", file=sys.stderr, flush=True))
+    return options.open_client(settings, on_wait=_say)
 
 
 def parse_pairs(option: str, texts: Iterable[str] | None) -> dict[str, str]:
@@ -140,4 +141,10 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], *, indent:
 
 def warn(text: str) -> None:
     """One line on stderr; the command goes on."""
-    print(f"chaffinch: warning: {text}", file=sys.stderr)
+    _say(f"warning: {text}")
+
+
+def _say(text: str) -> None:
+    # Nothing that is done, or under way, ends for want of somebody who hears of it.
+    with suppress(OSError):
+        print(f"chaffinch: {text}", file=sys.stderr, flush=True)
