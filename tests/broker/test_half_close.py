@@ -107,8 +107,10 @@ def test_answers_that_are_slow_on_purpose(broker: EmbeddedBroker, direction: str
         assert names(client) == ["MetadataResponse"] * 3
 
 
-def test_slow_answers_that_leave_at_once_are_given_in_turns_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of requests behind one that waits: each answer drains the pace, and what drains it must not begin the next within the last."""
+@pytest.mark.parametrize("leaves", ["answers_at_once", "answers_at_the_end"])
+def test_slow_answers_that_leave_at_once_are_given_in_turns_too(leaves: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of requests behind one that waits: each answer drains the pace, and what drains it must neither begin the next within the last nor
+    make two turns of one, as it would at the end of a turn."""
     clock = Clock()
     monkeypatch.setattr(connections, "perf_counter", lambda: clock.now_s)
     line = Line(RequestsHeld(1 << 30), clock)
@@ -121,11 +123,13 @@ def test_slow_answers_that_leave_at_once_are_given_in_turns_too(monkeypatch: pyt
     line.feed(line.request(1) * 201)
     assert line.peer.eof_received()
     line.loop.turn()
-    line.lets_wait, line.answers_at_once, line.seconds_for_each = False, True, 0.4 * TURN_SECONDS_MAX
+    line.lets_wait, line.seconds_for_each = False, 0.4 * TURN_SECONDS_MAX
+    setattr(line, leaves, True)
     line.answer()
     for turn in range(67):
         assert (line.requests_done, line.transport.is_closed) == (1 + 3 * turn, False)
         line.loop.turn()
+        assert len(line.loop.busy) <= 1
     assert line.requests_done == 201
     line.loop.turn()
     assert line.transport.is_closed

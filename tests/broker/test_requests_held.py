@@ -120,10 +120,8 @@ class Line:
 
     def received(self, peer: Peer, request: ReceivedRequest) -> bool:
         self.waiting.append(request)
-        if self.answers_at_once:
+        if self.answers_at_once or self.answers_at_the_end:
             self.answer()
-        if self.answers_at_the_end:
-            self.peer.respond(self.waiting.pop(0), MetadataResponse())
         if self.answers_never:
             self.complete_silently()
         return not self.lets_wait
@@ -177,7 +175,8 @@ class Line:
         self.peer.respond(self.waiting.pop(0), MetadataResponse())
         self.requests_done += 1
         self.clock.now_s += self.seconds_for_each
-        self.peer.flush()
+        if not self.answers_at_the_end:
+            self.peer.flush()
 
     def complete_silently(self) -> None:
         request = self.waiting.pop()

@@ -268,7 +268,8 @@ class Peer(asyncio.BufferedProtocol):
         self.flush()
         if self._is_over:
             self._is_over = False
-            self._begin_turn()
+            if not self._has_turn:  # What left has made room at once.
+                self._begin_turn()
         elif self._is_finished:
             self._close_if_done()
 
