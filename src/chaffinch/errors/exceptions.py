@@ -156,7 +156,7 @@ class KafkaException(Exception):
         return self.code.name
 
     def __str__(self) -> str:
-        return _one_line(self.message)
+        return one_line(self.message)
 
     def _facts(self) -> tuple[object, ...]:
         return (type(self), self.message, self.code, self.topic_partition, self.culprits, self.group, self.stored, self.api)
@@ -185,7 +185,7 @@ class ApiException(KafkaException, group=Group.NONE):
 
     def __str__(self) -> str:
         code = f"{self.code.name} ({self.code.number})" if self.code.is_known else self.code.name
-        facts = [_one_line(self.message).rstrip(".")]
+        facts = [one_line(self.message).rstrip(".")]
         if self._concerns_records():
             facts.append(_STORED_TEXTS[self.stored])
         facts.append(self._advice())
@@ -477,9 +477,11 @@ def _message_of(culprits: tuple[Culprit, ...]) -> str:
     return "; ".join([*messages[:CULPRITS_NAMED_MAX], *([f"and {more} other reasons"] if more > 0 else [])])
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Text of others, as it may stand in a line of a log: shortened, and with nothing in it that would end the line or move a cursor."""
     line = " ".join(text.split())
-    return line if len(line) <= TEXT_CHARACTERS_MAX else f"{line[:TEXT_CHARACTERS_MAX]} ... ({len(line)} characters)"
+    shown = line if len(line) <= TEXT_CHARACTERS_MAX else f"{line[:TEXT_CHARACTERS_MAX]} ... ({len(line)} characters)"
+    return shown if shown.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in shown)
 
 
 _CLASS_BY_NAME: Final[dict[str, type[ApiException]]] = {

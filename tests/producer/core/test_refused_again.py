@@ -3,6 +3,7 @@
 import pytest
 
 from chaffinch.errors import codes
+from chaffinch.errors.exceptions import TEXT_CHARACTERS_MAX
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.refused_again import SAID_AFTER_MS, SAID_AGAIN_MS
 from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, Answer, Rig
@@ -35,6 +36,16 @@ def test_after_seconds_it_is_said_what_is_waited_for_where_why_and_for_how_long(
         "orders-0 at 127.0.0.1:9092, for 3000 ms: NOT_ENOUGH_REPLICAS (1 of 2 replicas is in sync); "
         "2 records without an outcome, still asking, for up to 117000 ms more (delivery.timeout.ms)"
     ]
+
+
+def test_a_broker_forges_no_lines_of_the_log() -> None:
+    rig = patient()
+    rig.send("ab")
+    refused_for(rig, SAID_AFTER_MS + EVERY_MS, Answer(codes.NOT_ENOUGH_REPLICAS, message="x\nWARNING forged \x1b[2J" + "y" * 30_000))
+    (line,) = rig.reports
+    assert "NOT_ENOUGH_REPLICAS (x WARNING forged \\x1b[2Jyyy" in line
+    assert line.isprintable()
+    assert len(line) < TEXT_CHARACTERS_MAX + 300
 
 
 def test_it_is_said_again_but_seldom() -> None:

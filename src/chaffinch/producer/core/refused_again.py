@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from chaffinch.errors.exceptions import one_line
 from chaffinch.identifiers import counted
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.outstanding import Outstanding
@@ -37,7 +38,7 @@ class RefusedAgain:
         timeout_ms = self._wiring.delivery_timeout_ms
         leader = self._wiring.cluster.leader_address(batch.topic_partition)
         whom = f"{batch.topic_partition} at {leader}" if leader is not None else f"{batch.topic_partition}"
-        why = f"{error.name} ({error.message.rstrip('.')})" if error.message else error.name
+        why = f"{error.name} ({one_line(error.message).rstrip('.')})" if error.message else error.name
         tried = f"for up to {max(0, batch.created_ms + timeout_ms - now_ms)} ms more (delivery.timeout.ms)"
         waiting = counted(self._outstanding.count(), "record")
         self._out.append(Report(f"{whom}, for {for_ms} ms: {why}; {waiting} without an outcome, still asking, {tried}"))
