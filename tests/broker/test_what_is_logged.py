@@ -42,6 +42,21 @@ def test_replicas_on_nodes_that_are_not_declared_any_more() -> None:
     assert line.endswith("To have them all, start with --brokers 3 (in Python brokers=3)")
 
 
+def test_logs_of_a_topic_whose_entry_is_lost() -> None:
+    cluster = Cluster()
+    for name in ("kept", "lost"):
+        cluster.topic(name)
+    topic = cluster.core.topics.get("lost")
+    assert topic is not None
+    directory = topic.directory.removeprefix("logs/")
+    journal = cluster.file_system.open("journals/cluster.journal")
+    journal.truncate(journal.size - 7)
+    cluster.restart()
+    (line,) = [line for line in lines_of(cluster) if line.startswith("logs of no topic")]
+    assert f": {directory}. They are left as they are: " in line
+    assert [topic.name for topic in cluster.core.topics] == ["kept"]
+
+
 def test_more_in_sync_replicas_than_replicas() -> None:
     cluster = Cluster({"min.insync.replicas": "2"})
     cluster.topic("m")

@@ -107,9 +107,10 @@ class BrokerCore:
             self._directory.close()
             raise
         self._say_without_effect(static)
-        for text in start_warnings.of_nodes(self.state.topics, len(nodes)):
+        topics = self.state.topics
+        for text in (*start_warnings.of_nodes(topics, len(nodes)), *start_warnings.of_directories(topics)):
             self.state.refusals.say(text)
-        self._warn_of_replication(self.state.topics)
+        self._warn_of_replication(topics)
         self._asks_for_login = self.state.authentication.is_needed
         self._unanswered: dict[int, RequestReceived] = {}  # By connection: the request whose answer waits.
         self._waits = WaitingAnswers()

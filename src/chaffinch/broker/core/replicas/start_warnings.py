@@ -1,11 +1,12 @@
-"""What is said when a broker starts, or is told to create a topic, of topics to which writes with acks=all will fail, and why."""
+"""What is said when a broker starts, or is told to create a topic: of topics to which writes with acks=all will fail, and why, and of logs
+that no topic has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from chaffinch.broker.core.topics.registry import Topic
+from chaffinch.broker.core.topics.registry import Topic, TopicRegistry
 from chaffinch.errors import codes
 from chaffinch.identifiers import counted
 
@@ -23,6 +24,16 @@ def of_nodes(topics: Iterable[Topic], node_count: int) -> Iterator[str]:
             f"{counted(len(lost), 'topic')} with replicas on nodes that are not declared: {_named(lost)}. Those nodes count as stopped: "
             f"partitions may lack a leader, and acks=all may get {codes.NOT_ENOUGH_REPLICAS.name}. To have them all, start with "
             f"--brokers {wanted} (in Python brokers={wanted})"
+        )
+
+
+def of_directories(topics: TopicRegistry) -> Iterator[str]:
+    """At most one line: logs of no topic. What tells of a topic is on disk before its first record, so its entry was lost or never made."""
+    unknown = topics.directories_without_topic()
+    if unknown:
+        yield (
+            f"logs of no topic in {topics.directory}: {_named(unknown)}. They are left as they are: a creation was cut short there, or the "
+            "end of journals/cluster.journal is lost, and with it what came last of topics"
         )
 
 

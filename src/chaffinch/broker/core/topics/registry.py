@@ -136,6 +136,13 @@ class TopicRegistry:
         """Where the logs are, as people know it."""
         return self._file_system.describe(LOGS)
 
+    def directories_without_topic(self) -> list[str]:
+        """What lies among the logs and belongs to none. Raises StorageError."""
+        if not self._file_system.exists(LOGS):
+            return []
+        known = {topic.directory for topic in self}
+        return [name for name in self._file_system.list(LOGS) if f"{LOGS}/{name}" not in known]
+
     def get(self, name: str) -> Topic | None:
         return self._topics.get(name)
 
