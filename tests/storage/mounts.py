@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,3 +21,20 @@ def mounted(path: Path, *arguments: str) -> Iterator[Path]:
         yield path
     finally:
         subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@contextmanager
+def on_too_small_device(path: Path, *options: str) -> Iterator[Path]:
+    """ext4 of 200 MB, made with these options of mkfs, on a device that takes no more than 40 MB: that is `path / "device"`."""
+    device, root = path / "device", path / "root"
+    device.mkdir()
+    root.mkdir()
+    with mounted(device, "-t", "tmpfs", "-o", "size=40m", "tmpfs"):
+        image = device / "image"
+        image.touch()
+        os.truncate(image, 200 << 20)
+        made = subprocess.run(["mkfs.ext4", "-q", "-E", "nodiscard", *options, str(image)], capture_output=True, check=False)
+        if made.returncode != 0:
+            pytest.skip("no ext4 can be made")
+        with mounted(root, "-o", "loop", str(image)):
+            yield root

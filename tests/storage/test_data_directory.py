@@ -165,6 +165,18 @@ def test_a_file_in_its_place(tmp_path: Path) -> None:
         opened(tmp_path / "file")
 
 
+def test_where_the_disk_refuses_what_was_written_before_that_is_said() -> None:
+    files = MemoryFileSystem()
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if operation == "lock":
+            raise StorageError("/log", "sync", "the disk refuses what an earlier process has written")
+
+    files.hook = hook
+    with pytest.raises(StorageError, match="cannot sync /log: the disk refuses"):
+        DataDirectory.open(files, cluster_id="x")
+
+
 def test_not_writable(monkeypatch: pytest.MonkeyPatch) -> None:
     files = MemoryFileSystem()
 

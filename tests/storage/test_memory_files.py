@@ -36,6 +36,28 @@ def test_a_killed_process_leaves_all_it_wrote() -> None:
     assert files.incarnation == incarnation
 
 
+def test_after_a_failed_sync_the_next_process_sees_what_the_disk_has() -> None:
+    files = MemoryFileSystem()
+    for path in "ab":
+        written(files, path, synced=b"synced", unsynced=b"xyz")
+    incarnation = files.incarnation
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if operation == "sync":
+            raise StorageError(path, operation, "Input/output error")
+
+    files.hook = hook
+    with pytest.raises(StorageError):
+        files.open("a").sync()
+    files.hook = None
+    files.kill()
+    assert [content(files, path) for path in "ab"] == [b"synced", b"syncedxyz"]
+    assert files.incarnation != incarnation
+    incarnation = files.incarnation
+    files.kill()
+    assert files.incarnation == incarnation
+
+
 @pytest.mark.parametrize("kept", range(4))
 def test_a_crash_tears_unsynced_bytes_where_the_dice_say(kept: int) -> None:
     files = MemoryFileSystem()

@@ -1,5 +1,5 @@
 """Files that nobody had open for a while. If the disk refused their bytes then, the system may forget it with them: a sync that succeeds
-afterwards proves nothing. What is lost then cannot be read any more either."""
+afterwards proves nothing. What is lost then cannot be read any more either; what a process before was told of, see `test_disk_lock`."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class TestSnapshots:
         assert knows(lose_power(files))
 
 
-def test_a_compacted_segment_whose_index_is_lost_does_not_take_its_place(files: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compacted_segment_whose_index_is_lost_does_not_take_its_place(files: MemoryFileSystem) -> None:
     log = opened(files, index_interval_bytes=1)
     for number in range(6):
         log.append(records((f"k{number % 3}", "v")), now_ms=0)

@@ -6,7 +6,6 @@ import ctypes
 import errno
 import logging
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from chaffinch.storage.journal import Journal
 from chaffinch.storage.many_logs import sync_many
 from chaffinch.storage.partition_log import PartitionLog
 from tests.storage.batches import batch
-from tests.storage.mounts import mounted
+from tests.storage.mounts import mounted, on_too_small_device
 
 FUSE, OVERLAY, NFS, UNKNOWN = 0x65735546, 0x794C7630, 0x6969, 0
 COUNT = 10
@@ -307,19 +306,8 @@ def overlay(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def too_small_device(tmp_path: Path) -> Iterator[Path]:
-    """ext4 of 200 MB on a device that takes no more than 40 MB."""
-    device, root = tmp_path / "device", tmp_path / "root"
-    device.mkdir()
-    root.mkdir()
-    with mounted(device, "-t", "tmpfs", "-o", "size=40m", "tmpfs"):
-        image = device / "image"
-        image.touch()
-        os.truncate(image, 200 << 20)
-        made = subprocess.run(["mkfs.ext4", "-q", "-E", "nodiscard", str(image)], capture_output=True, check=False)
-        if made.returncode != 0:
-            pytest.skip("no ext4 can be made")
-        with mounted(root, "-o", "loop", str(image)):
-            yield root
+    with on_too_small_device(tmp_path) as root:
+        yield root
 
 
 def filled(files: DiskFileSystem) -> list[PartitionLog]:

@@ -86,6 +86,8 @@ def _locked(file_system: FileSystem) -> Lock:
     except AlreadyLocked as error:
         raise AlreadyLocked(file_system.describe(""), error.holder) from error
     except StorageError as error:
+        if error.operation != "lock":  # The disk refuses what was written before.
+            raise
         raise DataDirectoryError(file_system.describe(""), "use", f"it is not writable: {error.reason}") from error
 
 

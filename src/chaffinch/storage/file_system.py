@@ -1,5 +1,5 @@
-"""The disk behind the `FileSystem` interface. No other module of the storage touches the disk, but `disk_reads` for reading and
-`whole_sync`.
+"""The disk behind the `FileSystem` interface. No other module of the storage touches the disk, but `disk_reads` for reading, `disk_lock`
+and `whole_sync`.
 
 `MemoryFileSystem` and the interface's own names are exported from here too, so that callers need one import.
 
@@ -12,7 +12,6 @@ GiB; and to begin writing many pages, which a slow disk can hold up for long. An
 
 import ctypes
 import errno
-import fcntl
 import logging
 import os
 import shutil
@@ -23,6 +22,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from chaffinch.storage import disk_reads
+from chaffinch.storage.disk_lock import DiskLock
 from chaffinch.storage.disk_reads import FileId, HeldDiskFile, Holders, storage_error
 from chaffinch.storage.files import (
     CLOSED_TEXT,
@@ -231,20 +231,6 @@ class DiskFile:
         return self._descriptor
 
 
-class DiskLock:
-    """An flock: the kernel gives it back when the process ends, SIGKILL included."""
-
-    def __init__(self, descriptor: int, whole: WholeSync) -> None:
-        self._descriptor = descriptor
-        self._whole = whole
-
-    def release(self) -> None:
-        if self._descriptor >= 0:
-            self._whole.end()
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
 class DiskFileSystem:
     """See `FileSystem`. `root` is made by the first `make_directory`, not before."""
 
@@ -255,6 +241,7 @@ class DiskFileSystem:
         self._aside = Aside()
         self.holders = Holders()
         self._whole = WholeSync(self.root)
+        self._lock: DiskLock | None = None
         self.has_failed_sync = False  # Once one has, nothing says that all is on disk.
         self.lost: dict[str, str] = {}  # Files that may have lost what was written to them, and why.
         self.times_synced = 0  # As a whole.
@@ -348,26 +335,27 @@ class DiskFileSystem:
         self.times_synced += 1
 
     def note_failed_sync(self) -> None:
+        if self._lock is not None and not self.has_failed_sync:
+            try:
+                self._lock.note_loss()
+            except OSError as error:
+                LOGGER.warning("the next start of a process on %s will not know that a sync has failed: %s", self.root, error.strerror)
         self.has_failed_sync = True
 
     def lock(self, path: str) -> DiskLock:
         full = self.describe(path)
         with translated(full, "lock"):
-            descriptor = os.open(full, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = DiskLock(full, self._whole)
         try:
-            with translated(full, "lock"):
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
-                    raise AlreadyLocked(full, holder or None) from None
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-                self._whole.begin()
+            with translated(self.root, "read anew"):
+                lock.face_losses(self.root)
         except BaseException:
-            os.close(descriptor)
+            lock.release()
             raise
-        return DiskLock(descriptor, self._whole)
+        if lock.losses and self.incarnation:  # What was written before the last may have gone as with the power.
+            self.incarnation = f"{_boot_id()}+{lock.losses}"
+        self._lock = lock
+        return lock
 
     def remember(self, file: DiskFile) -> None:
         """Count one more open descriptor, and close the first that was not used since the clock's hand last passed."""

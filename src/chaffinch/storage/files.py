@@ -138,7 +138,8 @@ class FileSystem(Protocol):
 
     @property
     def incarnation(self) -> str:
-        """Names the time since power was last lost: while it is the same, written bytes are there though never synced. "" = not known."""
+        """Names the time since power was last lost, or a sync failed in an earlier process: while it is the same, written bytes are there
+        though never synced. "" = not known. Not before `lock`."""
         ...
 
     def open(self, path: str, *, create: bool = True) -> File: ...
@@ -177,7 +178,11 @@ class FileSystem(Protocol):
         ...
 
     def lock(self, path: str) -> Lock:
-        """Take the lock of that name, or raise AlreadyLocked at once. A holder that is killed gives it back."""
+        """Take the lock of that name, or raise AlreadyLocked at once. A holder that is killed gives it back.
+
+        After a holder of whose syncs one has failed, files are read anew from the disk, and `incarnation` is another one. StorageError
+        is raised once if the disk refuses bytes then.
+        """
         ...
 
     def describe(self, path: str) -> str:

@@ -2,7 +2,7 @@
 
 Three ways to end, after each of which every open file and lock is void and the file system may be used anew:
 
-- `kill()`: the process dies, the page cache survives. All written bytes stay.
+- `kill()`: the process dies, the page cache survives. All written bytes stay, but for those of which a sync has failed.
 - `crash(choose)`: power is lost. Synced bytes and names stay; of the rest, `choose` decides how much, so that the dice stay outside.
 - `Interrupted` raised by `hook`: the process dies inside an operation. An append keeps its first `kept` bytes; call `kill` or `crash` next.
 
@@ -153,6 +153,7 @@ class MemoryFile:
             self._enter("sync", 0)
         except StorageError:
             self._owner.has_failed_sync = True
+            self._owner.failed.append(self._contents)
             self._contents.failed_in = self._life
             raise
         self._contents.sync()
@@ -207,6 +208,7 @@ class MemoryFileSystem:
         self.life = 0
         self.locks: set[str] = set()
         self.has_failed_sync = False
+        self.failed: list[_Contents] = []  # What could not be synced.
         self._outages = 0
         self._root = _Directory()
 
@@ -215,10 +217,15 @@ class MemoryFileSystem:
         return f"memory-{self._outages}"
 
     def kill(self) -> None:
-        """The process ends; what it wrote stays."""
+        """The process ends; what it wrote stays, but for what could not be synced: the next one sees what the disk has."""
         self.life += 1
         self.locks.clear()
-        self.has_failed_sync = False
+        if self.has_failed_sync:
+            self._outages += 1
+            for contents in self.failed:
+                contents.crash("", lambda _path, _unsynced: 0)
+            self.failed.clear()
+            self.has_failed_sync = False
 
     def crash(self, choose: Choose) -> None:
         """Power is lost. `choose(path, unsynced) -> kept`: bytes of a file, or names of a directory, 0 <= kept <= unsynced."""

@@ -1,0 +1,101 @@
+"""The lock of a data directory, and in its file what the next process has to know: whether a sync has failed.
+
+Linux tells once that bytes could not be written, and keeps them in memory as if they were on disk: a process that is started then reads
+them, and its own syncs succeed. So whoever is told writes that down here, over what stands there, which takes no space. The next process
+first has the system forget what it holds of all files, and so reads what the disk has. The note need not survive a loss of power: that
+does the same. There is none where a process is killed inside of the very sync that fails, or where the note cannot be written.
+
+The file is a line with the process id of its holder and, once a sync has failed, one more: how many processes have written that down, and
+for how many of them the files were read anew since.
+"""
+
+import fcntl
+import os
+import stat
+from contextlib import suppress
+
+from chaffinch.storage.files import AlreadyLocked, StorageError
+from chaffinch.storage.whole_sync import WholeSync
+
+TEXT_BYTES_MAX = 100
+
+
+class DiskLock:
+    """An flock: the kernel gives it back when the process ends, SIGKILL included. `losses`: how many processes were told of a failed sync.
+
+    Raises AlreadyLocked, OSError.
+    """
+
+    def __init__(self, path: str, whole: WholeSync) -> None:
+        self._path = path
+        self._whole = whole
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise AlreadyLocked(path, self._lines()[0].strip() or None) from None
+            self.losses, self._faced = _counts(self._lines())
+            self._write()
+            whole.begin()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _lines(self) -> list[str]:
+        return os.pread(self._descriptor, TEXT_BYTES_MAX, 0).decode("ascii", "replace").split("\n")
+
+    def _write(self) -> None:
+        counts = f"{self.losses} {self._faced}\n" if self.losses else ""
+        text = f"{os.getpid()}\n{counts}".encode()
+        os.pwrite(self._descriptor, text, 0)
+        os.ftruncate(self._descriptor, len(text))
+
+    def note_loss(self) -> None:
+        """A sync has failed. Raises OSError: then the next process will not know."""
+        if self._descriptor >= 0:
+            self.losses += 1
+            self._write()
+
+    def face_losses(self, root: str) -> None:
+        """Where a process before this one has noted a loss: have all files below `root` read from the disk from now on. Raises StorageError
+        and OSError, after which it is to be done again."""
+        if self._faced == self.losses:
+            return
+        if self._whole.is_reliable:
+            with suppress(OSError):  # It is told to us, too.
+                self._whole.sync()
+        for directory, _, names in os.walk(root):
+            for name in names:
+                path = f"{directory}/{name}"
+                if path != self._path and stat.S_ISREG(os.lstat(path).st_mode):
+                    with suppress(PermissionError):  # Then nobody reads it.
+                        _forget_cached(path)
+        self._faced = self.losses
+        self._write()
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            self._whole.end()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _counts(lines: list[str]) -> tuple[int, int]:
+    try:
+        losses, faced = map(int, lines[1].split())
+    except (IndexError, ValueError):
+        return 0, 0
+    return losses, faced
+
+
+def _forget_cached(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fdatasync(descriptor)  # What is not written yet would stay.
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    except OSError as error:
+        reason = f"the disk refuses what an earlier process has written ({error.strerror}); the next start goes on with what it has taken"
+        raise StorageError(path, "sync", reason, error_number=error.errno) from error
+    finally:
+        os.close(descriptor)
