@@ -1,6 +1,7 @@
 """The disk that loses power: what it must keep, what it may lose, and that only the caller's dice decide."""
 
 import errno
+from functools import partial
 
 import pytest
 
@@ -56,6 +57,25 @@ def test_after_a_failed_sync_the_next_process_sees_what_the_disk_has() -> None:
     incarnation = files.incarnation
     files.kill()
     assert files.incarnation == incarnation
+
+
+@pytest.mark.parametrize("operation", ["sync", "sync directory", "sync all"])
+def test_after_a_failed_sync_of_any_kind_not_all_can_be_said_to_be_synced(operation: str) -> None:
+    files = MemoryFileSystem()
+    file = files.open("a")
+
+    def hook(done: str, path: str, size: int) -> None:
+        if done == operation:
+            raise StorageError(path, done, "Input/output error")
+
+    files.hook = hook
+    with pytest.raises(StorageError, match="Input/output error"):
+        {"sync": file.sync, "sync directory": partial(files.sync_directory, ""), "sync all": files.sync_all}[operation]()
+    files.hook = None
+    with pytest.raises(StorageError, match="an earlier sync failed"):
+        files.sync_all()
+    files.kill()
+    files.sync_all()
 
 
 @pytest.mark.parametrize("kept", range(4))

@@ -316,14 +316,21 @@ class MemoryFileSystem:
 
     def sync_directory(self, directory: str) -> None:
         node = self._directory(directory, "sync")
-        self.enter("sync directory", directory, 0)
+        self._enter_sync("sync directory", directory)
         node.sync()
 
     def sync_all(self) -> None:
         if self.has_failed_sync:
             raise StorageError("/", "sync", "an earlier sync failed: what it covered may be lost")
-        self.enter("sync all", "", 0)
+        self._enter_sync("sync all", "")
         self._root.sync_all()
+
+    def _enter_sync(self, operation: str, path: str) -> None:
+        try:
+            self.enter(operation, path, 0)
+        except StorageError:
+            self.has_failed_sync = True
+            raise
 
     def lock(self, path: str) -> MemoryLock:
         self.enter("lock", path, 0)
