@@ -28,6 +28,10 @@ LONG_MAX: Final = 2**63 - 1
 # How like the name given a known one must be to be offered, from 0 to 1: below it the offer misleads.
 LIKENESS_MIN: Final = 0.58
 
+# The same of a name that is a known one misspelled, and by how many characters at most it is longer or shorter.
+MISSPELLED_LIKENESS_MIN: Final = 0.85
+MISSPELLED_BY_MAX: Final = 2
+
 # What Spark's users type in front of a client's options: it makes no two names alike.
 _OF_KAFKA: Final = "kafka_"
 
@@ -199,9 +203,13 @@ class OptionTable:
         """Raises ConfigException for what is wrong with one option by itself."""
         self._take(name, value, {}, {}, {})
 
-    def knows(self, name: str) -> bool:
-        """Whether it is an option's name, with or without an effect, or one that there is a hint for."""
-        return any(_key(name) in names for names in (self._by_key, self._ignored_by_key, self._hints))
+    def nearly_knows(self, name: str) -> bool:
+        """Whether it is an option's name, with or without an effect, or one that there is a hint for, or another part's, or differs
+        from one so little that there is room for nothing else in it."""
+        key, known = _key(name).removeprefix(_OF_KAFKA), {*self._by_key, *self._ignored_by_key, *self._hints, *self._names_elsewhere}
+        lengths = range(len(key) - MISSPELLED_BY_MAX, len(key) + MISSPELLED_BY_MAX + 1)
+        of_its_length = [each for each in known if len(each) in lengths]
+        return bool(difflib.get_close_matches(key, of_its_length, n=1, cutoff=MISSPELLED_LIKENESS_MIN))
 
     def _take(self, name: object, value: object, given: dict[str, Any], ignored: dict[str, Any], seen: dict[str, str]) -> None:
         """One option into `given` or `ignored`, by its name here; `seen` has them by key, as they were spelled."""

@@ -1,22 +1,17 @@
 """Options with where each was given: what stands on the command line wins over a file, both are judged together, and errors say where.
 
-A file may be another one than was meant, or a key pasted a line too low: its names are shown only where they can be nothing but names.
+A file may be another one than was meant, or a key pasted a line too low: of its names only those are shown that are known, or hardly
+anything but a known one misspelled. For others its line is enough.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from chaffinch.errors import ConfigException
 from chaffinch.settings import OptionTable, Settings, in_one_line
 
-NAME_LENGTH_MAX: Final = 80
-"""The longest name that is shown without being known: those known here have up to 59 characters."""
-
-# Small words with dots or underscores between: no base64, no number in hexadecimal digits, no password of one word.
-_NAME: Final = re.compile(r"[a-z][a-z0-9]{0,19}(-[a-z0-9]{1,20})*([._][a-z][a-z0-9]{0,19}(-[a-z0-9]{1,20})*)+")
 _NOT_SHOWN: Final = "(its name is not shown)"
 
 
@@ -69,14 +64,10 @@ def _fault_of_all(parse: Callable[[Mapping[str, Any]], Settings], options: Itera
 
 def _fault(table: OptionTable, given: Given) -> str:
     """What is wrong with one option by itself, or nothing."""
-    if given.is_read and not table.knows(given.name) and not _looks_like_a_name(given.name):
+    if given.is_read and not table.nearly_knows(given.name):
         return table.unknown(given.name, shown=_NOT_SHOWN)
     try:
         table.check(given.name, given.value)
     except ConfigException as error:
         return error.message
     return ""
-
-
-def _looks_like_a_name(name: str) -> bool:
-    return len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name) is not None
