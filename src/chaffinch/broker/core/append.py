@@ -260,10 +260,10 @@ def _verification_refusal(
     producer = f"producer {header.producer_id} epoch {header.producer_epoch}"
     if code is codes.PRODUCER_FENCED:
         return _refusal(codes.INVALID_PRODUCER_EPOCH, f"{producer} of transactional id {terms.transactional_id!r} is fenced")
-    if code in _PASSING:
+    if code is codes.CONCURRENT_TRANSACTIONS:
         # Older clients repeat 19, and without looking for another leader.
-        repeated = code if code is codes.CONCURRENT_TRANSACTIONS and adds else codes.NOT_ENOUGH_REPLICAS
-        return _refusal(repeated, f"{code.name}: the last transaction of {producer} is still being ended, or the coordinator cannot write")
+        repeated = code if adds else codes.NOT_ENOUGH_REPLICAS
+        return _refusal(repeated, f"{code.name}: the last transaction of {producer} is still being ended")
     if code is codes.TRANSACTION_ABORTABLE:
         message = f"{partition.topic_partition} was not added to the open transaction of {producer}"
         return _refusal(code if terms.version >= VERSION_WITH_ABORTABLE else codes.INVALID_TXN_STATE, message)
@@ -290,9 +290,6 @@ _SLICING_CODES = {
 """What a batch that cannot be sliced gets: 2 for headers that say nonsense, as in Apache Kafka, 87 where bytes are missing."""
 
 _MAGIC_FAULTS = frozenset({Fault.BATCH_MAGIC, Fault.BATCH_MAGIC_OLD})
-
-_PASSING = frozenset({codes.CONCURRENT_TRANSACTIONS, codes.NOT_COORDINATOR})
-"""What the coordinator answers while it cannot: clients come again."""
 
 _SEQUENCE_COUNTERS = {
     codes.OUT_OF_ORDER_SEQUENCE_NUMBER: INVALID_SEQUENCE,
