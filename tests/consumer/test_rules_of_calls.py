@@ -142,6 +142,26 @@ def test_a_finalizer_in_its_own_thread_does_not_wait_for_itself(broker, consumer
     consumer.close()
 
 
+def test_what_was_done_is_told_though_the_thread_has_ended_since(broker, consumer_of, monkeypatch):
+    consumer = consumer_of(broker)
+    thread = consumer._thread
+    hand_over = thread._hand_over
+
+    def and_let_it_end(job):
+        hand_over(job)
+        thread._thread.join(30)
+
+    def closing():
+        with pytest.raises(errors.IllegalStateException, match="would wait for itself"):
+            consumer.close()
+        return "done"
+
+    monkeypatch.setattr(thread, "_hand_over", and_let_it_end)
+    assert thread.run(closing) == "done"
+    with pytest.raises(errors.IllegalStateException, match="was closed meanwhile"):
+        thread.run(closing)
+
+
 def test_what_a_finalizer_in_its_own_thread_does_not_wait_for_is_done(broker, consumer_of):
     """That of a loop that was left, which gives back what it did not come to."""
     consumer, done = consumer_of(broker), []

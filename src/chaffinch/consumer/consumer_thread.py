@@ -133,7 +133,8 @@ class ConsumerThread(ClientThread):
         ends_ms = None if limit_s is None else self._clock.now_ms() + 1000 * limit_s
         try:
             self._hand_over(job)
-            self.check_alive()  # At its end the thread says so first, then it ends what was handed over.
+            if self.death is not None and job.is_over.locked():  # In this order: it may have been done, and have ended the thread.
+                self.check_alive()  # At its end the thread says so first, then it ends what was handed over.
             while not job.is_over.acquire(timeout=WAIT_S_MAX if ends_ms is None else self._left_s(ends_ms)):
                 if ends_ms is not None and self._clock.now_ms() >= ends_ms:
                     self.run(lambda: setattr(job, "is_given_up", True))  # It has been tried once then.
