@@ -25,12 +25,16 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_failing = False
+        self.untold: set[str] = set()
+        """Files of which the system has an error that nobody was told; it tells it once."""
         self.forgotten: set[str] = set()
         monkeypatch.setattr(os, "fdatasync", self.sync)
         monkeypatch.setattr(os, "posix_fadvise", self.forget)
 
-    def sync(self, _descriptor: int) -> None:
-        if self.is_failing:
+    def sync(self, descriptor: int) -> None:
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))
+        is_told, self.untold = name in self.untold, self.untold - {name}
+        if self.is_failing or is_told:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def forget(self, descriptor: int, position: int, length: int, advice: int) -> None:
@@ -102,6 +106,15 @@ def test_a_start_is_refused_while_the_disk_refuses_what_was_written_before(tmp_p
         with pytest.raises(StorageError, match="the disk refuses what an earlier process has written"):
             DiskFileSystem(tmp_path).lock("lock")
     disk.is_failing = False
+    started(tmp_path)
+    assert disk.forgotten == {"a", "b"}
+
+
+def test_a_start_is_refused_once_for_all_that_the_disk_has_not_taken(tmp_path: Path, disk: Disk) -> None:
+    fail(tmp_path, disk)
+    disk.untold = {"a", "b"}
+    with pytest.raises(StorageError, match="the next start goes on with what it has taken"):
+        DiskFileSystem(tmp_path).lock("lock")
     started(tmp_path)
     assert disk.forgotten == {"a", "b"}
 

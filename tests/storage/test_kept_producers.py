@@ -273,3 +273,15 @@ class TestAFullDisk:
         with pytest.raises(StorageError):
             log.expire(1000, 1)
         assert log.files.segments[0].base_offset == 3
+
+
+def test_a_snapshot_that_somebody_removed_is_written_again() -> None:
+    files = MemoryFileSystem()
+    log = with_producer(files)
+    append(log)
+    name = [name for name in files.list(DIRECTORY) if name.endswith(".snapshot")][-1]
+    files.remove(f"{DIRECTORY}/{name}")
+    with pytest.raises(StorageError, match="No such file"):
+        log.delete_records_before(2, 0)
+    log.delete_records_before(2, 0)
+    assert knows(lose_power(files))

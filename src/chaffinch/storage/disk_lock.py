@@ -59,18 +59,25 @@ class DiskLock:
 
     def face_losses(self, root: str) -> None:
         """Where a process before this one has noted a loss: have all files below `root` read from the disk from now on. Raises StorageError
-        and OSError, after which it is to be done again."""
+        and OSError, after which it is to be done again: of all files first, because the system tells of each of them once."""
         if self._faced == self.losses:
             return
         if self._whole.is_reliable:
             with suppress(OSError):  # It is told to us, too.
                 self._whole.sync()
+        refused: StorageError | None = None
         for directory, _, names in os.walk(root):
             for name in names:
                 path = f"{directory}/{name}"
                 if path != self._path and stat.S_ISREG(os.lstat(path).st_mode):
-                    with suppress(PermissionError):  # Then nobody reads it.
+                    try:
                         _forget_cached(path)
+                    except PermissionError:
+                        pass  # Then nobody reads it.
+                    except StorageError as error:
+                        refused = refused or error
+        if refused is not None:
+            raise refused
         self._faced = self.losses
         self._write()
 

@@ -170,7 +170,9 @@ class SnapshotFiles:
         unfinished = f"{self._directory}/{name}{NEW_SUFFIX}"
         if self._file_system.exists(unfinished):  # An error left it, when the snapshot was to be corrected.
             self._file_system.remove(unfinished)
-        self._file_system.remove(f"{self._directory}/{name}")
+        path = f"{self._directory}/{name}"
+        if self._file_system.exists(path):  # Else somebody has removed it, which is as well.
+            self._file_system.remove(path)
         self._names.remove(name)
         if name == name_of(self.durable_offset):
             self.durable_offset = NO_OFFSET

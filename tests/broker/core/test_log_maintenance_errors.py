@@ -8,11 +8,12 @@ from unittest import mock
 
 import pytest
 
+from chaffinch.broker.core import log_maintenance
 from chaffinch.broker.core.events import TimePassed
 from chaffinch.broker.core.log_maintenance import WORK_PER_CALL
 from chaffinch.records.faults import CorruptBatch, Fault
 from chaffinch.storage.compaction import Compaction
-from chaffinch.storage.file_system import StorageError
+from chaffinch.storage.file_system import CorruptLog, StorageError
 from tests.broker.core.maintained_log import CLEANER_BACKOFF, HOUR, MINUTE, compacted, fill, offsets
 from tests.broker.core_client import Cluster
 
@@ -91,6 +92,17 @@ def test_a_damaged_log_is_given_up_once() -> None:
     cluster.advance(HOUR)
     assert len([line for line in cluster.lines if "gave up" in line]) == 1
     assert len(log.files.segments) == 5
+
+
+def test_a_log_that_is_found_damaged_before_its_compaction_begins_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*_: object) -> None:
+        raise CorruptLog("a.log", 7, "damaged")
+
+    monkeypatch.setattr(log_maintenance, "cleanable", damaged)
+    cluster = Cluster()
+    compacted(cluster)
+    cluster.advance(24 * HOUR)
+    assert len([line for line in cluster.lines if "gave up" in line]) == 1
 
 
 def test_a_damaged_log_does_not_speak_for_a_new_topic_of_its_name() -> None:

@@ -103,13 +103,13 @@ class BrokerCore:
             self._metadata = self._journals["cluster"]
             self._open(file_system, static, nodes, dice, now_ms, users or {})
             self._make_good(file_system, now_ms)
+            self._say_without_effect(static)
+            topics = self.state.topics
+            for text in (*start_warnings.of_nodes(topics, len(nodes)), *start_warnings.of_directories(topics)):
+                self.state.refusals.say(text)
         except BaseException:
             self._directory.close()
             raise
-        self._say_without_effect(static)
-        topics = self.state.topics
-        for text in (*start_warnings.of_nodes(topics, len(nodes)), *start_warnings.of_directories(topics)):
-            self.state.refusals.say(text)
         self._warn_of_replication(topics)
         self._asks_for_login = self.state.authentication.is_needed
         self._unanswered: dict[int, RequestReceived] = {}  # By connection: the request whose answer waits.

@@ -112,7 +112,7 @@ class LogMaintenance:
         if not has_swap and not (partition.log.config.compacts and self._settings["log.cleaner.enable"]):
             return 0
         directory = partition.log.directory
-        if has_swap and directory in self._damaged:
+        if directory in self._damaged:
             return 0
         again_ms = self._failed.get(directory, (0, now_ms))[1]
         if again_ms > now_ms:
@@ -132,7 +132,7 @@ class LogMaintenance:
         except StorageError as error:
             self._put_off(partition, error, now_ms, lines)
             return WORK_OF_A_CHANGE
-        if found.is_due(partition.log.config) and directory not in self._damaged:
+        if found.is_due(partition.log.config):
             self._dirty[topic_partition] = found.dirty_ratio
         elif found.check_again_ms is not None:
             self._compaction.put(topic_partition, self._wall.when(found.check_again_ms))

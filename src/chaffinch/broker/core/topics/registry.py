@@ -8,6 +8,7 @@ Refusals are raised as RequestRefused with Kafka's code and the reason; file err
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,8 @@ VERIFY_BYTES_MAX = 64 << 20
 
 LOGS = "logs"
 """Directory of all partition logs."""
+
+_OF_A_TOPIC = re.compile(r"\.[0-9a-f]{32}$")
 
 _TOPIC_PREFIX = b"topic/"
 _DELETING_PREFIX = b"deleting/"
@@ -137,11 +140,11 @@ class TopicRegistry:
         return self._file_system.describe(LOGS)
 
     def directories_without_topic(self) -> list[str]:
-        """What lies among the logs and belongs to none. Raises StorageError."""
+        """Those of topics that are not known. Raises StorageError."""
         if not self._file_system.exists(LOGS):
             return []
         known = {topic.directory for topic in self}
-        return [name for name in self._file_system.list(LOGS) if f"{LOGS}/{name}" not in known]
+        return [name for name in self._file_system.list(LOGS) if _OF_A_TOPIC.search(name) and f"{LOGS}/{name}" not in known]
 
     def get(self, name: str) -> Topic | None:
         return self._topics.get(name)
