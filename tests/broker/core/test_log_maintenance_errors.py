@@ -18,6 +18,14 @@ from tests.broker.core.maintained_log import CLEANER_BACKOFF, HOUR, MINUTE, comp
 from tests.broker.core_client import Cluster
 
 
+def lines_of_a_minute_without_room(cluster: Cluster) -> int:
+    """How many there are after it: what is compacted by then is dirty again, and finds no space."""
+    fill(cluster, *range(20, -1, -2))
+    cluster.file_system.bytes_free = 50
+    cluster.advance(MINUTE)
+    return len(cluster.lines)
+
+
 def test_records_that_cannot_be_read_end_it_and_not_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable(self: Compaction) -> bool:
         raise CorruptBatch(Fault.RECORD_COUNT)
@@ -61,10 +69,7 @@ def test_a_disk_that_stays_full_is_tried_ever_more_seldom() -> None:
     cluster.file_system.bytes_free = None
     cluster.advance(65 * CLEANER_BACKOFF)
     assert len(offsets(log)) == 2
-    fill(cluster, *range(20, -1, -2))
-    cluster.file_system.bytes_free = 50
-    cluster.advance(MINUTE)
-    assert len(cluster.lines) == 3, "after a success it begins with short waits again"
+    assert lines_of_a_minute_without_room(cluster) == 3, "after a success it begins with short waits again"
 
 
 def test_a_new_segment_does_not_hurry_it() -> None:
@@ -181,10 +186,7 @@ def test_what_cannot_be_removed_or_written_down_for_long_is_tried_ever_more_seld
     cluster.advance(65 * CLEANER_BACKOFF)
     assert log.files.state.swap is None
     cluster.lines.clear()
-    fill(cluster, *range(20, -1, -2))
-    cluster.file_system.bytes_free = 50
-    cluster.advance(MINUTE)
-    assert len(cluster.lines) == 3, "after a success it begins with short waits again"
+    assert lines_of_a_minute_without_room(cluster) == 3, "after a success it begins with short waits again"
 
 
 def test_a_compacted_segment_that_is_found_damaged_before_it_has_its_place_is_given_up_once() -> None:

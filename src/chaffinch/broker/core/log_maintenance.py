@@ -162,7 +162,8 @@ class LogMaintenance:
                 read, written = job.compaction.bytes_read, job.compaction.bytes_written
                 LOGGER.info("%s is compacted: %d bytes read, %d written", job.partition.topic_partition, read, written)
                 self._failed.pop(job.partition.log.directory, None)
-                self._end(job, now_ms)
+                self._job = None
+                self._compaction.put(job.partition.topic_partition, now_ms)
         self._slice_ms = now_ms + max(PAUSE_MS, int(1000 * SLICE_BYTES / self._settings["log.cleaner.io.max.bytes.per.second"]))
 
     def _next_job(self, now_ms: int, lines: list[str]) -> _Job | None:
@@ -193,10 +194,6 @@ class LogMaintenance:
         wait_ms = self._settings["log.cleaner.backoff.ms"] << min(times, RETRY_DOUBLINGS_MAX)
         self._failed[directory] = times + 1, now_ms + wait_ms
         self._compaction.put(partition.topic_partition, now_ms)
-
-    def _end(self, job: _Job, now_ms: int) -> None:
-        self._job = None
-        self._compaction.put(job.partition.topic_partition, now_ms)
 
 
 class _Job:
