@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chaffinch.storage import file_system as module
+from chaffinch.storage import aside, file_system
 from chaffinch.storage.file_system import AlreadyLocked, DiskFileSystem, FileSystem, MemoryFileSystem, StorageError
 
 
@@ -166,8 +166,8 @@ class TestDisk:
     def test_a_write_done_in_part_is_finished(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The system may write less than asked; here seven bytes at most."""
         write, writev = os.write, os.writev
-        monkeypatch.setattr(module.os, "write", lambda descriptor, data: write(descriptor, memoryview(data)[:7]))
-        monkeypatch.setattr(module.os, "writev", lambda descriptor, buffers: writev(descriptor, [b"".join(buffers)[:7]]))
+        monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, memoryview(data)[:7]))
+        monkeypatch.setattr(os, "writev", lambda descriptor, buffers: writev(descriptor, [b"".join(buffers)[:7]]))
         file = DiskFileSystem(tmp_path).open("a")
         file.append((b"0123456789" * 3,))
         file.append((b"abcde", b"fghijklm", b"nopq", b""))
@@ -193,7 +193,7 @@ class TestDisk:
         file = files.open("a")
         with monkeypatch.context() as patched:
             _fill_disk(patched, after_bytes=3)
-            patched.setattr(module.os, "ftruncate", _failing(errno.EIO))
+            patched.setattr(os, "ftruncate", _failing(errno.EIO))
             with pytest.raises(StorageError, match="No space"):
                 file.append((b"012345",))
         with pytest.raises(StorageError, match="left part of a write after byte 0"):
@@ -205,7 +205,7 @@ class TestDisk:
         file = DiskFileSystem(tmp_path).open("a")
         file.append((b"abc",))
         with monkeypatch.context() as patched:
-            patched.setattr(module.os, "fdatasync", _failing(errno.EIO))
+            patched.setattr(os, "fdatasync", _failing(errno.EIO))
             with pytest.raises(StorageError, match="Input/output error"):
                 file.sync()
         for call in (file.sync, lambda: file.append((b"d",))):
@@ -216,7 +216,7 @@ class TestDisk:
         file = DiskFileSystem(tmp_path).open("a")
         file.append((b"0123456789",))
         pread = os.pread
-        monkeypatch.setattr(module.os, "pread", lambda descriptor, length, position: pread(descriptor, min(length, 3), position))
+        monkeypatch.setattr(os, "pread", lambda descriptor, length, position: pread(descriptor, min(length, 3), position))
         assert file.read(1, 8) == b"12345678"
         assert file.read(5, 100) == b"56789"
 
@@ -232,7 +232,7 @@ class TestDisk:
         assert DiskFileSystem(tmp_path).incarnation == DiskFileSystem(tmp_path / "other").incarnation
 
     def test_a_boot_without_a_name_is_not_trusted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "BOOT_ID", str(tmp_path / "absent"))
+        monkeypatch.setattr(file_system, "BOOT_ID", str(tmp_path / "absent"))
         assert DiskFileSystem(tmp_path).incarnation == ""
 
     def test_a_path_that_cannot_be_looked_up_is_an_error_not_an_absence(self, tmp_path: Path) -> None:
@@ -259,8 +259,8 @@ def _fill_disk(patched: pytest.MonkeyPatch, *, after_bytes: int, error: BaseExce
             raise error or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return write(descriptor, memoryview(data)[:kept])
 
-    patched.setattr(module.os, "write", filling)
-    patched.setattr(module.os, "writev", lambda descriptor, buffers: filling(descriptor, b"".join(buffers)))
+    patched.setattr(os, "write", filling)
+    patched.setattr(os, "writev", lambda descriptor, buffers: filling(descriptor, b"".join(buffers)))
 
 
 def _open_below(root: Path) -> int:
@@ -285,11 +285,11 @@ class TestWriteBack:
             found.append((threading.current_thread().name, os.fstat(descriptor).st_ino, position, length))
             return 0
 
-        monkeypatch.setattr(module, "_sync_file_range", sync_file_range)
+        monkeypatch.setattr(aside, "_sync_file_range", sync_file_range)
         return found
 
     @pytest.mark.parametrize(
-        ("length", "thread"), [(module.LARGE_BYTES, module.ASIDE), (module.LARGE_BYTES - 1, "MainThread"), (0, "MainThread")]
+        ("length", "thread"), [(aside.LARGE_BYTES, aside.ASIDE), (aside.LARGE_BYTES - 1, "MainThread"), (0, "MainThread")]
     )
     def test_much_is_written_aside(self, tmp_path: Path, asked: list[tuple[str, int, int, int]], length: int, thread: str) -> None:
         file = DiskFileSystem(tmp_path).open("a")
@@ -305,7 +305,7 @@ class TestWriteBack:
         assert first is not None
         files._aside.do(lambda _: gate.wait() and None, first)
         file = files.open("a")
-        file.append((bytes(module.LARGE_BYTES),))
+        file.append((bytes(aside.LARGE_BYTES),))
         file.write_back(0)
         file.close()
         files.open("b").append((b"b",))
@@ -316,9 +316,9 @@ class TestWriteBack:
     def test_when_too_much_waits_it_is_left_to_the_system(
         self, tmp_path: Path, asked: list[tuple[str, int, int, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "ASIDE_MAX", 0)
+        monkeypatch.setattr(aside, "ASIDE_MAX", 0)
         file = DiskFileSystem(tmp_path).open("a")
-        file.append((bytes(module.LARGE_BYTES),))
+        file.append((bytes(aside.LARGE_BYTES),))
         file.write_back(0)
         join_aside()
         assert asked == []
@@ -326,5 +326,5 @@ class TestWriteBack:
 
 def join_aside() -> None:
     for thread in threading.enumerate():
-        if thread.name == module.ASIDE:
+        if thread.name == aside.ASIDE:
             thread.join()

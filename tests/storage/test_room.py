@@ -6,17 +6,19 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.storage import file_system, segment
-from chaffinch.storage.file_system import DiskFile, DiskFileSystem, MemoryFileSystem, StorageError
+from chaffinch.storage import disk_file, segment
+from chaffinch.storage.disk_file import DiskFile
+from chaffinch.storage.file_system import DiskFileSystem, MemoryFileSystem, StorageError
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
 from tests.storage.batches import batch
 
 MB = 1 << 20
-fallocate = file_system._fallocate
+fallocate = disk_file._fallocate
 ORDERS = TopicPartition("orders", 0)
 VALUE = bytes(1000)
 SIZE = len(batch(value=VALUE))
@@ -91,7 +93,7 @@ def half(descriptor: int, mode: int, position: int, length: int) -> int:
 def test_a_system_that_refuses_takes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[[int, int, int, int], int] | None
 ) -> None:
-    monkeypatch.setattr(file_system, "_fallocate", answer)
+    monkeypatch.setattr(disk_file, "_fallocate", answer)
     file = DiskFileSystem(tmp_path).open("a")
     file.append((b"abc",))
     file.reserve(MB)
@@ -127,6 +129,60 @@ def test_a_full_disk_takes_back_what_was_set_aside_for_others(small_disk: Path) 
     assert caught.value.error_number == errno.ENOSPC
     idle.append((b"d",))
     assert idle.read(0, 9) == b"abcd"
+
+
+class TestNames:
+    """A name takes room, too: a block of the directory, or the file's own entry."""
+
+    MAKES: ClassVar[dict[str, tuple[str, Callable[[DiskFileSystem], object]]]] = {
+        "directory": ("mkdir", lambda files: files.make_directory("logs/orders-0")),
+        "file": ("open", lambda files: files.open("b")),
+        "new name": ("replace", lambda files: files.rename("a", "b")),
+    }
+
+    @pytest.fixture
+    def files(self, tmp_path: Path) -> DiskFileSystem:
+        return DiskFileSystem(tmp_path)
+
+    @pytest.fixture
+    def idle(self, files: DiskFileSystem) -> DiskFile:
+        idle = files.open("a")
+        idle.append((b"abc",))
+        idle.reserve(MB)
+        return idle
+
+    def fill(self, patched: pytest.MonkeyPatch, call: str, has_room: Callable[[], bool]) -> list[str]:
+        """`call` of the system finds no block of the disk while `has_room`. Returns what it was called for, as it grows."""
+        real, asked = getattr(os, call), []
+
+        def full(path: str, *arguments: Any, **options: Any) -> object:
+            asked.append(path)
+            if has_room():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(path, *arguments, **options)
+
+        patched.setattr(os, call, full)
+        return asked
+
+    @pytest.mark.parametrize("name", MAKES)
+    def test_a_full_disk_takes_back_what_was_set_aside(
+        self, name: str, files: DiskFileSystem, idle: DiskFile, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        call, make = self.MAKES[name]
+        self.fill(monkeypatch, call, lambda: idle.has_room)
+        make(files)
+        assert not idle.has_room
+        assert files.exists("logs/orders-0" if name == "directory" else "b")
+
+    @pytest.mark.parametrize("name", MAKES)
+    def test_a_disk_that_has_nothing_to_take_back_refuses(
+        self, name: str, files: DiskFileSystem, idle: DiskFile, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        call, make = self.MAKES[name]
+        asked = self.fill(monkeypatch, call, lambda: True)
+        with pytest.raises(StorageError) as caught:
+            make(files)
+        assert (caught.value.error_number, len(asked)) == (errno.ENOSPC, 2)
 
 
 def test_what_is_refused_for_another_reason_takes_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,223 @@
+"""One file of the disk: appends that leave no part of themselves, syncs whose failure is not forgotten, room that is set aside.
+
+Its descriptor is opened on first use, and may be taken from it at any time by `let_go`: the next use opens it again.
+"""
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Protocol
+
+from chaffinch.storage import disk_reads
+from chaffinch.storage.disk_reads import HeldDiskFile, Holders, storage_error
+from chaffinch.storage.files import CLOSED_TEXT, BytesLike, FileSystem, StorageError, synced_at_once
+from chaffinch.storage.system_calls import from_c_library
+
+NOT_OPEN, CLOSED = -1, -2  # Instead of a descriptor: opened when it is next needed, or never again.
+NEVER = -1
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux.
+FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h; see fallocate(2).
+
+
+@contextmanager
+def translated(path: str, operation: str) -> Iterator[None]:
+    """OSError -> StorageError, here and nowhere else."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(path, operation, error) from error
+
+
+class Owner(FileSystem, Protocol):
+    """What a file needs of its file system."""
+
+    holders: Holders
+    lost: dict[str, str]
+    """Files that may have lost what was written to them, and why."""
+    times_synced: int
+    """As a whole."""
+    has_failed_sync: bool
+    """Once one has, nothing says that all is on disk."""
+
+    def note_failed_sync(self) -> None: ...
+
+    def remember(self, file: "DiskFile") -> None:
+        """Count one more open descriptor, and close the first that was not used since the clock's hand last passed."""
+        ...
+
+    def forget(self, file: "DiskFile") -> None: ...
+
+    def give_back_room(self) -> bool:
+        """Have the disk take back what was set aside for any file; whether there was any."""
+        ...
+
+    def write_back(self, descriptor: int, position: int, length: int) -> None:
+        """See `File`."""
+        ...
+
+
+class DiskFile:
+    """See `File`. `is_recent` belongs to the clock of its owner."""
+
+    __slots__ = ("_descriptor", "_owner", "_poison", "_reserved", "_size", "_synced_size", "_unheard_since", "is_recent", "path")
+
+    def __init__(self, owner: Owner, path: str, size: int, descriptor: int = NOT_OPEN) -> None:
+        self.path = path
+        self.is_recent = True
+        self._owner = owner
+        self._descriptor = descriptor
+        self._size = self._synced_size = size
+        self._unheard_since = NEVER  # How often all was synced when unsynced bytes were left without a descriptor that hears of their fate.
+        self._poison = owner.lost.get(path)
+        self._reserved = 0  # Where the room ends that was set aside, as far as this process knows.
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def append(self, buffers: Sequence[BytesLike]) -> int:
+        descriptor = self._descriptor if self._descriptor >= 0 else self._ready()
+        self.is_recent = True
+        if self._poison is not None:
+            raise StorageError(self.path, "append to", self._poison)
+        position = self._size
+        try:
+            if len(buffers) == 1:
+                wanted = memoryview(buffers[0]).nbytes
+                written = os.write(descriptor, buffers[0])
+            else:
+                wanted = sum(memoryview(buffer).nbytes for buffer in buffers)
+                written = os.writev(descriptor, buffers[:BUFFERS_PER_WRITE_MAX]) if buffers else 0
+            if written != wanted:
+                self._write_rest(descriptor, buffers, written)
+        except BaseException as error:
+            self._cut_back(descriptor)
+            if not isinstance(error, OSError):
+                raise
+            if error.errno in NO_SPACE and self._owner.give_back_room():
+                return self.append(buffers)
+            raise storage_error(self.path, "append to", error) from error
+        self._size = position + wanted
+        return position
+
+    def _write_rest(self, descriptor: int, buffers: Sequence[BytesLike], written: int) -> None:
+        """Finish a write that the system did in part: near a full disk, above 2 GiB, or when a signal came."""
+        for buffer in buffers:
+            rest = memoryview(buffer).cast("B")
+            if written >= len(rest):
+                written -= len(rest)
+                continue
+            rest, written = rest[written:], 0
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+
+    def _cut_back(self, descriptor: int) -> None:
+        try:
+            os.ftruncate(descriptor, self._size)
+        except OSError as error:
+            self._poison = f"a failed append left part of a write after byte {self._size}, and cutting it off failed ({error.strerror})"
+
+    def read(self, position: int, length: int) -> bytes:
+        return disk_reads.read(self.path, self._ready(), position, max(0, min(length, self._size - position)))
+
+    def descriptor(self) -> int:
+        return self._ready()
+
+    def held(self) -> HeldDiskFile | None:
+        return self._owner.holders.hold(self.path, self._ready())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the disk has less for others than what is written here."""
+        return self._reserved > self._size
+
+    def truncate(self, size: int) -> None:
+        with translated(self.path, "truncate"):
+            os.ftruncate(self._ready(), size)
+        self._size, self._synced_size = size, NEVER  # Not the size that was synced, though appends bring that back.
+
+    def sync(self) -> None:
+        descriptor = self._ready()
+        # The system forgets the error with the file, once nobody has that open. A sync of all tells of it, where that can be relied on.
+        is_unheard = self._poison is None and self._unheard_since == self._owner.times_synced
+        if is_unheard and not synced_at_once(self._owner) and self._owner.has_failed_sync:
+            self._refuse("an earlier sync failed, and this file was not open all the time: what was written to it may be lost")
+        if self._poison is not None:
+            raise StorageError(self.path, "sync", self._poison)
+        try:
+            os.fdatasync(descriptor)
+        except OSError as error:
+            # The kernel reports a failed write-back once and then forgets the pages: a second sync would succeed without them.
+            self._refuse(f"an earlier sync failed ({error.strerror}): what it covered may be lost")
+            self._owner.note_failed_sync()
+            raise storage_error(self.path, "sync", error) from error
+        self.note_synced()
+
+    def _refuse(self, reason: str) -> None:
+        """Every later append and sync of this file."""
+        self._poison = self._owner.lost[self.path] = reason
+
+    def note_synced(self) -> None:
+        self._synced_size, self._unheard_since = self._size, NEVER
+
+    def note_unsynced(self) -> None:
+        self._synced_size, self._unheard_since = NEVER, self._owner.times_synced
+
+    def write_back(self, position: int) -> None:
+        self._owner.write_back(self._ready(), position, self._size - position)
+
+    def reserve(self, length: int) -> None:
+        if length > 0:
+            self._reserved = self._size + length
+            if _reserve(self._ready(), self._size, length):
+                return
+        # After a refusal, too: a disk that is nearly full may have given some of it. What is not open now is left alone: by its name
+        # another file could be found.
+        if self.has_room and self._descriptor >= 0:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._size)
+        self._reserved = 0
+
+    def close(self) -> None:
+        self.reserve(0)
+        self._owner.forget(self)
+        self.close_descriptor()
+        self._descriptor = CLOSED
+
+    def let_go(self) -> None:
+        """Do without a descriptor until the next use."""
+        if self._size != self._synced_size:
+            self._unheard_since = self._owner.times_synced
+        self.reserve(0)  # Later nobody could.
+        self.close_descriptor()
+
+    def close_descriptor(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, NOT_OPEN
+            try:
+                os.close(descriptor)
+            except OSError as error:
+                raise storage_error(self.path, "close", error) from error
+
+    def _ready(self) -> int:
+        self.is_recent = True
+        if self._descriptor < 0:
+            if self._descriptor == CLOSED:  # By its name another file could be found: a compacted one has that of the one before.
+                raise StorageError(self.path, "open", CLOSED_TEXT)
+            try:
+                self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            except OSError as error:
+                raise storage_error(self.path, "open", error) from error
+            self._owner.remember(self)
+        return self._descriptor
+
+
+def _reserve(descriptor: int, position: int, length: int) -> bool:
+    """Set blocks aside without a change of the file's size; whether the system did. Python's own call would make the file longer."""
+    return _fallocate is not None and _fallocate(descriptor, FALLOC_FL_KEEP_SIZE, position, length) == 0
+
+
+_fallocate = from_c_library("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
