@@ -93,7 +93,7 @@ def test_its_timeout_holds_for_the_abort_that_another_close_waits_for(
     first = in_thread(producer.close)
     transaction, ends = producer._core.transaction, time.monotonic() + LATEST_S
     assert transaction is not None
-    while not transaction.has_callers:
+    while not transaction.callers.are_any:
         assert time.monotonic() < ends
     producer.close(0.05)
     assert first.exception(LATEST_S) is None

@@ -33,7 +33,7 @@ LATEST_S = 60
 def until_somebody_waits(producer: Producer, call: Future[Any]) -> None:
     transaction = producer._core.transaction
     assert transaction is not None
-    while not transaction.has_callers:
+    while not transaction.callers.are_any:
         assert not call.done(), "the call was to wait"
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed, Written
+from chaffinch.client.long_waits import SAID_AFTER_MS
 from chaffinch.errors import ApiException, NetworkException, Stored, TimeoutException, UnsupportedVersionException
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.schema import Message
 from chaffinch.runtime.clock import Clock
-
-SILENT_MS: Final = 3_000
-"""Who waits longer, than the broker was asked to wait itself, is told what for, and why."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +31,7 @@ class Deadline:
         self._may_be_done = False
         self.started_ms = clock.now_ms()
         self.at_ms = self.started_ms + timeout_ms
-        self._silent_until_ms = self.started_ms + SILENT_MS + asked_to_wait_ms
+        self._silent_until_ms = self.started_ms + SAID_AFTER_MS + asked_to_wait_ms
         self.what = what
         self.last_error: BaseException | None = None
 

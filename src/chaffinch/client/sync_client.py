@@ -21,6 +21,7 @@ from chaffinch.client.cluster import ClusterState
 from chaffinch.client.connections import Answered, Connected, ConnectionEvent, Disconnected, Failed, Written
 from chaffinch.client.coordinators import CoordinatorKind, Coordinators
 from chaffinch.client.exchange import Deadline, Exchange, failure_of
+from chaffinch.client.long_waits import SAID_AGAIN_MS
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.client.pipeline import Pipeline
@@ -52,8 +53,6 @@ CONNECTIONS: Final = ConnectionSettings()
 WINDOW_REQUESTS: Final = 5
 OUT_OF_TIME: Final = "no answer within the caller's time-out"
 POLL_MS_MAX: Final = 1_000
-SAID_AGAIN_MS: Final = 30_000
-"""How long `on_wait` is told nothing more, whatever is waited for."""
 
 # Asking again changes nothing: the broker has no such API, or one of the two does not accept the other.
 _FINAL: Final = (UnsupportedVersionException, UnsupportedCompressionTypeException, AuthenticationException)

@@ -2,10 +2,10 @@
 
 import pytest
 
+from chaffinch.client.long_waits import SAID_AFTER_MS, SAID_AGAIN_MS
 from chaffinch.errors import codes
 from chaffinch.errors.exceptions import TEXT_CHARACTERS_MAX
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.refused_again import SAID_AFTER_MS, SAID_AGAIN_MS
 from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, Answer, Rig
 
 TOO_FEW = Answer(codes.NOT_ENOUGH_REPLICAS, message="1 of 2 replicas is in sync.")

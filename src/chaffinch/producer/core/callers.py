@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.asking import CLOSES_LIMIT, Waiting
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.effects import CompleteCall
 
@@ -81,6 +82,11 @@ class Callers:
         calls = [flush.call for flush in self._flushes] + ([] if self._close is None else self._close.calls)
         self._flushes.clear()
         return calls
+
+    def waiting(self) -> Iterator[Waiting]:
+        """Who waits for no longer than he said, as a line of the log names him."""
+        if self.deadline_ms is not None:
+            yield Waiting("close waits", self.deadline_ms, CLOSES_LIMIT)
 
     @property
     def deadline_ms(self) -> int | None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from chaffinch.client.addresses import Address
 from chaffinch.errors import KafkaException, codes, exception_for
 from chaffinch.identifiers import EPOCH_MAX, NO_PRODUCER, ProducerIdentity
+from chaffinch.producer.core.asking import Asking
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.wiring import Wiring
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -23,10 +25,8 @@ class IdentityKeeper:
         self._transaction = transaction
         self._own = NO_PRODUCER
         self._is_wanted = False
-        self._is_under_way = False
-        self._failures = 0
-        self._not_before_ms = 0
-        self.last_error: KafkaException | None = None
+        self.asking = Asking() if transaction is None else transaction.asking
+        """How it goes with the request for an identity, or with those of the transaction."""
 
     @property
     def current(self) -> ProducerIdentity:
@@ -38,26 +38,31 @@ class IdentityKeeper:
         """Whether batches have to wait for an identity."""
         return self._wiring.is_idempotent and self.current == NO_PRODUCER
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether they wait for it and it was asked for."""
+        return self.is_missing and (self.asking.is_under_way or self.asking.failures > 0)
+
     def want(self) -> None:
         """There is a batch to number."""
         self._is_wanted = self._transaction is None
 
     def is_due(self, now_ms: int) -> bool:
         """Whether to ask now."""
-        return self._is_wanted and self.is_missing and not self._is_under_way and now_ms >= self._not_before_ms
+        return self._is_wanted and self.is_missing and self.asking.may_begin(now_ms)
 
-    def request(self) -> InitProducerIdRequest:
+    def request(self, address: Address) -> InitProducerIdRequest:
         """The question; it is under way from now on."""
-        self._is_under_way, self._is_wanted = True, False
+        self._is_wanted = False
+        self.asking.begin("InitProducerId", address)
         return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=self._wiring.transaction_timeout_ms)
 
     def answered(self, answer: Any, now_ms: int) -> KafkaException | None:
         """Take the answer in. What is not retriable is returned: nothing can be written with idempotence then."""
-        self._is_under_way = False
         code = codes.by_number(answer.error_code)
         if code is codes.NONE:
             self._own = ProducerIdentity(answer.producer_id, answer.producer_epoch)
-            self._failures, self.last_error = 0, None
+            self.asking.succeeded()
             return None
         error = exception_for(code, api="InitProducerId")
         self.unanswered(error, now_ms)
@@ -65,10 +70,7 @@ class IdentityKeeper:
 
     def unanswered(self, error: KafkaException, now_ms: int) -> None:
         """No identity yet: ask again after a wait."""
-        self._is_under_way = False
-        self.last_error = error
-        self._failures += 1
-        self._not_before_ms = now_ms + self._wiring.wait_ms(self._failures)
+        self.asking.again(error, now_ms + self._wiring.wait_ms(self.asking.failures + 1))
 
     def bump(self) -> None:
         """Numbering restarts somewhere: the next epoch, which no broker has to be told; after the last one a new producer id."""
@@ -79,5 +81,4 @@ class IdentityKeeper:
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When to look again without an event."""
-        is_waiting = self.is_missing and not self._is_under_way and self._not_before_ms > now_ms
-        return self._not_before_ms if is_waiting else None
+        return self.asking.next_deadline_ms(now_ms) if self._transaction is None and self.is_missing else None

@@ -25,7 +25,8 @@ class Outage:
         self.was_answered = False
         """Some broker has answered, now or before."""
         self._since_ms: int | None = None
-        self._is_said = False
+        self.is_said = False
+        """The log has said that this one began, not yet that it is over."""
 
     def lost(self, now_ms: int) -> None:
         """A connection ended, or could not be made."""
@@ -34,18 +35,18 @@ class Outage:
         wiring, lasts_ms = self._wiring, now_ms - self._since_ms
         expires_ms = self._giving_up.next_deadline_ms()
         addresses = wiring.known_addresses
-        if self._is_said or lasts_ms < SAID_AFTER_MS or expires_ms is None or not all(map(wiring.attempts.failures, addresses)):
+        if self.is_said or lasts_ms < SAID_AFTER_MS or expires_ms is None or not all(map(wiring.attempts.failures, addresses)):
             return
-        self._is_said, left_ms = True, max(0, expires_ms - now_ms)
+        self.is_said, left_ms = True, max(0, expires_ms - now_ms)
         tried = f"each is tried until delivery.timeout.ms, {wiring.delivery_timeout_ms} ms, is over, the first for {left_ms} ms more"
         self._report(f"{wiring.attempts.describe(addresses, lasts_ms)}; {self._waiting()}: {tried}")
 
     def answered(self, address: Address, now_ms: int) -> None:
         """A broker is there."""
         self.was_answered = True
-        if self._is_said and self._since_ms is not None:
+        if self.is_said and self._since_ms is not None:
             self._report(f"the broker at {address} answers after an outage of {now_ms - self._since_ms} ms; {self._waiting()}")
-        self._since_ms, self._is_said = None, False
+        self._since_ms, self.is_said = None, False
 
     def _waiting(self) -> str:
         count = self._outstanding.count()

@@ -8,19 +8,15 @@ step, send what is ready, settle who waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
-from chaffinch.errors import (
-    KafkaException,
-    Stored,
-    TimeoutException,
-)
-from chaffinch.identifiers import TopicPartition
+from chaffinch.errors import KafkaException, Stored, TimeoutException
+from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.producer.core import events
+from chaffinch.producer.core.asking import Waiting
 from chaffinch.producer.core.availability import Availability
 from chaffinch.producer.core.batches.accumulator import (
     BATCH_OVERHEAD_BYTES,
@@ -36,33 +32,25 @@ from chaffinch.producer.core.batches.partition_queues import PartitionQueues
 from chaffinch.producer.core.batches.produce_requests import ProduceSent
 from chaffinch.producer.core.callers import Callers
 from chaffinch.producer.core.delivery import Delivery
-from chaffinch.producer.core.effects import Effect, FailCall, SendRequest, WakeCallers
+from chaffinch.producer.core.effects import Effect, FailCall, WakeCallers
 from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.giving_up import GivingUp
 from chaffinch.producer.core.handler_desk import HandlerDesk
 from chaffinch.producer.core.identity import IdentityKeeper
+from chaffinch.producer.core.inquiries import Inquiries
 from chaffinch.producer.core.options import compression_level
 from chaffinch.producer.core.outage import Outage
 from chaffinch.producer.core.partitioner import MURMUR2, Partitioner, Rule, partition_of_key
 from chaffinch.producer.core.refusals.reasons import Reasons
 from chaffinch.producer.core.refusals.reclassified import as_abortable
 from chaffinch.producer.core.refusals.screening import Screening
-from chaffinch.producer.core.refusals.topic_facts import facts_request, read_facts
 from chaffinch.producer.core.refused_again import RefusedAgain
 from chaffinch.producer.core.sending import Sending
-from chaffinch.producer.core.tokens import (
-    IDENTITY_ASKED,
-    METADATA_ASKED,
-    FactsAsked,
-    IdentityAsked,
-    MetadataAsked,
-    StepAsked,
-    network_error,
-)
+from chaffinch.producer.core.still_asking import StillAsking
+from chaffinch.producer.core.tokens import IDENTITY_ASKED
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.transactions.moves import State
-from chaffinch.producer.core.transactions.requests import Step
 from chaffinch.producer.core.wiring import Wiring
 from chaffinch.records.compression import from_name
 from chaffinch.settings import Settings
@@ -113,6 +101,8 @@ class ProducerCore:
         refused_again = RefusedAgain(wiring, self.outstanding, self.out)
         self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction, screening, refused_again)
         self.desk = HandlerDesk(self.delivery, wiring, accumulator, queues, self.outstanding)
+        self.inquiries = Inquiries(wiring, identity, transaction, queues, self.delivery, self.desk, self.giving_up, self.out)
+        self.still_asking = StillAsking(identity.asking, self._who_waits, self.out)
         self._places: dict[str, list[TopicPartition]] = {}
         """Partitions of topics that are written to, as of `_places_version` of the cluster."""
         self._places_version = -1
@@ -120,7 +110,6 @@ class ProducerCore:
         self._is_shut = False
         self._lanes: dict[str, OpenBatch] = {}
         """Per topic the batch that its records without a key join."""
-        self._facts_under_way: set[str] = set()
 
     def handle(self, event: events.Event, now_ms: int) -> list[Effect]:
         """Take in what has happened at `now_ms`, do whatever can be done now, and say what the shell is to do."""
@@ -148,7 +137,7 @@ class ProducerCore:
     @property
     def is_awaited(self) -> bool:
         """Whether a caller waits for an answer that is on its way. One who waits for memory has much under way."""
-        if self.callers.are_for_all or (self.transaction is not None and self.transaction.has_callers):
+        if self.callers.are_for_all or (self.transaction is not None and self.transaction.callers.are_any):
             return True
         under_way = (batch.receipt for queue in self.queues.busy() for batch in queue.in_flight)
         return any(isinstance(receipt, Receipts) and receipt.apart for receipt in under_way)
@@ -288,7 +277,7 @@ class ProducerCore:
 
     def reason_for_waiting(self) -> KafkaException | None:
         """Why nothing has gone on lately, as far as anybody knows."""
-        return self.wiring.metadata.last_error or self.identity.last_error or (self.transaction and self.transaction.last_error) or None
+        return self.wiring.metadata.last_error or self.identity.asking.last_error
 
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Fail everything and everybody: the shell cannot go on."""
@@ -338,7 +327,7 @@ class ProducerCore:
             return
         self.callers.close(event.call, event.deadline_ms)
         if self.transaction is not None:
-            self.transaction.closes_by(event.deadline_ms)
+            self.transaction.callers.closes_by(event.deadline_ms)
 
     def _disconnected(self, event: Disconnected, now_ms: int) -> None:
         self.wiring.attempts.failed(event.address, event.reason, now_ms, was_answered=event.was_answered)
@@ -355,58 +344,18 @@ class ProducerCore:
         self.outage.answered(event.address, now_ms)
         if throttle_ms := getattr(event.message, "throttle_time_ms", 0):
             self.wiring.attempts.throttled(event.address, now_ms + throttle_ms)
-        match token:
-            case ProduceSent():
-                self.sending.request_is_over(token)
-                self.delivery.answered(event, now_ms)
-            case MetadataAsked():
-                self.wiring.metadata.answered(event.message, now_ms)
-                self.queues.metadata_heard()
-                self.desk.metadata_heard(now_ms)
-                self.out.append(WakeCallers())
-            case IdentityAsked():
-                refusal = self.identity.answered(event.message, now_ms)
-                if refusal is not None:
-                    self.giving_up.give_up(refusal)
-            case FactsAsked():
-                self._facts_heard(token.topic, event.message, now_ms)
-            case StepAsked():
-                assert self.transaction is not None
-                wait_ms = self.wiring.wait_ms(self.transaction.failures + 1)
-                self.out += self.transaction.answered(token.step, event.message, wait_ms, now_ms)
-            case _:
-                raise AssertionError(f"an answer to nothing: {event}")
+        if isinstance(token, ProduceSent):
+            self.sending.request_is_over(token)
+            self.delivery.answered(event, now_ms)
+        else:
+            self.inquiries.answered(event, now_ms)
 
     def _failed(self, event: Failed, now_ms: int) -> None:
-        token, error = event.token, network_error(event)
-        match token:
-            case ProduceSent():
-                self.sending.request_is_over(token)
-                self.delivery.failed(event, now_ms)
-            case MetadataAsked():
-                self.wiring.metadata.unanswered(error, now_ms)
-            case IdentityAsked() if event.is_unsupported or event.error is not None:
-                self.identity.unanswered(error, now_ms)
-                self.giving_up.give_up(error)
-            case IdentityAsked():
-                self.identity.unanswered(error, now_ms)
-            case FactsAsked():
-                self._facts_heard(token.topic, None, now_ms)
-            case StepAsked() if event.is_unsupported or event.error is not None:
-                assert self.transaction is not None
-                self.out += self.transaction.not_served(token.step, error)
-            case StepAsked():
-                assert self.transaction is not None
-                wait_ms = self.wiring.wait_ms(self.transaction.failures + 1)
-                self.out += self.transaction.unanswered(token.step, error, wait_ms, now_ms)
-            case _:
-                raise AssertionError(f"a failure of nothing: {event}")
-
-    def _facts_heard(self, topic: str, answer: Any, now_ms: int) -> None:
-        self._facts_under_way.discard(topic)
-        state = self.wiring.cluster.topic(topic)
-        counts = [] if state is None else [partition.replica_count for partition in state.partitions.values()]
-        self.delivery.facts_heard(topic, read_facts(answer, min(counts, default=None), now_ms), now_ms)
+        if isinstance(event.token, ProduceSent):
+            self.sending.request_is_over(event.token)
+            self.delivery.failed(event, now_ms)
+        else:
+            self.inquiries.failed(event, now_ms)
 
     # The round.
 
@@ -415,6 +364,16 @@ class ProducerCore:
         """Whether nothing lingers: somebody waits for everything, or for memory."""
         is_completing = self.transaction is not None and self.transaction.is_completing
         return self.callers.are_any or is_completing
+
+    def _who_waits(self) -> Iterator[Waiting]:
+        """For the transaction's next step, or for an identity. Of records nothing is said while the log says of them that they wait, and
+        that no broker can be reached."""
+        if self.transaction is not None:
+            yield from self.transaction.callers.waiting()
+        yield from self.callers.waiting()
+        expires_ms = self.giving_up.next_deadline_ms()
+        if expires_ms is not None and not self.outage.is_said:
+            yield Waiting(f"{counted(self.outstanding_count, 'record')} without an outcome", expires_ms, "delivery.timeout.ms")
 
     @property
     def _has_work(self) -> bool:
@@ -426,7 +385,9 @@ class ProducerCore:
         self.partitioner.loads_changed()
         if self._has_work:
             self._advance_records(now_ms)
-        self._ask(now_ms)
+        self.inquiries.ask(now_ms)
+        if self.transaction is None:
+            self.still_asking.look(IDENTITY_ASKED if self.identity.is_asked and not self.outstanding.is_empty else None, now_ms)
 
     def _advance_records(self, now_ms: int) -> None:
         transaction = self.transaction
@@ -441,13 +402,16 @@ class ProducerCore:
         self.sending.send_ready(now_ms, hurries=self._hurries)
         if transaction is not None:
             self._advance_transaction(transaction, now_ms)
-        self.out += self.callers.settle(now_ms, others_wait=transaction is not None and transaction.has_callers)
+        self.out += self.callers.settle(now_ms, others_wait=transaction is not None and transaction.callers.are_any)
 
     def _advance_transaction(self, transaction: TransactionManager, now_ms: int) -> None:
         has_batches, needs_epoch = not self.outstanding.is_empty, self.queues.need_epoch(self.identity.current)
         step = transaction.next_step(now_ms, has_batches=has_batches, needs_epoch=needs_epoch)
-        if step is not None and (address := self._address_for(transaction, step, now_ms)) is not None:
-            self._request(address, transaction.request(step), StepAsked(step))
+        if step is not None:
+            self.inquiries.ask_step(transaction, step, now_ms)
+        is_awaited = has_batches or transaction.callers.are_any
+        goal = transaction.wanted(has_batches=has_batches, needs_epoch=needs_epoch) if is_awaited else None
+        self.still_asking.look(goal, now_ms)
         self.out += transaction.finished(has_batches=has_batches, needs_epoch=needs_epoch)
 
     def _unreachable(self) -> str | None:
@@ -457,27 +421,6 @@ class ProducerCore:
         if self.outage.was_answered and not all(wiring.attempts.failures(address) for address in addresses):
             return None
         return wiring.attempts.describe(addresses, wiring.block_ms)
-
-    def _address_for(self, transaction: TransactionManager, step: Step, now_ms: int) -> Address | None:
-        address = transaction.address_of(step)
-        if address is None:
-            return self.wiring.any_address(now_ms)
-        return address if self.wiring.attempts.may_try(address, now_ms) else None
-
-    def _ask(self, now_ms: int) -> None:
-        """Metadata, an identity, configurations: from any broker."""
-        wiring = self.wiring
-        if wiring.metadata.is_due(now_ms) and (address := wiring.any_address(now_ms)) is not None:
-            self._request(address, wiring.metadata.request(now_ms), METADATA_ASKED)
-        if self.identity.is_due(now_ms) and (address := wiring.any_address(now_ms)) is not None:
-            self._request(address, self.identity.request(), IDENTITY_ASKED)
-        for topic in [name for name in self.delivery.facts_wanted if name not in self._facts_under_way]:
-            if (address := wiring.any_address(now_ms)) is not None:
-                self._facts_under_way.add(topic)
-                self._request(address, facts_request(topic), FactsAsked(topic))
-
-    def _request(self, address: Address, message: Any, token: Any) -> None:
-        self.out.append(SendRequest(address=address, message=message, token=token, timeout_ms=self.wiring.request_timeout_ms))
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -490,6 +433,7 @@ class ProducerCore:
             times.append(self.giving_up.next_deadline_ms())
             times.append(self.desk.next_deadline_ms())
             times.append(self.callers.deadline_ms)
+            times.append(self.still_asking.next_deadline_ms)
         if self.transaction is not None:
             times.append(self.transaction.next_deadline_ms(now_ms))
         if metadata_ms is not None or has_work:

@@ -1,23 +1,17 @@
-"""A batch that brokers refuse for now goes again until `delivery.timeout.ms` is over, minutes: after a while the log says why."""
+"""A batch that a broker refuses for now goes again, for minutes if need be, until `delivery.timeout.ms` is over: the log says why."""
 
 from __future__ import annotations
 
-from typing import Final
-
-from chaffinch.errors.exceptions import one_line
+from chaffinch.client.long_waits import SAID_AFTER_MS, SAID_AGAIN_MS, in_words
 from chaffinch.identifiers import counted
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.effects import Effect, Report
 from chaffinch.producer.core.wiring import Wiring
 
-# A new leader, as a rule, is there sooner.
-SAID_AFTER_MS: Final = 3_000
-SAID_AGAIN_MS: Final = 30_000
-
 
 class RefusedAgain:
-    """One line for all partitions, and seldom another."""
+    """One line after a while, about the batch that is refused then, and seldom another: however many partitions there are."""
 
     def __init__(self, wiring: Wiring, outstanding: Outstanding, out: list[Effect]) -> None:
         self._wiring = wiring
@@ -26,7 +20,7 @@ class RefusedAgain:
         self._silent_until_ms = 0
 
     def sent_again(self, batch: ProducerBatch, now_ms: int) -> None:
-        """A broker had the batch and it is to go again; `last_error` says why."""
+        """A broker had the batch, which is to go again; why is in its `last_error`."""
         error = batch.last_error
         assert error is not None, "it goes again because of something"
         if batch.refused_since_ms is None:
@@ -38,7 +32,7 @@ class RefusedAgain:
         timeout_ms = self._wiring.delivery_timeout_ms
         leader = self._wiring.cluster.leader_address(batch.topic_partition)
         whom = f"{batch.topic_partition} at {leader}" if leader is not None else f"{batch.topic_partition}"
-        why = f"{error.name} ({one_line(error.message).rstrip('.')})" if error.message else error.name
         tried = f"for up to {max(0, batch.created_ms + timeout_ms - now_ms)} ms more (delivery.timeout.ms)"
         waiting = counted(self._outstanding.count(), "record")
-        self._out.append(Report(f"{whom}, for {for_ms} ms: {why}; {waiting} without an outcome, still asking, {tried}"))
+        text = f"{whom}, for {for_ms} ms: {in_words(error)}; {waiting} without an outcome, still asking, {tried}"
+        self._out.append(Report(text))

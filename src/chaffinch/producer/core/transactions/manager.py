@@ -9,8 +9,7 @@ the producer. `error` is what led there, and is what the calls then raise. A com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Final
 
 from chaffinch.client.addresses import Address
@@ -21,7 +20,6 @@ from chaffinch.errors import (
     IllegalStateException,
     KafkaException,
     Stored,
-    TimeoutException,
     TransactionAbortableException,
     UnsupportedVersionException,
     codes,
@@ -31,14 +29,15 @@ from chaffinch.errors import (
 from chaffinch.errors.again import AnyError, again
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
-from chaffinch.identifiers import NO_PRODUCER, OffsetAndMetadata, ProducerIdentity, TopicPartition
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.producer.core import events
+from chaffinch.producer.core.asking import Asking
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, Report, WakeCallers
 from chaffinch.producer.core.refusals.reclassified import as_abortable, as_commit_failed, as_fatal
 from chaffinch.producer.core.transactions import errors as transaction_errors
+from chaffinch.producer.core.transactions.callers import Caller, Callers, Offsets, complete, fail
 from chaffinch.producer.core.transactions.moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved, order_of_calls
 from chaffinch.producer.core.transactions.requests import TALKS_TO, Step, Transactional, code_of, partition_codes
-from chaffinch.producer.records import GroupMetadata
 
 # While the previous transaction is being completed the coordinator answers 51 for some ms; Java waits as little for the first partition.
 CONCURRENT_WAIT_MS: Final = 20
@@ -55,26 +54,6 @@ CHANGING_STEPS: Final = frozenset({Step.ADD_PARTITIONS, Step.ADD_OFFSETS, Step.C
 ENDING_STEPS: Final = frozenset({Step.FIND_COORDINATOR, Step.INIT_PRODUCER_ID, Step.END})
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A caller and until when it waits."""
-
-    call: Any
-    deadline_ms: int
-    closes_within: str | None = None
-    """As in AbortCalled."""
-
-
-@dataclass(slots=True)
-class _Offsets:
-    """Offsets of one group on their way into the transaction."""
-
-    waiting: _Waiting
-    offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    group: GroupMetadata
-    is_group_added: bool = False
-
-
 class TransactionManager:
     """The transaction of one producer. Methods return the effects that callers are to see."""
 
@@ -84,7 +63,9 @@ class TransactionManager:
         self.error: KafkaException | None = None
         """What made the transaction abortable or the producer unusable."""
         self.coordinators = Coordinators()
-        self.last_error: KafkaException | None = None
+        self.callers = Callers()
+        self.asking = Asking()
+        """How it goes with the request that is under way, or goes again."""
         self.now_ms = 0
         """As of the last event."""
         self._opened_ms = 0
@@ -94,9 +75,6 @@ class TransactionManager:
         self._block_ms = block_ms
         self._added: set[TopicPartition] = set()
         self._to_add: dict[TopicPartition, None] = {}
-        self._offsets: list[_Offsets] = []
-        self._init_calls: list[_Waiting] = []
-        self._end_calls: list[_Waiting] = []
         self._is_started = False
         """The coordinator may know of the transaction: a request that adds to it was sent."""
         self._is_known = False
@@ -105,10 +83,7 @@ class TransactionManager:
         self._ends_out = 0
         """EndTxn requests of this transaction that may have left: what they ask for may have happened."""
         self._has_late_requests = False
-        """A request of an earlier transaction got no answer and may still reach the coordinator: see `_wanted`."""
-        self._under_way: Step | None = None
-        self._failures = 0
-        self._not_before_ms = 0
+        """A request of an earlier transaction got no answer and may still reach the coordinator: see `wanted`."""
 
     # What users call.
 
@@ -116,11 +91,11 @@ class TransactionManager:
         """One of the five calls of the public producer."""
         match event:
             case events.InitTransactionsCalled():
-                return self._move_for(Move.INIT_CALLED, event.call) or self._wait(self._init_calls, event.call, event.deadline_ms)
+                return self._move_for(Move.INIT_CALLED, event.call) or self._wait(self.callers.of_init, "init_transactions", event)
             case events.BeginTransactionCalled():
                 return self._move_for(Move.BEGIN_CALLED, event.call) or [CompleteCall(call=event.call)]
             case events.CommitCalled():
-                return self._move_for(Move.COMMIT_CALLED, event.call) or self._wait(self._end_calls, event.call, event.deadline_ms)
+                return self._move_for(Move.COMMIT_CALLED, event.call) or self._wait(self.callers.of_end, "commit_transaction", event)
             case events.AbortCalled():
                 return self._abort(event)
             case events.SendOffsetsCalled():
@@ -146,8 +121,8 @@ class TransactionManager:
             self.error, self._is_ended = None, False
         return []
 
-    def _wait(self, calls: list[_Waiting], call: Any, deadline_ms: int) -> list[Effect]:
-        calls.append(_Waiting(call, deadline_ms))
+    def _wait(self, callers: list[Caller], name: str, event: events.InitTransactionsCalled | events.CommitCalled) -> list[Effect]:
+        callers.append(Caller(event.call, name, event.deadline_ms))
         return []
 
     @property
@@ -162,14 +137,9 @@ class TransactionManager:
         if refusal:
             return refusal
         self._to_add.clear()
-        self._end_calls.append(_Waiting(event.call, event.deadline_ms, event.closes_within))
-        return self._fail_offsets(TransactionAbortableException("the transaction is being aborted"))
-
-    def closes_by(self, deadline_ms: int) -> None:
-        """Another call of close has come: the one that waits for its abort waits no longer than that one."""
-        for waiting in self._end_calls:
-            if waiting.closes_within is not None and deadline_ms < waiting.deadline_ms:
-                waiting.deadline_ms, waiting.closes_within = deadline_ms, "close's timeout"
+        name = "abort_transaction" if event.closes_within is None else "close"
+        self.callers.of_end.append(Caller(event.call, name, event.deadline_ms, event.closes_within))
+        return self.callers.fail_offsets(TransactionAbortableException("the transaction is being aborted"))
 
     def _send_offsets(self, event: events.SendOffsetsCalled) -> list[Effect]:
         refusal = self.refusal_of_send("send_offsets_to_transaction")
@@ -177,7 +147,8 @@ class TransactionManager:
             return [FailCall(call=event.call, error=again(self.error) if self.error is not None else refusal)]
         if not event.offsets:
             return [CompleteCall(call=event.call)]
-        self._offsets.append(_Offsets(_Waiting(event.call, event.deadline_ms), event.offsets, event.group))
+        caller = Caller(event.call, "send_offsets_to_transaction", event.deadline_ms)
+        self.callers.of_offsets.append(Offsets(caller, event.offsets, event.group))
         return []
 
     # What the core asks and reports.
@@ -186,11 +157,6 @@ class TransactionManager:
     def is_completing(self) -> bool:
         """Whether the transaction is being ended, so that nothing lingers."""
         return self.state in (State.COMMITTING, State.ABORTING)
-
-    @property
-    def has_callers(self) -> bool:
-        """Whether somebody waits for a step of the transaction."""
-        return bool(self._init_calls or self._end_calls or self._offsets)
 
     @property
     def is_failed(self) -> bool:
@@ -222,9 +188,9 @@ class TransactionManager:
 
     def next_step(self, now_ms: int, *, has_batches: bool, needs_epoch: bool) -> Step | None:
         """The next request to send. `has_batches`: records have no outcome yet. `needs_epoch`: sequences are used up for nothing."""
-        if self._under_way is not None or now_ms < self._not_before_ms:
+        if not self.asking.may_begin(now_ms):
             return None
-        wanted = self._wanted(has_batches=has_batches, needs_epoch=needs_epoch)
+        wanted = self.wanted(has_batches=has_batches, needs_epoch=needs_epoch)
         if wanted is None:
             return None
         kind = TALKS_TO[wanted]
@@ -232,18 +198,19 @@ class TransactionManager:
             return Step.FIND_COORDINATOR if kind == "transaction" else Step.FIND_GROUP
         return wanted
 
-    def _wanted(self, *, has_batches: bool, needs_epoch: bool) -> Step | None:
+    def wanted(self, *, has_batches: bool, needs_epoch: bool) -> Step | None:
+        """What is to be done for the transaction now, whoever may have to be found for it first. As for `next_step`."""
         if self.state is State.INITIALIZING:
             return Step.INIT_PRODUCER_ID
         if self.state in (State.IN_TRANSACTION, State.COMMITTING):
-            if self._has_late_requests and not self._is_started and (self._to_add or self._offsets):
+            if self._has_late_requests and not self._is_started and (self._to_add or self.callers.of_offsets):
                 # In protocol version 1 every transaction has the same epoch: an EndTxn of an earlier one that comes late would end this
                 # one too. A new epoch fences it (KIP-360; KIP-890 makes that the rule).
                 return Step.INIT_PRODUCER_ID
             if self._to_add:
                 return Step.ADD_PARTITIONS
-            if self._offsets:
-                return Step.COMMIT_OFFSETS if self._offsets[0].is_group_added else Step.ADD_OFFSETS
+            if self.callers.of_offsets:
+                return Step.COMMIT_OFFSETS if self.callers.of_offsets[0].is_group_added else Step.ADD_OFFSETS
         if self.state in (State.COMMITTING, State.ABORTING) and not has_batches:
             if self._is_started and not self._is_ended:
                 return Step.END
@@ -253,23 +220,26 @@ class TransactionManager:
 
     def finished(self, *, has_batches: bool, needs_epoch: bool) -> list[Effect]:
         """End the transaction when nothing is left to do for it."""
-        is_ending = self.state in (State.COMMITTING, State.ABORTING) and self._under_way is None
-        if not is_ending or has_batches or self._wanted(has_batches=False, needs_epoch=needs_epoch) is not None:
+        is_ending = self.state in (State.COMMITTING, State.ABORTING) and not self.asking.is_under_way
+        if not is_ending or has_batches or self.wanted(has_batches=False, needs_epoch=needs_epoch) is not None:
             return []
         self.state = moved(self.state, Move.ENDED)
         self._added.clear()
         self._is_started, self._is_known, self._ends_out = False, False, 0
-        self.error, self.last_error = None, None
-        return self._complete(self._end_calls)
+        self.error = None
+        self.asking.succeeded()
+        return complete(self.callers.of_end)
 
     def address_of(self, step: Step) -> Address | None:
         """Where a step's request goes; None: to any broker."""
         kind = TALKS_TO[step]
         return None if kind is None else self.coordinators.address_of(self._key(kind), kind)
 
-    def request(self, step: Step) -> Any:
+    def request(self, step: Step, address: Address) -> Any:
         """What to send for a step; it is under way from now on."""
-        self._under_way = step
+        is_of_group = step in (Step.FIND_GROUP, Step.COMMIT_OFFSETS)
+        whose = f"group {self._key('group')!r}" if is_of_group else f"transactional.id {self._transactional_id!r}"
+        self.asking.begin(f"{step.api} of {whose}", address)
         who = Transactional(transactional_id=self._transactional_id, identity=self.identity, timeout_ms=self._timeout_ms)
         if step in (Step.ADD_PARTITIONS, Step.ADD_OFFSETS) and not self._is_started:
             self._is_started, self._opened_ms = True, self.now_ms
@@ -277,31 +247,30 @@ class TransactionManager:
             case Step.FIND_COORDINATOR:
                 return who.find_coordinator()
             case Step.FIND_GROUP:
-                return find_request(self._offsets[0].group.group_id, "group")
+                return find_request(self.callers.of_offsets[0].group.group_id, "group")
             case Step.INIT_PRODUCER_ID:
                 return who.init_producer_id()
             case Step.ADD_PARTITIONS:
                 return who.add_partitions(self._to_add)
             case Step.ADD_OFFSETS:
-                return who.add_offsets(self._offsets[0].group.group_id)
+                return who.add_offsets(self.callers.of_offsets[0].group.group_id)
             case Step.COMMIT_OFFSETS:
-                return who.commit_offsets(self._offsets[0].offsets, self._offsets[0].group)
+                return who.commit_offsets(self.callers.of_offsets[0].offsets, self.callers.of_offsets[0].group)
             case Step.END:
                 self._ends_out += 1
                 return who.end(committed=self.state is State.COMMITTING)
 
     def unanswered(self, step: Step, error: KafkaException, wait_ms: int, now_ms: int) -> list[Effect]:
         """No answer came: look the coordinator up again and ask once more."""
-        self._under_way = None
         self._has_late_requests |= step in CHANGING_STEPS and error.stored is not Stored.NO
         self._ends_out -= step is Step.END and error.stored is Stored.NO
         self._forget_coordinator(step)
-        self._later(error, now_ms + wait_ms)
+        self.asking.again(error, now_ms + wait_ms)
         return []
 
     def not_served(self, step: Step, error: KafkaException) -> list[Effect]:
         """The broker does not let us in, or has no version of this request that says what must be said."""
-        self._under_way = None
+        self.asking.over()
         if self.state is State.INITIALIZING and isinstance(error, AuthenticationException):
             return self._init_refused(error)
         if step in HINTS and isinstance(error, UnsupportedVersionException):
@@ -310,11 +279,13 @@ class TransactionManager:
 
     def answered(self, step: Step, answer: Any, wait_ms: int, now_ms: int) -> list[Effect]:
         """The answer to the request under way; `wait_ms` is how long to wait should it be asked again."""
-        self._under_way = None
+        self.asking.over()
         code, message, topic_partition = code_of(step, answer)
         if code is codes.NONE or self._is_nothing_to_abort(step, code):
-            if step not in (Step.FIND_COORDINATOR, Step.FIND_GROUP):  # What made us look for it has not succeeded yet.
-                self._failures = 0
+            if step in (Step.FIND_COORDINATOR, Step.FIND_GROUP):  # What made us look for it has not succeeded yet.
+                self.asking.led_on()
+            else:
+                self.asking.succeeded()
             return self._done(step, answer)
         error = exception_for(code, message=message, topic_partition=topic_partition, api=step.api)
         handling = handling_of(code, TRANSACTION)
@@ -322,48 +293,36 @@ class TransactionManager:
             self._forget_coordinator(step)
         if handling in (Handling.RETRY, Handling.REFRESH_AND_RETRY) or code is codes.OPERATION_NOT_ATTEMPTED:
             is_early = code is codes.CONCURRENT_TRANSACTIONS and step is Step.ADD_PARTITIONS and not self._added
-            self._later(error, now_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
+            self.asking.again(error, now_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
             return []
         return self._refused(step, error, handling)
 
     def _is_nothing_to_abort(self, step: Step, code: ErrorCode) -> bool:
         """An abort is refused because no transaction is open: what was to open this one got lost, or was told to come again.
 
-        Java's producer repeats that request before its EndTxn. One that comes late all the same is fenced by the next epoch: see `_wanted`.
+        Java's producer repeats that request before its EndTxn. One that comes late all the same is fenced by the next epoch: see `wanted`.
         """
         return step is Step.END and self.state is State.ABORTING and not self._is_known and code is codes.INVALID_TXN_STATE
 
-    @property
-    def failures(self) -> int:
-        """Requests in a row that have to be asked again."""
-        return self._failures
-
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When something has to be looked at again without an event: a wait is over, or a caller's time."""
-        waiting = [*self._init_calls, *self._end_calls, *(entry.waiting for entry in self._offsets)]
-        times = [entry.deadline_ms for entry in waiting]
-        if self._under_way is None and self._not_before_ms > now_ms:
-            times.append(self._not_before_ms)
-        return min(times, default=None)
+        times = (self.callers.deadline_ms, self.asking.next_deadline_ms(now_ms))
+        return min([time for time in times if time is not None], default=None)
 
     def expire(self, now_ms: int, unreachable: Callable[[], str | None] = lambda: None) -> list[Effect]:
         """Callers whose time is up. Init, commit and abort go on and may be called again; offsets make the transaction abortable.
 
         `unreachable` says whether brokers can be reached at all, and which were tried.
         """
-        effects: list[Effect] = []
-        for calls, name in ((self._init_calls, "init_transactions"), (self._end_calls, "ending the transaction")):
-            for waiting in [entry for entry in calls if entry.deadline_ms <= now_ms]:
-                calls.remove(waiting)
-                why = unreachable() or ("" if self.last_error is None else self.last_error.message.rstrip("."))
-                then = "it goes on, and may be called again" if waiting.closes_within is None else "its answer is not waited for"
-                limit = waiting.closes_within or "max.block.ms"
-                error = TimeoutException(f"{name} is not done within {limit}{why and ': '}{why}; {then}")
-                error.__cause__ = self.last_error
-                effects.append(FailCall(call=waiting.call, error=error))
-        for entry in [entry for entry in self._offsets if entry.waiting.deadline_ms <= now_ms][:1]:
+        last_error = self.asking.last_error
+
+        def why() -> str:
+            return unreachable() or ("" if last_error is None else last_error.message.rstrip("."))
+
+        effects = self.callers.expire(now_ms, why, last_error)
+        for entry in [entry for entry in self.callers.of_offsets if entry.caller.deadline_ms <= now_ms][:1]:
             late = transaction_errors.offsets_late(
-                entry.group.group_id, entry.offsets, self._block_ms, self.last_error, unreachable=unreachable()
+                entry.group.group_id, entry.offsets, self._block_ms, last_error, unreachable=unreachable()
             )
             effects += self._fail_abortably(late)
         return effects
@@ -382,13 +341,12 @@ class TransactionManager:
         failed: list[Effect] = []
         if self.state is State.COMMITTING:
             told = transaction_errors.commit_given_up(self._transactional_id, error, is_asked=self._ends_out > 0)
-            failed = self._fail(self._end_calls, told)
+            failed = fail(self.callers.of_end, told)
         return failed + self._fail_fatally(error)
 
     # Steps that are done, and those that are refused.
 
     def _done(self, step: Step, answer: Any) -> list[Effect]:
-        self.last_error = None
         self._is_known |= step in (Step.ADD_PARTITIONS, Step.ADD_OFFSETS)
         match step:
             case Step.FIND_COORDINATOR:
@@ -398,25 +356,25 @@ class TransactionManager:
                 self._has_late_requests = False
                 if self.state is State.INITIALIZING:
                     self.state = moved(self.state, Move.INITIALIZED)
-                    return self._complete(self._init_calls)
+                    return complete(self.callers.of_init)
             case Step.ADD_PARTITIONS:
                 for topic_partition, _ in partition_codes(step, answer):
                     self._to_add.pop(topic_partition, None)
                     self._added.add(topic_partition)
             case Step.END:
                 self._is_ended = True
-            case _ if self._offsets:
-                return self._offsets_done(step, answer, self._offsets[0])
+            case _ if self.callers.of_offsets:
+                return self._offsets_done(step, answer, self.callers.of_offsets[0])
         return []
 
-    def _offsets_done(self, step: Step, answer: Any, first: _Offsets) -> list[Effect]:
+    def _offsets_done(self, step: Step, answer: Any, first: Offsets) -> list[Effect]:
         """A step for the first offsets that wait; when they were given up meanwhile, its answer means nothing any more."""
         if step is Step.FIND_GROUP:
             self.coordinators.learn(first.group.group_id, "group", read_answer(answer).address)
         elif step is Step.ADD_OFFSETS:
             first.is_group_added = True
         else:
-            return self._complete_one(self._offsets.pop(0).waiting)
+            return complete([self.callers.of_offsets.pop(0).caller])
         return []
 
     def _refused(self, step: Step, error: ApiException, handling: Handling) -> list[Effect]:
@@ -430,7 +388,7 @@ class TransactionManager:
 
     def _init_refused(self, error: KafkaException) -> list[Effect]:
         self.state = moved(self.state, Move.INIT_REFUSED)
-        return self._fail(self._init_calls, error)
+        return fail(self.callers.of_init, error)
 
     def _fail_abortably(self, error: KafkaException) -> list[Effect]:
         before = self.state
@@ -441,7 +399,7 @@ class TransactionManager:
             self.error = error if group_of(error) is Group.INVALID_CONFIGURATION else as_abortable(error)
         self._to_add.clear()
         assert self.error is not None, "an abortable state has its error"
-        return [*self._fail_offsets(self.error), *self._fail(self._end_calls, self.error), WakeCallers()]  # They may wait in `send`.
+        return [*self.callers.fail_offsets(self.error), *fail(self.callers.of_end, self.error), WakeCallers()]  # They may wait in `send`.
 
     def _fail_fatally(self, error: KafkaException) -> list[Effect]:
         if self.state is State.FATAL_ERROR:
@@ -451,40 +409,18 @@ class TransactionManager:
         self.error = error if group_of(error) is Group.APPLICATION_RECOVERABLE else as_fatal(error)
         self._to_add.clear()
         reports: list[Effect] = [Report(f"the producer with transactional.id {self._transactional_id!r} cannot go on: {self.error}")]
-        if any(waiting.closes_within is not None for waiting in self._end_calls):
+        if self.callers.is_closing:
             reports = []  # It is not to go on, and close says why it was not ended.
-        failed = self._fail_offsets(self.error) + self._fail(self._end_calls, self.error) + self._fail(self._init_calls, self.error)
+        callers = self.callers
+        failed = callers.fail_offsets(self.error) + fail(callers.of_end, self.error) + fail(callers.of_init, self.error)
         return [*reports, *failed, WakeCallers()]
 
-    def _fail(self, calls: list[_Waiting], error: KafkaException) -> list[Effect]:
-        failed: list[Effect] = [FailCall(call=waiting.call, error=again(error)) for waiting in calls]
-        calls.clear()
-        return failed
-
-    def _fail_offsets(self, error: KafkaException) -> list[Effect]:
-        calls = [entry.waiting for entry in self._offsets]
-        self._offsets.clear()
-        return self._fail(calls, error)
-
-    def _complete_one(self, waiting: _Waiting) -> list[Effect]:
-        return [CompleteCall(call=waiting.call)]
-
-    def _complete(self, calls: list[_Waiting]) -> list[Effect]:
-        done: Iterable[_Waiting] = list(calls)
-        calls.clear()
-        return [CompleteCall(call=waiting.call) for waiting in done]
-
-    def _later(self, error: KafkaException, at_ms: int) -> None:
-        self.last_error = error
-        self._failures += 1
-        self._not_before_ms = at_ms
-
     def _key(self, kind: str) -> str:
-        return self._transactional_id if kind == "transaction" else self._offsets[0].group.group_id
+        return self._transactional_id if kind == "transaction" else self.callers.of_offsets[0].group.group_id
 
     def _forget_coordinator(self, step: Step) -> None:
         kind = TALKS_TO[step]
         if kind == "transaction":
             self.coordinators.forget(self._transactional_id, kind)
-        elif kind == "group" and self._offsets:
-            self.coordinators.forget(self._offsets[0].group.group_id, kind)
+        elif kind == "group" and self.callers.of_offsets:
+            self.coordinators.forget(self.callers.of_offsets[0].group.group_id, kind)

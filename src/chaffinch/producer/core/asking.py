@@ -1,0 +1,78 @@
+"""A request that goes again, after longer and longer waits, until its answer is of use; and who waits for that meanwhile."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from chaffinch.client.addresses import Address
+from chaffinch.errors import KafkaException
+
+CLOSES_LIMIT: Final = "close's timeout"
+
+
+class Waiting(NamedTuple):
+    """Somebody who waits for it, in words, and until when; `limit` says what that follows from, an option as a rule."""
+
+    who: str
+    until_ms: int
+    limit: str
+
+
+class Asked(NamedTuple):
+    """A request, in words, and the broker that got it."""
+
+    what: str
+    address: Address
+
+
+class Asking:
+    """One request at a time: of the transaction, or for the identity of a producer without transactions."""
+
+    def __init__(self) -> None:
+        self.last: Asked | None = None
+        """The request that is under way, or was."""
+        self.last_error: KafkaException | None = None
+        """Why there is no answer of use yet."""
+        self.failed: Asked | None = None
+        """The request that came to it."""
+        self.failures = 0
+        """Requests in a row that have to go again."""
+        self.successes = 0
+        self.is_under_way = False
+        self._not_before_ms = 0
+
+    def may_begin(self, now_ms: int) -> bool:
+        """Whether none is under way, and the wait after the last one is over."""
+        return not self.is_under_way and now_ms >= self._not_before_ms
+
+    def begin(self, what: str, address: Address) -> None:
+        """A request goes out."""
+        self.is_under_way, self.last = True, Asked(what, address)
+
+    def over(self) -> None:
+        """Its outcome is in, whatever it means for what is asked for."""
+        self.is_under_way = False
+
+    def led_on(self) -> None:
+        """It only leads to the request that is meant: what was wrong with itself does not matter any more."""
+        self.is_under_way = False
+        if self.failed is not None and self.last is not None and self.failed.what == self.last.what:
+            self.last_error, self.failed = None, None
+
+    def again(self, error: KafkaException, at_ms: int) -> None:
+        """It has to go again, not before `at_ms`."""
+        self.is_under_way = False
+        self.last_error, self.failed = error, self.last
+        self.failures += 1
+        self._not_before_ms = at_ms
+
+    def succeeded(self) -> None:
+        """What was asked for is there."""
+        self.is_under_way = False
+        self.last_error, self.failed = None, None
+        self.failures = 0
+        self.successes += 1
+
+    def next_deadline_ms(self, now_ms: int) -> int | None:
+        """When it may go again; None when that needs no time to pass."""
+        return self._not_before_ms if not self.is_under_way and self._not_before_ms > now_ms else None

@@ -1,0 +1,111 @@
+"""Who waits for a step of the transaction, for what, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from chaffinch.errors import KafkaException, TimeoutException
+from chaffinch.errors.again import again
+from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.producer.core.asking import CLOSES_LIMIT, Waiting
+from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall
+from chaffinch.producer.records import GroupMetadata
+
+
+@dataclass(slots=True)
+class Caller:
+    """Somebody in a call, and until when he waits."""
+
+    call: Any
+    name: str
+    """Of the call."""
+    deadline_ms: int
+    closes_within: str | None = None
+    """As in AbortCalled."""
+
+    @property
+    def limit(self) -> str:
+        """What his time is limited by."""
+        return self.closes_within or "max.block.ms"
+
+
+@dataclass(slots=True)
+class Offsets:
+    """Offsets of one group on their way into the transaction."""
+
+    caller: Caller
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    group: GroupMetadata
+    is_group_added: bool = False
+
+
+class Callers:
+    """Those of one producer: in `init_transactions`, in a call that ends the transaction, and with offsets in the order they came."""
+
+    def __init__(self) -> None:
+        self.of_init: list[Caller] = []
+        self.of_end: list[Caller] = []
+        self.of_offsets: list[Offsets] = []
+
+    def _all(self) -> Iterator[Caller]:
+        return chain(self.of_init, self.of_end, (entry.caller for entry in self.of_offsets))
+
+    @property
+    def are_any(self) -> bool:
+        return bool(self.of_init or self.of_end or self.of_offsets)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the time of the first is up."""
+        return min([caller.deadline_ms for caller in self._all()], default=None)
+
+    def waiting(self) -> Iterator[Waiting]:
+        """All of them, as a line of the log names them."""
+        return (Waiting(f"{caller.name} waits", caller.deadline_ms, caller.limit) for caller in self._all())
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the producer's own close waits for the end of the transaction."""
+        return any(caller.closes_within is not None for caller in self.of_end)
+
+    def closes_by(self, deadline_ms: int) -> None:
+        """Another call of close has come: the one that waits for its abort waits no longer than that one."""
+        for caller in self.of_end:
+            if caller.closes_within is not None and deadline_ms < caller.deadline_ms:
+                caller.deadline_ms, caller.closes_within = deadline_ms, CLOSES_LIMIT
+
+    def expire(self, now_ms: int, why: Callable[[], str], cause: KafkaException | None) -> list[Effect]:
+        """Time is up for those who wait for the start or the end, which go on. `why`, and `cause`: what is known."""
+        effects: list[Effect] = []
+        for callers, name in ((self.of_init, "init_transactions"), (self.of_end, "ending the transaction")):
+            for caller in [each for each in callers if each.deadline_ms <= now_ms]:
+                callers.remove(caller)
+                reason = why()
+                then = "it goes on, and may be called again" if caller.closes_within is None else "its answer is not waited for"
+                error = TimeoutException(f"{name} is not done within {caller.limit}{reason and ': '}{reason}; {then}")
+                error.__cause__ = cause
+                effects.append(FailCall(call=caller.call, error=error))
+        return effects
+
+    def fail_offsets(self, error: KafkaException) -> list[Effect]:
+        """All offsets that wait are given up."""
+        callers = [entry.caller for entry in self.of_offsets]
+        self.of_offsets.clear()
+        return fail(callers, error)
+
+
+def fail(callers: list[Caller], error: KafkaException) -> list[Effect]:
+    """They fail, each with an exception of its own, and wait no longer."""
+    failed: list[Effect] = [FailCall(call=caller.call, error=again(error)) for caller in callers]
+    callers.clear()
+    return failed
+
+
+def complete(callers: list[Caller]) -> list[Effect]:
+    """What they wait for has happened."""
+    done: list[Effect] = [CompleteCall(call=caller.call) for caller in callers]
+    callers.clear()
+    return done

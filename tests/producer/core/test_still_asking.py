@@ -1,0 +1,275 @@
+"""What a transaction, or a producer without an identity, asks for in vain takes a minute or two: the log says why, once in a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaffinch.client.long_waits import SAID_AFTER_MS, SAID_AGAIN_MS
+from chaffinch.errors import codes
+from chaffinch.identifiers import OffsetAndMetadata
+from chaffinch.producer.core import events
+from chaffinch.producer.records import GroupMetadata
+from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, Rig
+
+LOADING = codes.COORDINATOR_LOAD_IN_PROGRESS
+LOADING_TEXT = f"COORDINATOR_LOAD_IN_PROGRESS ({LOADING.text.rstrip('.')})"
+INIT_LOADING = InitProducerIdResponse(error_code=LOADING.number)
+END_LOADING = EndTxnResponse(error_code=LOADING.number)
+ADD_LOADING = AddOffsetsToTxnResponse(error_code=LOADING.number)
+EVERY_MS = 100
+OPTIONS = {"retry.backoff.ms": EVERY_MS, "retry.backoff.max.ms": EVERY_MS, "delivery.timeout.ms": 120_000}
+
+
+def transactional() -> Rig:
+    return Rig(options={"transactional.id": "t", **OPTIONS})
+
+
+def started() -> Rig:
+    rig = transactional()
+    rig.call(events.InitTransactionsCalled, "init")
+    rig.call(events.BeginTransactionCalled, "begin")
+    return rig
+
+
+def refused(rig: Rig, request: type, answer: Any) -> None:
+    """Each such request gets this answer."""
+    rig.scripted[request] = [answer] * 10_000
+
+
+def wait(rig: Rig, ms: int) -> None:
+    """So much time passes, and the core is asked when it wants to be."""
+    until_ms = rig.now_ms + ms
+    while (deadline_ms := rig.core.next_deadline_ms) is not None and deadline_ms <= until_ms:
+        rig.now_ms = deadline_ms
+        rig.step(events.TimePassed())
+    rig.now_ms = until_ms
+    rig.step(events.TimePassed())
+
+
+def test_init_that_is_refused_again_and_again() -> None:
+    rig = transactional()
+    refused(rig, InitProducerIdRequest, INIT_LOADING)
+    rig.call(events.InitTransactionsCalled, "init")
+    wait(rig, SAID_AFTER_MS - 1)
+    assert rig.reports == []
+    wait(rig, 1)
+    assert rig.reports == [
+        f"InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: {LOADING_TEXT}; "
+        "init_transactions waits, still asking, for up to 57000 ms more (max.block.ms)"
+    ]
+    assert "init" not in rig.calls
+
+
+def test_init_that_nobody_answers() -> None:
+    rig = transactional()
+    rig.hold.add(InitProducerIdRequest)
+    rig.call(events.InitTransactionsCalled, "init")
+    wait(rig, SAID_AFTER_MS)
+    assert rig.reports == [
+        "InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: no answer yet; "
+        "init_transactions waits, still asking, for up to 57000 ms more (max.block.ms)"
+    ]
+
+
+def test_a_coordinator_that_is_not_found() -> None:
+    rig = transactional()
+    refused(rig, FindCoordinatorRequest, FindCoordinatorResponse(error_code=codes.COORDINATOR_NOT_AVAILABLE.number, error_message="x\ny"))
+    rig.call(events.InitTransactionsCalled, "init")
+    wait(rig, SAID_AFTER_MS)
+    (line,) = rig.reports
+    assert line.startswith("FindCoordinator of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: COORDINATOR_NOT_AVAILABLE (x y); init_")
+
+
+def test_a_coordinator_that_moves_all_the_time_is_found_and_blamed() -> None:
+    rig = transactional()
+    refused(rig, InitProducerIdRequest, InitProducerIdResponse(error_code=codes.NOT_COORDINATOR.number))
+    rig.call(events.InitTransactionsCalled, "init")
+    wait(rig, SAID_AFTER_MS)
+    (line,) = rig.reports
+    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: NOT_COORDINATOR (")
+
+
+def test_why_it_was_not_found_at_first_is_over_when_it_is_found() -> None:
+    rig = transactional()
+    rig.scripted[FindCoordinatorRequest] = [FindCoordinatorResponse(error_code=codes.COORDINATOR_NOT_AVAILABLE.number)]
+    rig.hold.add(InitProducerIdRequest)
+    rig.call(events.InitTransactionsCalled, "init")
+    wait(rig, SAID_AFTER_MS)
+    (line,) = rig.reports
+    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: no answer yet; ")
+
+
+@pytest.mark.parametrize(("kind", "call"), [(events.CommitCalled, "commit_transaction"), (events.AbortCalled, "abort_transaction")])
+def test_the_end_of_a_transaction(kind: type, call: str) -> None:
+    rig = started()
+    rig.send("a")
+    rig.answer(OK)
+    refused(rig, EndTxnRequest, END_LOADING)
+    rig.call(kind, "end")
+    wait(rig, SAID_AFTER_MS)
+    assert rig.reports == [
+        f"EndTxn of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: {LOADING_TEXT}; "
+        f"{call} waits, still asking, for up to 57000 ms more (max.block.ms)"
+    ]
+
+
+def test_an_abort_within_close_waits_as_long_as_close() -> None:
+    rig = started()
+    rig.send("a")
+    rig.answer(OK)
+    refused(rig, EndTxnRequest, END_LOADING)
+    rig.call(events.AbortCalled, "close", deadline_ms=rig.now_ms + 10_000, closes_within="close's timeout")
+    wait(rig, SAID_AFTER_MS)
+    (line,) = rig.reports
+    assert line.endswith("; close waits, still asking, for up to 7000 ms more (close's timeout)")
+
+
+@pytest.mark.parametrize(
+    ("request_type", "answer", "what"),
+    [
+        (
+            AddOffsetsToTxnRequest,
+            AddOffsetsToTxnResponse(error_code=LOADING.number),
+            f"AddOffsetsToTxn of transactional.id 't': {LOADING_TEXT}",
+        ),
+        (TxnOffsetCommitRequest, LOST, f"TxnOffsetCommit of group 'g': NETWORK_EXCEPTION (127.0.0.1:9092: {LOST})"),
+    ],
+)
+def test_offsets(request_type: type, answer: Any, what: str) -> None:
+    rig = started()
+    refused(rig, request_type, answer)
+    rig.call(events.SendOffsetsCalled, "offsets", offsets={ORDERS_0: OffsetAndMetadata(1)}, group=GroupMetadata("g"))
+    wait(rig, SAID_AFTER_MS)
+    request, why = what.split(": ", 1)
+    assert rig.reports == [
+        f"{request} at 127.0.0.1:9092, for 3000 ms: {why}; "
+        "send_offsets_to_transaction waits, still asking, for up to 57000 ms more (max.block.ms)"
+    ]
+
+
+def test_partitions_that_are_not_added_keep_records_waiting() -> None:
+    rig = started()
+    refused(rig, AddPartitionsToTxnRequest, NOT_SENT)
+    rig.send("ab")
+    wait(rig, SAID_AFTER_MS)
+    assert rig.reports == [
+        "AddPartitionsToTxn of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: "
+        f"NETWORK_EXCEPTION (127.0.0.1:9092: {NOT_SENT}); 2 records without an outcome, still asking, for up to 117000 ms more "
+        "(delivery.timeout.ms)"
+    ]
+
+
+def test_who_waits_for_the_shortest_time_is_named() -> None:
+    rig = started()
+    refused(rig, AddPartitionsToTxnRequest, NOT_SENT)
+    rig.send("ab")
+    rig.call(events.CommitCalled, "commit")
+    wait(rig, SAID_AFTER_MS)
+    (line,) = rig.reports
+    assert line.endswith("; commit_transaction waits, still asking, for up to 57000 ms more (max.block.ms)")
+
+
+def test_the_identity_of_a_producer_without_transactions() -> None:
+    rig = Rig(options=OPTIONS)
+    refused(rig, InitProducerIdRequest, INIT_LOADING)
+    rig.send("ab")
+    wait(rig, SAID_AFTER_MS)
+    assert rig.reports == [
+        f"InitProducerId at 127.0.0.1:9092, for 3000 ms: {LOADING_TEXT}; "
+        "2 records without an outcome, still asking, for up to 117000 ms more (delivery.timeout.ms)"
+    ]
+
+
+def test_a_close_that_waits_less_long_than_records_is_named() -> None:
+    rig = Rig(options=OPTIONS)
+    rig.hold.add(InitProducerIdRequest)
+    rig.send("a")
+    rig.step(events.CloseCalled(call="close", deadline_ms=rig.now_ms + 5_000))
+    wait(rig, SAID_AFTER_MS)
+    assert rig.reports == [
+        "InitProducerId at 127.0.0.1:9092, for 3000 ms: no answer yet; close waits, still asking, for up to 2000 ms more (close's timeout)"
+    ]
+
+
+def test_it_is_said_again_but_seldom_and_not_when_the_time_is_up() -> None:
+    rig = transactional()
+    refused(rig, InitProducerIdRequest, INIT_LOADING)
+    rig.call(events.InitTransactionsCalled, "init")
+    wait(rig, SAID_AFTER_MS + SAID_AGAIN_MS - 1)
+    assert len(rig.reports) == 1
+    wait(rig, 1)
+    assert len(rig.reports) == 2
+    wait(rig, 200_000)
+    assert len(rig.reports) == 2, "who waited was told after max.block.ms, and nobody waits since"
+
+
+def test_time_counts_from_the_call() -> None:
+    """Called again after its time-out: who waits now does so since now, and the initialization has gone on meanwhile."""
+    rig = transactional()
+    refused(rig, InitProducerIdRequest, INIT_LOADING)
+    rig.call(events.InitTransactionsCalled, "init", deadline_ms=rig.now_ms + 1_000)
+    wait(rig, 100_000)
+    rig.call(events.InitTransactionsCalled, "again")
+    wait(rig, SAID_AFTER_MS - 1)
+    assert rig.reports == []
+    wait(rig, 1)
+    assert ", for 3000 ms: " in rig.reports[0]
+
+
+def test_how_long_records_lingered_or_waited_before_does_not_count() -> None:
+    rig = Rig(options={**OPTIONS, "linger.ms": 10_000})
+    rig.hold.add(InitProducerIdRequest)
+    rig.append("a")
+    rig.step(events.TimePassed())
+    wait(rig, 10_000 + SAID_AFTER_MS - 1)
+    assert rig.reports == []
+    wait(rig, 1)
+    assert ", for 3000 ms: " in rig.reports[0]
+
+
+def test_records_that_have_expired_wait_no_longer() -> None:
+    rig = Rig(options={**OPTIONS, "delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000})
+    refused(rig, InitProducerIdRequest, INIT_LOADING)
+    for value in "abcd":
+        rig.send(value)
+        wait(rig, 2_500)
+    assert rig.reports == []
+
+
+def test_what_is_answered_soon_is_not_spoken_of() -> None:
+    rig = transactional()
+    for step in range(3):
+        rig.scripted[InitProducerIdRequest] = [INIT_LOADING] * 20
+        rig.scripted[EndTxnRequest] = [END_LOADING] * 20
+        if not step:
+            rig.call(events.InitTransactionsCalled, "init")
+        wait(rig, 2_500)
+        rig.call(events.BeginTransactionCalled, f"begin {step}")
+        rig.send("abc"[step])
+        rig.answer(OK)
+        rig.call(events.CommitCalled, f"commit {step}")
+        wait(rig, 2_500)
+    assert set(rig.calls.values()) == {"done"}
+    assert rig.reports == []
+
+
+def test_an_outage_is_said_once_for_records() -> None:
+    """What the log says of an outage says it all: that nobody can be reached, how many records wait, and for how long."""
+    rig = Rig(options={**OPTIONS, "request.timeout.ms": 1_000})
+    rig.hold.add(MetadataRequest)
+    refused(rig, InitProducerIdRequest, NOT_SENT)
+    rig.send("a")
+    for _ in range(6):
+        rig.disconnect()
+        wait(rig, 1_000)
+    (line,) = rig.reports
+    assert line.startswith("no broker reachable at 127.0.0.1:9092")
