@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaffinch.broker.server import LOOPS_ARE_LOADED
+from chaffinch.broker.reception import LOOPS_ARE_LOADED
 
 CLOCK_ID_SHIFT, CPUCLOCK_SCHED = 3, 2  # linux/posix-timers.h: how a process's clock gets its number.
 QUIET_S, QUIET_CPU_S, QUIET_LOOKS_MAX = 0.05, 0.005, 200

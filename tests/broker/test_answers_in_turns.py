@@ -16,9 +16,9 @@ from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceReq
 from chaffinch.records.compression import Compression
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request as one_batch
+from tests.broker.looks import wait_until
 from tests.broker.socket_client import SocketClient
 from tests.broker.test_requests_held import Line, RequestsHeld, produce_request
-from tests.broker.test_server import wait_until
 
 PARTITIONS = 5
 FETCH_VERSION = 12

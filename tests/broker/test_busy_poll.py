@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chaffinch import EmbeddedBroker
-from chaffinch.broker import server
+from chaffinch.broker import reception
 from chaffinch.broker.busy_poll import TURNS_ASLEEP_MAX, BusyPoll
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
@@ -142,7 +142,7 @@ class StandingClock:
                 clock.turns += 1
                 super().turn_ended()
 
-        monkeypatch.setattr(server, "BusyPoll", CountedPoll)
+        monkeypatch.setattr(reception, "BusyPoll", CountedPoll)
 
 
 @pytest.fixture(params=["asyncio", "the fastest"])
@@ -156,7 +156,7 @@ def is_awake(broker: EmbeddedBroker, of: BusyPoll | None = None) -> bool:
     """After some turns of the loop."""
     for _ in range(3):
         broker._call(lambda core: None)
-    return (of or broker._running._busy_poll)._is_awake
+    return (of or broker._running._reception._busy_poll)._is_awake
 
 
 @pytest.mark.parametrize("policy", ["os", "always"])
@@ -201,7 +201,7 @@ def test_a_broker_that_ends_sleeps(clock: StandingClock, kill: bool) -> None:
     with EmbeddedBroker(config={"socket_busy_poll_us": "50"}) as broker:
         with SocketClient(broker.bootstrap_servers):
             assert is_awake(broker)
-        ended = broker._running._busy_poll
+        ended = broker._running._reception._busy_poll
         broker.restart(kill=kill)
         assert not is_awake(broker, ended)
 

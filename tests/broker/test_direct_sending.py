@@ -32,8 +32,8 @@ from chaffinch.storage.files import StorageError
 from chaffinch.storage.records_file import RecordsFile
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
+from tests.broker.looks import wait_until, wait_until_hit
 from tests.broker.socket_client import SocketClient
-from tests.broker.test_server import wait_until, wait_until_hit
 from tests.records.sources import BytesSource
 from tests.support.certificates import Certificates
 
@@ -130,7 +130,7 @@ def test_a_deletion_behind_fetches_that_wait_cuts_none_of_them_off(broker: Embed
         other.send(waiting(), FETCH_VERSION)
         other.send(deletion())
         core = broker._running.core
-        wait_until(broker, lambda: len(core._waits.waits) == 2 and any(peer._backlog for peer in broker._running._peers.values()))
+        wait_until(broker, lambda: len(core._waits.waits) == 2 and any(peer._backlog for peer in broker._running.peers))
         producer.ask(produce_request("orders", batch_of(VALUES[0])))
         assert values_of(one.receive()) == values_of(other.receive()) == [*VALUES, VALUES[0]]
         assert other.receive().responses[0].error_code == 0
@@ -289,8 +289,8 @@ def answer_on_its_way(broker: EmbeddedBroker, client: SocketClient) -> Peer:
     """The client asked for everything and reads nothing yet: its connection, once there is no more room in between."""
     client.send(fetch(), FETCH_VERSION)
     port = client.socket.getsockname()[1]
-    wait_until(broker, lambda: any(peer.unsent_bytes > 1_000_000 for peer in broker._running._peers.values()))
-    (peer,) = (found for found in broker._running._peers.values() if found.address.endswith(f":{port}"))
+    wait_until(broker, lambda: any(peer.unsent_bytes > 1_000_000 for peer in broker._running.peers))
+    (peer,) = (found for found in broker._running.peers if found.address.endswith(f":{port}"))
     return peer
 
 
@@ -316,7 +316,7 @@ def test_a_topic_that_goes_meanwhile_is_read_to_the_end(tmp_path: Path) -> None:
             assert other.ask(deletion()).responses[0].error_code == 0
             assert values_of(client.receive()) == VALUES
             assert client.ask(MetadataRequest(topics=None)).topics == []
-        wait_until(broker, lambda: not broker._running._peers)
+        wait_until(broker, lambda: not broker._running.peers)
         assert descriptors() <= before
 
 
@@ -354,7 +354,7 @@ def test_a_client_that_goes_meanwhile_leaves_nothing_open(tmp_path: Path) -> Non
         before = descriptors()
         with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
             answer_on_its_way(broker, client)
-        wait_until(broker, lambda: not broker._running._peers)
+        wait_until(broker, lambda: not broker._running.peers)
         assert descriptors() <= before
         assert not held_of(broker)
 
@@ -410,7 +410,7 @@ def test_a_connection_that_is_closed_meanwhile_takes_no_memory(tmp_path: Path, m
             read: list[Any] = []
             monkeypatch.setattr(disk_reads, "read", lambda *place: read.append(place) or b"")
             broker._thread.call(peer.close)
-            wait_until(broker, lambda: not broker._running._peers)
+            wait_until(broker, lambda: not broker._running.peers)
             assert not held_of(broker)
             assert not read
             with pytest.raises(ConnectionError):

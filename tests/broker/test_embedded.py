@@ -222,6 +222,8 @@ def test_flush_policy_always_over_sockets(tmp_path: Path) -> None:
 
 def test_what_groups_do_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "chaffinch.broker"), EmbeddedBroker(topics=["orders"]) as broker:
-        broker._thread.call(lambda: broker._running._carry_out([Report("a member is removed", is_routine=True), Report("refused: 100%")]))
+        broker._thread.call(
+            lambda: broker._running._performer.carry_out([Report("a member is removed", is_routine=True), Report("refused: 100%")])
+        )
     levels = {record.getMessage(): record.levelname for record in caplog.records}
     assert (levels["a member is removed"], levels["refused: 100%"]) == ("INFO", "WARNING")

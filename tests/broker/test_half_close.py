@@ -15,10 +15,10 @@ from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, Fetc
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
+from tests.broker.looks import wait_for_connections, wait_until
 from tests.broker.socket_client import SocketClient
 from tests.broker.test_answers_in_turns import INCOMPRESSIBLE
 from tests.broker.test_requests_held import Clock, Line
-from tests.broker.test_server import wait_for_connections, wait_until
 
 FETCH_VERSION = 12
 MANY = 2_000

@@ -22,8 +22,8 @@ from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.broker.batches import batch_of
 from tests.broker.core.test_broker_core import waiting_fetch
 from tests.broker.core_client import Cluster, produce_request
+from tests.broker.looks import is_alive, wait_until
 from tests.broker.socket_client import SocketClient
-from tests.broker.test_server import is_alive, wait_until
 
 UNREAD_MAX = 1 << 20
 ANSWER_BYTES = 4_000_000
@@ -54,12 +54,12 @@ def test_large_answers_that_nobody_reads_are_not_made(policy: str, waits_first: 
             writer.ask(produce_request("large", batch_of(INCOMPRESSIBLE)))
         client.socket.sendall(b"".join(b"".join(client.connection.encode_request(one, FETCH_VERSION)[1]) for one in asked))
         server, port = broker._running, client.socket.getsockname()[1]
-        (peer,) = (found for found in server._peers.values() if found.address.endswith(f":{port}"))
+        (peer,) = (found for found in server.peers if found.address.endswith(f":{port}"))
         largest = 0
 
         def is_congested() -> bool:
             nonlocal largest
-            largest = max(largest, peer.unsent_bytes + sum(records_bytes(effect) for effect in server._unsent))
+            largest = max(largest, peer.unsent_bytes + sum(records_bytes(effect) for effect in server._performer.unsent))
             return bool(peer._congested)
 
         if waits_first:
@@ -185,9 +185,9 @@ def test_answers_are_collected_for_one_sync_only_so_long(late_s: float, is_sent:
         server = broker._running
 
         def two_events() -> int:
-            server._send_later([Report("first")])
-            server._send_at_s = time.perf_counter() + late_s
-            server._send_later([Report("second")])
-            return len(server._unsent)
+            server._performer.send_later([Report("first")])
+            server._performer._send_at_s = time.perf_counter() + late_s
+            server._performer.send_later([Report("second")])
+            return len(server._performer.unsent)
 
         assert broker._thread.call(two_events) == (0 if is_sent else 2)

@@ -11,8 +11,8 @@ import pytest
 from chaffinch.broker import listeners
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.broker.listeners import Address, listening_socket
+from tests.broker.looks import wait_until
 from tests.broker.socket_client import SocketClient
-from tests.broker.test_server import wait_until
 
 
 def kept_of_a_connection() -> int:
@@ -49,8 +49,8 @@ def test_answers_wait_in_as_much_as_is_asked(config: dict[str, int], granted: in
             broker.stop_node(0)
             broker.start_node(0)
         with SocketClient(broker.bootstrap_servers.split(",")[0]):
-            wait_until(broker, lambda: bool(broker._running._peers))
-            (peer,) = broker._running._peers.values()
+            wait_until(broker, lambda: bool(broker._running.peers))
+            (peer,) = broker._running.peers
             assert peer._transport is not None
             found = peer._transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
     if granted is None:

@@ -18,9 +18,9 @@ from chaffinch.protocol.server_connection import ReceivedRequest
 from chaffinch.records.compression import Compression
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
+from tests.broker.looks import wait_until
 from tests.broker.socket_client import SocketClient
 from tests.broker.test_half_close import FETCH_VERSION, fetch
-from tests.broker.test_server import wait_until
 
 NOBODY = 1 << 40
 """A connection that the server does not know."""
@@ -53,7 +53,7 @@ def ask(broker: EmbeddedBroker, message: Message, version: int) -> Callable[[], 
     request = ReceivedRequest(api=api_of(message), version=version, correlation_id=0, client_id=None, message=message)
 
     def happens() -> None:
-        server._unsent += server.core.apply(RequestReceived(NOBODY, request), server._now_ms())
+        server._performer.unsent += server.core.apply(RequestReceived(NOBODY, request), server._time.now_ms())
 
     return happens
 
@@ -87,7 +87,7 @@ def test_a_large_request_under_way_is_done_and_answered(broker: EmbeddedBroker) 
 
         def happens() -> None:
             for request in peer.frames.receive(b"".join(encoded)):
-                server.received(peer, request)
+                server._reception.received(peer, request)
 
         close_after(broker, happens)
         (topic,) = client.receive().responses

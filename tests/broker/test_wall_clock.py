@@ -37,9 +37,9 @@ def test_a_step(step_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
         def wake_up() -> float:
             """As the timer of the loop does; in how many seconds that wakes up again."""
-            server._timer.cancel()
-            server._time_passed()
-            seconds: float = server._timer.when() - server._loop.time()
+            server._time._timer.cancel()
+            server._time._wake()
+            seconds: float = server._time._timer.when() - server._time._loop.time()
             return seconds
 
         assert broker._thread.call(wake_up) <= WAIT_MS / 2 / 1000
@@ -56,6 +56,6 @@ def test_an_idle_server_hears_of_it_with_the_next_wake_up(monkeypatch: pytest.Mo
     with EmbeddedBroker(topics=["orders"]) as broker:
         clock.advance(1)
         clock.set_wall_clock(HOUR_MS)
-        broker._thread.call(broker._running._time_passed)
+        broker._thread.call(broker._running._time._wake)
         assert broker._call(lambda core: core.state.wall.offset_ms) == HOUR_MS
     assert [record.getMessage() for record in caplog.records if "wall clock went forward by 3600000 ms" in record.getMessage()]

@@ -83,7 +83,7 @@ class World:
             server = self.server = await BrokerServer.start(
                 self._files, self._settings, listeners=listeners, nodes=nodes, dice=random.Random(1), clock=self.clock
             )
-            server._watch._now = lambda: self._watch_s
+            server._reception._watch._now = lambda: self._watch_s
             try:
                 await self._story(port)
             finally:
@@ -94,7 +94,7 @@ class World:
 
     async def _story(self, port: int) -> None:
         for name, partitions in ((LARGE, 1), (QUIET, 1), (BOMBED, BOMB_PARTITIONS)):
-            self.server.core.create_topic(name, partitions, 1, {}, now_ms=self.server._now_ms())
+            self.server.core.create_topic(name, partitions, 1, {}, now_ms=self.server._time.now_ms())
         self._good = Client(random.Random(2), port)
         self._opened.callback(self._good.close)
         for _ in range(4):
@@ -147,13 +147,13 @@ class World:
     def _check_limits(self) -> None:
         server = self.server
         peers = list(server.peers)
-        assert not server._failures, f"the broker failed: {server._failures}"
-        assert server.core._waits.waits.keys() <= server._peers.keys(), "answers wait for connections that are gone"
-        held = server._held.bytes_held
+        assert not server._performer._failures, f"the broker failed: {server._performer._failures}"
+        assert server.core._waits.waits.keys() <= server._performer.peers.keys(), "answers wait for connections that are gone"
+        held = server._reception._held.bytes_held
         assert held == sum(peer._bytes_held for peer in peers), "bytes are counted that no connection holds"
         one_read = EAGER_BYTES_MAX + REQUEST_BYTES * BUSY_CHUNK_BYTES // 12
         assert held <= self._request_bytes_max + len(peers) * one_read, f"{held} bytes wait"
-        assert server._budget.bytes_reserved <= self._request_bytes_max
+        assert server._reception._budget.bytes_reserved <= self._request_bytes_max
         for peer in peers:
             assert peer.open_count <= REQUESTS_WAITING_MAX + BUSY_CHUNK_BYTES // 12, f"{peer.open_count} requests wait"
             assert peer._bytes_waiting <= BYTES_WAITING_MAX + one_read or not peer.open_count
@@ -164,16 +164,21 @@ class World:
         server = self.server
         (peer,) = server.peers
         assert peer.address == self._good.name
-        assert (server._held.bytes_held, server._budget.bytes_reserved, peer.open_count, peer.unsent_bytes) == (0, 0, 0, 0)
+        assert (server._reception._held.bytes_held, server._reception._budget.bytes_reserved, peer.open_count, peer.unsent_bytes) == (
+            0,
+            0,
+            0,
+            0,
+        )
         assert not server.core._waits.waits, "answers wait for connections that are gone"
-        assert not server._unsent
-        assert not server._busy_peers
-        assert not server._watch._unread
-        assert server._watch._unread_bytes == 0
-        assert set(server._watch._seen) <= {peer.connection_id}
-        assert not server._door._timers
+        assert not server._performer.unsent
+        assert not server._reception._busy_peers
+        assert not server._reception._watch._unread
+        assert server._reception._watch._unread_bytes == 0
+        assert set(server._reception._watch._seen) <= {peer.connection_id}
+        assert not server._reception._door._timers
         peer.frames.end_turn()
-        assert server._budget.bytes_eager == 0
+        assert server._reception._budget.bytes_eager == 0
 
     # How it ends ----------------------------------------------------------------------------------------------------------------------
 
@@ -203,7 +208,7 @@ class World:
             self._watch_s += 16
             self._pass_time(16_000)
             await self._ask_good(*GOOD[0])
-            self.server._look_around()
+            self.server._reception.look_around()
             await self._turn()
         still_there = {peer.address for peer in self.server.peers} & silent
         assert not still_there, f"held by {still_there}"
@@ -220,9 +225,9 @@ class World:
 
     def _pass_time(self, by_ms: int) -> None:
         self.clock.advance(by_ms)
-        if self.server._timer is not None:
-            self.server._timer.cancel()
-        self.server._time_passed()
+        if self.server._time._timer is not None:
+            self.server._time._timer.cancel()
+        self.server._time._wake()
 
     async def _until(self, condition: Callable[[], bool], what: str) -> None:
         deadline_s = time.monotonic() + PATIENCE_SECONDS
@@ -239,7 +244,8 @@ class World:
 
         stack = ExitStack()
         stack.enter_context(mock.patch("chaffinch.broker.connections.perf_counter", ticks))
-        stack.enter_context(mock.patch("chaffinch.broker.server.time", types.SimpleNamespace(perf_counter=ticks, thread_time=ticks)))
+        stack.enter_context(mock.patch("chaffinch.broker.performer.perf_counter", ticks))
+        stack.enter_context(mock.patch("chaffinch.broker.reception.time", types.SimpleNamespace(perf_counter=ticks, thread_time=ticks)))
         return stack
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaffinch.broker.connections import Peer
-from chaffinch.broker.server import BrokerServer
+from chaffinch.broker.reception import Reception
 from chaffinch.protocol.violations import ProtocolViolation
 from tests.fuzz import connection_fuzzer
 
@@ -32,12 +32,12 @@ def send_the_last_first(self: Peer) -> None:
     flush(self)
 
 
-def close_the_others(self: BrokerServer, peer: Peer, violation: ProtocolViolation) -> None:
-    for other in list(self.peers):
+def close_the_others(self: Reception, peer: Peer, violation: ProtocolViolation) -> None:
+    for other in list(self._peers.values()):
         other.close()
 
 
-def drop_what_was_good(self: BrokerServer, peer: Peer, violation: ProtocolViolation) -> None:
+def drop_what_was_good(self: Reception, peer: Peer, violation: ProtocolViolation) -> None:
     peer.abort()
 
 
@@ -50,15 +50,15 @@ def do_nothing(*_: object) -> list[Any]:
     return []
 
 
-SERVER, CONNECTION, WATCH = "broker.server.BrokerServer", "broker.connections.Peer", "broker.connection_watch.ConnectionWatch"
+RECEPTION, CONNECTION, WATCH = "broker.reception.Reception", "broker.connections.Peer", "broker.connection_watch.ConnectionWatch"
 BROKEN_RULES: dict[str, tuple[str, Callable[..., Any], str]] = {
     "answers overtake": (f"{CONNECTION}.flush", send_the_last_first, "expected .* next"),
-    "others are closed": (f"{SERVER}.violated", close_the_others, "closed, and it has sent no nonsense"),
-    "nobody is closed": (f"{SERVER}.violated", do_nothing, "not answered, or not closed"),
-    "good ones are dropped": (f"{SERVER}.violated", drop_what_was_good, "good requests not answered"),
+    "others are closed": (f"{RECEPTION}.violated", close_the_others, "closed, and it has sent no nonsense"),
+    "nobody is closed": (f"{RECEPTION}.violated", do_nothing, "not answered, or not closed"),
+    "good ones are dropped": (f"{RECEPTION}.violated", drop_what_was_good, "good requests not answered"),
     "bytes stay held": (f"{CONNECTION}._hold", never_give_back, "bytes are counted that no connection holds"),
     "turns never end": (f"{CONNECTION}.end_turn", do_nothing, "a client that behaves is not answered"),
-    "connections stay": (f"{SERVER}.disconnected", do_nothing, "held by"),
+    "connections stay": (f"{RECEPTION}.disconnected", do_nothing, "held by"),
     "silent ones stay": (f"{WATCH}.sweep", do_nothing, "held by"),
 }
 

@@ -1,0 +1,187 @@
+"""Carries out what a broker's core wants: answers, closed connections, lines in the log; and tells it the time.
+
+With `flush.policy=always`, what arrives in one turn of the loop is synced together before any of its answers goes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Final
+
+from chaffinch.broker.connections import TURN_SECONDS_MAX, Peer
+from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Failed, Report, Respond, SlowDown
+from chaffinch.broker.core.events import TimePassed
+from chaffinch.broker.core_time import CoreTime
+from chaffinch.runtime.clock import Clock
+from chaffinch.storage.file_system import StorageError
+
+LOG = logging.getLogger("chaffinch.broker")
+
+SYNC_FAILED: Final = (
+    "%s. What was written since the last sync may be lost, so from now on no request is answered: clients see their connections closed, "
+    "and try again. Check the disk, then restart the broker; it goes on with what its logs hold"
+)
+SYNC_SUCCEEDED: Final = "syncs succeed again: requests are answered"
+"""After a failure for which no file is to blame. One whose own sync failed refuses every later one, see `storage/files.py`."""
+
+TURNS_TO_ANSWER: Final = 256
+"""Turns of the loop in which an orderly stop gives the answers that are due: enough for 65,536 of them."""
+
+
+class Performer:
+    """Of one core. `peers`: the connections that are there, by their ids. `syncs`: effects are to go to `send_later`.
+
+    `unsent`: effects that wait for a sync at the end of this turn of the loop. `is_ending`: nothing new is begun.
+    """
+
+    def __init__(self, core: BrokerCore, clock: Clock, start_ms: int, loop: asyncio.AbstractEventLoop) -> None:
+        """`clock`, `start_ms`: see `CoreTime`."""
+        self.peers: dict[int, Peer] = {}
+        self.time = CoreTime(core, clock, start_ms, loop, self._time_passed)
+        self.syncs = core.state.settings["flush.policy"] == "always"
+        self.is_ending = False
+        self.unsent: list[Effect] = []
+        self._core = core
+        self._loop = loop
+        self._send_at_s = 0.0
+        self._sync_failed = False  # The last one.
+        self._failures: set[str] = set()  # Where in the code.
+        core.lends_files = not self.syncs
+
+    def carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Report):
+                LOG.log(logging.INFO if effect.is_routine else logging.WARNING, "%s", effect.text)
+                continue
+            peer = self.peers.get(effect.connection_id)
+            if peer is None:
+                continue
+            if isinstance(effect, Respond):
+                self._respond(peer, effect)
+            elif isinstance(effect, CompleteSilently):
+                peer.skip(effect.request)
+            elif isinstance(effect, SlowDown):
+                peer.slow_down(effect.bytes_per_second, answers=effect.answers, requests=effect.requests)
+            elif isinstance(effect, Failed):
+                self.failed(peer, effect.error)
+            else:
+                self._close_peer(peer, effect.reason)
+
+    def _respond(self, peer: Peer, effect: Respond) -> None:
+        try:
+            peer.respond(effect.request, effect.message)
+        except Exception as error:  # An answer that cannot be written costs its own connection, not the one that caused it.
+            self.cut_off(peer, error)
+
+    def _close_peer(self, peer: Peer, reason: str) -> None:
+        if reason:
+            self.say_seldom(peer, "closed connections", f"connection from {peer.address} closed: {reason}")
+        peer.close()
+
+    def failed(self, peer: Peer, error: Exception) -> None:
+        """A mistake of ours: this connection ends. The first line of its kind has the traceback."""
+        line = f"connection from {peer.address} closed: the broker failed on its request"
+        place = repr(traceback.extract_tb(error.__traceback__)[-1:])
+        if place in self._failures:
+            self.say_seldom(peer, "failures of the broker", f"{line}, as before: {error!r}")
+        else:
+            self._failures.add(place)
+            LOG.error(line, exc_info=error)
+        peer.abort()
+
+    def cut_off(self, peer: Peer, error: Exception) -> None:
+        """Part of an answer may be on its way, so no other one can follow."""
+        if not isinstance(error, StorageError | OSError):
+            self.failed(peer, error)
+            return
+        if isinstance(error, StorageError):
+            text = f"connection from {peer.address} closed in the middle of an answer: {error}; until the next start records are read first"
+            self.say_seldom(peer, "unreadable records", text)
+            # One place that cannot be read then costs the others of its answer nothing.
+            self._core.lends_files = False
+        peer.abort()
+
+    # After a sync ---------------------------------------------------------------------------------------------------------------------
+
+    def send_later(self, effects: Sequence[Effect]) -> None:
+        """Under flush.policy=always: one sync for all that came in this turn of the loop."""
+        if effects and not self.unsent:
+            self._loop.call_soon(self._sync_and_send)
+            self._send_at_s = perf_counter() + TURN_SECONDS_MAX
+        self.unsent += effects
+        for effect in effects:
+            if isinstance(effect, CloseConnection) and effect.connection_id in self.peers:
+                self.peers[effect.connection_id].take_no_more_requests()
+        if self.unsent and perf_counter() > self._send_at_s:  # Many connections' answers of many bytes: they are not collected on.
+            self._sync_and_send()
+
+    def carry_out_now(self, effects: Sequence[Effect]) -> None:
+        """Not at the end of this turn of the loop, but after what waits for that."""
+        self.unsent += effects
+        self._sync_and_send()
+        self.time.arm()
+
+    def _sync_and_send(self) -> None:
+        if not self.is_ending:
+            self.send_unsent()
+
+    def send_unsent(self) -> None:
+        effects, self.unsent = self.unsent, []
+        try:
+            self._core.sync()
+        except StorageError as error:
+            # Nobody knows what is on disk now: no answer is better than a wrong one, and the clients ask again.
+            if not self._sync_failed:
+                LOG.error(SYNC_FAILED, error)
+            self._sync_failed = True
+            for connection_id in {effect.connection_id for effect in effects if not isinstance(effect, Report)}:
+                if connection_id in self.peers:
+                    self.peers[connection_id].abort()
+            self.carry_out([effect for effect in effects if isinstance(effect, Report)])
+            return
+        if self._sync_failed:
+            self._sync_failed = False
+            LOG.warning(SYNC_SUCCEEDED)
+        self.carry_out(effects)
+
+    # Time, and lines in the log -------------------------------------------------------------------------------------------------------
+
+    def _time_passed(self) -> None:
+        effects = self._core.apply(TimePassed(), self.time.now_ms())
+        if self.syncs:
+            self.send_later(effects)
+        else:
+            self.carry_out(effects)
+
+    def say_seldom(self, peer: Peer, what: str, text: str) -> None:
+        """One line in the log about this connection, or a count where there are many of its kind."""
+        self.say_of(what, peer.address.rpartition(":")[0], text)
+
+    def say_of(self, what: str, address: str, text: str) -> None:
+        """The same about who has this address."""
+        refusals = self._core.state.refusals
+        refusals.say_seldom(what, address, text, self.time.now_ms())
+        self.carry_out(refusals.take())
+        self.time.arm()
+
+    # Ending ---------------------------------------------------------------------------------------------------------------------------
+
+    def end(self) -> None:
+        """Nothing new is begun from now on."""
+        self.is_ending = True
+        self.time.end()
+
+    async def give_due_answers(self) -> None:
+        """Those that wait only for others to have their turn, large Produce requests among them."""
+        for _ in range(TURNS_TO_ANSWER):
+            now_ms = self.time.now_ms()
+            if not self._core.has_answers_due(now_ms):
+                return
+            self.unsent += self._core.apply(TimePassed(), now_ms)
+            self.send_unsent()
+            await asyncio.sleep(0)

@@ -1,0 +1,168 @@
+"""What connections tell the broker: that they are there, ask for something, send nonsense, do not get on, are gone.
+
+It is their `connections.Owner`. Requests become events of the core, and what it wants then is the `Performer`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from typing import Final
+
+from chaffinch.broker.busy_poll import BusyPoll
+from chaffinch.broker.connection_watch import ConnectionWatch
+from chaffinch.broker.connections import Peer, RequestsHeld
+from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.broker.core.events import ConnectionLost, RequestReceived
+from chaffinch.broker.door import Door
+from chaffinch.broker.performer import Performer
+from chaffinch.broker.traffic import Traffic
+from chaffinch.protocol.frames import BufferPool, FrameBudget
+from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
+from chaffinch.protocol.violations import ProtocolViolation
+from chaffinch.records import kernels
+
+LOG = logging.getLogger("chaffinch.broker")
+
+LOOPS_ARE_LOADED: Final = "compiled loops check records from now on"
+
+PRODUCE: Final = 0
+
+
+class Reception:
+    """Owner of all connections of one broker."""
+
+    def __init__(self, core: BrokerCore, performer: Performer, door: Door, loop: asyncio.AbstractEventLoop) -> None:
+        self.traffic = Traffic()
+        self._core = core
+        self._performer = performer
+        self._peers = performer.peers  # The very dict.
+        self._time = performer.time
+        self._door = door
+        self._loop = loop
+        settings = core.state.settings
+        self._ids = itertools.count(1)
+        self._connections_max: int = settings["max.connections"]
+        self._unread_bytes_max: int = settings["connections.max.unread.bytes"]
+        self._frame_bytes_max: int = settings["socket.request.max.bytes"]
+        self._budget = FrameBudget(settings["queued.max.request.bytes"])
+        self._held = RequestsHeld(settings["queued.max.request.bytes"])
+        self._pool = BufferPool()
+        self._busy_peers: list[Peer] = []
+        self._sweep: asyncio.TimerHandle | None = None
+        self._kernels_asked_for = False
+        self._watch = ConnectionWatch(settings, loop.time)
+        core.state.records_max = self._watch.records_max
+        self._busy_poll = BusyPoll(
+            settings["socket.busy.poll.us"], call_soon=loop.call_soon, now_s=time.perf_counter, worked_s=time.thread_time
+        )
+
+    def new_peer(self, node_id: int) -> Peer:
+        """What becomes a connection to this declared node."""
+        frames = ServerConnection(self._frame_bytes_max, budget=self._budget, pool=self._pool)
+        return Peer(self, frames, next(self._ids), node_id, self._unread_bytes_max, self._held)
+
+    def connected(self, peer: Peer) -> bool:
+        """Take note of a new connection; False when there are too many, or its node was stopped while it was being accepted."""
+        if self._performer.is_ending or peer.node_id in self._core.state.nodes.stopped:
+            return False
+        if len(self._peers) >= self._connections_max:
+            text = f"connection from {peer.address} refused: there are {len(self._peers)} already"
+            self._performer.say_seldom(peer, "too many connections", text)
+            return False
+        self._peers[peer.connection_id] = peer
+        self.traffic.connections += 1
+        self._door.met(peer)
+        return True
+
+    def received(self, peer: Peer, request: ReceivedRequest) -> bool:
+        """A request came: let the core work on it and carry out what it wants. False: its answer waits for something."""
+        event = RequestReceived(peer.connection_id, request, peer.node_id, peer.frames.client_software_name, peer.host)
+        if not self._kernels_asked_for and request.api.key == PRODUCE:
+            self._load_kernels()
+        self.traffic.requests[request.api.name] += 1
+        effects = self._core.apply(event, self._time.now_ms())
+        if not peer.is_known:
+            self._door.look(peer)
+        performer = self._performer
+        if performer.syncs:
+            performer.send_later(effects)
+        else:
+            performer.carry_out(effects)
+        return not self._core.waits(peer.connection_id)
+
+    def violated(self, peer: Peer, violation: ProtocolViolation) -> None:
+        """The stream makes no sense any more: this connection ends, with one line."""
+        self._performer.say_seldom(peer, "broken requests", f"connection from {peer.address} closed: {violation}")
+        peer.take_no_more_requests()
+        self._loop.call_soon(peer.close)  # After the answers that wait for the end of this turn.
+
+    def failed(self, peer: Peer, error: Exception) -> None:
+        self._performer.failed(peer, error)
+
+    def cut_off(self, peer: Peer, error: Exception) -> None:
+        self._performer.cut_off(peer, error)
+
+    def disconnected(self, peer: Peer) -> None:
+        self._watch.forget(peer)
+        self._door.gone(peer)
+        self.traffic.count_gone(peer)
+        if self._peers.pop(peer.connection_id, None) is not None and not self._performer.is_ending:
+            self._performer.carry_out(self._core.apply(ConnectionLost(connection_id=peer.connection_id), self._time.now_ms()))
+
+    def left_unsent(self, peer: Peer) -> None:
+        for victim in self._watch.left_unsent(peer):
+            text = f"connection from {victim.address} closed: too many answers unread in all, {victim.unsent_bytes} bytes here"
+            self._performer.say_seldom(victim, "unread answers", text)
+            victim.abort()
+
+    def end_turn_later(self, peer: Peer) -> None:
+        """At the end of this turn of the loop, once for all that it brings."""
+        if not self._busy_peers:
+            self._loop.call_soon(self._end_turn)
+        self._busy_peers.append(peer)
+
+    def _end_turn(self) -> None:
+        peers, self._busy_peers = self._busy_peers, []
+        for peer in peers:
+            peer.end_turn()
+        self.turn_ended()
+
+    def turn_ended(self) -> None:
+        """The core may wait for something else than before. To ask for it has a price, and so has a turn of the loop for it alone."""
+        if not self._time.looks_soon:
+            self._time.look_soon()
+        if not self._performer.unsent:  # Else the turn's answers are still to come, after a sync.
+            self._busy_poll.turn_ended()
+
+    def look_around(self) -> None:
+        """Close connections that hold something without getting on, now and from time to time."""
+        for peer, reason in self._watch.sweep(list(self._peers.values())):
+            text = f"connection from {peer.address} closed: {reason}"
+            self._performer.say_seldom(peer, "connections without progress", text)
+            peer.abort()
+        if self._watch.interval_s is not None:
+            self._sweep = self._loop.call_later(self._watch.interval_s, self.look_around)
+
+    def end(self) -> None:
+        """Nobody is looked for any more."""
+        self._busy_poll.end()
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    def _load_kernels(self) -> None:
+        """Compiled loops are loaded in a thread when the first records come; until they are there their plain twins work."""
+        self._kernels_asked_for = True
+        if not kernels.is_loaded():
+            threading.Thread(target=load_kernels, name="chaffinch-kernels", daemon=True).start()
+
+
+def load_kernels() -> None:
+    """Load the compiled loops and say so: from then on a broker works at its full speed."""
+    if kernels.load():
+        LOG.info(LOOPS_ARE_LOADED)
+    else:
+        LOG.warning("compiled loops are not to be had, much slower ones check records: %s", kernels.missing_reason())
