@@ -71,5 +71,7 @@ KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("partitions of a static member that died before it gave them up get to others", 2001002, {}),
     ("what a topic had is not read on in the next one of its name", 3000833, {}),
     ("no earlier commit comes after the last one", 2002165, {}),
+    ("a start is not durable whose name a process died of", 1635, {}),
+    ("what is sent in transactions goes to a topic by its name", 1689, {}),
     ("batches are known by topic ids too", 39, {**READERS, "node_count": 3, "deeds": MOVING}),
 ]

@@ -138,6 +138,19 @@ def test_a_name_is_not_there_before_its_directory_is_synced() -> None:
     assert content(files, "a") is None
 
 
+def test_what_a_loss_of_power_leaves_for_certain_is_told_before_it() -> None:
+    files = MemoryFileSystem()
+    files.make_directory("logs")
+    written(files, "logs/old", synced=b"one")
+    files.sync_directory("logs")
+    files.sync_directory("")
+    files.open("logs/new").close()
+    told = [*files.flushed_names("logs")], files.flushed("logs/old"), [*files.flushed_names("")], files.flushed("logs/new")
+    assert told == (["old"], b"one", ["logs"], b"")
+    files.crash(nothing)
+    assert files.list("logs") == ["old"]
+
+
 @pytest.mark.parametrize(("choose", "old", "new"), [(nothing, b"one", b"two"), (everything, None, b"one")])
 def test_an_unsynced_rename_happens_or_does_not(choose: object, old: bytes | None, new: bytes) -> None:
     files = MemoryFileSystem()

@@ -36,6 +36,7 @@ from chaffinch.simulation.network import Network
 from chaffinch.simulation.records import number_of
 from chaffinch.simulation.transport import Transport
 from chaffinch.simulation.world import World
+from chaffinch.storage import log_state
 from chaffinch.storage.memory_files import MemoryFileSystem
 from chaffinch.storage.recovery import bases_of
 from chaffinch.storage.segment import LOG_SUFFIX, stem_of
@@ -105,8 +106,9 @@ def read_log(partition: Partition, offset: int) -> LogContents:
 
 
 def flushed_end(partition: Partition, file_system: MemoryFileSystem) -> int:
-    """Up to where a log survives a loss of power for certain."""
-    directory, end = partition.log.directory, partition.log.log_start_offset
+    """Up to where a log survives a loss of power for certain. A start that was named by a process which died of it may still be lost."""
+    directory = partition.log.directory
+    end = log_state.start_of(file_system.flushed_names(directory))
     names = file_system.list(directory) if file_system.exists(directory) else ()
     for base in bases_of(names):
         path = stem_of(directory, base) + LOG_SUFFIX

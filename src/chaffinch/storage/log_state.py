@@ -57,10 +57,15 @@ def _start_path(directory: str, log_start_offset: int) -> str:
     return f"{directory}/{log_start_offset:0{NAME_DIGITS}d}{START_SUFFIX}"
 
 
+def start_of(names: Iterable[str]) -> int:
+    """Where the log starts whose directory holds `names`, as far as they say; 0 where they do not."""
+    starts = [int(name[:NAME_DIGITS]) for name in names if name.endswith(START_SUFFIX) and name[:NAME_DIGITS].isdigit()]
+    return max(starts, default=0)
+
+
 def read(file_system: FileSystem, directory: str, names: Iterable[str]) -> LogState:
     """The state of the log whose directory holds `names`. Raises CorruptLog, StorageError."""
-    starts = [int(name[:NAME_DIGITS]) for name in names if name.endswith(START_SUFFIX) and name[:NAME_DIGITS].isdigit()]
-    log_start_offset = max(starts, default=0)
+    log_start_offset = start_of(names)
     if NAME not in names:
         return LogState(log_start_offset=log_start_offset)
     file = file_system.open(f"{directory}/{NAME}", create=False)

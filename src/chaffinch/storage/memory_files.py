@@ -11,7 +11,7 @@ unsynced names are kept in the order in which they were made (as journalling fil
 """
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from chaffinch.storage.files import CLOSED_TEXT, AlreadyLocked, BytesLike, Names, StorageError
 
@@ -235,10 +235,19 @@ class MemoryFileSystem:
 
     def flushed(self, path: str) -> bytes:
         """What a loss of power leaves of a file for certain; nothing where its name may go."""
+        node = self._flushed_node(path)
+        return bytes(node.data[: node.synced]) if isinstance(node, _Contents) else b""
+
+    def flushed_names(self, path: str) -> Collection[str]:
+        """The names that a loss of power leaves in a directory for certain."""
+        node = self._flushed_node(path)
+        return node.synced.keys() if isinstance(node, _Directory) else ()
+
+    def _flushed_node(self, path: str) -> "_Contents | _Directory | None":
         node: _Contents | _Directory | None = self._root
         for part in _parts(path):
             node = node.synced.get(part) if isinstance(node, _Directory) else None
-        return bytes(node.data[: node.synced]) if isinstance(node, _Contents) else b""
+        return node
 
     def describe(self, path: str) -> str:
         return path or "/"
