@@ -1,4 +1,4 @@
-"""One partition's log: append, read, look up; its producers, its transactions, and how far readers may see.
+"""One partition's log: it is appended to, kept on disk, and deleted from; its producers and transactions. Readers see a `ReadableLog`.
 
 Called by the broker's core, from one thread. Checks nothing about records: the caller validates first (decision 7), then asks
 `find_duplicate` and `check_producer`, then appends. Nothing is synced by an append; under `flush.policy=always` the caller calls `sync`
@@ -18,17 +18,15 @@ from chaffinch.records.batch import BatchHeader, BatchView, patch_offset, read_h
 from chaffinch.records.batch_header import ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME
 from chaffinch.records.control_batch import encode_control_batch
 from chaffinch.records.validation_policy import Origin
-from chaffinch.storage import leader_epochs, retention
-from chaffinch.storage.aborted_transactions import overlapping
+from chaffinch.storage import retention
 from chaffinch.storage.files import BytesLike, FileSystem, StorageError, sync_directories
 from chaffinch.storage.log_config import LogConfig
-from chaffinch.storage.log_files import LogFiles
 from chaffinch.storage.offset_index import SPAN_MAX
-from chaffinch.storage.producer_sequences import CompletedTransaction, OngoingTransaction, ProducerRefusal, ProducerSequences
+from chaffinch.storage.producer_sequences import ProducerRefusal
+from chaffinch.storage.readable_log import LogPosition, OffsetOutOfRange, ReadableLog
 from chaffinch.storage.recovery import RecoveredLog, note_completed, recover
-from chaffinch.storage.segment import Found, Segment
+from chaffinch.storage.segment import Segment
 from chaffinch.storage.snapshot import Snapshot
-from chaffinch.storage.timestamps import Timestamps
 from chaffinch.storage.wall_time import WallTime
 
 __all__ = ["AppendResult", "LogConfig", "LogPosition", "OffsetOutOfRange", "PartitionLog", "ProducerRefusal"]
@@ -48,29 +46,8 @@ class AppendResult(NamedTuple):
     log_start_offset: int
 
 
-class LogPosition(NamedTuple):
-    """A place in a log's files: the base offset of a segment, and a byte in it. Bytes are counted within one segment only."""
-
-    segment: int
-    position: int
-
-
-class OffsetOutOfRange(Exception):
-    """A read below the log's start or beyond its end."""
-
-    def __init__(self, topic_partition: TopicPartition, offset: int, log_start_offset: int, log_end_offset: int) -> None:
-        super().__init__(topic_partition, offset, log_start_offset, log_end_offset)
-        self.topic_partition = topic_partition
-        self.offset = offset
-        self.log_start_offset = log_start_offset
-        self.log_end_offset = log_end_offset
-
-    def __str__(self) -> str:
-        return f"offset {self.offset} of {self.topic_partition} is not between {self.log_start_offset} and {self.log_end_offset}"
-
-
-class PartitionLog:
-    """See the module. `config` may be replaced at any time. Offsets in `[log_start_offset, log_end_offset)` can be read.
+class PartitionLog(ReadableLog):
+    """See the module, and `ReadableLog`.
 
     `cuts`: the torn ends that `open` cut off. `recovery_bytes_read`: how much of the log it had to read. `maintenance_wanted` is called
     with the log's name when a segment begins or records are deleted: there may be something for `expire` or compaction to do. `now_ms`,
@@ -80,39 +57,22 @@ class PartitionLog:
     __slots__ = (
         "_bytes_since_checkpoint",
         "_file_system",
-        "_files",
         "_has_told_failure",
         "_has_unsynced_bytes",
         "_has_unsynced_names",
-        "_high_watermark",
-        "_producers",
-        "_segments",
-        "_undecided",
-        "config",
         "cuts",
-        "directory",
-        "log_end_offset",
-        "log_start_offset",
         "maintenance_wanted",
         "recovery_bytes_read",
-        "topic_partition",
         "wall",
     )
 
     def __init__(
         self, file_system: FileSystem, directory: str, topic_partition: TopicPartition, config: LogConfig, recovered: RecoveredLog
     ) -> None:
-        self.topic_partition = topic_partition
-        self.config = config
-        self.directory = directory
+        super().__init__(file_system, directory, topic_partition, config, recovered)
         self.cuts = recovered.cuts
         self.recovery_bytes_read = recovered.bytes_read
-        self.log_start_offset = recovered.log_start_offset
-        self.log_end_offset = recovered.log_end_offset
         self._file_system = file_system
-        self._files = LogFiles(file_system, directory, recovered)
-        self._segments = self._files.segments  # The very list.
-        self._producers = recovered.producers
         self.wall = WallTime()
         self.maintenance_wanted: Callable[[TopicPartition], None] | None = None
         self._bytes_since_checkpoint = 0
@@ -126,8 +86,6 @@ class PartitionLog:
         self._has_unsynced_bytes = bool(recovered.segments) and not is_durable
         if self._has_unsynced_bytes:
             recovered.segments[-1].log.note_unsynced()
-        self._high_watermark: int | None = None
-        self._undecided: list[CompletedTransaction] = []  # Ended, but the marker is not yet below the high watermark.
 
     @classmethod
     def open(
@@ -248,114 +206,11 @@ class PartitionLog:
         self.sync()
         return self._new_segment(now_ms)
 
-    # Reading.
-
-    def find(self, offset: int, bytes_max: int, upper_bound_offset: int | None = None, at_least_one: bool = True) -> Found | None:
-        """Whole batches from the one that holds `offset`, at most `bytes_max` bytes of them and none that begins at `upper_bound_offset`
-        (default: the log's end) or later. `at_least_one`: the first batch comes even if it is larger. The first batch may begin before
-        `offset`. All from one segment. Raises OffsetOutOfRange, StorageError; None at the upper bound.
-        """
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise OffsetOutOfRange(self.topic_partition, offset, self.log_start_offset, self.log_end_offset)
-        end = self.log_end_offset if upper_bound_offset is None else min(upper_bound_offset, self.log_end_offset)
-        if offset >= end:
-            return None
-        for segment in self._files.from_offset(offset):
-            found = segment.find(offset, bytes_max, end, at_least_one=at_least_one)
-            if found is not None or not at_least_one or segment.end_offset >= end:
-                return found
-        return None
-
-    def read(self, offset: int, bytes_max: int, upper_bound_offset: int | None = None, at_least_one: bool = True) -> list[BytesLike]:
-        """The bytes of what `find` finds; empty where it finds nothing."""
-        found = self.find(offset, bytes_max, upper_bound_offset, at_least_one)
-        return [] if found is None else [bytes(found.records)]
-
-    def position_of(self, offset: int) -> LogPosition:
-        """Where a read at `offset` begins; without a look at the file when that is the log's end. Raises StorageError."""
-        if offset >= self.log_end_offset:
-            last = self._segments[-1] if self._segments else None
-            return LogPosition(self.log_end_offset, 0) if last is None else LogPosition(last.base_offset, last.size)
-        segment = self._files.from_offset(offset)[0]
-        return LogPosition(segment.base_offset, segment.position_of(offset))
-
-    def epoch_at(self, offset: int) -> int:
-        """The leader epoch of the batch that holds `offset`, or of the first after it; -1 at the log's end. Raises StorageError."""
-        return leader_epochs.epoch_at(self._files.segments, offset)
-
-    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """(the largest leader epoch in the log up to `epoch`, the offset at which a later one begins). Raises StorageError."""
-        return leader_epochs.end_of_epoch(self._files.segments, epoch, self.log_start_offset, self.log_end_offset)
-
-    def max_timestamp(self) -> int:
-        """The largest timestamp (ms) of a record from the log's start on; -1 while there is none. Raises StorageError."""
-        return self._timestamps.latest()
-
-    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record whose timestamp (ms) is `timestamp` or later; None if there is none."""
-        return self._timestamps.first_from(timestamp)
-
-    @property
-    def _timestamps(self) -> Timestamps:
-        return Timestamps(self._files.from_offset(self.log_start_offset), self.log_start_offset, self.config.decompressed_bytes_max)
-
-    # How far readers may see.
-
-    @property
-    def high_watermark(self) -> int:
-        """Offsets below it are on every in-sync replica: the log's end, unless somebody said otherwise."""
-        return self.log_end_offset if self._high_watermark is None else self._high_watermark
-
-    @high_watermark.setter
-    def high_watermark(self, offset: int | None) -> None:
-        """None: follow the log's end again."""
-        if offset is not None and not self.log_start_offset <= offset <= self.log_end_offset:
-            raise ValueError(
-                f"high watermark {offset} of {self.topic_partition} is not within its log, which ends at {self.log_end_offset}"
-            )
-        self._high_watermark = offset
-        self._undecided = [completed for completed in self._undecided if completed.last_offset >= self.high_watermark]
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Below it every transaction is decided: where the oldest open one begins, or the high watermark."""
-        stable = self.high_watermark
-        first_ongoing = self._producers.first_ongoing_offset
-        if first_ongoing is not None and first_ongoing < stable:
-            stable = first_ongoing
-        for completed in self._undecided:
-            stable = min(stable, completed.first_offset)
-        return max(stable, self.log_start_offset)
-
-    def aborted_transactions(self, fetch_offset: int, upper_bound_offset: int) -> list[tuple[int, int]]:
-        """(producer id, first offset) of aborted transactions with records in `[fetch_offset, upper_bound_offset)`, for a Fetch answer."""
-        return overlapping((segment.aborted for segment in self._files.from_offset(fetch_offset)), fetch_offset, upper_bound_offset)
-
-    def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:
-        """With `epoch`: whether this very epoch of the producer writes it."""
-        return self._producers.has_ongoing(producer_id, epoch)
-
-    def ongoing_transactions(self) -> list[OngoingTransaction]:
-        """Oldest first."""
-        return list(self._producers.ongoing())
+    # What goes.
 
     def forget_idle_producers(self, now_ms: int, idle_ms_max: int) -> int:
         """`producer.id.expiration.ms`: returns how many were forgotten."""
         return self._producers.forget_idle(now_ms, idle_ms_max)
-
-    @property
-    def producers(self) -> ProducerSequences:
-        """To look at, not to change."""
-        return self._producers
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.size for segment in self._segments)
-
-    @property
-    def files(self) -> LogFiles:
-        """What the log consists of on disk: for compaction."""
-        return self._files
 
     def roll(self, now_ms: int) -> None:
         """Seal the last segment, if there is something in it. Raises StorageError."""

@@ -12,51 +12,31 @@ Files are reached through the file system object given at construction; randomne
 from __future__ import annotations
 
 import base64
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from chaffinch.broker.core import chores, options
+from chaffinch.broker.core import chores, opening, options
 from chaffinch.broker.core.answer_room import AnswerTooLarge
-from chaffinch.broker.core.broker_state import BrokerState, Close, Last, Result, Silence, Waiting, result_of
-from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
+from chaffinch.broker.core.broker_state import Close, Last, Result, Silence, Waiting, result_of
 from chaffinch.broker.core.counters import Counters
-from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Failed, Report, Respond, SlowDown
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Failed, Respond, SlowDown
 from chaffinch.broker.core.error_answers import error_answer
 from chaffinch.broker.core.events import ConnectionLost, Event, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript, named_places
-from chaffinch.broker.core.fetch.sessions import FetchSessions
-from chaffinch.broker.core.groups.coordinator import GroupCoordinator
-from chaffinch.broker.core.groups.group_configs import GroupConfigs
-from chaffinch.broker.core.groups.offset_expiry import OffsetExpiry
-from chaffinch.broker.core.groups.offsets import GroupOffsets
-from chaffinch.broker.core.groups.topic_view import TopicView
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
-from chaffinch.broker.core.log_maintenance import LogMaintenance
-from chaffinch.broker.core.producer_expiry import ProducerExpiry
-from chaffinch.broker.core.refusal_log import RefusalLog
-from chaffinch.broker.core.replicas import start_warnings
-from chaffinch.broker.core.replicas.cluster_membership import ClusterMembership, first_epoch
-from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Node
-from chaffinch.broker.core.security.authentication import Authentication
-from chaffinch.broker.core.security.scram_credentials import ScramCredentials
+from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.topics.registry import Dice, Partition, Topic, TopicRegistry
-from chaffinch.broker.core.transactions import power_loss
-from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
-from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.broker.core.waiting_answers import WaitingAnswers
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest
 from chaffinch.settings import Settings
 from chaffinch.storage.data_directory import DataDirectory
 from chaffinch.storage.file_system import FileSystem, StorageError
-from chaffinch.storage.journal import REWRITE_BYTES_MIN, Journal
+from chaffinch.storage.journal import REWRITE_BYTES_MIN
 from chaffinch.storage.many_logs import close_many, sync_many
-from chaffinch.storage.wall_time import WallTime
 
-JOURNALS = "journals"
 TURN_BYTES_MAX = 4 << 20
 """Answers that waited are made until they have read so much; the others come when these have left, or all of them would fill the memory."""
 
@@ -94,23 +74,17 @@ class BrokerCore:
         cluster_id = base64.urlsafe_b64encode(dice.getrandbits(128).to_bytes(16, "big")).rstrip(b"=").decode()
         self._directory = DataDirectory.open(file_system, cluster_id=cluster_id)
         try:
-            self._journals = {
-                name: Journal.open(
-                    file_system, JOURNALS, name, must_exist=not self._directory.is_new, rewrite_bytes_min=journal_rewrite_bytes
-                )
-                for name in ("cluster", "transactions", "offsets")
-            }
+            self._journals = opening.open_journals(file_system, self._directory, journal_rewrite_bytes)
             self._metadata = self._journals["cluster"]
-            self._open(file_system, static, nodes, dice, now_ms, users or {})
-            self._make_good(file_system, now_ms)
-            self._say_without_effect(static)
-            topics = self.state.topics
-            for text in (*start_warnings.of_nodes(topics, len(nodes)), *start_warnings.of_directories(topics)):
-                self.state.refusals.say(text)
+            self.state = opening.open_state(
+                file_system, self._journals, static, nodes, dice, now_ms, cluster_id=self._directory.cluster_id, users=users or {}
+            )
+            opening.make_good(self.state, now_ms)
+            opening.say_what_is_odd(self.state, static)
         except BaseException:
             self._directory.close()
             raise
-        self._warn_of_replication(topics)
+        self._syncs = static["flush.policy"] == "always"
         self._asks_for_login = self.state.authentication.is_needed
         self._unanswered: dict[int, RequestReceived] = {}  # By connection: the request whose answer waits.
         self._waits = WaitingAnswers()
@@ -118,89 +92,6 @@ class BrokerCore:
         self._unsynced: dict[Partition, None] = {}
         self._stepped_offset_ms = 0
         self.lends_files = False
-
-    def _open(
-        self, file_system: FileSystem, static: Settings, nodes: Sequence[Node], dice: Dice, now_ms: int, users: Mapping[str, str]
-    ) -> None:
-        if self._directory.is_new:
-            for journal in self._journals.values():
-                journal.sync()
-            self._directory.complete()
-        dynamic = DynamicSettings(static, self._journals["cluster"])
-        declared = DeclaredNodes(nodes, first_epoch=first_epoch(self._journals["cluster"], len(nodes)))
-        wall = WallTime()
-        topics = TopicRegistry(file_system, self._journals["cluster"], declared, dynamic, dice, wall, now_ms)
-        offsets = GroupOffsets(self._journals["offsets"])
-        topics.before_creation = offsets.topic_comes
-        with suppress(StorageError):  # On a full disk they stay until a topic of that name comes.
-            offsets.forget_missing(lambda topic: topics.get(topic) is not None)
-        grown: list[Partition] = []
-        changed_keys: list[Hashable] = []
-        membership = ClusterMembership(declared, topics, dynamic, self._journals["cluster"], changed_keys)
-        transactions = TransactionCoordinator(
-            self._journals["transactions"],
-            TransactionParticipants(topics, offsets, grown),
-            timeout_max_ms=static["transaction.max.timeout.ms"],
-            expiration_ms=static["transactional.id.expiration.ms"],
-            sync_decisions=static["flush.policy"] == "always",
-            transaction_version=static["transaction.version"],
-            wall=wall,
-            now_ms=now_ms,
-        )
-        self._syncs = static["flush.policy"] == "always"
-        refusals = RefusalLog()
-        credentials = ScramCredentials(self._journals["cluster"], users, dice)
-        configs = GroupConfigs(dynamic, self._journals["cluster"])
-        groups = GroupCoordinator(self._journals["offsets"], offsets, TopicView(topics), dynamic, configs, dice, changed_keys, wall, now_ms)
-        self.state = BrokerState(
-            cluster_id=self._directory.cluster_id,
-            settings=dynamic,
-            nodes=declared,
-            topics=topics,
-            transactions=transactions,
-            offsets=offsets,
-            groups=groups,
-            membership=membership,
-            wall=wall,
-            fetch_sessions=FetchSessions(dice, static["max.incremental.fetch.session.cache.slots"]),
-            authentication=Authentication(static, credentials, dice, refusals),
-            refusals=refusals,
-            grown=grown,
-            changed_keys=changed_keys,
-            chores=[transactions, membership, ProducerExpiry(topics, dynamic, now_ms)],
-        )
-        self.state.chores += [self.state.refusals, LogMaintenance(topics, dynamic, wall, now_ms)]
-        self.state.chores += [groups, OffsetExpiry(groups, offsets, dynamic, wall, now_ms)]
-
-    def _make_good(self, file_system: FileSystem, now_ms: int) -> None:
-        """Finish what the last end of the process left half done."""
-        state = self.state
-        if self._syncs:
-            # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
-            # and readers see them: they must not go any more.
-            sync_many([partition.log for partition in state.topics.partitions()])
-        completed = state.transactions.complete_decided(now_ms)
-        if completed:
-            text = f"{completed} transactions that were decided before the last stop are completed"
-            state.refusals.say(Report(text, is_routine=True))
-        verifies: bool = state.settings["transaction.partition.verification.enable"]
-        try:
-            for text in power_loss.mend(state.transactions, state.topics, state.offsets, now_ms, verifies=verifies):
-                state.refusals.say(text)
-        except StorageError as error:
-            text = f"what a loss of power took from transactions is made good at the next start: {error}"
-            state.refusals.say(f"{text}; until then readers of committed records may wait in those partitions")
-        state.grown.clear()
-
-    def _say_without_effect(self, static: Settings) -> None:
-        for name, value in static.ignored.items():
-            self.state.refusals.without_effect(name, value, instead=options.INSTEAD.get(name))
-        for name in sorted(static.given & options.WITHOUT_EFFECT_ON_TOPICS):
-            self.state.refusals.without_effect(name, static[name])
-
-    def _warn_of_replication(self, topics: Iterable[Topic]) -> None:
-        for text in start_warnings.of_replication(topics, self.state.settings["min.insync.replicas.policy"]):
-            self.state.refusals.say(text)
 
     # What a shell calls ---------------------------------------------------------------------------------------------------------------
 
@@ -309,7 +200,7 @@ class BrokerCore:
             name, partition_count=partitions, replication_factor=replication, overrides=config, now_ms=now_ms
         )
         self.state.say_without_effect(name, created.topic.overrides)
-        self._warn_of_replication([created.topic])
+        opening.warn_of_replication(self.state, [created.topic])
         self._metadata.sync()
         return created.topic
 

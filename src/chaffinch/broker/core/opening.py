@@ -1,0 +1,146 @@
+"""How a broker begins: its journals, all parts of its state from what they hold, and what the last end of the process left half done."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from chaffinch.broker.core import options
+from chaffinch.broker.core.broker_state import BrokerState
+from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
+from chaffinch.broker.core.effects import Report
+from chaffinch.broker.core.fetch.sessions import FetchSessions
+from chaffinch.broker.core.groups.coordinator import GroupCoordinator
+from chaffinch.broker.core.groups.group_configs import GroupConfigs
+from chaffinch.broker.core.groups.offset_expiry import OffsetExpiry
+from chaffinch.broker.core.groups.offsets import GroupOffsets
+from chaffinch.broker.core.groups.topic_view import TopicView
+from chaffinch.broker.core.log_maintenance import LogMaintenance
+from chaffinch.broker.core.producer_expiry import ProducerExpiry
+from chaffinch.broker.core.refusal_log import RefusalLog
+from chaffinch.broker.core.replicas import start_warnings
+from chaffinch.broker.core.replicas.cluster_membership import ClusterMembership, first_epoch
+from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Node
+from chaffinch.broker.core.security.authentication import Authentication
+from chaffinch.broker.core.security.scram_credentials import ScramCredentials
+from chaffinch.broker.core.topics.registry import Dice, Partition, Topic, TopicRegistry
+from chaffinch.broker.core.transactions import power_loss
+from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
+from chaffinch.broker.core.transactions.participants import TransactionParticipants
+from chaffinch.settings import Settings
+from chaffinch.storage.data_directory import DataDirectory
+from chaffinch.storage.file_system import FileSystem, StorageError
+from chaffinch.storage.journal import Journal
+from chaffinch.storage.many_logs import sync_many
+from chaffinch.storage.wall_time import WallTime
+
+JOURNALS = "journals"
+
+
+def open_journals(file_system: FileSystem, directory: DataDirectory, rewrite_bytes_min: int) -> dict[str, Journal]:
+    """By their names. A new data directory is complete with them. Raises StorageError."""
+    journals = {
+        name: Journal.open(file_system, JOURNALS, name, must_exist=not directory.is_new, rewrite_bytes_min=rewrite_bytes_min)
+        for name in ("cluster", "transactions", "offsets")
+    }
+    if directory.is_new:
+        for journal in journals.values():
+            journal.sync()
+        directory.complete()
+    return journals
+
+
+def open_state(
+    file_system: FileSystem,
+    journals: Mapping[str, Journal],
+    static: Settings,
+    nodes: Sequence[Node],
+    dice: Dice,
+    now_ms: int,
+    *,
+    cluster_id: str,
+    users: Mapping[str, str],
+) -> BrokerState:
+    """All parts, as the journals and logs say. Raises ConfigException, StorageError."""
+    dynamic = DynamicSettings(static, journals["cluster"])
+    declared = DeclaredNodes(nodes, first_epoch=first_epoch(journals["cluster"], len(nodes)))
+    wall = WallTime()
+    topics = TopicRegistry(file_system, journals["cluster"], declared, dynamic, dice, wall, now_ms)
+    offsets = GroupOffsets(journals["offsets"])
+    topics.before_creation = offsets.topic_comes
+    with suppress(StorageError):  # On a full disk they stay until a topic of that name comes.
+        offsets.forget_missing(lambda topic: topics.get(topic) is not None)
+    grown: list[Partition] = []
+    changed_keys: list[Hashable] = []
+    membership = ClusterMembership(declared, topics, dynamic, journals["cluster"], changed_keys)
+    transactions = TransactionCoordinator(
+        journals["transactions"],
+        TransactionParticipants(topics, offsets, grown),
+        timeout_max_ms=static["transaction.max.timeout.ms"],
+        expiration_ms=static["transactional.id.expiration.ms"],
+        sync_decisions=static["flush.policy"] == "always",
+        transaction_version=static["transaction.version"],
+        wall=wall,
+        now_ms=now_ms,
+    )
+    refusals = RefusalLog()
+    credentials = ScramCredentials(journals["cluster"], users, dice)
+    configs = GroupConfigs(dynamic, journals["cluster"])
+    groups = GroupCoordinator(journals["offsets"], offsets, TopicView(topics), dynamic, configs, dice, changed_keys, wall, now_ms)
+    state = BrokerState(
+        cluster_id=cluster_id,
+        settings=dynamic,
+        nodes=declared,
+        topics=topics,
+        transactions=transactions,
+        offsets=offsets,
+        groups=groups,
+        membership=membership,
+        wall=wall,
+        fetch_sessions=FetchSessions(dice, static["max.incremental.fetch.session.cache.slots"]),
+        authentication=Authentication(static, credentials, dice, refusals),
+        refusals=refusals,
+        grown=grown,
+        changed_keys=changed_keys,
+        chores=[transactions, membership, ProducerExpiry(topics, dynamic, now_ms)],
+    )
+    state.chores += [state.refusals, LogMaintenance(topics, dynamic, wall, now_ms)]
+    state.chores += [groups, OffsetExpiry(groups, offsets, dynamic, wall, now_ms)]
+    return state
+
+
+def make_good(state: BrokerState, now_ms: int) -> None:
+    """Finish what the last end of the process left half done. Raises StorageError."""
+    if state.settings["flush.policy"] == "always":
+        # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
+        # and readers see them: they must not go any more.
+        sync_many([partition.log for partition in state.topics.partitions()])
+    completed = state.transactions.complete_decided(now_ms)
+    if completed:
+        text = f"{completed} transactions that were decided before the last stop are completed"
+        state.refusals.say(Report(text, is_routine=True))
+    verifies: bool = state.settings["transaction.partition.verification.enable"]
+    try:
+        for text in power_loss.mend(state.transactions, state.topics, state.offsets, now_ms, verifies=verifies):
+            state.refusals.say(text)
+    except StorageError as error:
+        text = f"what a loss of power took from transactions is made good at the next start: {error}"
+        state.refusals.say(f"{text}; until then readers of committed records may wait in those partitions")
+    state.grown.clear()
+
+
+def say_what_is_odd(state: BrokerState, static: Settings) -> None:
+    """In the log: options without effect, and what topics have that these nodes and options do not suit."""
+    for name, value in static.ignored.items():
+        state.refusals.without_effect(name, value, instead=options.INSTEAD.get(name))
+    for name in sorted(static.given & options.WITHOUT_EFFECT_ON_TOPICS):
+        state.refusals.without_effect(name, static[name])
+    topics = state.topics
+    for text in (*start_warnings.of_nodes(topics, len(state.nodes.nodes)), *start_warnings.of_directories(topics)):
+        state.refusals.say(text)
+    warn_of_replication(state, topics)
+
+
+def warn_of_replication(state: BrokerState, topics: Iterable[Topic]) -> None:
+    for text in start_warnings.of_replication(topics, state.settings["min.insync.replicas.policy"]):
+        state.refusals.say(text)
