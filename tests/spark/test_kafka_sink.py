@@ -236,6 +236,12 @@ def test_called_with_what_is_no_batch(frame, batch_id, text):
             {"topic": "t", "checkpointLocation": " "},
             "option checkpointLocation is empty: give it that of the query, or leave it out",
         ),
+        (SERVERS, {"topic": "t", "kafka_custom_exception_handler_class": "no.such"}, "cannot be 'no.such': no such thing can be imported"),
+        (
+            SERVERS,
+            {"topic": "t", "kafka_custom_exception_handler_class": "os.path"},
+            "option kafka.custom.exception.handler.class cannot be 'os.path': it must be a ProducerExceptionHandler",
+        ),
         ({**SERVERS, 5: "x"}, {"topic": "t"}, "an option has the name 5, which is not a string"),
     ],
 )

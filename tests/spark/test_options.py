@@ -20,10 +20,40 @@ from chaffinch.spark.tasks.row_handler import handler_for
 LEAST = {"kafka.bootstrap.servers": "a:1", "topic": "orders"}
 
 
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch):
+    monkeypatch.setattr("chaffinch.spark.options._told", set())
+
+
 def test_what_has_no_effect_is_said_once_in_the_log(caplog):
+    """Of a stream, options are read twice per micro-batch."""
     with caplog.at_level(logging.WARNING):
-        parse(SINK, {**LEAST, "kafka.linger.ms": "5", "checkpointLocation": "/c"})
+        for _ in range(3):
+            parse(SINK, {**LEAST, "kafka.linger.ms": "5", "checkpointLocation": "/c"})
     assert [record.message for record in caplog.records] == ["options without effect here: kafka.linger.ms"]
+
+
+@pytest.mark.parametrize("guarantee", TABLES)
+@pytest.mark.parametrize(
+    ("codec", "said"),
+    [
+        (None, "none: kafka.compression.gzip.level, kafka.compression.zstd.level"),
+        ("gzip", "gzip: kafka.compression.zstd.level"),
+        ("snappy", "snappy: kafka.compression.gzip.level, kafka.compression.zstd.level"),
+    ],
+)
+def test_the_level_of_another_codec_has_no_effect(guarantee, codec, said, caplog):
+    given = {"deliveryGuarantee": guarantee, "kafka.compression.zstd.level": "7", "kafka.compression.gzip.level": "2"}
+    chosen = {} if codec is None else {"kafka.compression.type": codec}
+    with caplog.at_level(logging.WARNING):
+        SinkOptions.parse({**LEAST, **given, **chosen}, is_stream=True)
+    assert [record.message for record in caplog.records] == [f"options without effect with kafka.compression.type={said}"]
+
+
+def test_the_level_of_the_codec_in_use_has_its_effect(caplog):
+    with caplog.at_level(logging.WARNING):
+        SinkOptions.parse({**LEAST, "kafka.compression.type": "zstd", "kafka.compression.zstd.level": "7"}, is_stream=True)
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ import logging
 
 import pytest
 
+from chaffinch.broker.core.handlers import api_versions
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
+from chaffinch.protocol.messages.api_versions import ApiVersion
 from chaffinch.spark import target
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TopicSnapshot
@@ -66,4 +68,24 @@ def test_it_is_told_before_any_row_is_taken(kafka, tmp_path, monkeypatch):
         del query.options["topic"]
         with pytest.raises(Refusal, match="INCONSISTENT_REPLICATION_FACTOR: task 0: topic orders"):
             query.run(ROWS | {"topic": ["orders"]}, markerTopic="plain")
+    query.close()
+
+
+@pytest.fixture
+def of_2_0(monkeypatch):
+    """A broker that knows Produce as far as Apache Kafka 2.0, to which zstd is unknown."""
+    others = [version for version in api_versions._SERVED if version.api_key != 0]
+    monkeypatch.setattr(api_versions, "_SERVED", [ApiVersion(api_key=0, min_version=0, max_version=6), *others])
+    with EmbeddedBroker(topics={"orders": {}}) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once", "none"])
+def test_a_codec_that_the_broker_does_not_know_is_refused_before_any_task(guarantee, of_2_0, monkeypatch, tmp_path):
+    query = PlayedQuery(monkeypatch, of_2_0.bootstrap_servers, tmp_path, deliveryGuarantee=guarantee)
+    text = rf"kafka\.compression\.type=zstd is not known to {of_2_0.bootstrap_servers}, it takes Apache Kafka 2\.1: choose lz4, snappy"
+    with pytest.raises(Refusal, match=text) as caught:
+        query.writer(kafka__compression__type="zstd")
+    assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "UNSUPPORTED_COMPRESSION_TYPE")
+    query.writer(kafka__compression__type="lz4")
     query.close()

@@ -22,6 +22,7 @@ from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
 from chaffinch.spark.sink.options import SinkOptions, refuse_own_options
 from chaffinch.spark.sink.places import located
 from chaffinch.spark.spelling import spelled
+from chaffinch.spark.tasks.row_handler import handler_for
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -45,8 +46,8 @@ class KafkaSink:
     `options`: those of the format's sink, `checkpointLocation` of the query among them, so that its state is kept there (on Spark
     Connect it must be given); keywords are options too, `kafka_acks` for `kafka.acks`. `name` tells several sinks of one query apart,
     and must stay the same as long as its checkpoint lives; default: the option `topic`. An error that lets the batch be written again
-    is met in place, `attempts_max` times in all; the frame is computed again for that. Errors: ConfigException when it is made;
-    Refusal, or Spark's own, when it is called.
+    is met in place, `attempts_max` times in all; the frame is computed again for that. Errors: ConfigException when it is made, also
+    of an exception handler that this process cannot import or make; Refusal, or Spark's own, when it is called.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class KafkaSink:
         self._attempts_max = attempts_max
         _check_name(name)
         parsed = SinkOptions.parse(self._of_batch("?", 0), is_stream=False)
+        handler_for(parsed.handler)
         if not (name or parsed.topic):
             raise ConfigException("a sink whose rows name their topic needs a name: KafkaSink(..., name=...), another one for each sink")
         self.name: str = name or str(parsed.topic)

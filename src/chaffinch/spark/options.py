@@ -35,6 +35,8 @@ OF_SPARK: Final = ("checkpointLocation", "queryName")
 INCLUDE_HEADERS: Final = Option("includeHeaders", "bool", False, "add the column `headers`")
 """Of the source; a sink writes headers where there is the column."""
 
+# What this process has said of options: they are read anew for each micro-batch.
+_told: set[str] = set()
 _KAFKA: Final = "kafka."
 _JAVA: Final = "of Java clients"
 # Of what has no effect, that which may have a wrong value: whoever has mistyped it shall know.
@@ -88,8 +90,16 @@ def parse(table: OptionTable, options: Mapping[str, str]) -> Settings:
     spelled = {name.lower(): name for name in (*(option.name for option in table.options), *table.without_effect, *table.hinted)}
     settings = table.parse({spelled.get(name.lower(), name): value for name, value in options.items()})
     if idle := sorted(set(settings.ignored) - set(OF_SPARK)):
-        _log.warning("options without effect here: %s", ", ".join(idle))
+        tell_without_effect("here", idle)
     return settings
+
+
+def tell_without_effect(where: str, names: Iterable[str]) -> None:
+    """Says it once per process in the log."""
+    text = f"options without effect {where}: {', '.join(names)}"
+    if text not in _told:
+        _told.add(text)
+        _log.warning("%s", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

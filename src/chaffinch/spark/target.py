@@ -10,9 +10,12 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 
+from chaffinch.client.connections import FIRST_VERSION_WITH_ZSTD
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ApiException, codes
 from chaffinch.errors.codes import ErrorCode, Group
+from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from chaffinch.protocol.messages.describe_configs import (
     RESOURCE_BROKER,
     RESOURCE_TOPIC,
@@ -20,6 +23,7 @@ from chaffinch.protocol.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.spark.kept import Kept
 from chaffinch.spark.options import ClientOptions, named_as_typed
 from chaffinch.spark.refusals import Refusal, refusal_for, refusal_of
@@ -29,6 +33,7 @@ from chaffinch.spark.snapshot import (
     TopicSnapshot,
     topic_snapshot,
 )
+from chaffinch.version import VERSION
 
 _log = logging.getLogger(__name__)
 
@@ -107,6 +112,23 @@ def check_replication(topic: TopicSnapshot, policy: str | None) -> None:
     if topic.topic not in _told:
         _told.add(topic.topic)
         _log.warning("%s: brokers before 3.7 refuse every batch, later ones write it to the replicas there are", found)
+
+
+def check_codec(client: SyncClient, codec: str, timeout_ms: int) -> None:
+    """Refuses zstd where a broker does not know it, as one before Apache Kafka 2.1: its connections would, in the commit. Nobody is
+    asked about the other codecs, which are older than what tasks write."""
+    if codec != "zstd":
+        return
+    request = ApiVersionsRequest(client_software_name="chaffinch", client_software_version=VERSION)
+    try:
+        answer: ApiVersionsResponse = client.request(request, timeout_ms=timeout_ms)
+    except ApiException as error:
+        raise refusal_of(error) from None
+    newest = max((found.max_version for found in answer.api_keys if found.api_key == api_of(ProduceRequest).key), default=0)
+    if newest < FIRST_VERSION_WITH_ZSTD:
+        brokers = ", ".join(str(address) for address in client.cluster.nodes.values())
+        text = f"kafka.compression.type=zstd is not known to {brokers}, it takes Apache Kafka 2.1: choose lz4, snappy, gzip or none"
+        raise Refusal(Group.INVALID_CONFIGURATION, codes.UNSUPPORTED_COMPRESSION_TYPE.name, text)
 
 
 def find_topic(client: SyncClient, topic: str, timeout_ms: int, patience_ms: int = UNKNOWN_TOPIC_PATIENCE_MS) -> TopicSnapshot | None:

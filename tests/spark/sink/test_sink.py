@@ -19,6 +19,7 @@ from chaffinch.spark.options import ClientOptions, parse
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import writers
 from chaffinch.spark.sink.commit_shell import CommitShell
+from chaffinch.spark.sink.option_tables import TABLES
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.sink.places import Places
 from chaffinch.spark.source.options import SOURCE
@@ -293,8 +294,14 @@ class TestRefusals:
         messages = query.write(ROWS)
         outcome = messages[0].outcome
         nameless = writers.CommitMessage(replace(outcome, context=replace(outcome.context, query_id=None)))
-        with pytest.raises(Refusal, match="QUERY_UNKNOWN"):
+        with pytest.raises(Refusal, match="QUERY_UNKNOWN: Spark told the tasks no query id"):
             query.commit([nameless])
+
+    @pytest.mark.parametrize("guarantee", TABLES)
+    def test_a_stream_whose_tasks_hand_nothing_over(self, query, guarantee):
+        """As with trigger(continuous=...): Spark asks for a commit, and has given no row to Python."""
+        with pytest.raises(Refusal, match=r"QUERY_UNKNOWN: no task has handed anything over: trigger\(continuous=\.\.\.\) gives no rows"):
+            query.commit([None], deliveryGuarantee=guarantee)
 
     def test_a_compacted_dead_letter_topic(self, kafka, query):
         alter(kafka, "dead", "cleanup.policy", "compact")

@@ -126,7 +126,8 @@ def test_spellings_as_spark_takes_them():
     assert not includes_headers({})
 
 
-def test_what_a_batch_has_no_use_for_is_said_in_the_log(caplog):
+def test_what_a_batch_has_no_use_for_is_said_in_the_log(caplog, monkeypatch):
+    monkeypatch.setattr("chaffinch.spark.options._told", set())
     with caplog.at_level(logging.WARNING):
         parsed(maxOffsetsPerTrigger="5")
     assert "options without effect here: maxOffsetsPerTrigger" in caplog.text

@@ -33,6 +33,8 @@ PUSH_BYTES_PER_S_ASSUMED = 20e6
 """Before anything was measured: slow enough for a far-away cluster, so that time-outs err on the long side."""
 _PUSH_MEASURED_BYTES_MIN = 32 << 20
 """Of smaller batches the round trips take the time: their rate would forbid a large batch that fits well."""
+_NO_QUERY_ID = "Spark told the tasks no query id (local property sql.streaming.queryId); this version of Spark is not supported"
+_NO_TASKS = "no task has handed anything over: trigger(continuous=...) gives no rows to a sink in Python, use trigger(processingTime=...)"
 # Queries of which this process has said what they do without.
 _told: set[str] = set()
 # What earlier batches of this process reached, by bootstrap servers: a hint for time-outs, never truth.
@@ -85,8 +87,7 @@ class Committer:
         is_stream = self._write_id is None
         if is_stream and facts.query_id is None:
             # Its id names the marker's group: a made-up one would let two queries take each other's batches for written.
-            text = "Spark told the tasks no query id (local property sql.streaming.queryId); this version of Spark is not supported"
-            raise Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", text)
+            raise Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", _NO_QUERY_ID if outcomes else _NO_TASKS)
         has_marker = options.marker_topic is not None and (is_stream or options.idempotency_token is not None)
         return CommitPlan(
             batch_id=batch_id,

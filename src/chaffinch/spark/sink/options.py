@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
@@ -9,7 +10,7 @@ from typing import Any, Final, Self
 from chaffinch.errors import ConfigException
 from chaffinch.settings import Settings, shown_value
 from chaffinch.spark.commit.tolerance import Tolerance
-from chaffinch.spark.options import ClientOptions, named_as_typed
+from chaffinch.spark.options import ClientOptions, named_as_typed, tell_without_effect
 from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, parsed
 from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks.row_handler import HandlerOptions
@@ -85,6 +86,7 @@ class SinkOptions:
         batch_id = int(hidden[_BATCH_ID]) if _BATCH_ID in hidden else None
         is_stream = is_stream or batch_id is not None
         _refuse_contradictions(settings)
+        _tell_idle_levels(settings)
         if not is_stream and "checkpointLocation" in settings.ignored:
             once = ", with an idempotencyToken it is written once, however often it is run" if guarantee == EXACTLY_ONCE else ""
             raise ConfigException(
@@ -201,6 +203,14 @@ def _refuse_contradictions(settings: Settings) -> None:
             "errors.tolerance=all needs a place for the bad rows, or they would be lost: "
             "set errors.dead.letter.queue.topic.name, errors.dead.letter.path, or both"
         )
+
+
+def _tell_idle_levels(settings: Settings) -> None:
+    """Levels of codecs other than the one in use are taken, as from producers, whose configuration many programs share."""
+    codec = settings["kafka.compression.type"]
+    own = f"kafka.compression.{codec}.level"
+    if idle := sorted(name for name in settings.given if re.fullmatch(r"kafka\.compression\..*\.level", name) and name != own):
+        tell_without_effect(f"with kafka.compression.type={codec}", idle)
 
 
 def _refuse_what_no_transaction_can(settings: Settings, is_stream: bool) -> None:

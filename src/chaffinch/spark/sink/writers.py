@@ -243,7 +243,7 @@ def batch_writer(options: SinkOptions) -> BatchWriter:
 
 def _planned(options: SinkOptions) -> TargetSnapshot:
     """What can be told before any task runs: the folders can be written, the topics exist and can take what will be sent."""
-    from chaffinch.spark.target import check_replication, client_for, forget_client, take_snapshot
+    from chaffinch.spark.target import check_codec, check_replication, client_for, forget_client, take_snapshot
 
     if options.staging_location is not None:
         leave_token(options.staging_location)
@@ -256,7 +256,9 @@ def _planned(options: SinkOptions) -> TargetSnapshot:
     if options.dead_letter_topic is not None:
         topics[options.dead_letter_topic] = "errors.dead.letter.queue.topic.name"
     try:
-        snapshot = take_snapshot(client_for(options.client), list(topics.items()), options.block_max_ms)
+        client = client_for(options.client)
+        snapshot = take_snapshot(client, list(topics.items()), options.block_max_ms)
+        check_codec(client, options.compression_type, options.block_max_ms)
     except ConfigException as error:  # A file of certificates is read only now.
         raise invalid(error) from None
     except BaseException:
