@@ -25,7 +25,9 @@ BROKER_AND_PORT = tuple[EmbeddedBroker, int]
 def controlled() -> Iterator[BROKER_AND_PORT]:
     with EmbeddedBroker(topics={"orders": {"partitions": 3, "replication": 3}}, brokers=3) as broker:
         server = broker._running
-        listener = broker._thread.run(HttpListener.start(Address(host="127.0.0.1", port=0), Control(server, "127.0.0.1")))
+        listener = broker._thread.run(
+            HttpListener.start(Address(host="127.0.0.1", port=0), Control(server, "127.0.0.1"), server.say_seldom)
+        )
         yield broker, listener.port
         broker._thread.call(listener.close)
 
@@ -147,7 +149,9 @@ def test_web_pages_cannot(controlled: BROKER_AND_PORT) -> None:
 
 def test_the_name_of_the_control_port_is_compared_as_names_are(controlled: BROKER_AND_PORT) -> None:
     broker, _ = controlled
-    listener = broker._thread.run(HttpListener.start(Address(host="127.0.0.1", port=0), Control(broker._running, "Build-Host")))
+    listener = broker._thread.run(
+        HttpListener.start(Address(host="127.0.0.1", port=0), Control(broker._running, "Build-Host"), broker._running.say_seldom)
+    )
     assert ask(listener.port, "GET", "/nodes", host="build-host:9099").status == 200
     broker._thread.call(listener.close)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 
@@ -27,11 +28,19 @@ async def echo(request: Request) -> Reply:
 @pytest.fixture
 def port() -> Iterator[int]:
     thread = LoopThread("http listener")
-    listener = thread.run(HttpListener.start(Address(host="127.0.0.1", port=0), echo))
+    listener = thread.run(HttpListener.start(Address(host="127.0.0.1", port=0), echo, said))
     yield listener.port
     thread.call(listener.close)
     thread.run(nothing())  # What was cut has ended.
     thread.close()
+
+
+lines: list[str] = []
+
+
+def said(what: str, host: str, line: str) -> None:
+    assert (what, host) == ("too many connections", "127.0.0.1")
+    lines.append(line)
 
 
 async def nothing() -> None:
@@ -100,15 +109,42 @@ def test_a_large_answer_comes_whole(port: int) -> None:
     assert len(ask(port, "GET", "/large").body) == 64 << 20
 
 
-def test_connections_are_bounded(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def full(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The port, while it has as many connections as it serves."""
     monkeypatch.setattr(http_listener, "CONNECTIONS_MAX", 3)
+    lines.clear()
     holding = [socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) for _ in range(3)]
     try:
         assert any(not is_served(port) for _ in range(10_000)), "those who hold it are there"
+        yield port
     finally:
         for connection in holding:
             connection.close()
     assert any(is_served(port) for _ in range(10_000))
+
+
+def test_who_comes_when_it_is_full_is_told_so(full: int) -> None:
+    lines.clear()
+    answer = ask(full, "POST", "/echo", b"body")
+    assert answer.status == 503
+    assert answer.value == {"error": "this port has 3 connections already: try again when one of them has ended"}
+    (line,) = lines
+    assert re.fullmatch(rf"connection from 127\.0\.0\.1:\d+ to port {full} refused: there are 3 already", line)
+
+
+def test_not_many_are_told_so_at_a_time(full: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_listener, "REFUSED_MAX", 0)
+    lines.clear()
+    assert exchange_or_reset(full, b"") == b""
+    assert len(lines) == 1
+
+
+def exchange_or_reset(port: int, data: bytes) -> bytes:
+    try:
+        return exchange(port, data)
+    except ConnectionError:
+        return b""
 
 
 def test_what_is_sent_behind_a_refused_head_does_not_destroy_the_reply(port: int) -> None:
@@ -120,6 +156,6 @@ def test_a_port_in_use(port: int) -> None:
     thread = LoopThread("another")
     try:
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: "):
-            thread.run(HttpListener.start(Address(host="127.0.0.1", port=port), echo))
+            thread.run(HttpListener.start(Address(host="127.0.0.1", port=port), echo, said))
     finally:
         thread.close()

@@ -54,7 +54,9 @@ def samples(text: str) -> dict[str, float]:
 def measured() -> Iterator[tuple[EmbeddedBroker, int]]:
     topics = {"compacted": {"cleanup.policy": "compact"}, "orders": {"partitions": 4, "replication": 2, "min.insync.replicas": 2}}
     with EmbeddedBroker(topics=topics, brokers=2) as broker:
-        listener = broker._thread.run(HttpListener.start(Address(host="127.0.0.1", port=0), Metrics(broker._running)))
+        listener = broker._thread.run(
+            HttpListener.start(Address(host="127.0.0.1", port=0), Metrics(broker._running), broker._running.say_seldom)
+        )
         yield broker, listener.port
         broker._thread.call(listener.close)
 

@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
 from chaffinch.broker.direct_sending import DirectSending
+from chaffinch.broker.listeners import shown
 from chaffinch.broker.pace import SlowAnswers, SlowRequests
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.protocol.schema import Message
@@ -129,7 +130,7 @@ class Peer(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's transports are not asyncio's classes.
         peer_name = transport.get_extra_info("peername")
-        self.address = _shown(peer_name)
+        self.address = shown(peer_name)
         self.host = f"/{peer_name[0]}" if isinstance(peer_name, tuple) else str(peer_name)
         self._direct = DirectSending(transport, partial(self._relieved, _FILES), self._cut_off)
         transport.set_write_buffer_limits(high=self._unread_bytes_max)
@@ -433,7 +434,3 @@ class Peer(asyncio.BufferedProtocol):
     def _hold(self, count: int) -> None:
         self._held.bytes_held += count - self._bytes_held
         self._bytes_held = count
-
-
-def _shown(address: Any) -> str:
-    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)

@@ -7,9 +7,10 @@
     POST   /faults            {"api": "Produce", "topic": "orders", ...} as `FaultScript.add` -> the faults as they are then
     DELETE /faults, /faults/1 -> the faults as they are then
 
-What is refused is `{"error": "..."}` with a status of 400 (bad input), 404 (no such node or fault), 405, 409 (the machine says no), 413
-or 415. There is no password: who reaches the port may do all this. So that no web page can, in a browser on the same machine, a body
-must be declared as JSON and the Host header must name an address or `localhost`, not a name that somebody else may point here.
+What is refused is `{"error": "..."}` with a status of 400 (bad input), 404 (no such node or fault), 405, 409 (the machine says no), 413,
+415 or 503 (too many connections). There is no password: who reaches the port may do all this. So that no web page can, in a browser on the
+same machine, a body must be declared as JSON and the Host header must name an address or `localhost`, not a name that somebody else may
+point here.
 """
 
 from __future__ import annotations

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from chaffinch.broker.connections import Peer
 from chaffinch.broker.core.security.authentication import Authentication
-from chaffinch.broker.listeners import Tls
+from chaffinch.broker.listeners import SaySeldom, Tls
 from chaffinch.protocol.security_options import TLS_PROTOCOLS
 from chaffinch.runtime.tls import TlsSettings, server_context
-
-SaySeldom = Callable[[str, str, str], None]
-"""(what, address without port, the line)."""
 
 
 def tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext | None:

@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
-from chaffinch.broker.listeners import Address, Listener, listening_socket
+from chaffinch.broker.listeners import Address, Listener, SaySeldom, listening_socket, shown
 
 LOG = logging.getLogger("chaffinch.broker")
 
 HEAD_BYTES_MAX: Final = 8 << 10
 BODY_BYTES_MAX: Final = 64 << 10
 CONNECTIONS_MAX: Final = 32
-"""Further ones are closed at once."""
+"""Further ones are answered with 503, whatever they ask for."""
+REFUSED_MAX: Final = 32
+"""So many are being told so at a time; others are closed at once."""
 SECONDS_MAX: Final = 10.0
 """For a whole exchange: a peer that needs longer is cut off."""
 LINGER_SECONDS: Final = 1.0
@@ -42,6 +44,7 @@ _PHRASES = {
     413: "Content Too Large",
     415: "Unsupported Media Type",
     500: "Internal Server Error",
+    503: "Service Unavailable",
 }
 
 
@@ -65,6 +68,7 @@ class Reply:
 
 
 Route: TypeAlias = Callable[[Request], Awaitable[Reply]]
+Exchange: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Refused(Exception):
@@ -83,15 +87,17 @@ def json_reply(value: Any, status: int = 200) -> Reply:
 class HttpListener:
     """One port, one route: `route` gets every request and raises Refused for those it does not know."""
 
-    def __init__(self, listening: socket.socket, route: Route) -> None:
+    def __init__(self, listening: socket.socket, route: Route, say_seldom: SaySeldom) -> None:
         self._listener = Listener(listening)
         self._route = route
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._say_seldom = say_seldom
+        self._served: set[asyncio.StreamWriter] = set()
+        self._refused: set[asyncio.StreamWriter] = set()
 
     @classmethod
-    async def start(cls, address: Address, route: Route) -> HttpListener:
-        """Accept at `address`. Raises OSError, with the address in its text."""
-        listener = cls(listening_socket(address), route)
+    async def start(cls, address: Address, route: Route, say_seldom: SaySeldom) -> HttpListener:
+        """Accept at `address`; `say_seldom` is told of connections that are too many. Raises OSError, with the address in its text."""
+        listener = cls(listening_socket(address), route, say_seldom)
         listener._listener.start(listener._new_connection)
         return listener
 
@@ -105,17 +111,29 @@ class HttpListener:
     def close(self) -> None:
         """Accept no more, and cut what is not finished."""
         self._listener.close()
-        for writer in self._writers:
+        for writer in self._served | self._refused:
             writer.transport.abort()
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._writers) >= CONNECTIONS_MAX:
-            writer.transport.abort()
+        if len(self._served) < CONNECTIONS_MAX:
+            await self._hold(self._served, reader, writer, self._exchange)
             return
-        self._writers.add(writer)
+        address = shown(writer.get_extra_info("peername"))
+        text = f"connection from {address} to port {self.port} refused: there are {len(self._served)} already"
+        self._say_seldom("too many connections", address.rpartition(":")[0], text)
+        if len(self._refused) < REFUSED_MAX:
+            await self._hold(self._refused, reader, writer, _refuse)
+        else:
+            writer.transport.abort()
+
+    async def _hold(
+        self, those: set[asyncio.StreamWriter], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, exchange: Exchange
+    ) -> None:
+        """One of `those` as long as it is there."""
+        those.add(writer)
         try:
             async with asyncio.timeout(SECONDS_MAX):
-                await self._exchange(reader, writer)
+                await exchange(reader, writer)
             async with asyncio.timeout(LINGER_SECONDS):
                 writer.write_eof()
                 while await reader.read(HEAD_BYTES_MAX):
@@ -123,7 +141,7 @@ class HttpListener:
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             pass  # Whoever was there is gone, or too slow.
         finally:
-            self._writers.discard(writer)
+            those.discard(writer)
             writer.transport.abort()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,6 +158,12 @@ class HttpListener:
             LOG.exception("the broker failed on an HTTP request")
             reply = json_reply({"error": "the broker failed on this; its log says how"}, 500)
         await _send(writer, reply, has_body=method != "HEAD")
+
+
+async def _refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Without a look at what is asked for: that may take its time."""
+    error = f"this port has {CONNECTIONS_MAX} connections already: try again when one of them has ended"
+    await _send(writer, json_reply({"error": error}, 503))
 
 
 async def _received(reader: asyncio.StreamReader) -> Request:

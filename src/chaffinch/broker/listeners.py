@@ -18,6 +18,9 @@ from chaffinch.errors import ConfigException
 
 LOG = logging.getLogger("chaffinch.broker")
 
+SaySeldom = Callable[[str, str, str], None]
+"""(what, address without port, the line): for the log, where it is counted when there are many of its kind."""
+
 LISTEN_BACKLOG: Final = 1024
 
 RECEIVE_BUFFER_BYTES: Final = 2 << 20
@@ -63,6 +66,11 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def shown(peer_name: Any) -> str:
+    """The other side of a connection, for people."""
+    return f"{peer_name[0]}:{peer_name[1]}" if isinstance(peer_name, tuple) else str(peer_name)
 
 
 def listen(address: Address, count: int) -> list[socket.socket]:

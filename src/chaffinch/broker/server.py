@@ -21,7 +21,7 @@ from chaffinch.broker.core.events import NodeStarted, NodeStopped, TimePassed
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.topics.registry import Dice
 from chaffinch.broker.door import Door, tls_context
-from chaffinch.broker.listeners import Listener
+from chaffinch.broker.listeners import Listener, SaySeldom
 from chaffinch.broker.performer import Performer
 from chaffinch.broker.reception import Reception
 from chaffinch.broker.topic_arguments import TopicArgument, check_replication
@@ -47,6 +47,7 @@ class BrokerServer:
         settings = core.state.settings
         self._performer = Performer(core, clock, start_ms, loop)
         self._time = self._performer.time
+        self.say_seldom: SaySeldom = self._performer.say_of
         door = Door(settings, core.state.authentication, tls, loop, self._performer.say_of)
         self._reception = Reception(core, self._performer, door, loop)
         send_buffer_bytes: int = settings["socket.send.buffer.bytes"]

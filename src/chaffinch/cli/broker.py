@@ -141,7 +141,7 @@ async def _main(
             ready = f"ready bootstrap.servers={bootstrap_servers(nodes)}"
             for name, address, route in ports.routes(server):
                 with listening(f"--{name}"):
-                    listener = await HttpListener.start(address, route)
+                    listener = await HttpListener.start(address, route, server.say_seldom)
                 opened.callback(listener.close)
                 ready += f" {name}={Address(host=address.host, port=listener.port)}"
             for topic in topics:
