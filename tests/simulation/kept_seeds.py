@@ -73,5 +73,6 @@ KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("no earlier commit comes after the last one", 2002165, {}),
     ("a start is not durable whose name a process died of", 1635, {}),
     ("what is sent in transactions goes to a topic by its name", 1689, {}),
+    ("what arrives late is there before readers go", 5574, {}),
     ("batches are known by topic ids too", 39, {**READERS, "node_count": 3, "deeds": MOVING}),
 ]

@@ -61,7 +61,7 @@ class End(Protocol):
 class Stream:
     """One direction of a link. `cut_at`, `silent_at`: after how many bytes that happens; None: never."""
 
-    __slots__ = ("_arrives_ms", "_link", "_world", "bytes_sent", "cut_at", "receiver", "silent_at", "under_way")
+    __slots__ = ("_link", "_world", "arrives_ms", "bytes_sent", "cut_at", "receiver", "silent_at", "under_way")
 
     def __init__(self, link: Link, world: World) -> None:
         self.receiver: End | None = None
@@ -69,9 +69,10 @@ class Stream:
         self.cut_at: int | None = None
         self.silent_at: int | None = None
         self.under_way = 0
+        self.arrives_ms = 0
+        """When the last of what was sent arrives, or has."""
         self._link = link
         self._world = world
-        self._arrives_ms = 0
 
     def send(self, data: bytes) -> None:
         """Put bytes on their way. The receiver gets them, a part of them, or nothing."""
@@ -88,13 +89,13 @@ class Stream:
             data = data[: max(0, self.cut_at - start)]
         for piece in self._pieces(data):
             arrives_ms = world.now_ms + link.delay_ms()
-            if arrives_ms > self._arrives_ms:
-                self._arrives_ms = arrives_ms
+            if arrives_ms > self.arrives_ms:
+                self.arrives_ms = arrives_ms
             self.under_way += 1
-            world.at(self._arrives_ms, partial(self._arrive, piece))
+            world.at(self.arrives_ms, partial(self._arrive, piece))
         if is_cut:
             world.count("links cut at a byte")
-            world.at(self._arrives_ms, lambda: link.cut("cut by the network"))
+            world.at(self.arrives_ms, lambda: link.cut("cut by the network"))
 
     def _pieces(self, data: bytes) -> list[bytes]:
         dice = self._world.dice
@@ -115,8 +116,8 @@ class Stream:
             if receiver is not None:
                 self._world.after(self._link.delay_ms(), lambda: receiver.closed(reason))
             return
-        self._arrives_ms = max(self._arrives_ms, self._world.now_ms + self._link.delay_ms())
-        self._world.at(self._arrives_ms, lambda: self._say_closed(reason))
+        self.arrives_ms = max(self.arrives_ms, self._world.now_ms + self._link.delay_ms())
+        self._world.at(self.arrives_ms, lambda: self._say_closed(reason))
 
     def _say_closed(self, reason: str) -> None:
         receiver, self.receiver = self.receiver, None
@@ -127,8 +128,10 @@ class Stream:
 class Link:
     """One connection between a client and a broker's listener."""
 
-    def __init__(self, world: World, network: Network, name: str) -> None:
+    def __init__(self, world: World, network: Network, name: str, who: str) -> None:
         self.name = name
+        self.who = who
+        """The process that has connected."""
         self.is_silent = False
         self.to_broker = Stream(self, world)
         self.to_client = Stream(self, world)
@@ -195,9 +198,9 @@ class Network:
     def __init__(self, world: World, faults: Faults) -> None:
         self.faults = faults
         self.silent: list[Link] = []
+        self._links: list[Link] = []
         self._world = world
         self._listeners: dict[Address, tuple[Listener, int]] = {}
-        self._link_count = 0
 
     def listen(self, address: Address, listener: Listener, node_id: int) -> None:
         self._listeners[address] = (listener, node_id)
@@ -218,12 +221,16 @@ class Network:
         if found is None:
             done(None)
             return
-        self._link_count += 1
-        link = Link(self._world, self, f"link {self._link_count} of {who}")
+        link = Link(self._world, self, f"link {len(self._links) + 1} of {who}", who)
+        self._links.append(link)
         self._world.count("links")
         done(link)
         listener, node_id = found
         listener.accept(link, node_id)
+
+    def arrives_ms(self, processes: Callable[[str], bool]) -> int:
+        """When all has arrived that these processes have sent so far, dead or alive."""
+        return max((link.to_broker.arrives_ms for link in self._links if processes(link.who)), default=0)
 
     def heal(self) -> None:
         """From here on nothing goes wrong. Links made before keep what they have on their way; silent ones end."""

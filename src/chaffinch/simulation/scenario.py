@@ -285,6 +285,7 @@ class _Scene:
         self._write_the_rest()
         for group, users in ((self.transformers_group, self.transformers), (self.readers, self.members)):
             if users:
+                self._await_late_records()
                 group.finish()
                 self._wait_until_done(users)
         return self._verdict()
@@ -306,6 +307,13 @@ class _Scene:
         limit_ms = self.knobs.quiet_limit_ms
         self.world.run(all_hold(attrgetter("is_done"), users), limit_ms=limit_ms, waiting_for="work is left")
         self.world.run(self._is_decided, limit_ms=limit_ms, waiting_for="a transaction is left undecided")
+
+    def _await_late_records(self) -> None:
+        """What producers that are long dead have sent may not have arrived yet. Who reads to the end of logs ends after that."""
+        world, names = self.world, tuple(f"{user.name}." for user in self.actors)
+        until_ms = self.network.arrives_ms(lambda process: process.startswith(names))
+        world.at(until_ms, lambda: None)
+        world.run(lambda: world.now_ms >= until_ms, limit_ms=max(0, until_ms - world.now_ms), waiting_for="late records")
 
     def left(self) -> str:
         """Who is not done."""
