@@ -52,18 +52,7 @@ NO_CALLBACKS: Final[Mapping[int, Callback]] = {}
 
 # Guards the moment in which a future's parts come into being against the moment in which it is completed. A signal handler that comes in
 # such a moment may take it again: whatever it makes of a future then is left as it is by who was interrupted, and nobody completes any.
-SHARED_LOCK: Final = threading.RLock()
-SHARED_LOCK_HELD: Final = threading.Condition(SHARED_LOCK)
-"""Of the same lock, to ask whose it is: see `holds`."""
-
-
-def holds(condition: threading.Condition) -> bool:
-    """Whether the caller's thread holds the lock of a condition."""
-    try:
-        condition.notify(0)
-    except RuntimeError:
-        return False
-    return True
+SHARED_LOCK: Final[Any] = threading.RLock()  # Of Any for `_is_owned`, which `threading.Condition` asks, too.
 
 
 class RecordFuture(concurrent.futures.Future[T], Generic[T]):

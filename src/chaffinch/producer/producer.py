@@ -88,7 +88,7 @@ class Producer:
         self._size_max = min(self._door.request_bytes_max, self._core.accumulator.memory_bytes) - BATCH_OVERHEAD_BYTES
         # Records go in as they are, and nobody wants to see them again.
         self._is_plain = self._key_serializer is None and self._value_serializer is None and not self._handler.questions
-        # Of Any for `_is_owned`, which `threading.Condition` asks, too: `send` does with each record, and `holds` takes ten times as long.
+        # Of Any for `_is_owned`, which `threading.Condition` asks, too.
         self._lock: Any = self._sender.lock
         self._new_future = self._door.new_future
         self._sender.start()

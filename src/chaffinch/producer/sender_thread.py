@@ -36,7 +36,7 @@ from chaffinch.producer.core.effects import (
 from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.transactions.requests import Step
-from chaffinch.producer.futures import SHARED_LOCK_HELD, RecordFuture, futures_of, holds
+from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, futures_of
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.runtime.clock import Clock
 
@@ -86,7 +86,7 @@ class SenderThread(ClientThread):
     def holds_lock(self) -> bool:
         """Whether the caller's thread has the lock, or that of all futures, without which this thread cannot go on: the caller is a signal
         handler, or a finalizer, in the midst of another call."""
-        return holds(self.changed) or holds(SHARED_LOCK_HELD)
+        return bool(self.changed.is_owned() or SHARED_LOCK._is_owned())
 
     def submit(self, event: events.Event) -> None:
         """Hand an event to the core, from any thread. Who is interrupted has handed it over or not."""
