@@ -13,6 +13,7 @@ from chaffinch import EmbeddedBroker
 from chaffinch.broker.control import Control
 from chaffinch.broker.http_listener import HttpListener
 from chaffinch.broker.listeners import Address
+from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
 from tests.broker.http_client import ask
@@ -169,6 +170,21 @@ def test_a_port_that_was_taken_meanwhile(controlled: BROKER_AND_PORT, monkeypatc
         assert (answer.status, answer.value["error"]) == (409, "cannot listen on port 9093 again: Address already in use")
     assert broker.nodes()[1] == "stopped"
     assert ask(port, "POST", "/nodes/1/start", {}).status == 200
+
+
+def test_what_the_disk_refuses_is_for_the_log(
+    controlled: BROKER_AND_PORT, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, port = controlled
+
+    def refuse(node_id: int, now_ms: int, *, abruptly: bool) -> None:
+        raise StorageError("/data/journals/cluster.journal", "append to", "No space left on device")
+
+    monkeypatch.setattr(broker._running.core.state.membership, "stop", refuse)
+    answer = ask(port, "POST", "/nodes/1/stop", {})
+    said = "the broker's disk has failed at /nodes/1/stop: the broker's log says how, so ask whoever runs it"
+    assert (answer.status, answer.value["error"]) == (409, said)
+    assert "cannot append to /data/journals/cluster.journal: No space left on device" in caplog.text
 
 
 def test_clients_are_served_while_somebody_holds_the_control_port(controlled: BROKER_AND_PORT) -> None:

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from chaffinch.broker.core.fault_script import Fault, FaultScript
+from chaffinch.broker.core.refusal import disk_failure
 from chaffinch.broker.http_listener import JSON, Refused, Reply, Request, json_reply
 from chaffinch.broker.server import BrokerServer
 from chaffinch.errors import ConfigException
@@ -62,7 +63,8 @@ class Control:
         except ConfigException as error:
             raise Refused(400, str(error)) from None
         except StorageError as error:
-            raise Refused(409, str(error)) from None
+            LOG.error("%s %s: %s", request.method, request.path, error)
+            raise Refused(409, disk_failure(request.path)) from None
         except OSError as error:
             raise Refused(409, error.strerror or str(error)) from None
         raise Refused(404, f"there is no {request.path}: only /nodes and /faults")

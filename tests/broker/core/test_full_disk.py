@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,8 @@ from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from chaffinch.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
+from chaffinch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from chaffinch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -25,12 +28,16 @@ from chaffinch.protocol.messages.txn_offset_commit import (
 )
 from chaffinch.storage.file_system import MemoryFileSystem, StorageError
 from tests.broker.batches import batch_of
+from tests.broker.core.test_metadata_synced import UPSERTION
 from tests.broker.core.transactions.transactional_writer import Writer
 from tests.broker.core_client import Cluster, produce_request
 
 STORAGE = codes.KAFKA_STORAGE_ERROR.number
 COORDINATOR = codes.NOT_COORDINATOR.number
 CHANGING = frozenset({"append", "truncate", "open", "make directory", "remove", "rename"})
+
+OF_THE_DISK = re.compile(r"cannot (append|open|make|rename|remove|sync)|journal|logs/|\.log|No space|Read-only")
+"""What is for the broker's log only."""
 
 REQUESTS: dict[str, tuple[Callable[[], Any], Callable[[Any], int], int]] = {
     "CreateTopics": (
@@ -79,6 +86,22 @@ REQUESTS: dict[str, tuple[Callable[[], Any], Callable[[Any], int], int]] = {
         lambda answer: answer.topics[0].partitions[0].error_code,
         COORDINATOR,
     ),
+    "ConsumerGroupHeartbeat": (
+        lambda: ConsumerGroupHeartbeatRequest(
+            group_id="readers",
+            member_id="one",
+            rebalance_timeout_ms=1000,
+            subscribed_topic_names=["orders"],
+            topic_partitions=[],
+        ),
+        lambda answer: answer.error_code,
+        COORDINATOR,
+    ),
+    "AlterUserScramCredentials": (
+        lambda: AlterUserScramCredentialsRequest(upsertions=[UPSERTION]),
+        lambda answer: answer.results[0].error_code,
+        STORAGE,
+    ),
 }
 
 
@@ -114,7 +137,9 @@ def test_a_change_is_refused_and_works_again(name: str, harm: Callable[[MemoryFi
     client = cluster.client()
     before = sorted(cluster.file_system.list("logs"))
     harm(cluster.file_system)
-    assert code_of(client.ask(make(), 8 if name == "OffsetCommit" else None)) == expected
+    answer = client.ask(make(), 8 if name == "OffsetCommit" else None)
+    assert code_of(answer) == expected
+    assert not OF_THE_DISK.search(repr(answer))
     assert f"refused: {name} from client 'test'" in cluster.lines[-1]
     assert "cannot " in cluster.lines[-1], "what the disk refused"
     assert {topic.name for topic in cluster.core.topics} == {"orders", "doomed"}
@@ -137,7 +162,9 @@ def test_records_are_refused_and_taken_again(policy: str, harm: Callable[[Memory
     for _ in range(3):
         refused = client.produce("orders", batch_of(b"1", identity=one, sequence=1))
         assert (refused.error_code, refused.base_offset) == (STORAGE, -1)
-        assert "cannot append" in refused.error_message
+        assert refused.error_message == "the broker's disk has failed at orders-0: the broker's log says how, so ask whoever runs it"
+        assert "refused: Produce" in cluster.lines[0]
+        assert "cannot append" in cluster.lines[0]
     counted = cluster.core.counters.snapshot()
     assert counted["orders"]["StorageErrorsPerSec"] == counted[ALL_TOPICS]["StorageErrorsPerSec"] == 3
     assert counted["orders"]["FailedProduceRequestsPerSec"] == 0, "as in Apache Kafka"
@@ -213,7 +240,9 @@ def test_what_cannot_join_a_transaction_says_why(name: str) -> None:
     writer = Writer(cluster.client(), "writer")
     fill(cluster.file_system)
     for _ in range(20):
-        assert code_of(writer.client.ask(make(writer.identity), version)) == expected
+        answer = writer.client.ask(make(writer.identity), version)
+        assert code_of(answer) == expected
+        assert not OF_THE_DISK.search(repr(answer))
     (line,) = (line for line in cluster.lines if name in line)
     assert "transactions.journal: No space left" in line
     relieve(cluster.file_system)

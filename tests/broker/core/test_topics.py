@@ -137,7 +137,9 @@ class TestCreateTopics:
 
         cluster.file_system.hook = full
         (result,) = create(client, creatable())
-        assert (result.error_code, "no space left" in (result.error_message or "")) == (56, True)
+        said = "the broker's disk has failed at topic orders: the broker's log says how, so ask whoever runs it"
+        assert (result.error_code, result.error_message) == (56, said)
+        assert cluster.lines[-1].endswith("no space left")
         cluster.file_system.hook = None
         assert create(client, creatable())[0].error_code == 0
 

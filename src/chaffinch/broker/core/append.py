@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from chaffinch.broker.core.broker_state import BrokerState
+from chaffinch.broker.core.refusal import disk_failure
 from chaffinch.broker.core.replicas import replication_check
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.broker.core.transactions.coordinator import NOT_WRITTEN
@@ -58,10 +59,12 @@ class AppendTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A batch that was not stored. `counts`: what to add to which counter; culprits are those of the whole batch, ascending."""
+    """A batch that was not stored. `logged`: for the broker's own log, which may say more than the peer is
+    told; "" for the same. `counts`: what to add to which counter; culprits are those of the whole batch, ascending."""
 
     code: ErrorCode
     message: str
+    logged: str = ""
     culprits: Sequence[Culprit] = ()
     counts: Sequence[tuple[str, int]] = ()
 
@@ -249,7 +252,9 @@ def _verification_refusal(
         try:
             code = broker.transactions.add_partitions(terms.transactional_id or "", header.identity, places, now_ms)
         except StorageError as error:
-            return _refusal(codes.NOT_ENOUGH_REPLICAS, f"{NOT_WRITTEN.name}: the coordinator cannot write: {error}")
+            message = disk_failure(f"transactional id {terms.transactional_id}")
+            logged = f"{NOT_WRITTEN.name}: the coordinator cannot write: {error}"
+            return Refusal(code=codes.NOT_ENOUGH_REPLICAS, message=f"{NOT_WRITTEN.name}: {message}", logged=logged)
     elif broker.settings["transaction.partition.verification.enable"]:
         code = broker.transactions.verify(terms.transactional_id, header.identity, partition.topic_partition)
     else:

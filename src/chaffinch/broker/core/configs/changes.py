@@ -14,12 +14,11 @@ from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_state import BrokerState, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.group_options import GROUP_CONFIGS, GROUP_CONFIGS_BY_NAME
-from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.refusal import RequestRefused, disk_failed
 from chaffinch.broker.core.topics import topic_names
 from chaffinch.broker.core.topics.registry import Topic
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, topic_defaults
 from chaffinch.errors import codes
-from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.describe_configs import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_GROUP, RESOURCE_TOPIC
 from chaffinch.protocol.messages.incremental_alter_configs import (
     OPERATION_APPEND,
@@ -53,18 +52,18 @@ def carry_out(
     times_named = Counter((change.resource_type, change.resource_name) for change in changes)
     results: list[tuple[int, str | None]] = []
     for change in changes:
-        refused: tuple[ErrorCode, str] | None = None
+        refused: RequestRefused | None = None
         try:
             if times_named[change.resource_type, change.resource_name] > 1:
                 raise RequestRefused(codes.INVALID_REQUEST, "each resource must appear at most once")
             _carry_out(broker, change, validate_only)
         except RequestRefused as refusal:
-            refused = refusal.code, refusal.message
+            refused = refusal
         except StorageError as error:
-            refused = codes.KAFKA_STORAGE_ERROR, str(error)
+            refused = disk_failed(_place(change), error)
         if refused is not None:
-            refuse(broker, event, now_ms, place=_place(change), code=refused[0], reason=refused[1])
-        results.append((0, None) if refused is None else (refused[0].number, refused[1]))
+            refuse(broker, event, now_ms, place=_place(change), code=refused.code, reason=refused.logged)
+        results.append((0, None) if refused is None else (refused.code.number, refused.message))
     return results
 
 

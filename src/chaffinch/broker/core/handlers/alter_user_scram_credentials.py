@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.refusal import RequestRefused, disk_failed
 from chaffinch.broker.core.security.scram_credentials import ScramCredentials
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.alter_user_scram_credentials import (
@@ -49,7 +49,9 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         credentials.alter(accepted)
     except StorageError as error:
         for user, _ in accepted:
-            results[user] = _failed(user, RequestRefused(codes.KAFKA_STORAGE_ERROR, str(error)))
+            failed = disk_failed(f"the credentials of user {user}", error)
+            refuse(broker, event, now_ms, place=f"user {user}", code=failed.code, reason=failed.logged)
+            results[user] = _failed(user, failed)
     return AlterUserScramCredentialsResponse(results=list(results.values()))
 
 

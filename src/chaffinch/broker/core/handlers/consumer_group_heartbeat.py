@@ -7,7 +7,7 @@ from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups import request_checks
 from chaffinch.broker.core.handlers.group_answers import NOT_WRITTEN, client_of, say_lines
-from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.refusal import RequestRefused, disk_failed
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from chaffinch.storage.file_system import StorageError
@@ -25,8 +25,9 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=refused.code, reason=refused.message)
         return ConsumerGroupHeartbeatResponse(error_code=refused.code.number, error_message=refused.message)
     except StorageError as error:
-        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=NOT_WRITTEN, reason=str(error))
-        return ConsumerGroupHeartbeatResponse(error_code=NOT_WRITTEN.number, error_message=str(error))
+        failed = disk_failed(f"group {request.group_id}", error, NOT_WRITTEN)
+        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=failed.code, reason=failed.logged)
+        return ConsumerGroupHeartbeatResponse(error_code=failed.code.number, error_message=failed.message)
     say_lines(broker, now_ms)
     return answer
 

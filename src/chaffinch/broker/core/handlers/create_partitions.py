@@ -8,7 +8,7 @@ from collections import Counter
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.refusal import RequestRefused, disk_failed
 from chaffinch.broker.core.topics import creation_limits
 from chaffinch.errors import codes
 from chaffinch.identifiers import counted
@@ -43,8 +43,9 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
             result.error_code, result.error_message = refused.code.number, refused.message
             refuse(broker, event, now_ms, place=asked.name, code=refused.code, reason=refused.message)
         except StorageError as error:
-            result.error_code, result.error_message = codes.KAFKA_STORAGE_ERROR.number, str(error)
-            refuse(broker, event, now_ms, place=asked.name, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
+            failed = disk_failed(f"topic {asked.name}", error)
+            result.error_code, result.error_message = failed.code.number, failed.message
+            refuse(broker, event, now_ms, place=asked.name, code=failed.code, reason=failed.logged)
         results.append(result)
     return CreatePartitionsResponse(results=results)
 

@@ -8,7 +8,7 @@ from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.configs import entries as config_entries
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.refusal import RequestRefused, disk_failed
 from chaffinch.broker.core.topics import creation_limits, topic_names
 from chaffinch.broker.core.topics.registry import CreatedTopic
 from chaffinch.errors import codes
@@ -42,8 +42,8 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
             refuse(broker, event, now_ms, place=asked.name, code=refused.code, reason=refused.message)
             results.append(_refused(asked.name, refused))
         except StorageError as error:
-            failed = RequestRefused(codes.KAFKA_STORAGE_ERROR, str(error))
-            refuse(broker, event, now_ms, place=asked.name, code=failed.code, reason=failed.message)
+            failed = disk_failed(f"topic {asked.name}", error)
+            refuse(broker, event, now_ms, place=asked.name, code=failed.code, reason=failed.logged)
             results.append(_refused(asked.name, failed))
     return CreateTopicsResponse(topics=results)
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.refusal import RequestRefused, disk_failed
 from chaffinch.broker.core.topics.registry import Topic
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
@@ -98,7 +98,7 @@ def _result(
         refusal = refusal or _delete(broker, topic)
     if refusal is not None:
         result.error_code, result.error_message = refusal.code.number, refusal.message
-        refuse(broker, event, now_ms, place=result.name or asked.topic_id, code=refusal.code, reason=refusal.message)
+        refuse(broker, event, now_ms, place=result.name or asked.topic_id, code=refusal.code, reason=refusal.logged)
     return result
 
 
@@ -107,7 +107,7 @@ def _delete(broker: BrokerState, topic: Topic) -> RequestRefused | None:
     try:
         broker.topics.delete(topic.name)
     except StorageError as error:
-        return RequestRefused(codes.KAFKA_STORAGE_ERROR, str(error))
+        return disk_failed(f"topic {topic.name}", error)
     finally:
         if broker.topics.get(topic.name) is None:
             broker.offsets.topic_is_gone(topic.name)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.refusal import RequestRefused, disk_failed
 from chaffinch.broker.core.replicas.declared_replicas import NO_LEADER
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
@@ -49,8 +49,9 @@ def _result(broker: BrokerState, event: RequestReceived, place: TopicPartition, 
     except RequestRefused as refused:
         result.error_code, result.error_message = refused.code.number, refused.message
     except StorageError as error:
-        result.error_code, result.error_message = codes.KAFKA_STORAGE_ERROR.number, str(error)
-        refuse(broker, event, now_ms, place=place, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
+        failed = disk_failed(place, error)
+        result.error_code, result.error_message = failed.code.number, failed.message
+        refuse(broker, event, now_ms, place=place, code=failed.code, reason=failed.logged)
     return result
 
 

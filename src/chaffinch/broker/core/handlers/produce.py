@@ -18,6 +18,7 @@ from chaffinch.broker.core.append import VERSION_WITH_IMPLICIT_ADD, AppendTerms,
 from chaffinch.broker.core.broker_state import SILENCE, BrokerState, Close, Result, Waiting, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.refusal import disk_failure
 from chaffinch.broker.core.replicas.acknowledgement import Unacknowledged
 from chaffinch.broker.core.replicas.replication_check import ACKS_ALL
 from chaffinch.broker.core.topics.registry import Partition
@@ -245,7 +246,8 @@ def _answer(
                 assert not isinstance(data.records, list)  # Only requests that are to be sent hold lists.
                 outcome = append(broker, partition, data.records, terms, now_ms)
             except StorageError as error:
-                outcome = Refusal(code=codes.KAFKA_STORAGE_ERROR, message=str(error))
+                message = disk_failure(partition.topic_partition)
+                outcome = Refusal(code=codes.KAFKA_STORAGE_ERROR, message=message, logged=str(error))
     if isinstance(outcome, AppendResult):
         return answer_for(data.index, outcome)
     place = _place(topic, name, data)
@@ -319,7 +321,7 @@ def _refusal_answer(
     version = event.request.version
     partition = broker.topics.partition(*place)
     if refusal.code is not codes.UNKNOWN_TOPIC_OR_PARTITION or place.topic:
-        refuse(broker, event, now_ms, place=place, code=refusal.code, reason=refusal.message)
+        refuse(broker, event, now_ms, place=place, code=refusal.code, reason=refusal.logged or refusal.message)
     code, culprits = travelling_code(refusal, broker.numbering)
     answer = PartitionProduceResponse(
         index=place.partition,
