@@ -133,9 +133,9 @@ class TestViolations:
         data = TWO + bytes.fromhex("00000009 0000 0009 00000001 ff") + TWO
         connection.get_buffer()[: len(data)] = data
         frames = connection.buffer_updated(len(data))
-        assert (len(frames), connection.open_count) == (5, 0)
+        assert (len(frames), len(connection.open_requests)) == (5, 0)
         assert [connection.request(frame).api.name for frame in frames[:2]] == ["Produce", "Metadata"]
-        assert connection.open_count == 2
+        assert len(connection.open_requests) == 2
         with pytest.raises(MalformedMessage):
             connection.request(frames[2])
 
@@ -150,7 +150,7 @@ class TestOrder:
     def test_a_response_waits_for_earlier_ones(self) -> None:
         connection = ServerConnection()
         first, second, third = received(connection, (produce(), 9), (MetadataRequest(), 9), (FindCoordinatorRequest(), 1))
-        assert connection.open_count == 3
+        assert len(connection.open_requests) == 3
         assert connection.encode_response(third, FindCoordinatorResponse()) == []
         assert connection.encode_response(second, MetadataResponse()) == []
         parts = connection.encode_response(first, ProduceResponse())
@@ -159,7 +159,7 @@ class TestOrder:
             for request, message in ((first, ProduceResponse()), (second, MetadataResponse()), (third, FindCoordinatorResponse()))
         ]
         assert b"".join(parts) == b"".join(expected)
-        assert connection.open_count == 0
+        assert not connection.open_requests
 
     def test_what_stands_in_a_file_is_read_before_its_response_has_to_wait(self) -> None:
         file = bytearray(b"records")
@@ -194,7 +194,7 @@ class TestOrder:
         connection = ServerConnection()
         received(connection, (MetadataRequest(), 9))
         connection.close()
-        assert connection.open_count == 0
+        assert not connection.open_requests
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=repr)

@@ -91,11 +91,6 @@ class ServerConnection:
         return self._frames.is_filled
 
     @property
-    def open_count(self) -> int:
-        """How many requests wait for their response."""
-        return len(self.open_requests)
-
-    @property
     def bytes_pending(self) -> int:
         """Bytes received of a request that is not complete."""
         return self._frames.bytes_pending

@@ -75,7 +75,7 @@ class _Connection:
 
     @property
     def open_count(self) -> int:
-        return self.protocol.open_count + len(self.backlog)
+        return len(self.protocol.open_requests) + len(self.backlog)
 
     def arrived(self, data: bytes) -> None:
         self._process.received(self, data)
