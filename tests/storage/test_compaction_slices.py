@@ -75,6 +75,33 @@ def test_many_small_segments_are_read_and_removed_in_slices() -> None:
     assert keys(log) == [b"k0", b"k1", b"last"]
 
 
+def test_snapshots_are_corrected_one_in_a_slice() -> None:
+    """Each may speak of thousands of segments."""
+    files = MemoryFileSystem()
+    log = small_segments(files, 50)
+    for _ in range(2):  # What a checkpoint leaves, and the one before.
+        log.append(records(("last", "y")), now_ms=0)
+        log._checkpoint()
+    read: list[str] = []
+
+    def note(operation: str, path: str, size: int) -> None:
+        if operation == "read" and path.endswith(".snapshot"):
+            read.append(path)
+
+    job = Compaction(log, 50, 0, map_bytes_max=1 << 30)
+    files.hook = note
+    seen, is_done = 0, False
+    while not is_done:
+        is_done = job.step()
+        assert len(read) - seen <= 1
+        seen = len(read)
+    assert seen >= 2
+    assert log.files.state.swap is None
+    files.hook = None
+    files.kill()
+    assert keys(opened(files)) == [b"k0", b"k1", b"last", b"last", b"last"]
+
+
 @pytest.mark.parametrize("happens", ["snapshot", "death", "retention", "abandoned"])
 def test_between_two_slices_of_removal_the_new_segment_is_the_one_that_counts(happens: str) -> None:
     files = MemoryFileSystem()
@@ -131,7 +158,7 @@ def test_one_file_that_cannot_be_removed_keeps_no_others() -> None:
         finish(job)
     assert logs_in(files) == 3
     assert log.files.state.swap is not None
-    assert log.files.end_swap()
+    log.files.settle()
     assert (logs_in(files), log.files.state.swap, refusing.times) == (2, None, 0)
 
 

@@ -32,6 +32,7 @@ class LogFiles:
         "_is_state_certain",
         "_replaced",
         "_sealed_marks",
+        "_uncorrected",
         "_unremoved",
         "directory",
         "file_system",
@@ -56,6 +57,7 @@ class LogFiles:
         self._is_state_certain = True
         self._unremoved: list[Segment] = []  # Taken out, but their files, or some of them, could not be deleted.
         self._replaced: deque[Segment] = deque()  # By the segment of the pending swap; their files are still there.
+        self._uncorrected: list[str] | None = None  # Snapshots that may not know of the pending swap; None before that is carried out.
         self._sealed_marks: list[SegmentMark] = []  # Of the oldest segments: what cannot change any more, nor need be saved again.
 
     def from_offset(self, offset: int) -> Sequence[Segment]:
@@ -123,7 +125,8 @@ class LogFiles:
         if not self._is_state_certain:
             self.write_state(self.state)
         if self.state.swap is not None:
-            self.end_swap()
+            while not self.end_swap():
+                pass
         else:
             recovery.settle(self.file_system, self.directory, self.state)
 
@@ -144,7 +147,8 @@ class LogFiles:
         cleaned.take_name()
 
     def end_swap(self, count_max: int = sys.maxsize) -> bool:
-        """Remove the files of at most `count_max` segments that a swap has replaced; True once no swap is pending.
+        """Remove the files of at most `count_max` segments that a swap has replaced, or, once they are gone, go on with what is to be done
+        then; True once no swap is pending.
 
         Raises StorageError when all of them were tried. What could not be removed comes last in later calls.
         """
@@ -158,23 +162,28 @@ class LogFiles:
                 failure = error
         if failure is not None:
             raise failure
-        if self._replaced:
-            return False
-        if self.state.swap is not None:
-            self._carry_out_swap()
-        return True
+        return not self._replaced and (self.state.swap is None or self._carry_out_swap())
 
     def note_clean(self, first_dirty_offset: int) -> None:
         """Compaction has seen all below `first_dirty_offset`, and had nothing to take away. Raises StorageError."""
         self.write_state(replace(self.state, first_dirty_offset=first_dirty_offset))
 
-    def _carry_out_swap(self) -> None:
-        """The names follow, then the snapshots; with them nothing is left that speaks of the old files."""
-        self._take_names()
-        recovery.settle(self.file_system, self.directory, self.state)
+    def _carry_out_swap(self) -> bool:
+        """The names follow, then the snapshots, one with each call: one that speaks of 12,000 segments takes 50 ms. True when nothing is
+        left that speaks of the old files."""
+        if self._uncorrected is None:
+            self._take_names()
+            recovery.settle(self.file_system, self.directory, self.state)
+            self.file_system.sync_directory(self.directory)
+            self._uncorrected = self.snapshots.names()
+        if self._uncorrected:
+            self.snapshots.correct(self._uncorrected[-1], self.state)
+            self._uncorrected.pop()
+            return False
         self.file_system.sync_directory(self.directory)
-        self.snapshots.correct(self.state)
         self.write_state(replace(self.state, swap=None))
+        self._uncorrected = None
+        return True
 
     def _take_names(self) -> None:
         for segment in self.segments:

@@ -154,17 +154,21 @@ class SnapshotFiles:
                 self._remove(name)
             raise
 
-    def correct(self, state: LogState) -> None:
-        """Make all of them say what is right once a swap is carried out; durable on return. Raises StorageError."""
-        for name in list(self._names):
-            path = f"{self._directory}/{name}"
-            found = read(self._file_system, path)
-            right = None if found is None else corrected(found, state)
-            if right is None:
-                self._remove(name)
-            elif right != found:
-                write(self._file_system, self._directory, right, syncs=True)
-        self._file_system.sync_directory(self._directory)
+    def names(self) -> list[str]:
+        """Those that are there, oldest first."""
+        return list(self._names)
+
+    def correct(self, name: str, state: LogState) -> None:
+        """Make this one, if it is still there, say what is right once a swap is carried out; durable but for its name. Raises
+        StorageError."""
+        if name not in self._names:
+            return
+        found = read(self._file_system, f"{self._directory}/{name}")
+        right = None if found is None else corrected(found, state)
+        if right is None:
+            self._remove(name)
+        elif right != found:
+            write(self._file_system, self._directory, right, syncs=True)
 
     def _remove(self, name: str) -> None:
         unfinished = f"{self._directory}/{name}{NEW_SUFFIX}"
