@@ -50,6 +50,24 @@ def test_one_error_by_number_name_class_or_alias(capsys, asked, names):
     assert codes.by_name(names[0]).text in out
 
 
+@pytest.mark.parametrize(
+    ("asked", "numbers"),
+    [
+        ("87", [(87, 85), (87, 45)]),
+        ("85", [85, (87, 85)]),
+        ("45", [45, (87, 45)]),
+        ("40", [40, (40, 89)]),
+        ("89", [89, (40, 89)]),
+        ("INVALID_COMPACTION_KEY", [(87, 45)]),
+    ],
+)
+def test_each_meaning_of_a_number_says_in_which_numbering_it_is_one(capsys, asked, numbers):
+    words = "{} with error.numbering=apache, as Apache Kafka has it; {} with error.numbering=kip, answering Produce"
+    _, out, _ = run(capsys, asked)
+    said = [line.removeprefix("number").strip() for line in out.splitlines() if line.startswith("number ")]
+    assert said == [words.format(*each) if isinstance(each, tuple) else str(each) for each in numbers]
+
+
 @pytest.mark.parametrize(("asked", "name"), [("marker_missing", "MARKER_MISSING"), ("ConfigException", "ConfigException")])
 def test_a_name_of_our_own(capsys, asked, name):
     (row,) = (row for row in own_errors.ALL if row.name == name)

@@ -11,7 +11,7 @@ import pytest
 from chaffinch.cli.connection import settings_of
 from chaffinch.cli.given import Given, judged, over
 from chaffinch.errors import ConfigException
-from chaffinch.producer.core.options import PRODUCER_OPTIONS
+from chaffinch.producer.core.options import PRODUCER_OPTIONS, parse_options
 from chaffinch.settings import WRONG_NAMED_MAX, Option, OptionTable
 
 TABLE = OptionTable(
@@ -88,6 +88,25 @@ def test_the_command_line_wins() -> None:
 def test_what_a_command_is_told_wins_over_its_file_before_that_is_looked_at(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("linger.ms=long\nbootstrap_servers=a:1\n")
-    assert settings_of(PRODUCER_OPTIONS, None, str(file), {"linger.ms": 3, "acks": None})["linger.ms"] == 3
+    assert settings_of(PRODUCER_OPTIONS, None, str(file), (Given("linger.ms", 3), Given("acks", None)))["linger.ms"] == 3
     with pytest.raises(ConfigException, match=f"^--command-config {file}:1: option linger.ms cannot be 'long'"):
         settings_of(PRODUCER_OPTIONS, "a:1", str(file))
+
+
+def test_what_contradicts_itself_names_those_that_do_and_no_option_that_only_has_to_be_there(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("acks=1\n")
+    given = (Given("transactional.id", "t", "--transactional-id"), Given("linger.ms", 3, "--linger"))
+    with pytest.raises(ConfigException) as raised:
+        settings_of(PRODUCER_OPTIONS, "a:1", str(file), given, parse_options)
+    assert raised.value.message == (
+        "option acks cannot be '1' with a transactional.id: it must be all "
+        f"(transactional.id: --transactional-id, acks: --command-config {file}:1)"
+    )
+
+
+@pytest.mark.parametrize("place", ["--bootstrap-server", "CHAFFINCH_BOOTSTRAP_SERVER"])
+def test_where_a_server_without_a_port_was_given(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.setenv("CHAFFINCH_BOOTSTRAP_SERVER", "b" if place != "--bootstrap-server" else "c:1")
+    with pytest.raises(ConfigException, match=r"^option bootstrap\.servers cannot contain 'b': .*" + rf"\(bootstrap\.servers: {place}\)$"):
+        settings_of(PRODUCER_OPTIONS, "b", None)

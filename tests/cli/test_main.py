@@ -51,6 +51,11 @@ def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys)
     assert "broker" in err.replace("brokr", "")
 
 
+NO_TOPIC = "cannot be a topic: a name has letters, digits, '.', '_' and '-', at most 249 of them"
+PARTITION_APART = "the partition goes into an option of its own: --topic {} --partition {}"
+PRODUCE = ["produce", "--topic", "t", "--bootstrap-server", "b:1"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -81,12 +86,52 @@ def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys)
         (["produce", "--topic", "a", "--topic=a"], "option --topic is given twice: give it once"),
         (["errors", "87", "88"], "got unexpected extra argument(s) (88)"),
         (["topics", "nowhere"], "no such command 'nowhere'"),
+        (["consume", "--topic", ""], "--topic is empty"),
+        (["consume", "--topic", "a b:0"], f"--topic 'a b:0' {NO_TOPIC}"),
+        (["consume", "--topic", "a:0"], f"--topic 'a:0' {NO_TOPIC}; {PARTITION_APART.format('a', 0)}"),
+        (["consume", "--topic", "a:"], f"--topic 'a:' {NO_TOPIC}"),
+        (
+            ["transactions", "abort", "--topic", "a.b:12", "--partition", "0"],
+            f"--topic 'a.b:12' {NO_TOPIC}; {PARTITION_APART.format('a.b', 12)}",
+        ),
+        (["transactions", "find-hanging", "--topic", "a:1"], f"--topic 'a:1' {NO_TOPIC}; {PARTITION_APART.format('a', 1)}"),
+        (["faults", "add", "--control", "c:1", "--topic", "a:1"], f"--topic 'a:1' {NO_TOPIC}; {PARTITION_APART.format('a', 1)}"),
+        (["produce", "--topic", "a:0"], f"--topic 'a:0' {NO_TOPIC}"),
+        (["replay", "--topic", "a:0"], f"--topic 'a:0' {NO_TOPIC}"),
+        *((["topics", command, "--topic", "b", "--topic", "a:0"], f"--topic 'a:0' {NO_TOPIC}") for command in ("describe", "delete")),
+        *((["topics", command, "--topic", "a:0"], f"--topic 'a:0' {NO_TOPIC}") for command in ("create", "alter")),
+        (
+            [*PRODUCE, "--acks", "0", "--transactional-id", "t"],
+            "option acks cannot be '0' with a transactional.id: it must be all (acks: --acks, transactional.id: --transactional-id)",
+        ),
+        (
+            [*PRODUCE, "--no-idempotent", "--transactional-id", "t"],
+            "option enable.idempotence cannot be false with a transactional.id: transactions need it "
+            "(enable.idempotence: --no-idempotent, transactional.id: --transactional-id)",
+        ),
+        (
+            [*PRODUCE, "--compression", "brotli"],
+            "--compression: option compression.type cannot be 'brotli': it must be one of none, gzip, snappy, lz4, zstd",
+        ),
+        (
+            ["consume", "--topic", "t", "--bootstrap-server", "b:1", "--isolation-level", "x"],
+            "--isolation-level: option isolation.level cannot be 'x': it must be one of read_committed, read_uncommitted",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_a_wrong_command_line_is_one_line(capsys, monkeypatch, arguments, says):
     monkeypatch.delenv("CHAFFINCH_CONTROL", raising=False)
     assert run(capsys, *arguments) == (2, "", f"chaffinch: {says}\n")
+
+
+@pytest.mark.parametrize("command", ["topics", "groups", "transactions", "nodes", "faults"])
+def test_a_command_that_has_others_alone_is_answered_by_its_help(capsys, command):
+    """On lines of its own: as a message it would be one."""
+    status, out, err = run(capsys, command)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[0] == f"Usage: chaffinch {command} [OPTIONS] COMMAND [ARGS]..."
+    assert "  list " in err
 
 
 LIGHT = [["--help"], ["errors", "87"], ["topics", "--help"], ["groups", "--help"], ["transactions", "--help"]]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,7 @@ from chaffinch.admin import options
 from chaffinch.cli import properties
 from chaffinch.cli.given import Given, judged, over
 from chaffinch.cli.once import OnceApp
+from chaffinch.client.addresses import parse_bootstrap_servers
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
 from chaffinch.settings import OptionTable, Settings
@@ -48,11 +50,12 @@ def new_app(help_text: str) -> typer.Typer:
     return OnceApp(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=help_text)
 
 
-def entries_of(bootstrap_server: str | None, command_config: str | None, given: Mapping[str, Any] | None = None) -> list[Given]:
+def entries_of(bootstrap_server: str | None, command_config: str | None, given: Iterable[Given] = ()) -> list[Given]:
     """The options of a file, overlaid with those of the command line (None: not given). ConfigException where no broker is named."""
-    line = [Given(name, value) for name, value in (given or {}).items() if value is not None]
+    line = [option for option in given if option.value is not None]
     if bootstrap_server is not None:
-        line.append(Given("bootstrap.servers", bootstrap_server, "--bootstrap-server"))
+        is_of_shell = os.environ.get(BOOTSTRAP_VARIABLE) == bootstrap_server
+        line.append(Given("bootstrap.servers", bootstrap_server, BOOTSTRAP_VARIABLE if is_of_shell else "--bootstrap-server"))
     entries = over(line, () if command_config is None else properties.read(command_config, "--command-config"))
     if not any(entry.dotted == "bootstrap.servers" and entry.value for entry in entries):
         raise ConfigException(
@@ -62,15 +65,26 @@ def entries_of(bootstrap_server: str | None, command_config: str | None, given: 
 
 
 def settings_of(
-    table: OptionTable, bootstrap_server: str | None, command_config: str | None, given: Mapping[str, Any] | None = None
+    table: OptionTable,
+    bootstrap_server: str | None,
+    command_config: str | None,
+    given: Iterable[Given] = (),
+    parse: Callable[[Mapping[str, Any]], Settings] | None = None,
 ) -> Settings:
-    """What these come to. ConfigException for what is wrong with them."""
-    return accepted(table, entries_of(bootstrap_server, command_config, given))
+    """What these come to, as for `accepted`."""
+    return accepted(table, entries_of(bootstrap_server, command_config, given), parse)
 
 
-def accepted(table: OptionTable, entries: Iterable[Given]) -> Settings:
-    """The settings; those without effect are logged. ConfigException for what is wrong with them."""
-    settings = judged(table, entries)
+def accepted(table: OptionTable, entries: Iterable[Given], parse: Callable[[Mapping[str, Any]], Settings] | None = None) -> Settings:
+    """The settings; those without effect are logged. ConfigException for what is wrong with them, before anybody is asked anything.
+    `parse`: by what looks at all of them together, if that is more than the table does."""
+
+    def parse_all(options: Mapping[str, Any]) -> Settings:
+        settings = (parse or table.parse)(options)
+        parse_bootstrap_servers(settings["bootstrap.servers"])
+        return settings
+
+    settings = judged(table, entries, parse_all)
     log = logging.getLogger("chaffinch.cli")
     for name in sorted(settings.ignored):
         log.warning("option %s is known to Apache Kafka and without effect here", name)

@@ -17,6 +17,7 @@ import typer
 from chaffinch.admin import group_offsets, offsets, options, topics
 from chaffinch.admin.reading import RecordReader
 from chaffinch.cli.connection import BootstrapServer, CommandConfig, open_client, settings_of
+from chaffinch.cli.given import Given
 from chaffinch.cli.progress import progress
 from chaffinch.cli.rows.sinks import (
     BINARY_FORMATS,
@@ -31,6 +32,7 @@ from chaffinch.cli.rows.sinks import (
     read_batch,
 )
 from chaffinch.cli.times import parse_place_in_time
+from chaffinch.cli.topic_names import legal_topic
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, KafkaException, OffsetOutOfRangeException, Stored
 from chaffinch.identifiers import NO_OFFSET, OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, partitions_in_words
@@ -42,7 +44,7 @@ _WORDS: Final = {"earliest": OFFSET_EARLIEST, "latest": OFFSET_LATEST}
 
 
 def consume(
-    topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic to read.")],
+    topic: Annotated[str, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="The topic to read.")],
     output: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Where to write; else stdout.")] = None,
     file_format: Annotated[
         str | None, typer.Option("--format", metavar="|".join(FORMATS), help="Else what the file's suffix says, else lines.")
@@ -76,7 +78,7 @@ def consume(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Print the records of a topic, or write them to a file."""
-    given = {"isolation.level": isolation_level}
+    given = (Given("isolation.level", isolation_level, "--isolation-level"),)
     settings = settings_of(options.READING_TABLE, bootstrap_server, command_config, given)
     name = _format(file_format, output, as_json=as_json)
     _check_texts(name, key_separator, null_marker, group)

@@ -110,7 +110,7 @@ def details(row: ErrorCode | OwnError) -> Table:
 
 def _lines_of(row: ErrorCode) -> list[tuple[str, str]]:
     return [
-        ("number", _numbers(row)),
+        ("number", _numbers_in_words(row)),
         ("name", row.name),
         ("class", row.exception_name),
         ("group", groups_of(row)),
@@ -126,6 +126,13 @@ def _lines_of_own(row: OwnError) -> list[tuple[str, str]]:
 
 def _numbers(row: ErrorCode) -> str:
     return str(row.number) if row.number == row.number_kip else f"{row.number} (kip: {row.number_kip})"
+
+
+def _numbers_in_words(row: ErrorCode) -> str:
+    """Which number means it where: a broker's `error.numbering` decides that, and nothing else of a row."""
+    if row.number == row.number_kip:
+        return str(row.number)
+    return f"{row.number} with error.numbering=apache, as Apache Kafka has it; {row.number_kip} with error.numbering=kip, answering Produce"
 
 
 def _group(row: ErrorCode) -> Group:

@@ -9,6 +9,7 @@ import typer
 
 from chaffinch.cli.connection import AsJson, new_app, print_json, print_table
 from chaffinch.cli.control_client import ControlPort, call
+from chaffinch.cli.topic_names import legal_topic
 
 app = new_app("Add, list and clear faults on purpose in a running broker.")
 
@@ -28,7 +29,9 @@ def list_command(control: ControlPort, as_json: AsJson = False) -> None:
 def add(
     control: ControlPort,
     api: Annotated[str, typer.Option("--api", metavar="NAME", help="Which requests it hits, by Kafka's name of the API.")] = "Produce",
-    topic: Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Only requests that name this topic.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="Only requests that name this topic.")
+    ] = None,
     partition: Annotated[int | None, typer.Option("--partition", metavar="N", help="Only requests that name this partition.")] = None,
     client_id: Annotated[str | None, typer.Option("--client-id", metavar="ID", help="Only requests of this client.")] = None,
     action: Annotated[

@@ -50,9 +50,14 @@ def judged(table: OptionTable, options: Iterable[Given], parse: Callable[[Mappin
     places = []
     for left_out in options:  # All are known here, so that there are few.
         without = _fault_of_all(parse or table.parse, [given for given in options if given is not left_out])
-        if without != fault:
+        if without != fault and not (_is_missing(left_out, without) and left_out.dotted not in fault):
             places.append(f"{left_out.name}: {left_out.place or 'the command line'}")
     raise ConfigException(f"{fault} ({', '.join(places)})" if places else fault)
+
+
+def _is_missing(option: Given, fault: Settings | str) -> bool:
+    """Whether all that is wrong is that it has to be given, which says nothing about another fault."""
+    return isinstance(fault, str) and fault.startswith(f"option {option.dotted} is missing")
 
 
 def _fault_of_all(parse: Callable[[Mapping[str, Any]], Settings], options: Iterable[Given]) -> Settings | str:

@@ -16,6 +16,7 @@ import typer
 
 from chaffinch.admin import options, topics
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, open_client, print_json, settings_of
+from chaffinch.cli.given import Given
 from chaffinch.cli.known_partitions import with_known_partitions
 from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.old_format_run import OldFormatRun
@@ -27,9 +28,10 @@ from chaffinch.cli.rows.rejected import RejectedRows, rejected_rows
 from chaffinch.cli.rows.sinks import FORMATS, format_of
 from chaffinch.cli.rows.sources import Piece
 from chaffinch.cli.rows.standard_input import standard_input
+from chaffinch.cli.topic_names import legal_topic
 from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.identifiers import counted
-from chaffinch.producer.core.options import PRODUCER_OPTIONS
+from chaffinch.producer.core.options import PRODUCER_OPTIONS, parse_options
 from chaffinch.producer.producer import Producer
 from chaffinch.records.compression import from_name
 from chaffinch.records.old_formats.encoding import CODECS
@@ -40,7 +42,7 @@ TEXT_FORMATS: Final = ("lines", "json", "csv")
 
 
 def produce(
-    topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic to write to.")],
+    topic: Annotated[str, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="The topic to write to.")],
     file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="What to read; without it, or with -, stdin.")] = None,
     file_format: Annotated[
         str | None, typer.Option("--format", metavar="|".join(FORMATS), help="Else what the file's suffix says, else lines.")
@@ -76,13 +78,13 @@ def produce(
     as_json: AsJson = False,
 ) -> None:
     """Write the rows of a file, or of stdin, to a topic."""
-    given = {
-        "compression.type": compression,
-        "acks": acks,
-        "enable.idempotence": idempotent,
-        "transactional.id": transactional_id,
-    }
-    settings = settings_of(PRODUCER_OPTIONS, bootstrap_server, command_config, given)
+    given = (
+        Given("compression.type", compression, "--compression"),
+        Given("acks", acks, "--acks"),
+        Given("enable.idempotence", idempotent, "--idempotent" if idempotent else "--no-idempotent"),
+        Given("transactional.id", transactional_id, "--transactional-id"),
+    )
+    settings = settings_of(PRODUCER_OPTIONS, bootstrap_server, command_config, given, parse_options)
     if message_format is not None:
         _check_old_format(message_format, settings)
     path = None if file == "-" else file

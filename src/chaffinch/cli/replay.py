@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, accepted, entries_of, parse_pairs, print_json
+from chaffinch.cli.topic_names import legal_topic
 from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT, connection_options
 from chaffinch.identifiers import counted
 from chaffinch.settings import OptionTable
@@ -30,7 +31,9 @@ _OPTIONS: Final = OptionTable(connection_options("chaffinch-replay"), without_ef
 
 
 def replay(
-    topic: Annotated[str | None, typer.Option("--topic", metavar="NAME", help="The dead letter topic.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="The dead letter topic.")
+    ] = None,
     parquet: Annotated[str | None, typer.Option("--parquet", metavar="PATH", help="The folder of dead letters as Parquet.")] = None,
     to: Annotated[str | None, typer.Option("--to", metavar="TOPIC", help="Where they go; else where each was to go at first.")] = None,
     repair: Annotated[

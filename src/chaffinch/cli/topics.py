@@ -22,14 +22,15 @@ from chaffinch.cli.connection import (
     print_table,
     warn,
 )
+from chaffinch.cli.topic_names import legal_topic, legal_topics
 from chaffinch.errors import ConfigException, TopicExistsException
 from chaffinch.identifiers import counted
 from chaffinch.settings import INT_MAX
 
 app = new_app("List, describe, create, alter and delete topics.")
 
-TopicName = Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic.")]
-TopicNames = Annotated[list[str], typer.Option("--topic", metavar="NAME", help="A topic; may be repeated.")]
+TopicName = Annotated[str, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="The topic.")]
+TopicNames = Annotated[list[str], typer.Option("--topic", metavar="NAME", callback=legal_topics, help="A topic; may be repeated.")]
 Configs = Annotated[list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A topic option; may be repeated.")]
 
 
@@ -52,7 +53,10 @@ def list_command(
 
 @app.command()
 def describe(
-    topic: Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic; may be repeated. Without it: all.")] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="NAME", callback=legal_topics, help="A topic; may be repeated. Without it: all."),
+    ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,

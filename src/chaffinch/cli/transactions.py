@@ -10,6 +10,7 @@ from chaffinch.admin import topics, transactions
 from chaffinch.admin.transactions import PartitionProducer, TransactionDescription
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_json, print_table, refuse_empty
 from chaffinch.cli.times import time_text
+from chaffinch.cli.topic_names import legal_topic
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, UnsupportedVersionException
 from chaffinch.identifiers import TopicPartition, partitions_in_words
@@ -20,7 +21,7 @@ app = new_app("List and describe transactions, find those that hang and end them
 
 MINUTE_MS: Final = 60_000
 
-Topic = Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic.")]
+Topic = Annotated[str, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="The topic.")]
 Partition = Annotated[int, typer.Option("--partition", min=0, max=INT_MAX, help="Its partition.")]
 TransactionalId = Annotated[
     str, typer.Option("--transactional-id", metavar="ID", callback=refuse_empty("--transactional-id"), help="The transactional id.")
@@ -99,7 +100,9 @@ def describe_producers(
 
 @app.command("find-hanging")
 def find_hanging(
-    topic: Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Look at this topic only; else at all.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="Look at this topic only; else at all.")
+    ] = None,
     partition: Annotated[int | None, typer.Option("--partition", min=0, max=INT_MAX, help="Look at this partition of it only.")] = None,
     max_transaction_timeout: Annotated[
         int, typer.Option("--max-transaction-timeout", min=0, metavar="MINUTES", help="Younger ones are not looked at.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 # By pydantic's names of what is wrong with a value; other texts are the library's own.
@@ -26,7 +27,10 @@ def is_usage_error(error: Exception) -> bool:
 
 
 def usage_line(error: Any) -> str:
-    """One line without a full stop; empty where typer has printed the help instead."""
+    """One line without a full stop; empty where a command that has others was called without one, and the help was printed instead."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message(), file=sys.stderr)
+        return ""
     parameter = getattr(error, "param", None)
     if parameter is None:
         line = _as_line(error.format_message())

@@ -60,6 +60,33 @@ class TestOptions:
         with pytest.raises(ConfigException, match=text):
             options(**given)
 
+    @pytest.mark.parametrize(
+        ("given", "text"),
+        [
+            ({"transactional.id": "t", "acks": "0"}, "option acks cannot be '0' with a transactional.id: it must be all"),
+            ({"transactional.id": "t", "retries": 0}, "option retries cannot be 0 with a transactional.id: it must be at least 1"),
+            ({"enable.idempotence": True, "acks": "1"}, "option acks cannot be '1' with enable.idempotence=true: it must be all"),
+            (
+                {"transactional.id": "t", "max.in.flight.requests.per.connection": 6},
+                "option max.in.flight.requests.per.connection cannot be 6 with a transactional.id: it must be at most 5",
+            ),
+            (
+                {"max.in.flight.requests.per.connection": 6},
+                "option max.in.flight.requests.per.connection cannot be 6 with idempotence, the default without enable.idempotence=false: "
+                "it must be at most 5",
+            ),
+            (
+                {"transactional.id": "t", "enable.idempotence": False},
+                "option enable.idempotence cannot be false with a transactional.id: transactions need it",
+            ),
+        ],
+    )
+    def test_a_contradiction_names_what_was_given(self, given: dict[str, Any], text: str) -> None:
+        """Idempotence is what a transactional id asks for, and the default: who has not typed its name is not told of it alone."""
+        with pytest.raises(ConfigException) as raised:
+            options(**given)
+        assert str(raised.value).startswith(text)
+
     def test_a_time_for_delivery_that_no_longer_one_can_exceed_is_enough(self) -> None:
         assert delivery_timeout_ms(options(**{"delivery.timeout.ms": 2**31 - 1, "linger.ms": 2**63 - 1})) == 2**31 - 1
 

@@ -156,18 +156,26 @@ def compression_level(settings: Settings) -> int | None:
     return level
 
 
+def _wants_idempotence(settings: Settings) -> str:
+    """What was given that asks for it, as a message names it; empty where it is on by default only, or off."""
+    if "enable.idempotence" in settings.given:
+        return "enable.idempotence=true" if settings["enable.idempotence"] else ""
+    return "a transactional.id" if settings["transactional.id"] is not None else ""
+
+
 def _check_idempotence(settings: Settings) -> None:
-    wanted = settings["enable.idempotence"] and ("enable.idempotence" in settings.given or settings["transactional.id"] is not None)
     if settings["transactional.id"] is not None and not settings["enable.idempotence"]:
-        raise ConfigException("option transactional.id needs enable.idempotence=true, and it is false")
-    if wanted and ACKS[settings["acks"]] != -1:
-        raise ConfigException(f"option acks cannot be {settings['acks']!r} with enable.idempotence=true: it must be all")
-    if wanted and settings["retries"] == 0:
-        raise ConfigException("option retries cannot be 0 with enable.idempotence=true: it must be at least 1")
+        raise ConfigException("option enable.idempotence cannot be false with a transactional.id: transactions need it")
+    reason = _wants_idempotence(settings)
+    if reason and ACKS[settings["acks"]] != -1:
+        raise ConfigException(f"option acks cannot be {settings['acks']!r} with {reason}: it must be all")
+    if reason and settings["retries"] == 0:
+        raise ConfigException(f"option retries cannot be 0 with {reason}: it must be at least 1")
     in_flight = settings["max.in.flight.requests.per.connection"]
     if is_idempotent(settings) and in_flight > IDEMPOTENT_IN_FLIGHT_MAX:
+        unless = reason or "idempotence, the default without enable.idempotence=false"
         must = f"it must be at most {IDEMPOTENT_IN_FLIGHT_MAX}, as many batches as brokers remember"
-        raise ConfigException(f"option max.in.flight.requests.per.connection cannot be {in_flight} with enable.idempotence=true: {must}")
+        raise ConfigException(f"option max.in.flight.requests.per.connection cannot be {in_flight} with {unless}: {must}")
 
 
 def delivery_timeout_ms(settings: Settings) -> int:
