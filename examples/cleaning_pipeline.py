@@ -2,10 +2,11 @@
 
     python -m examples.cleaning_pipeline --bootstrap-server localhost:9092 --input orders --checkpoint /tmp/checkpoint
 
-Each line of the files is one order, `{"id": "7", "amount": 3}`; some writers say `order` for `id`. The topic `orders` is compacted: an
-order without a key is refused. The stream sets such lines aside in `orders-dead-letters`, in the same transaction, and takes all files
-that there are; then the letters are replayed with the key that the other writers meant, and what is still wrong is shown. Run it as
-often as you like, with more files or without: nothing is written twice.
+Each line of the files in the folder `orders` is one order, `{"id": "7", "amount": 3}`; some writers say `order` for `id`. The topic
+`clean-orders`, which is created, is compacted: an order without a key is refused. The stream sets such lines aside in
+`clean-orders-dead-letters`, in the same transaction, and takes all files that there are; then the letters are replayed with the key that
+the other writers meant, and what is still wrong is shown. Run it as often as you like, with more files or without: nothing is written
+twice.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-ORDERS, DEAD_LETTERS = "orders", "orders-dead-letters"
+# The topic is not one that is there for something else, and takes orders without a key.
+ORDERS, DEAD_LETTERS = "clean-orders", "clean-orders-dead-letters"
 KEY = "get_json_object(cast(value as string), '$.id')"
 REPAIRED_KEY = "coalesce(key, get_json_object(cast(value as string), '$.order'))"
 

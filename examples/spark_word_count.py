@@ -6,6 +6,9 @@ Spark keeps the counts so far and hands over those that a micro-batch has change
 transaction. What an error asks for is its class, and `supervise` does it: the batch is written again (TransactionAbortable), the query
 is started again (ApplicationRecoverable), or it stops (InvalidConfiguration). The newest count of each word in `output`, read committed,
 is how often the word was written to `input`, whatever went wrong. It ends with Ctrl-C; with --once when everything is read.
+
+Both topics have to be there: `chaffinch topics create --bootstrap-server localhost:9092 --topic input`, the same with `output`. Write lines
+with `chaffinch produce --topic input`, see the counts with `chaffinch consume --topic output --format json`.
 """
 
 from __future__ import annotations

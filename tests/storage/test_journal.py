@@ -28,6 +28,18 @@ def reopened(files: MemoryFileSystem) -> dict[bytes, bytes]:
     return opened(files).items()
 
 
+def being_written_anew(monkeypatch: pytest.MonkeyPatch, *, key_count: int) -> tuple[MemoryFileSystem, Journal]:
+    """A journal of which a part has been copied to its new file, a slice with each put."""
+    monkeypatch.setattr("chaffinch.storage.journal.REWRITE_BATCH_BYTES", 50)
+    files = MemoryFileSystem()
+    journal = opened(files, rewrite_bytes_min=500)
+    number = 0
+    while NEW.rpartition("/")[2] not in files.list("meta"):
+        journal.put({b"%d" % (number % key_count): b"%d" % number})
+        number += 1
+    return files, journal
+
+
 class TestPut:
     def test_entries_are_replaced_and_taken_away(self) -> None:
         files = MemoryFileSystem()
@@ -234,13 +246,7 @@ class TestRewrite:
         assert reopened(files) == journal.items()
 
     def test_a_put_that_a_signal_ends_is_in_the_new_file_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("chaffinch.storage.journal.REWRITE_BATCH_BYTES", 50)
-        files = MemoryFileSystem()
-        journal = opened(files, rewrite_bytes_min=500)
-        number = 0
-        while NEW.rpartition("/")[2] not in files.list("meta"):
-            journal.put({b"%d" % (number % 9): b"%d" % number})
-            number += 1
+        files, journal = being_written_anew(monkeypatch, key_count=9)
 
         def interrupts(operation: str, path: str, size: int) -> None:
             if size and path == NEW:
@@ -258,13 +264,7 @@ class TestRewrite:
         assert reopened(files) == journal.items()
 
     def test_one_that_is_closed_while_it_is_written_anew_stays_as_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("chaffinch.storage.journal.REWRITE_BATCH_BYTES", 50)
-        files = MemoryFileSystem()
-        journal = opened(files, rewrite_bytes_min=500)
-        number = 0
-        while NEW.rpartition("/")[2] not in files.list("meta"):
-            journal.put({b"%d" % (number % 5): b"%d" % number})
-            number += 1
+        files, journal = being_written_anew(monkeypatch, key_count=5)
         size = journal.size_bytes
         journal.close()
         assert files.list("meta") == ["topics.journal", "topics.journal.closed"]

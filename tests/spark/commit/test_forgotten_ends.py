@@ -232,9 +232,9 @@ def finishing(way):
     return [pytest.param(way, at, id=f"{way}-{at - ENDS}") for at in FINISHING if at - ENDS not in SHORTLY_OPEN.get(way, ())]
 
 
-@pytest.mark.parametrize(("way", "at"), [*finishing(TOLD), *finishing(UNAUTHORIZED), *finishing(UNTOLD)], indirect=["way"])
-def test_a_second_driver_while_a_forgotten_commit_is_finished(at, monkeypatch):
-    """It does all of the second batch, and the first one goes on with what it knew before."""
+def joined_while_it_finishes(monkeypatch, at, dies_at=None):
+    """The first commit was forgotten; in operation `at` of the query that finishes it, another driver does all of the second batch, or
+    dies in its own operation `dies_at`. The query goes on with what it knew before."""
     broker, query = two_batches()
     other = Query(broker, query.batches, done=1, run_count=100)
     forgets_at(monkeypatch, ENDS)
@@ -242,10 +242,17 @@ def test_a_second_driver_while_a_forgotten_commit_is_finished(at, monkeypatch):
     def meanwhile():
         other.state = query.state
         if other.done == 1:
-            other.run()
+            with suppress(Killed):
+                other.run(None if dies_at is None else Cut(at=dies_at, how="crash_after"))
 
     with suppress(Refusal):
         query.run(Cut(at=at, how="during", during=meanwhile))
+    return broker, query, other
+
+
+@pytest.mark.parametrize(("way", "at"), [*finishing(TOLD), *finishing(UNAUTHORIZED), *finishing(UNTOLD)], indirect=["way"])
+def test_a_second_driver_while_a_forgotten_commit_is_finished(at, monkeypatch):
+    broker, query, other = joined_while_it_finishes(monkeypatch, at)
     assert other.done == 2
     query.state, query.done = other.state, 1
     query.run()
@@ -257,17 +264,7 @@ def test_a_second_driver_while_a_forgotten_commit_is_finished(at, monkeypatch):
 @pytest.mark.parametrize("at", FINISHING)
 def test_a_marker_that_is_late_or_repeated_ends_nothing_else(at, dies_at, monkeypatch):
     """Between two requests of the one that finishes, another driver finishes, begins its transaction, and dies in it."""
-    broker, query = two_batches()
-    other = Query(broker, query.batches, done=1, run_count=100)
-    forgets_at(monkeypatch, ENDS)
-
-    def meanwhile():
-        other.state = query.state
-        with suppress(Killed):
-            other.run(Cut(at=dies_at, how="crash_after"))
-
-    with suppress(Refusal):
-        query.run(Cut(at=at, how="during", during=meanwhile))
+    broker, query, _ = joined_while_it_finishes(monkeypatch, at, dies_at)
     query.run()
     assert_exactly_once(broker)
 
@@ -307,29 +304,20 @@ def test_a_death_between_any_two_requests_that_finish_a_commit(at, how, told, mo
     assert_exactly_once(broker)
 
 
-def test_a_commit_that_is_forgotten_before_tasks_send(monkeypatch):
-    """The option deliveryGuarantee changes, there and back."""
+@pytest.mark.parametrize("answers", [True, False], ids=["leaders answer", "no leader answers"])
+def test_a_commit_that_is_forgotten_before_tasks_send(answers, monkeypatch):
+    """The option deliveryGuarantee changes, there and back. An end that cannot be finished holds no tasks up, nor does anybody make its
+    coordinator forget it."""
     broker, query = two_batches()
     forgets_at(monkeypatch, ENDS)
     query.run(until=1)
-    Driver(broker, query).run(query.plan(1, "run-2", outcomes=(outcome({}),)), note_batch)
-    assert counted(broker.read(TOPIC)) == {value: 1 for _, value in FIRST_ROWS}
-    query.batches.insert(1, ())
-    query.done = 2
-    query.run()
-    assert_exactly_once(broker)
-
-
-def test_an_end_that_cannot_be_finished_holds_no_tasks_up(monkeypatch):
-    """Nor does anybody make its coordinator forget it."""
-    broker, query = two_batches()
-    forgets_at(monkeypatch, ENDS)
-    query.run(until=1)
+    driver = Driver(broker, query)
     with monkeypatch.context() as patched:
-        patched.setattr(Driver, "ask_leaders", lambda *_: Remains(reason="nobody is there"))
-        driver = Driver(broker, query)
+        if not answers:
+            patched.setattr(Driver, "ask_leaders", lambda *_: Remains(reason="nobody is there"))
         driver.run(query.plan(1, "run-2", outcomes=(outcome({}),)), note_batch)
-    assert Step.ABORT not in driver.steps
+    assert counted(broker.read(TOPIC)) == ({value: 1 for _, value in FIRST_ROWS} if answers else {})
+    assert (Step.ABORT in driver.steps) == answers
     query.batches.insert(1, ())
     query.done = 2
     query.run()

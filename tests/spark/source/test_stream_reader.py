@@ -279,7 +279,7 @@ class TestChoices:
     @pytest.mark.parametrize(
         ("given", "text"),
         [
-            ({"subscribe": "a,c"}, r"topic 'c' \(option subscribe\) does not exist on 127.0.0.1:\d+; correct the option"),
+            ({"subscribe": "a,c"}, r"topic 'c' \(option subscribe\) does not exist on 127.0.0.1:\d+; create it, or correct the option"),
             ({"assign": {"c": [0]}}, r"topic 'c' \(option assign\) does not exist"),
             ({"assign": {"a": [0, 9]}}, r"partition 9 of topic 'a' \(option assign\) does not exist: the topic has 2 partitions"),
             ({"startingOffsets": {"a": {"0": 0}}}, "startingOffsets says nothing about a-1"),

@@ -79,7 +79,7 @@ class Discovery:
             text = "no topic on %s has a name that option subscribePattern=%r matches as a whole: there is nothing to read now"
             _log.warning(text, ",".join(self._options.client.bootstrap_servers), self._options.pattern)
         if found.absent:
-            text = f"{found.absent[0]}; correct the option"
+            text = f"{found.absent[0]}; create it, or correct the option"
             raise Refusal(Group.INVALID_CONFIGURATION, codes.UNKNOWN_TOPIC_OR_PARTITION.name, text)
         return found.partitions
 
