@@ -3,7 +3,7 @@
 Reading pauses while answers pile up unread or too many requests wait, so a client that does not read, or sends faster than it is
 answered, holds what one connection may hold and no more. What waits are the bytes that came: each request is read when it is to be done, so
 what is wrong with one is found in its order, when those before it are answered. A client that sends no more is answered to the end, and
-closed then. Knows nothing of Kafka but frames; decisions are `server.BrokerServer`'s.
+closed then. Knows nothing of Kafka but frames; decisions are `reception.Reception`'s.
 """
 
 from __future__ import annotations
