@@ -431,6 +431,24 @@ with Producer(bootstrap_servers=sys.argv[1]) as producer:
             closed.result(LATEST_S)
         assert future.result(0).offset == 0
 
+    def test_a_close_that_waits_for_the_abort_alone_speaks_of_no_records(
+        self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("chaffinch.producer.producer.SILENT_S", 0.05)
+        producer = producer_of(broker, transactional_id="t")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", b"v").result(LATEST_S)
+        broker.faults.add(api="EndTxn", error="COORDINATOR_LOAD_IN_PROGRESS", count=100_000)
+        with caplog.at_level(logging.WARNING), ThreadPoolExecutor(1) as pool:
+            closed = pool.submit(producer.close)
+            ends = time.monotonic() + LATEST_S
+            while "closing waits for the end of the transaction" not in caplog.text:
+                assert time.monotonic() < ends
+            broker.faults.clear()
+            closed.result(LATEST_S)
+        assert "0 records" not in caplog.text
+
 
 class TestManyThreads:
     def test_callers_of_everything_at_once(self, producer_of: Make, broker: EmbeddedBroker) -> None:

@@ -339,7 +339,7 @@ class Producer:
             log.warning("close: a callback or handler holds up the sender thread; outcomes that are left are told once it returns")
             join_ms = 0
         except KeyboardInterrupt:
-            log.warning("close was interrupted: %s are given up", self._unfinished())
+            log.warning("close was interrupted: %s not waited for any longer", self._unfinished())
             raise
         finally:
             self._end(join_ms)
@@ -382,7 +382,9 @@ class Producer:
         """What has no outcome yet, and why, as far as anybody knows."""
         with self._lock:
             count, why = self._core.outstanding_count, self._core.reason_for_waiting()
-        return f"{counted(count, 'record')} without an outcome" + (f" ({why})" if why else "")
+        is_for_end = not count and self._core.transaction is not None
+        waiting = "the end of the transaction" if is_for_end else f"{counted(count, 'record')} without an outcome"
+        return waiting + (f" ({why})" if why else "")
 
     def _abort_open_transaction(self, deadline_ms: int, silent_s: float) -> None:
         if not self._core.has_open_transaction:

@@ -62,7 +62,7 @@ class Callers:
         return self._close is not None and now_ms >= self._close.deadline_ms
 
     def settle(self, now_ms: int, *, others_wait: bool) -> Iterator[CompleteCall]:
-        """Those whose wait is over. `others_wait`: somebody waits for a transaction, and close with him."""
+        """Those whose wait is over. `others_wait`: somebody waits for what a transaction comes to, and close with him."""
         for flush in list(self._flushes):
             for topic_partition, position in list(flush.positions.items()):
                 outstanding = self._outstanding.first_position(topic_partition)

@@ -402,7 +402,7 @@ class ProducerCore:
         self.sending.send_ready(now_ms, hurries=self._hurries)
         if transaction is not None:
             self._advance_transaction(transaction, now_ms)
-        self.out += self.callers.settle(now_ms, others_wait=transaction is not None and transaction.callers.are_any)
+        self.out += self.callers.settle(now_ms, others_wait=transaction is not None and transaction.callers.leave_something)
 
     def _advance_transaction(self, transaction: TransactionManager, now_ms: int) -> None:
         has_batches, needs_epoch = not self.outstanding.is_empty, self.queues.need_epoch(self.identity.current)

@@ -1,12 +1,16 @@
-"""How long a transaction waits before it asks again."""
+"""How long a transaction waits before it asks again, and who waits for it."""
 
 from __future__ import annotations
 
 import pytest
 
-from chaffinch.errors import codes
+from chaffinch.errors import IllegalStateException, KafkaException, codes
+from chaffinch.producer.core import events
+from chaffinch.producer.core.transactions.moves import State
 from chaffinch.producer.core.transactions.requests import Step
-from tests.producer.core.transactions.test_manager import STEPS, run_whole
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
+from tests.producer.core.rig import Rig
+from tests.producer.core.transactions.test_manager import STEPS, rig_in, run_whole
 
 
 @pytest.mark.parametrize("step", [step for step in STEPS if step is not Step.FIND_COORDINATOR], ids=lambda step: step.name)
@@ -15,3 +19,23 @@ def test_waits_grow_though_the_coordinator_is_found_each_time(step: Step) -> Non
     rig = run_whole(step, *[codes.NOT_COORDINATOR] * 100)
     asked = [request for request in rig.requests if isinstance(request, STEPS[step])]
     assert 5 <= len(asked) <= 30
+
+
+def test_a_close_does_not_wait_for_a_start() -> None:
+    """It leaves nothing open, and who began it may be interrupted long since: the time of the call was waited for, a minute."""
+    rig = Rig(options={"transactional.id": "t"})
+    rig.hold.add(InitProducerIdRequest)
+    rig.call(events.InitTransactionsCalled, "init")
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms + 60_000)
+    assert rig.calls == {"close": "done"}
+    for effect in rig.core.give_up(IllegalStateException("closed")):
+        rig._note(effect)
+    assert isinstance(rig.calls["init"], KafkaException)
+
+
+def test_a_close_waits_for_an_end() -> None:
+    rig = rig_in(State.COMMITTING)
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms + 60_000)
+    assert "close" not in rig.calls
+    rig.release()
+    assert (rig.calls["first commit"], rig.calls["close"]) == ("done", "done")

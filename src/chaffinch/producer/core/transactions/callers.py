@@ -58,6 +58,11 @@ class Callers:
         return bool(self.of_init or self.of_end or self.of_offsets)
 
     @property
+    def leave_something(self) -> bool:
+        """Whether what they wait for would be missed: a start that is given up with the producer leaves nothing open."""
+        return bool(self.of_end or self.of_offsets)
+
+    @property
     def deadline_ms(self) -> int | None:
         """When the time of the first is up."""
         return min([caller.deadline_ms for caller in self._all()], default=None)
