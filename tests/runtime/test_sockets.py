@@ -89,3 +89,17 @@ def test_a_waker_wakes_until_it_is_drained() -> None:
         assert selector.select(0)
     waker.close()
     waker.wake()
+
+
+def test_a_waker_that_is_full_or_is_closed_meanwhile_says_nothing() -> None:
+    waker = Waker()
+    while waker._writer.write(bytes(4096)) is not None:
+        pass
+    waker.wake()
+    waker.drain()
+    with selectors.DefaultSelector() as selector:
+        selector.register(waker.fileno(), selectors.EVENT_READ)
+        assert not selector.select(0)
+    waker.close()
+    waker._is_awake = False  # As another thread saw it just before.
+    waker.wake()
