@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import traceback
 from itertools import count
 from types import SimpleNamespace
 
@@ -95,6 +96,26 @@ def test_what_cannot_is_raised_under_its_tag(errors, attempts_max, attempts, gro
 def test_what_is_not_of_kafka_is_raised_as_it_is():
     with pytest.raises(RuntimeError, match="division by zero"):
         sink()(Frame("division by zero"), 0)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "java.lang.InterruptedException",
+        "java.nio.channels.ClosedByInterruptException: x",
+        "org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 4 cancelled Query [id = a, runId = b] was stopped SQLSTATE: XXKDA",
+    ],
+)
+def test_a_write_of_a_query_that_is_stopped_ends_without_java_s_trace(reason):
+    """What Spark knows a stop by is there; on all the rest its regular expression overflows the stack."""
+    frame, said = Frame("\n\tat ".join([f"An error occurred while calling o1.save.\n: {reason}", *["org.apache.Class.method"] * 100])), []
+    try:
+        sink()(frame, 0)
+    except RuntimeError:
+        said.append(traceback.format_exc())
+    assert said[0].endswith(f"py4j.protocol.Py4JJavaError: An error occurred while calling o1.save.\n: {reason}\n")
+    assert "org.apache.Class.method" not in said[0]
+    assert len(frame.given) == 1
 
 
 class TestTwoOutputs:

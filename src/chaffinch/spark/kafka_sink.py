@@ -10,6 +10,7 @@ query is known by its checkpoint, in which Spark has written its id and that thi
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -34,6 +35,9 @@ _RUN_PROPERTY: Final = "spark.jobGroup.id"
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
 # Nothing of the batch is visible, or its marker tells: the same rows are written again without a restart of the query.
 _AGAIN: Final = (Group.TRANSACTION_ABORTABLE, Group.RETRIABLE, Group.REFRESH_RETRIABLE)
+
+# Of a write that ends because its query is stopped; Java's trace follows.
+_STOPPED: Final = re.compile(r".*\n: (?:java\.\S*Interrupt\S*|org\.apache\.spark\.SparkException: \[SPARK_JOB_CANCELLED\]).*")
 
 # By run of a query and name of a sink: the newest batch that was written, or is being written. Each run has few sinks.
 _taken: dict[tuple[str | None, str], int] = {}
@@ -138,6 +142,9 @@ class KafkaSink:
             except Exception as error:
                 tag = tag_in(str(error))
                 if tag is None:
+                    if stopped := _STOPPED.match(str(error)):
+                        # Spark looks for these two lines with a regular expression that a longer text takes out of its stack.
+                        raise RuntimeError(f"the query was stopped: py4j.protocol.Py4JJavaError: {stopped[0]}") from None
                     raise
                 if attempt == self._attempts_max or tag.group not in _AGAIN:
                     raise _refusal(tag) from None
