@@ -134,6 +134,18 @@ def test_a_command_that_has_others_alone_is_answered_by_its_help(capsys, command
     assert "  list " in err
 
 
+def test_lines_of_the_log_say_who_speaks_as_all_others_do(tmp_path):
+    """In a pipe there are other programs."""
+    file = tmp_path / "client.properties"
+    file.write_text("client.dns.lookup=use_all_dns_ips\n")
+    told = ["consume", "--topic", "t", "--bootstrap-server", "b:1", "--command-config", str(file), "--offset", "x"]
+    done = subprocess.run([sys.executable, "-m", "chaffinch", *told], capture_output=True, text=True)
+    assert done.stderr.splitlines() == [
+        "chaffinch: option client.dns.lookup is known to Apache Kafka and without effect here",
+        "chaffinch: --offset 'x': it must be earliest, latest or a whole number",
+    ]
+
+
 LIGHT = [["--help"], ["errors", "87"], ["topics", "--help"], ["groups", "--help"], ["transactions", "--help"]]
 
 

@@ -8,6 +8,7 @@ sub-command.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 import sys
@@ -65,13 +66,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _prepare_process() -> None:
     """What only a process of our own may do to itself: end by SIGTERM as by Ctrl-C, with what is open closed in order; no threads for
-    linear algebra, whose start, when numpy is imported, takes 60 ms and as much of another processor."""
+    linear algebra, whose start, when numpy is imported, takes 60 ms and as much of another processor; a name before lines of the log."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     def end(number: int, frame: object) -> NoReturn:
         sys.exit(EXIT_TERMINATED)
 
     signal.signal(signal.SIGTERM, end)
+    if logging.lastResort is not None:  # What is logged is said by this program, too; in a pipe there are others.
+        logging.lastResort.setFormatter(logging.Formatter("chaffinch: %(message)s"))
     if sys.stderr is None:
         # For as long as the process lives.
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
