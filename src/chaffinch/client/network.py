@@ -118,12 +118,10 @@ class Network:
         """Move bytes and wait up to `timeout_ms`, at most an hour, until something has happened; what did.
 
         `is_awaited`: somebody waits for an answer that is on its way; the thread does not fall asleep at once."""
-        now_ms, look_at_ms = self._clock.now_ms(), self._look_at_ms()
-        wait_ms = min(timeout_ms, WAIT_MS_MAX)
-        if look_at_ms is not None:
-            wait_ms = min(wait_ms, max(0, look_at_ms - now_ms))
-        if self._events:
-            wait_ms = 0
+        look_at_ms = self._look_at_ms()
+        wait_ms = 0 if self._events else min(timeout_ms, WAIT_MS_MAX)
+        if look_at_ms is not None and wait_ms:
+            wait_ms = min(wait_ms, max(0, look_at_ms - self._clock.now_ms()))
         ready = self._busy_poll.look(self._ready_now) if is_awaited and wait_ms != 0 else []
         for key, mask in ready or self._selector.select(wait_ms / 1000):
             transport: _Transport | None = key.data
@@ -308,7 +306,8 @@ class Network:
         transport.active_ms = self._clock.now_ms()
         if mask & selectors.EVENT_READ:
             self._read(transport)
-        self._write(transport)
+        if transport.connection.wants_write:  # What was read may have led to it.
+            self._write(transport)
 
     def _read(self, transport: _Transport) -> None:
         turns = 0
@@ -324,13 +323,14 @@ class Network:
                 return
 
     def _write(self, transport: _Transport) -> None:
-        connection = transport.connection
+        connection, wanted = transport.connection, selectors.EVENT_READ
         while connection.wants_write:
             count = transport.send(transport.opened, connection.buffers())
             if not count:
+                wanted |= selectors.EVENT_WRITE
                 break
             self._events += connection.written(count)
-        self._want(transport, selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.wants_write else 0))
+        self._want(transport, wanted)
 
     def _look_around(self) -> None:
         """Give up what takes too long, and close what nobody uses."""

@@ -93,7 +93,7 @@ def read_response_tags(frame: memoryview, key: int, is_flexible: bool) -> int:
     if not is_flexible or key == API_VERSIONS_KEY:
         return 4
     try:
-        return skip_tagged(frame, 4, len(frame))[0]
+        return skip_tagged(frame, 4, len(frame))[0] if frame[4] else 5
     except (IndexError, ValueError) as failure:
         raise MalformedMessage("ResponseHeader", 1, "tagged fields", 4, _reason(failure)) from None
 
