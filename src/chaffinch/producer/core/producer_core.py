@@ -378,7 +378,7 @@ class ProducerCore:
     @property
     def _has_work(self) -> bool:
         """Whether there is more to do than to know the cluster: records without an outcome, somebody who waits, or a transaction."""
-        return self.transaction is not None or self.callers.are_any or not self.outstanding.is_empty
+        return self.transaction is not None or not self.outstanding.is_empty or self.callers.are_any
 
     def _advance(self, now_ms: int) -> None:
         self.availability.now_ms = now_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from uuid import UUID
 
 from chaffinch.client.addresses import Address
@@ -99,14 +100,15 @@ class Sending:
             sent = None
         if sent is None and self._requests[address] >= self._wiring.requests_per_node_max:
             return False
-        destination = address, self._topic_id(topic_partition.topic)
-        batch = queue.next_batch(now_ms, self._identity.current, lambda: self._screening.take(topic_partition, destination, now_ms))
+        topic_id = self._topic_id(topic_partition.topic)
+        take_new = partial(self._screening.take, topic_partition, (address, topic_id), now_ms)
+        batch = queue.next_batch(now_ms, self._identity.current, take_new)
         if batch is None:  # Nothing of it is left to be sent. The next one may be larger, or linger: that is looked at anew.
             return self._accumulator.waiting_count(topic_partition) > 0
         batch.sent_ms = now_ms
         if sent is None:
-            sent = open_requests[address] = ProduceSent(address, self._topic_id)
-        sent.add(batch)
+            sent = open_requests[address] = ProduceSent(address)
+        sent.add(batch, topic_id)
         return bool(queue.returned) or self._accumulator.waiting_count(topic_partition) > 0
 
     def _next_size(self, queue: PartitionQueue) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -33,23 +33,19 @@ class ProduceSent:
     """The token of a Produce request: which batches went where."""
 
     address: Address
-    topic_id_of: Callable[[str], UUID]
-    """Of a name, as far as is known when its first batch joins; ZERO_UUID: not known."""
     batches: dict[TopicPartition, ProducerBatch] = field(default_factory=dict)
     size: int = 0
     record_count: int = 0
     topic_ids: dict[str, UUID] = field(default_factory=dict)
+    """By name, as far as was known when the first batch joined; ZERO_UUID: not known."""
 
     def takes(self, topic_partition: TopicPartition, size: int, request_bytes_max: int) -> bool:
         """Whether a batch may join: one per partition, and within the size of a request."""
         fits = self.size < REQUEST_FILL_BYTES and self.size + size <= request_bytes_max
         return not self.batches or (fits and topic_partition not in self.batches)
 
-    def add(self, batch: ProducerBatch) -> None:
-        topic = batch.topic_partition.topic
-        if topic not in self.topic_ids:
-            self.topic_ids[topic] = self.topic_id_of(topic)
-        batch.sent_to = self.address, self.topic_ids[topic]
+    def add(self, batch: ProducerBatch, topic_id: UUID) -> None:
+        batch.sent_to = self.address, self.topic_ids.setdefault(batch.topic_partition.topic, topic_id)
         self.batches[batch.topic_partition] = batch
         self.size += batch.size
         self.record_count += batch.count
