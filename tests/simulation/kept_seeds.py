@@ -74,5 +74,6 @@ KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("a start is not durable whose name a process died of", 1635, {}),
     ("what is sent in transactions goes to a topic by its name", 1689, {}),
     ("what arrives late is there before readers go", 5574, {}),
+    ("what a start writes is synced before anybody reads it", 6444, {}),
     ("batches are known by topic ids too", 39, {**READERS, "node_count": 3, "deeds": MOVING}),
 ]

@@ -61,7 +61,7 @@ REACHED: Final[dict[str, tuple[int, ...]]] = {
     "refusals told as retriable": (4, 14, 39),
     "repetitions refused with culprits": (12, 16, 22),
     "rows set aside": (3, 25, 33),
-    "starts on a full disk": (33,),
+    "starts on a full disk": (77, 197, 217),
     "topics deleted": (5, 17, 33),
     "transactions aborted": (11, 17, 39),
     "transactions committing": (6, 10, 27),

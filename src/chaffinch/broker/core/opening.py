@@ -126,7 +126,6 @@ def make_good(state: BrokerState, now_ms: int) -> None:
     except StorageError as error:
         text = f"what a loss of power took from transactions is made good at the next start: {error}"
         state.refusals.say(f"{text}; until then readers of committed records may wait in those partitions")
-    state.grown.clear()
 
 
 def say_what_is_odd(state: BrokerState, static: Settings) -> None:

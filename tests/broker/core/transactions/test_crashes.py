@@ -7,6 +7,7 @@ leaves nothing behind that a newer one could commit. And a disk that refuses one
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -14,7 +15,8 @@ from itertools import count
 import pytest
 
 from chaffinch.broker import committed_records
-from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
+from chaffinch.identifiers import NO_PRODUCER, OFFSET_LATEST, ProducerIdentity
+from chaffinch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from chaffinch.storage.file_system import Interrupted, StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core.transactions.test_transactions import add, add_group, commit_offset, committed, init
@@ -217,3 +219,40 @@ def test_any_loss_at_any_operation(version: int, seed: int) -> None:
     writer = Writer(version, lambda path, unsynced: dice.choice((0, unsynced, dice.randint(0, unsynced))), dice.randrange(60))
     live(writer)
     check(writer)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_marker_of_a_start_that_got_no_further_is_synced_before_anybody_reads_it(version: int) -> None:
+    """The next partition's is refused by the disk, so the start goes on without it, and tries again later."""
+    writer = Writer(version, None, sys.maxsize, policy="always")
+    cluster = writer.cluster
+    for partition in range(PARTITIONS):
+        writer.write(partition, b"first", 0)
+    first, second = (cluster.core.topics.partition("orders", partition).log.directory for partition in range(PARTITIONS))
+    cluster.file_system.hook = failing_at(first, Interrupted(0))
+    with pytest.raises(Interrupted):
+        finish(writer.client, writer.identity, True, 5 if version == 2 else 4)
+    cluster.file_system.hook = failing_at(second, StorageError(second, "write", "no space left"))
+    cluster.restart()
+    read_to = end_told(cluster.client())
+    assert read_to == 2, "a batch, a marker"
+    cluster.file_system.hook = failing_at(first, StorageError(first, "write", "no space left"))  # Else it would be written again.
+    cluster.file_system.crash(lambda path, unsynced: 0)
+    cluster.restart()
+    assert end_told(cluster.client()) == read_to
+
+
+def failing_at(directory: str, error: BaseException) -> Callable[[str, str, int], None]:
+    def fail(operation: str, path: str, size: int) -> None:
+        if operation == "append" and path.startswith(directory):
+            raise error
+
+    return fail
+
+
+def end_told(client: Client) -> int:
+    """Where partition 0 of "orders" ends for readers of committed records."""
+    partition = ListOffsetsPartition(partition_index=0, timestamp=OFFSET_LATEST)
+    answer = client.ask(ListOffsetsRequest(isolation_level=1, topics=[ListOffsetsTopic(name="orders", partitions=[partition])]))
+    offset: int = answer.topics[0].partitions[0].offset
+    return offset
