@@ -35,12 +35,13 @@ def port() -> Iterator[int]:
     thread.close()
 
 
-lines: list[str] = []
+lines: list[tuple[str, str]] = []
+"""What kind each is of, and what it says."""
 
 
 def said(what: str, host: str, line: str) -> None:
-    assert (what, host) == ("too many connections", "127.0.0.1")
-    lines.append(line)
+    assert host == "127.0.0.1"
+    lines.append((what, line))
 
 
 async def nothing() -> None:
@@ -129,7 +130,8 @@ def test_who_comes_when_it_is_full_is_told_so(full: int) -> None:
     answer = ask(full, "POST", "/echo", b"body")
     assert answer.status == 503
     assert answer.value == {"error": "this port has 3 connections already: try again when one of them has ended"}
-    (line,) = lines
+    ((what, line),) = lines
+    assert what == f"too many connections to port {full}", "those of other ports are of another kind"
     assert re.fullmatch(rf"connection from 127\.0\.0\.1:\d+ to port {full} refused: there are 3 already", line)
 
 

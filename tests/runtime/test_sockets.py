@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc
+import os
 import selectors
 import socket
+import sys
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -89,6 +94,44 @@ def test_a_waker_wakes_until_it_is_drained() -> None:
         assert selector.select(0)
     waker.close()
     waker.wake()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="asks the system which descriptors are open")
+def test_nothing_stays_open_of_a_waker_whose_making_is_interrupted() -> None:
+    before, places = len(os.listdir("/dev/fd")), 0
+    while interrupted_after(places):
+        places += 1
+        gc.collect()
+        assert len(os.listdir("/dev/fd")) == before, places
+    assert places >= 3
+
+
+def interrupted_after(lines: int) -> bool:
+    """Make a waker, and have Ctrl-C come at a line of that; False when there are no more lines."""
+    left = lines
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal left
+        if frame.f_code is not Waker.__init__.__code__:
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+        return trace
+
+    outer = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        waker = Waker()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(outer)
+    waker.close()
+    waker.drain()
+    return False
 
 
 def test_a_waker_that_is_full_or_is_closed_meanwhile_says_nothing() -> None:

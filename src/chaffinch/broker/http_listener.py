@@ -120,7 +120,7 @@ class HttpListener:
             return
         address = shown(writer.get_extra_info("peername"))
         text = f"connection from {address} to port {self.port} refused: there are {len(self._served)} already"
-        self._say_seldom("too many connections", address.rpartition(":")[0], text)
+        self._say_seldom(f"too many connections to port {self.port}", address.rpartition(":")[0], text)
         if len(self._refused) < REFUSED_MAX:
             await self._hold(self._refused, reader, writer, _refuse)
         else:

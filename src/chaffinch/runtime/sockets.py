@@ -122,11 +122,11 @@ class Waker:
     """
 
     def __init__(self) -> None:
-        reader, writer = os.pipe()
-        os.set_blocking(reader, False)
-        os.set_blocking(writer, False)
-        # Files, not numbers: once closed they cannot be mistaken for what has their number since.
-        self._reader, self._writer = FileIO(reader, "rb"), FileIO(writer, "wb")
+        # Files, not numbers: once closed they cannot be mistaken for what has their number since. Made at once: nobody closes a number
+        # after Ctrl-C.
+        self._reader, self._writer = map(FileIO, os.pipe(), ("rb", "wb"))
+        for end in (self._reader, self._writer):
+            os.set_blocking(end.fileno(), False)
         self._is_awake = False
 
     def fileno(self) -> int:
@@ -146,9 +146,12 @@ class Waker:
             raise
 
     def drain(self) -> None:
-        """Forget the wake-ups so far. What was announced before this call must be looked at after it."""
-        while len(self._reader.read(4096) or b"") == 4096:
-            pass
+        """Forget the wake-ups so far. What was announced before this call must be looked at after it. After `close` without effect."""
+        try:
+            while len(self._reader.read(4096) or b"") == 4096:
+                pass
+        except ValueError:
+            return  # Closed.
         self._is_awake = False
 
     def close(self) -> None:

@@ -153,7 +153,8 @@ class LogFiles:
         Raises StorageError when all of them were tried. What could not be removed comes last in later calls.
         """
         failure: StorageError | None = None
-        for _ in range(min(count_max, len(self._replaced))):
+        count = min(count_max, len(self._replaced))
+        for _ in range(count):
             segment = self._replaced.popleft()
             try:
                 segment.remove()
@@ -162,7 +163,7 @@ class LogFiles:
                 failure = error
         if failure is not None:
             raise failure
-        return not self._replaced and (self.state.swap is None or self._carry_out_swap())
+        return not count and (self.state.swap is None or self._carry_out_swap())
 
     def note_clean(self, first_dirty_offset: int) -> None:
         """Compaction has seen all below `first_dirty_offset`, and had nothing to take away. Raises StorageError."""
