@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from chaffinch.client.connections import Answered, Failed
 from chaffinch.client.long_waits import SAID_AFTER_MS, SAID_AGAIN_MS
 from chaffinch.errors import codes
 from chaffinch.identifiers import OffsetAndMetadata
 from chaffinch.producer.core import events
+from chaffinch.producer.core.still_asking import SILENT_AFTER_MS
 from chaffinch.producer.records import GroupMetadata
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
@@ -18,7 +20,7 @@ from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest,
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, Rig
+from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, PORT, Rig
 
 LOADING = codes.COORDINATOR_LOAD_IN_PROGRESS
 LOADING_TEXT = f"COORDINATOR_LOAD_IN_PROGRESS ({LOADING.text.rstrip('.')})"
@@ -273,3 +275,126 @@ def test_an_outage_is_said_once_for_records() -> None:
         wait(rig, 1_000)
     (line,) = rig.reports
     assert line.startswith("no broker reachable at 127.0.0.1:9092")
+
+
+def held_find_says(rig: Rig, port: int) -> None:
+    """The coordinator asked for is there."""
+    find = rig.held.pop(0)
+    found = FindCoordinatorResponse(node_id=port - PORT + 1, host="127.0.0.1", port=port)
+    rig.step(Answered(address=find.address, token=find.token, message=found))
+
+
+def moved_coordinator() -> Rig:
+    """The broker at 9092 is not the coordinator any more, and 200 ms later another one was asked who is."""
+    rig = Rig(nodes=2, options={"transactional.id": "t", **OPTIONS})
+    rig.scripted[InitProducerIdRequest] = [InitProducerIdResponse(error_code=codes.NOT_COORDINATOR.number)]
+    rig.hold.add(FindCoordinatorRequest)
+    rig.call(events.InitTransactionsCalled, "init")
+    held_find_says(rig, 9092)
+    wait(rig, 2 * EVERY_MS)
+    return rig
+
+
+def test_the_broker_that_a_coordinator_moved_to_is_blamed_when_it_is_silent() -> None:
+    rig = moved_coordinator()
+    rig.hold.add(InitProducerIdRequest)
+    held_find_says(rig, 9093)
+    wait(rig, SAID_AFTER_MS - 2 * EVERY_MS)
+    (line,) = rig.reports
+    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9093, for 3000 ms: no answer yet; init_transactions waits")
+
+
+def test_who_does_not_say_where_a_coordinator_moved_to_is_blamed() -> None:
+    rig = moved_coordinator()
+    wait(rig, SAID_AFTER_MS - 2 * EVERY_MS)
+    (line,) = rig.reports
+    assert line.startswith("FindCoordinator of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: no answer yet; init_transactions waits")
+
+
+def test_a_broker_that_is_asked_only_now_is_not_called_silent() -> None:
+    rig = moved_coordinator()
+    rig.hold.add(InitProducerIdRequest)
+    wait(rig, SAID_AFTER_MS - 2 * EVERY_MS - 1)
+    held_find_says(rig, 9093)
+    wait(rig, 1)
+    (line,) = rig.reports
+    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: NOT_COORDINATOR (")
+
+
+def test_what_was_answered_before_is_not_blamed_for_a_request_that_may_not_go_yet() -> None:
+    """The coordinator's broker wants to be left alone for ten seconds: EndTxn is not sent before."""
+    rig = started()
+    rig.throttle_time_ms = 10_000
+    rig.send("a")
+    rig.answer(OK)
+    rig.hold.add(EndTxnRequest)
+    rig.call(events.CommitCalled, "commit")
+    wait(rig, 10_000 - 1)
+    assert rig.held == []
+    assert rig.reports == []
+    wait(rig, 1)
+    assert len(rig.held) == 1
+    wait(rig, SILENT_AFTER_MS)
+    (line,) = rig.reports
+    assert line.startswith("EndTxn of transactional.id 't' at 127.0.0.1:9092, for 11000 ms: no answer yet; commit_transaction waits")
+
+
+def test_why_partitions_were_not_added_is_not_why_an_abort_waits() -> None:
+    rig = started()
+    refused(rig, AddPartitionsToTxnRequest, NOT_SENT)
+    rig.send("a")
+    wait(rig, 1_000)
+    rig.hold.add(EndTxnRequest)
+    rig.call(events.AbortCalled, "abort")
+    wait(rig, SAID_AFTER_MS)
+    (line,) = rig.reports
+    assert line.startswith("EndTxn of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: no answer yet; abort_transaction waits")
+
+
+def test_a_request_that_an_abort_came_after_fails_for_nobody() -> None:
+    """The partitions are asked for when the abort is called; after they failed the wait for the next request is a long one."""
+    rig = Rig(options={"transactional.id": "t", "retry.backoff.ms": 10_000, "retry.backoff.max.ms": 10_000})
+    rig.call(events.InitTransactionsCalled, "init")
+    rig.call(events.BeginTransactionCalled, "begin")
+    rig.hold.add(AddPartitionsToTxnRequest)
+    rig.send("a")
+    rig.call(events.AbortCalled, "abort")
+    held = rig.held.pop()
+    rig.step(Failed(address=held.address, token=held.token, reason=NOT_SENT, was_sent=False))
+    wait(rig, 2 * SAID_AFTER_MS)
+    assert rig.reports == []
+    assert "abort" not in rig.calls
+
+
+def test_a_line_that_nobody_was_there_for_is_not_used_up() -> None:
+    """During an outage, of which the log tells, nothing more is said of records; a commit that is called then is told of at once."""
+    rig = started()
+    rig.hold.add(MetadataRequest)
+    refused(rig, FindCoordinatorRequest, NOT_SENT)
+    refused(rig, AddPartitionsToTxnRequest, NOT_SENT)
+    rig.send("a")
+    for _ in range(3):
+        rig.disconnect()
+        wait(rig, 1_100)
+    (outage,) = rig.reports
+    assert outage.startswith("no broker reachable at 127.0.0.1:9092")
+    rig.call(events.CommitCalled, "commit")
+    line = rig.reports[-1]
+    assert line.startswith("FindCoordinator of transactional.id 't' at 127.0.0.1:9092, for 3300 ms: NETWORK_EXCEPTION (")
+    assert line.endswith("; commit_transaction waits, still asking, for up to 60000 ms more (max.block.ms)")
+
+
+def test_aborts_that_ask_nobody_anything_do_not_hasten_what_is_asked_next() -> None:
+    """The wait before a request is asked again grows until a broker says yes, whatever is begun and given up meanwhile."""
+    rig = Rig(options={"transactional.id": "t", "retry.backoff.ms": 100, "retry.backoff.max.ms": 10_000})
+    rig.call(events.InitTransactionsCalled, "init")
+    assert rig.core.transaction is not None
+    rig.core.transaction.coordinators.forget("t", "transaction")
+    refused(rig, FindCoordinatorRequest, FindCoordinatorResponse(error_code=codes.COORDINATOR_NOT_AVAILABLE.number))
+    rig.requests.clear()
+    for value in "abcde":
+        rig.call(events.BeginTransactionCalled, f"begin {value}")
+        rig.send(value)
+        wait(rig, 3_000)
+        assert rig.call(events.AbortCalled, f"abort {value}") == "done"
+    assert sum(isinstance(request, FindCoordinatorRequest) for request in rig.requests) <= 8

@@ -57,7 +57,11 @@ class Asking:
         """It only leads to the request that is meant: what was wrong with itself does not matter any more."""
         self.is_under_way = False
         if self.failed is not None and self.last is not None and self.failed.what == self.last.what:
-            self.last_error, self.failed = None, None
+            self.forget_error()
+
+    def forget_error(self) -> None:
+        """Why there was no answer of use does not matter any more. The wait before the next request stays as long as it has become."""
+        self.last_error, self.failed = None, None
 
     def again(self, error: KafkaException, at_ms: int) -> None:
         """It has to go again, not before `at_ms`."""
@@ -69,7 +73,7 @@ class Asking:
     def succeeded(self) -> None:
         """What was asked for is there."""
         self.is_under_way = False
-        self.last_error, self.failed = None, None
+        self.forget_error()
         self.failures = 0
         self.successes += 1
 

@@ -6,10 +6,15 @@ The same is said of batches by `refused_again.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from typing import Final
 
 from chaffinch.client.long_waits import SAID_AFTER_MS, SAID_AGAIN_MS, in_words
-from chaffinch.producer.core.asking import Asking, Waiting
+from chaffinch.errors import KafkaException
+from chaffinch.producer.core.asking import Asked, Asking, Waiting
 from chaffinch.producer.core.effects import Effect, Report
+
+SILENT_AFTER_MS: Final = 1_000
+"""A request that is under way for less than this may be answered any moment: it is not called silent."""
 
 
 class StillAsking:
@@ -21,6 +26,11 @@ class StillAsking:
         self._out = out
         self._run: Hashable = None
         self._since_ms = 0
+        self._last: Asked | None = None
+        """The last request, as of the last look, and when it was first seen."""
+        self._last_ms = 0
+        self._earlier: tuple[Asked | None, Asked | None] = None, None
+        """What had failed, and what was asked last, when the run began: their errors say nothing of the run."""
         self._silent_until_ms = 0
 
     def look(self, goal: Hashable, now_ms: int) -> None:
@@ -28,16 +38,31 @@ class StillAsking:
         run = None if goal is None else (goal, self._asking.successes)
         if run != self._run:
             self._run, self._since_ms = run, now_ms
-        asked = self._asking.failed or self._asking.last
-        if run is None or asked is None or now_ms < self._due_ms:
+            self._earlier = self._asking.failed, self._last
+        if self._asking.last is not self._last:
+            self._last, self._last_ms = self._asking.last, now_ms
+        if run is None or now_ms < self._due_ms:
+            return
+        asked, error = self._blamed(now_ms)
+        if asked is None:
+            return
+        first = min(self._who_waits(), key=lambda waiting: waiting.until_ms, default=None)
+        if first is None:
             return
         self._silent_until_ms = now_ms + SAID_AGAIN_MS
-        first = min(self._who_waits(), key=lambda waiting: waiting.until_ms, default=None)
-        if first is not None:
-            error, left_ms = self._asking.last_error, max(0, first.until_ms - now_ms)
-            why = "no answer yet" if error is None else in_words(error)
-            tried = f"{first.who}, still asking, for up to {left_ms} ms more ({first.limit})"
-            self._out.append(Report(f"{asked.what} at {asked.address}, for {now_ms - self._since_ms} ms: {why}; {tried}"))
+        why = "no answer yet" if error is None else in_words(error)
+        tried = f"{first.who}, still asking, for up to {max(0, first.until_ms - now_ms)} ms more ({first.limit})"
+        self._out.append(Report(f"{asked.what} at {asked.address}, for {now_ms - self._since_ms} ms: {why}; {tried}"))
+
+    def _blamed(self, now_ms: int) -> tuple[Asked | None, KafkaException | None]:
+        """The request that all waits for, and its error; without one while it has no answer. None where nothing is asked yet."""
+        asking = self._asking
+        silent = asking.last if asking.is_under_way and now_ms >= self._last_ms + SILENT_AFTER_MS else None
+        failed = asking.failed
+        is_of_run = failed is not None and all(failed is not earlier for earlier in self._earlier)
+        if not is_of_run or silent not in (None, failed):  # What it hangs on now is another broker, or another question.
+            return silent, None
+        return failed, asking.last_error
 
     @property
     def _due_ms(self) -> int:
@@ -46,4 +71,6 @@ class StillAsking:
     @property
     def next_deadline_ms(self) -> int | None:
         """When there is something to say, if nothing happens until then."""
-        return None if self._run is None else self._due_ms
+        if self._run is None:
+            return None
+        return max(self._due_ms, self._last_ms + SILENT_AFTER_MS) if self._asking.is_under_way else self._due_ms

@@ -227,7 +227,7 @@ class TransactionManager:
         self._added.clear()
         self._is_started, self._is_known, self._ends_out = False, False, 0
         self.error = None
-        self.asking.succeeded()
+        self.asking.forget_error()
         return complete(self.callers.of_end)
 
     def address_of(self, step: Step) -> Address | None:
