@@ -104,6 +104,7 @@ def test_what_is_not_of_kafka_is_raised_as_it_is():
         "java.lang.InterruptedException",
         "java.nio.channels.ClosedByInterruptException: x",
         "org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 4 cancelled Query [id = a, runId = b] was stopped SQLSTATE: XXKDA",
+        "org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 4 cancelled Query my own [id = a, runId = b] was stopped SQLSTATE: X",
     ],
 )
 def test_a_write_of_a_query_that_is_stopped_ends_without_java_s_trace(reason):
@@ -111,11 +112,29 @@ def test_a_write_of_a_query_that_is_stopped_ends_without_java_s_trace(reason):
     frame, said = Frame("\n\tat ".join([f"An error occurred while calling o1.save.\n: {reason}", *["org.apache.Class.method"] * 100])), []
     try:
         sink()(frame, 0)
-    except RuntimeError:
-        said.append(traceback.format_exc())
+    except RuntimeError as error:
+        said += [traceback.format_exc(), str(error.__context__)]
     assert said[0].endswith(f"py4j.protocol.Py4JJavaError: An error occurred while calling o1.save.\n: {reason}\n")
     assert "org.apache.Class.method" not in said[0]
+    assert said[1].count("org.apache.Class.method") == 100  # For who catches it, all is there.
     assert len(frame.given) == 1
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 4 cancelled by user via the UI (killed) SQLSTATE: XXKDA",
+        "org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 4 cancelled as part of cancellation of all jobs SQLSTATE: XXKDA",
+        "java.io.InterruptedIOException: timeout",
+        "java.lang.InterruptedExceptionally: no such class",
+        "org.apache.spark.SparkException: Query [id = a, runId = b] was stopped",
+    ],
+)
+def test_what_only_looks_like_a_stop_is_raised_as_it_is(reason):
+    text = f"An error occurred while calling o1.save.\n: {reason}\n\tat org.apache.Class.method"
+    with pytest.raises(RuntimeError) as caught:
+        sink()(Frame(text), 0)
+    assert str(caught.value) == text
 
 
 class TestTwoOutputs:

@@ -1,6 +1,7 @@
 """What the planner learns of the target, and what it refuses because of that."""
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,11 +9,11 @@ from chaffinch.broker.core.handlers import api_versions
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
-from chaffinch.protocol.messages.api_versions import ApiVersion
+from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from chaffinch.spark import target
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TopicSnapshot
-from chaffinch.spark.target import check_replication, take_snapshot
+from chaffinch.spark.target import check_codec, check_replication, take_snapshot
 from tests.spark.played_query import PlayedQuery
 
 INCONSISTENT = TopicSnapshot(topic="orders", topic_id=bytes(16), partition_count=1, replica_count=1, in_sync_min=3)
@@ -83,9 +84,36 @@ def of_2_0(monkeypatch):
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once", "none"])
 def test_a_codec_that_the_broker_does_not_know_is_refused_before_any_task(guarantee, of_2_0, monkeypatch, tmp_path):
     query = PlayedQuery(monkeypatch, of_2_0.bootstrap_servers, tmp_path, deliveryGuarantee=guarantee)
-    text = rf"kafka\.compression\.type=zstd is not known to {of_2_0.bootstrap_servers}, it takes Apache Kafka 2\.1: choose lz4, snappy"
+    text = rf"kafka\.compression\.type=zstd is not known to a broker of {of_2_0.bootstrap_servers}, it takes Apache Kafka 2\.1: choose lz4"
     with pytest.raises(Refusal, match=text) as caught:
         query.writer(kafka__compression__type="zstd")
     assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "UNSUPPORTED_COMPRESSION_TYPE")
     query.writer(kafka__compression__type="lz4")
     query.close()
+
+
+PRODUCE_OF_2_0 = ApiVersion(api_key=0, min_version=0, max_version=6)
+
+
+def client_told(answer):
+    """Stands for a client of a cluster in the midst of an upgrade, one of whose brokers gives this answer."""
+    nodes = {1: "old:9092", 2: "new:9092"}
+    return SimpleNamespace(request=lambda request, timeout_ms: answer, cluster=SimpleNamespace(nodes=nodes))
+
+
+def test_one_broker_s_answer_accuses_no_other():
+    with pytest.raises(Refusal, match=r"zstd is not known to a broker of old:9092, new:9092, it takes"):
+        check_codec(client_told(ApiVersionsResponse(api_keys=[PRODUCE_OF_2_0])), "zstd", 1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ApiVersionsResponse(error_code=35, api_keys=[]),
+        ApiVersionsResponse(error_code=35, api_keys=[PRODUCE_OF_2_0]),
+        ApiVersionsResponse(api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)]),
+    ],
+    ids=["an error", "an error with a version", "without Produce"],
+)
+def test_an_answer_that_does_not_tell_refuses_no_codec(answer):
+    check_codec(client_told(answer), "zstd", 1)

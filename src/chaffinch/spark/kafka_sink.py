@@ -36,8 +36,12 @@ _QUERY_PROPERTY: Final = "sql.streaming.queryId"
 # Nothing of the batch is visible, or its marker tells: the same rows are written again without a restart of the query.
 _AGAIN: Final = (Group.TRANSACTION_ABORTABLE, Group.RETRIABLE, Group.REFRESH_RETRIABLE)
 
-# Of a write that ends because its query is stopped; Java's trace follows.
-_STOPPED: Final = re.compile(r".*\n: (?:java\.\S*Interrupt\S*|org\.apache\.spark\.SparkException: \[SPARK_JOB_CANCELLED\]).*")
+# Of a write that ends because its query is stopped, by the thread that is interrupted or the job that is cancelled; Java's trace
+# follows. A job that somebody cancels in Spark's UI, and java.io.InterruptedIOException, as of a timeout, are no stop.
+_STOPPED: Final = re.compile(
+    r".*\n: (?:java\.lang\.InterruptedException(?![\w.$])|java\.nio\.channels\.ClosedByInterruptException(?![\w.$])"
+    r"|org\.apache\.spark\.SparkException: \[SPARK_JOB_CANCELLED\] .*\bQuery .*\[id = \S+, runId = \S+\] was stopped\b).*"
+)
 
 # By run of a query and name of a sink: the newest batch that was written, or is being written. Each run has few sinks.
 _taken: dict[tuple[str | None, str], int] = {}
@@ -143,7 +147,8 @@ class KafkaSink:
                 tag = tag_in(str(error))
                 if tag is None:
                     if stopped := _STOPPED.match(str(error)):
-                        # Spark looks for these two lines with a regular expression that a longer text takes out of its stack.
+                        # Spark looks for these two lines with a regular expression that a longer text takes out of its stack. The
+                        # traceback is that text, and a __cause__ would be in it: Java's whole error is the __context__, which is not.
                         raise RuntimeError(f"the query was stopped: py4j.protocol.Py4JJavaError: {stopped[0]}") from None
                     raise
                 if attempt == self._attempts_max or tag.group not in _AGAIN:

@@ -115,8 +115,9 @@ def check_replication(topic: TopicSnapshot, policy: str | None) -> None:
 
 
 def check_codec(client: SyncClient, codec: str, timeout_ms: int) -> None:
-    """Refuses zstd where a broker does not know it, as one before Apache Kafka 2.1: its connections would, in the commit. Nobody is
-    asked about the other codecs, which are older than what tasks write."""
+    """Refuses zstd where the broker that is asked does not know it, as one before Apache Kafka 2.1: its connections would, in the
+    commit. An answer that does not tell refuses nothing. Nobody is asked about the other codecs, which are older than what tasks write.
+    """
     if codec != "zstd":
         return
     request = ApiVersionsRequest(client_software_name="chaffinch", client_software_version=VERSION)
@@ -124,11 +125,12 @@ def check_codec(client: SyncClient, codec: str, timeout_ms: int) -> None:
         answer: ApiVersionsResponse = client.request(request, timeout_ms=timeout_ms)
     except ApiException as error:
         raise refusal_of(error) from None
-    newest = max((found.max_version for found in answer.api_keys if found.api_key == api_of(ProduceRequest).key), default=0)
-    if newest < FIRST_VERSION_WITH_ZSTD:
+    known = [found.max_version for found in answer.api_keys if found.api_key == api_of(ProduceRequest).key]
+    if answer.error_code == codes.NONE.number and known and max(known) < FIRST_VERSION_WITH_ZSTD:
         brokers = ", ".join(str(address) for address in client.cluster.nodes.values())
-        text = f"kafka.compression.type=zstd is not known to {brokers}, it takes Apache Kafka 2.1: choose lz4, snappy, gzip or none"
-        raise Refusal(Group.INVALID_CONFIGURATION, codes.UNSUPPORTED_COMPRESSION_TYPE.name, text)
+        found = f"kafka.compression.type=zstd is not known to a broker of {brokers}, it takes Apache Kafka 2.1"
+        advice = "choose lz4, snappy, gzip or none"
+        raise Refusal(Group.INVALID_CONFIGURATION, codes.UNSUPPORTED_COMPRESSION_TYPE.name, f"{found}: {advice}")
 
 
 def find_topic(client: SyncClient, topic: str, timeout_ms: int, patience_ms: int = UNKNOWN_TOPIC_PATIENCE_MS) -> TopicSnapshot | None:
