@@ -13,6 +13,7 @@ from chaffinch.cli.given import Given, judged, over
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import PRODUCER_OPTIONS, parse_options
 from chaffinch.settings import WRONG_NAMED_MAX, Option, OptionTable
+from tests.cli.shell import run_bytes
 
 TABLE = OptionTable(
     [Option("acks", "string", "all", "Who has it."), Option("linger.ms", "int", 5, "How long.")],
@@ -105,8 +106,20 @@ def test_what_contradicts_itself_names_those_that_do_and_no_option_that_only_has
     )
 
 
-@pytest.mark.parametrize("place", ["--bootstrap-server", "CHAFFINCH_BOOTSTRAP_SERVER"])
-def test_where_a_server_without_a_port_was_given(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    monkeypatch.setenv("CHAFFINCH_BOOTSTRAP_SERVER", "b" if place != "--bootstrap-server" else "c:1")
-    with pytest.raises(ConfigException, match=r"^option bootstrap\.servers cannot contain 'b': .*" + rf"\(bootstrap\.servers: {place}\)$"):
-        settings_of(PRODUCER_OPTIONS, "b", None)
+@pytest.mark.parametrize(
+    ("of_shell", "typed", "place"),
+    [
+        ("c:1", ["--bootstrap-server", "b"], "--bootstrap-server"),
+        ("b", ["--bootstrap-server", "b"], "--bootstrap-server"),
+        ("b", [], "CHAFFINCH_BOOTSTRAP_SERVER"),
+    ],
+)
+@pytest.mark.parametrize("command", [["topics", "list"], ["produce", "--topic", "t"], ["replay", "--topic", "t"]], ids=" ".join)
+def test_where_a_server_without_a_port_was_given(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], of_shell: str, typed: list[str], place: str
+) -> None:
+    monkeypatch.setenv("CHAFFINCH_BOOTSTRAP_SERVER", of_shell)
+    status, out, err = run_bytes([*command, *typed])
+    assert (status, out) == (2, b"")
+    assert err.startswith("chaffinch: option bootstrap.servers cannot contain 'b': ")
+    assert err.endswith(f"(bootstrap.servers: {place})\n")

@@ -52,6 +52,7 @@ def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys)
 
 
 NO_TOPIC = "cannot be a topic: a name has letters, digits, '.', '_' and '-', at most 249 of them"
+NO_FOLDER = "cannot be a topic: '.' and '..' are no names, as folders go by them"
 PARTITION_APART = "the partition goes into an option of its own: --topic {} --partition {}"
 PRODUCE = ["produce", "--topic", "t", "--bootstrap-server", "b:1"]
 
@@ -90,6 +91,16 @@ PRODUCE = ["produce", "--topic", "t", "--bootstrap-server", "b:1"]
         (["consume", "--topic", "a b:0"], f"--topic 'a b:0' {NO_TOPIC}"),
         (["consume", "--topic", "a:0"], f"--topic 'a:0' {NO_TOPIC}; {PARTITION_APART.format('a', 0)}"),
         (["consume", "--topic", "a:"], f"--topic 'a:' {NO_TOPIC}"),
+        (["consume", "--topic", "a:2147483647"], f"--topic 'a:2147483647' {NO_TOPIC}; {PARTITION_APART.format('a', 2**31 - 1)}"),
+        *(
+            (["consume", "--topic", name], f"--topic {name!r} {NO_TOPIC}")
+            for name in ("a:2147483648", "a:99999999999", "a:\N{ARABIC-INDIC DIGIT THREE}", "a:-1", "...:")
+        ),
+        *((["consume", "--topic", name], f"--topic {name!r} {NO_FOLDER}") for name in (".", "..")),
+        (["topics", "delete", "--topic", "a", "--topic", "."], f"--topic '.' {NO_FOLDER}"),
+        (["replay", "--topic", "a", "--to", "b:1"], f"--to 'b:1' {NO_TOPIC}"),
+        (["replay", "--topic", "a", "--to", "."], f"--to '.' {NO_FOLDER}"),
+        (["replay", "--topic", "a", "--to", " "], "--to is empty"),
         (
             ["transactions", "abort", "--topic", "a.b:12", "--partition", "0"],
             f"--topic 'a.b:12' {NO_TOPIC}; {PARTITION_APART.format('a.b', 12)}",
@@ -123,6 +134,13 @@ PRODUCE = ["produce", "--topic", "t", "--bootstrap-server", "b:1"]
 def test_a_wrong_command_line_is_one_line(capsys, monkeypatch, arguments, says):
     monkeypatch.delenv("CHAFFINCH_CONTROL", raising=False)
     assert run(capsys, *arguments) == (2, "", f"chaffinch: {says}\n")
+
+
+def test_more_digits_than_python_reads_are_no_partition(capsys):
+    status, out, err = run(capsys, "consume", "--topic", "a:" + "1" * 5000)
+    assert (status, out) == (2, "")
+    assert err.startswith("chaffinch: --topic 'a:111")
+    assert "--partition" not in err
 
 
 @pytest.mark.parametrize("command", ["topics", "groups", "transactions", "nodes", "faults"])

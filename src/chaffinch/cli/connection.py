@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -30,12 +29,26 @@ BOOTSTRAP_VARIABLE: Final = "CHAFFINCH_BOOTSTRAP_SERVER"
 # Without a terminal there is nobody to wrap lines for: into a pipe each row goes on one line.
 PIPE_COLUMNS: Final = 1000
 
+
+class _OfShell(str):
+    """A text that a variable of the shell gave."""
+
+    __slots__ = ()
+
+
+def _with_origin(context: typer.Context, parameter: typer.CallbackParam, text: str | None) -> str | None:
+    """A callback of typer for an option. The same text may stand in both places, so that it does not tell where it is from."""
+    source = context.get_parameter_source(parameter.name or "")
+    return _OfShell(text) if text is not None and source is not None and source.name == "ENVIRONMENT" else text
+
+
 BootstrapServer = Annotated[
     str | None,
     typer.Option(
         "--bootstrap-server",
         metavar="HOST:PORT[,...]",
         envvar=BOOTSTRAP_VARIABLE,
+        callback=_with_origin,
         help="One or more brokers to start from.",
     ),
 ]
@@ -54,8 +67,8 @@ def entries_of(bootstrap_server: str | None, command_config: str | None, given: 
     """The options of a file, overlaid with those of the command line (None: not given). ConfigException where no broker is named."""
     line = [option for option in given if option.value is not None]
     if bootstrap_server is not None:
-        is_of_shell = os.environ.get(BOOTSTRAP_VARIABLE) == bootstrap_server
-        line.append(Given("bootstrap.servers", bootstrap_server, BOOTSTRAP_VARIABLE if is_of_shell else "--bootstrap-server"))
+        place = BOOTSTRAP_VARIABLE if isinstance(bootstrap_server, _OfShell) else "--bootstrap-server"
+        line.append(Given("bootstrap.servers", str(bootstrap_server), place))
     entries = over(line, () if command_config is None else properties.read(command_config, "--command-config"))
     if not any(entry.dotted == "bootstrap.servers" and entry.value for entry in entries):
         raise ConfigException(

@@ -35,7 +35,10 @@ def replay(
         str | None, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="The dead letter topic.")
     ] = None,
     parquet: Annotated[str | None, typer.Option("--parquet", metavar="PATH", help="The folder of dead letters as Parquet.")] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="TOPIC", help="Where they go; else where each was to go at first.")] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TOPIC", callback=legal_topic, help="Where they go; else where each was to go at first."),
+    ] = None,
     repair: Annotated[
         list[str] | None,
         typer.Option(

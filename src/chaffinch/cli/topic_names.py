@@ -9,30 +9,38 @@ from typing import Final
 
 import typer
 
-from chaffinch.client.arguments import illegal_topic
+from chaffinch.client.arguments import INT32_MAX, illegal_topic
 from chaffinch.errors import ConfigException
 
 PARTITION_OPTION: Final = "--partition"
+_DIGITS_MAX: Final = len(str(INT32_MAX))
 
 
-def legal_topic(context: typer.Context, name: str | None) -> str | None:
-    """A callback of typer for an option. ConfigException for what cannot be a topic."""
+def legal_topic(context: typer.Context, parameter: typer.CallbackParam, name: str | None) -> str | None:
+    """A callback of typer for an option. ConfigException, naming the option, for what cannot be a topic."""
     if name is None or illegal_topic(name) is None:
         return name
+    option = max(parameter.opts, key=len)
     if not name.strip():
-        raise ConfigException("--topic is empty")
-    before, colon, after = name.rpartition(":")
+        raise ConfigException(f"{option} is empty")
+    if name in (".", ".."):
+        raise ConfigException(f"{option} {name!r} cannot be a topic: '.' and '..' are no names, as folders go by them")
+    before, _, after = name.rpartition(":")
     where = ""
-    if colon and after.isdecimal() and illegal_topic(before) is None and _has_partitions(context):
-        where = f"; the partition goes into an option of its own: --topic {before} {PARTITION_OPTION} {after}"
-    raise ConfigException(f"--topic {name!r} cannot be a topic: a name has letters, digits, '.', '_' and '-', at most 249 of them{where}")
+    if _is_partition(after) and illegal_topic(before) is None and _has_partitions(context):
+        where = f"; the partition goes into an option of its own: {option} {before} {PARTITION_OPTION} {after}"
+    raise ConfigException(f"{option} {name!r} cannot be a topic: a name has letters, digits, '.', '_' and '-', at most 249 of them{where}")
 
 
-def legal_topics(context: typer.Context, names: list[str] | None) -> list[str] | None:
+def legal_topics(context: typer.Context, parameter: typer.CallbackParam, names: list[str] | None) -> list[str] | None:
     """The same for an option that may be repeated."""
     for name in names or ():
-        legal_topic(context, name)
+        legal_topic(context, parameter, name)
     return names
+
+
+def _is_partition(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX and int(text) <= INT32_MAX
 
 
 def _has_partitions(context: typer.Context) -> bool:
