@@ -62,3 +62,12 @@ def test_the_command_itself_plays_in_several_processes() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "2 worlds" in done.stderr
+
+
+def test_no_process_stays_when_the_command_is_killed() -> None:
+    command = [sys.executable, "-m", "chaffinch.simulation", "3", "--count", "1000", "--processes", "2", "--verbose"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline(), "the first world has been played"
+        running.kill()
+        running.communicate(timeout=60)  # All that have this output have ended.

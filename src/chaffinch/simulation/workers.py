@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import multiprocessing
+import os
+import threading
+from multiprocessing.process import BaseProcess
 from typing import Final
 
 from chaffinch.records import kernels
@@ -17,7 +21,15 @@ GARBAGE_MANY: Final = 50_000
 def prepare(*, is_worth_it: bool = True) -> None:
     """Quiet; and for many worlds the compiled loops, and no search for garbage among what is there to stay."""
     logging.disable(QUIET)
+    parent = multiprocessing.parent_process()
+    if parent is not None:  # Who is killed cannot tell its processes to end: they would wait for the next world for ever.
+        threading.Thread(target=_end_with, args=(parent,), name="end with the parent", daemon=True).start()
     if is_worth_it:
         kernels.load()
         gc.freeze()
         gc.set_threshold(GARBAGE_MANY)
+
+
+def _end_with(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)

@@ -153,10 +153,16 @@ def members_begin_at_the_end(diary: Diary) -> Iterator[str]:
 def _may_be_read(commit: Commit, certain: Sequence[Commit], span: Span) -> bool:
     if commit.offset != span.start or commit.began > span.found:
         return False
-    if any(later.generation > commit.generation >= 0 for later in certain):
+    if any(later.generation > commit.generation >= 0 and not _joined_after(commit, later) for later in certain):
         return False
     ended = commit.ended
     return ended is None or not any(later.began > ended for later in certain)
+
+
+def _joined_after(commit: Commit, other: Commit) -> bool:
+    """Whether a member committed that joined only after the other commit was answered. Then its generation may have the lower number: one
+    that ends before SyncGroup is written down nowhere, and a coordinator that comes back gives its number again."""
+    return commit.span is not None and other.ended is not None and commit.span.began > other.ended
 
 
 def the_end_is_committed(diary: Diary, offsets: Offsets, committed: Mapping[TopicPartition, int | None]) -> Iterator[str]:
