@@ -14,7 +14,7 @@ help: ## print the targets
 
 setup: ## create .venv: locked dependencies, Java where there is none, compiled kernels
 	@if [ -z "$(PYTHON)" ]; then echo "setup: no Python 3.11 or newer found: install it with 'apt-get install python3 python3-venv'" >&2; exit 1; fi
-	@$(PYTHON) tools/setup_environment.py
+	@$(PYTHON) tools/setup_environment.py $(if $(filter file,$(origin PYTHON)),,--as-given)
 
 demo: setup ## the main job on real input: Spark to Kafka, with kills, counted by another client (2 minutes)
 	@$(BIN)/python -m examples.standard_library

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import IO, Final
 
-# A quote opens a field only where the field begins; two of them within one are a quote. Possessive: no way back, whatever the size.
-_OUTSIDE: Final = re.compile(rb'(?:[^"]++|(?<![,\r\n])"|"[^"]*+(?:""[^"]*+)*+")*+')
-_INSIDE: Final = re.compile(rb'[^"]*+(?:""[^"]*+)*+"')
+# Two quotes within a quoted field are one of its characters. What is left of a field, up to the quote that closes it, or to the end.
+_REST_OF_FIELD: Final = rb'[^"]*(?:""[^"]*)*("(?!")|\Z)'
+_INSIDE: Final = re.compile(_REST_OF_FIELD)
+# A quote opens a field only where the field begins.
+_QUOTED_FIELD: Final = re.compile(rb'"(?<=[,\r\n]")' + _REST_OF_FIELD)  # The quote first: the search then skips what has none.
 
 
 class QuoteWatch:
@@ -43,13 +46,12 @@ class QuoteWatch:
         text, self._held = self._before + data[:end], data[end:]
         position = 1
         if self.open_line is not None:
-            closing = _INSIDE.match(text, 1)
-            position = len(text) if closing is None else closing.end()
-            self.open_line = self.open_line if closing is None else None
+            rest = _INSIDE.match(text, 1)
+            assert rest is not None, "it matches nothing too"
+            position = rest.end()
+            self.open_line = None if rest[1] else self.open_line
         if self.open_line is None:
-            found = _OUTSIDE.match(text, position)
-            assert found is not None, "it matches nothing too"
-            if found.end() < len(text):
-                self.open_line = self._line + text.count(b"\n", 1, found.end())
+            for last in deque(_QUOTED_FIELD.finditer(text, position), maxlen=1):
+                self.open_line = None if last[1] else self._line + text.count(b"\n", 1, last.start())
         self._line += text.count(b"\n", 1)
         self._before = text[-1:]

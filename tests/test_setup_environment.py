@@ -1,0 +1,48 @@
+"""Which Python `.venv` is made of: the one that `make` found, or the system's where that one was built without optimization."""
+
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tools import setup_environment
+
+BUILT = "'--prefix=/home/user/.pyenv/versions/3.11.7'"
+OPTIMIZED = f"{BUILT} '--enable-optimizations' '--with-lto'"
+
+
+@pytest.mark.parametrize(
+    ("configured", "system_fits", "is_chosen"),
+    [
+        (BUILT, True, True),
+        (BUILT, False, False),
+        (OPTIMIZED, True, False),
+        (None, True, True),  # Not said.
+    ],
+)
+def test_a_python_without_optimization_gives_way(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, configured: str | None, system_fits: bool, is_chosen: bool
+) -> None:
+    system = tmp_path / "python3"
+    system.write_text(f"#!/bin/sh\nexit {0 if system_fits else 1}\n")
+    system.chmod(0o755)
+    monkeypatch.setattr(setup_environment, "SYSTEM_PYTHON", str(system))
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: {"CONFIG_ARGS": configured}[name])
+    assert setup_environment.quickest_python() == (str(system) if is_chosen else sys.executable)
+
+
+def test_the_systems_own_python_has_nothing_to_give_way_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system = tmp_path / "python3"
+    system.symlink_to(sys.executable)
+    monkeypatch.setattr(setup_environment, "SYSTEM_PYTHON", str(system))
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: BUILT)
+    assert setup_environment.quickest_python() == sys.executable
+    assert capsys.readouterr().out == ""
+
+
+def test_this_python_fits_and_what_is_not_there_does_not() -> None:
+    assert setup_environment.fits(sys.executable)
+    assert not setup_environment.fits("/nowhere/python3")
