@@ -76,5 +76,6 @@ KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("what arrives late is there before readers go", 5574, {}),
     ("what a start writes is synced before anybody reads it", 6444, {}),
     ("the number of a generation that ended before SyncGroup is given again", 13237, {}),
+    ("a commit of a connection given up is written after the last", 14702, {}),
     ("batches are known by topic ids too", 39, {**READERS, "node_count": 3, "deeds": MOVING}),
 ]

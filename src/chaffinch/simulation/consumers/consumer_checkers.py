@@ -166,11 +166,20 @@ def _joined_after(commit: Commit, other: Commit) -> bool:
 
 
 def the_end_is_committed(diary: Diary, offsets: Offsets, committed: Mapping[TopicPartition, int | None]) -> Iterator[str]:
-    """After the last member left in order, nothing is left to read."""
+    """After the last member left in order, nothing is left to read.
+
+    A commit that lay in the network may be written after it, over the last that was answered: its member had given up that connection."""
     for place, offset in committed.items():
         left = [other for other in offsets[place] if other >= (offset or 0)]
-        if left:
+        if left and not _was_overwritten(diary, place, offset, left[-1]):
             yield f"{diary.group}: {place}: committed is {offset}, offsets {left[:5]} come after it"
+
+
+def _was_overwritten(diary: Diary, place: TopicPartition, offset: int | None, last: int) -> bool:
+    """Whether a commit after the last offset was answered, and a commit of `offset` never."""
+    commits = [commit for commit in diary.commits if commit.place == place and not commit.is_refused]
+    ended = any(commit.offset > last for commit in commits if commit.ended is not None)
+    return ended and any(commit.offset == offset for commit in commits if commit.ended is None)
 
 
 def one_member_each(diary: Diary) -> Iterator[str]:
