@@ -6,6 +6,7 @@ import random
 import resource
 import ssl
 import tracemalloc
+from mmap import mmap
 from pathlib import Path
 
 import pytest
@@ -427,6 +428,10 @@ class TestPool:
         again = [pool.lend(size), pool.lend(size)]
         assert sorted(bytes(view[10:20]) for view in again) == [b"\0" * 10, b"0123456789"]
         assert pool.bytes_kept == 2 * size
+
+    def test_what_is_only_claimed_is_mapped_and_what_will_come_is_not(self) -> None:
+        kinds = {trusts: type(BufferPool(trusts_sizes=trusts).lend(EAGER_BYTES_MAX + 1).obj) for trusts in (False, True)}
+        assert kinds == {False: mmap, True: bytearray}
 
     def test_much_larger_buffers_are_not_wasted_on_small_frames(self) -> None:
         pool = BufferPool()

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from chaffinch.protocol import produce_path
 from chaffinch.protocol.apis import APIS, Api, api_of
-from chaffinch.protocol.frames import BufferPool, FrameAssembler, FrameBudget
+from chaffinch.protocol.frames import EAGER_BYTES_MAX, BufferPool, FrameAssembler, FrameBudget
 from chaffinch.protocol.headers import (
     API_VERSIONS_KEY,
     finish_frame,
@@ -103,6 +103,7 @@ class ClientConnection:
         self.software_name = software_name
         self.software_version = software_version
         self.versions: ApiVersionTable | None = None
+        pool = pool or BufferPool(2 * EAGER_BYTES_MAX, trusts_sizes=True)
         self._frames = FrameAssembler(frame_bytes_max, budget=budget, pool=pool)
         self._open: deque[tuple[int, Api, int]] = deque()
         self._correlation_id_next = 0

@@ -85,10 +85,15 @@ class FrameBudget:
 
 
 class BufferPool:
-    """Buffers that are used again once nobody looks at them. For the connections of one thread."""
+    """Buffers that are used again once nobody looks at them. For the connections of one thread.
 
-    def __init__(self, bytes_max: int = POOL_BYTES_MAX) -> None:
+    `trusts_sizes`: whether what a peer claims of a large frame will come, as a broker's answers do. Then its memory is Python's own, which
+    has it at hand: a consumer of tables reads a fifth more records a second.
+    """
+
+    def __init__(self, bytes_max: int = POOL_BYTES_MAX, *, trusts_sizes: bool = False) -> None:
         self.bytes_max = bytes_max
+        self._mapped_from = sys.maxsize if trusts_sizes else EAGER_BYTES_MAX + 1
         self.bytes_kept = 0
         self._kept: list[bytearray | mmap] = []
 
@@ -104,7 +109,7 @@ class BufferPool:
                 self._kept.append(self._kept.pop(index))
                 return memoryview(buffer)[:size]
         # A mapping takes the machine's memory page by page, as bytes come: what has not arrived of a large frame costs nothing.
-        new = bytearray(rounded) if rounded <= EAGER_BYTES_MAX else mmap(-1, rounded, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+        new = bytearray(rounded) if rounded < self._mapped_from else mmap(-1, rounded, flags=MAP_PRIVATE | MAP_ANONYMOUS)
         if rounded <= self.bytes_max:
             self._kept.append(new)
             self.bytes_kept += rounded
