@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.broker import ready_made_batch, start_and_idle, warmed_up
 from benchmarks.broker_growth import growth
-from benchmarks.brokers import BrokerProcess, chaffinch_broker
+from benchmarks.brokers import BrokerProcess, chaffinch_broker, take_memory
 from benchmarks.ratios import Aim, Ratio
 from benchmarks.wire_client import WireClient, produce_request
 from tests.interop.apache_kafka import ApacheKafka, run_tool
@@ -222,7 +222,7 @@ def measured(load: Load, broker: BrokerProcess, topic: str) -> Figure:
     if not load.is_reading:
         load.prepare(broker, topic)
         broker.settle()
-    take_memory()
+    take_memory(READY_BYTES)
     cpu = broker.cpu_seconds
     value, count, detail = load.run(broker, topic)
     cpu_per_million = (broker.cpu_seconds - cpu) / (count / 1e6)
@@ -230,11 +230,6 @@ def measured(load: Load, broker: BrokerProcess, topic: str) -> Figure:
         deleted(broker, topic)
     broker.settle()
     return Figure(value=value if load.is_latency else count / value / 1e6, cpu_per_million=cpu_per_million, detail=detail)
-
-
-def take_memory() -> None:
-    """Have the machine hand out what the next load takes: written to and given back, it lies ready for whoever asks first."""
-    len(b"\1" * READY_BYTES)
 
 
 def in_turns(load: Load, brokers: Sequence[BrokerProcess], topic: str, *, is_reversed: bool) -> list[Figure]:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from benchmarks.broker import ready_made_batch, warmed_up
 from benchmarks.broker_beside_apache import apache_kafka
-from benchmarks.brokers import BrokerProcess, chaffinch_broker
+from benchmarks.brokers import BrokerProcess, chaffinch_broker, take_memory
 from benchmarks.chaffinch_loads import CULPRIT_EVERY, PARTITIONS
 from benchmarks.stopwatch import Stopwatch
 from benchmarks.wire_client import WireClient, produce_request
@@ -38,6 +38,9 @@ BATCH_RECORDS = 8500
 """Records of a ready-made batch: 1 MB, as large as those that `send_table` makes."""
 READ_BATCH_RECORDS = 2000
 IN_FLIGHT_MAX = 5
+
+READY_BYTES = 1200 << 20
+"""More than a load writes and its client takes."""
 
 Told = Mapping[str, float]
 Run = Callable[[BrokerProcess, str, int], Told]
@@ -191,11 +194,17 @@ class Lane:
         wire.close()
         return count_each * PARTITIONS * READ_BATCH_RECORDS
 
+    def quietly(self, run: Run, topic: str, count: int) -> Told:
+        """Run a load once the broker is quiet and the memory that it takes is there."""
+        self.broker.settle()
+        take_memory(READY_BYTES)
+        return run(self.broker, topic, count)
+
     def written(self, run: Run, topic: str, contest: Contest, *, has_culprits: bool) -> Told:
         """Run a load against a topic of its own, and count what is in it afterwards."""
         wire = WireClient(self.broker)
         wire.create_topic(topic, PARTITIONS, **({"cleanup_policy": "compact"} if contest.is_compacted else {}))
-        told = run(self.broker, topic, contest.count)
+        told = self.quietly(run, topic, contest.count)
         count = int(told.get("count", contest.count))
         expected = count - (-(-count // CULPRIT_EVERY) if has_culprits else 0)
         if "p50" in told:
@@ -209,17 +218,20 @@ class Lane:
 
 def compared(contest: Contest, lane: Lane, number: int, rounds: int) -> list[str]:
     """Run both loads in turn, print a line for each measure; the aims that were missed."""
+    topic = f"contest-{number}"
+    count = lane.filled(topic, contest.count) if contest.is_reading else contest.count
+
+    def told(run: Run, name: str) -> Told:
+        if contest.is_reading:
+            return measures(lane.quietly(run, topic, count), count)
+        has_culprits = run is contest.ours and "culprits" in contest.name
+        return lane.written(run, f"{topic}-{name}", contest, has_culprits=has_culprits)
+
     figures: list[tuple[Told, Told]] = []
-    if contest.is_reading:
-        topic = f"contest-{number}"
-        count = lane.filled(topic, contest.count)
-        for _ in range(rounds):
-            ours, theirs = (measures(run(lane.broker, topic, count), count) for run in (contest.ours, contest.theirs))
-            figures.append((ours, theirs))
-    else:
-        for turn in range(rounds):
-            ours = lane.written(contest.ours, f"contest-{number}-{turn}-ours", contest, has_culprits="culprits" in contest.name)
-            figures.append((ours, lane.written(contest.theirs, f"contest-{number}-{turn}-theirs", contest, has_culprits=False)))
+    for turn in range(rounds):  # Who comes first takes turns.
+        order = [("ours", contest.ours), ("theirs", contest.theirs)]
+        found = {name: told(run, f"{turn}-{name}") for name, run in (order if turn % 2 == 0 else reversed(order))}
+        figures.append((found["ours"], found["theirs"]))
     missed = []
     for measure in figures[0][0]:
         ratio = statistics.median(ours[measure] / theirs[measure] for ours, theirs in figures)
