@@ -259,7 +259,7 @@ def brokers(only: str) -> Iterator[list[Lane]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of records")
     parser.add_argument("--only", default="", help="contests whose name contains this")
     parser.add_argument("--broker", default="", help="brokers whose name contains this: chaffinch, Apache Kafka")

@@ -336,6 +336,10 @@ class TestLimits:
         with pytest.raises(ProtocolViolation, match=rf"first bytes are {method}, which looks like HTTP: .*metrics are on --metrics"):
             feed(FrameAssembler(), f"{method} /metrics HTTP/1.1\r\n\r\n".encode())
 
+    def test_a_web_server_is_told_from_a_frame_that_is_too_large(self) -> None:
+        with pytest.raises(ProtocolViolation, match="its first bytes are HTTP: a web server answers there, no Kafka broker"):
+            feed(FrameAssembler(), b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
     def test_a_claim_of_100_mib_costs_little(self) -> None:
         assembler = FrameAssembler()
         tracemalloc.start()

@@ -9,7 +9,7 @@ from typing import Final
 
 import typer
 
-from chaffinch.client.arguments import INT32_MAX, illegal_topic
+from chaffinch.client.arguments import INT32_MAX, why_illegal
 from chaffinch.errors import ConfigException
 
 PARTITION_OPTION: Final = "--partition"
@@ -18,18 +18,16 @@ _DIGITS_MAX: Final = len(str(INT32_MAX))
 
 def legal_topic(context: typer.Context, parameter: typer.CallbackParam, name: str | None) -> str | None:
     """A callback of typer for an option. ConfigException, naming the option, for what cannot be a topic."""
-    if name is None or illegal_topic(name) is None:
+    if name is None or (reason := why_illegal(name)) is None:
         return name
     option = max(parameter.opts, key=len)
     if not name.strip():
         raise ConfigException(f"{option} is empty")
-    if name in (".", ".."):
-        raise ConfigException(f"{option} {name!r} cannot be a topic: '.' and '..' are no names, as folders go by them")
     before, _, after = name.rpartition(":")
     where = ""
-    if _is_partition(after) and illegal_topic(before) is None and _has_partitions(context):
+    if _is_partition(after) and why_illegal(before) is None and _has_partitions(context):
         where = f"; the partition goes into an option of its own: {option} {before} {PARTITION_OPTION} {after}"
-    raise ConfigException(f"{option} {name!r} cannot be a topic: a name has letters, digits, '.', '_' and '-', at most 249 of them{where}")
+    raise ConfigException(f"{option} {name!r} cannot be a topic: {reason}{where}")
 
 
 def legal_topics(context: typer.Context, parameter: typer.CallbackParam, names: list[str] | None) -> list[str] | None:

@@ -27,12 +27,19 @@ def checked_topic(topic: Any) -> str:
     return topic
 
 
-def illegal_topic(topic: str) -> InvalidTopicException | None:
-    """The error of a topic name that no broker would accept; None if it is legal."""
+def why_illegal(topic: str) -> str | None:
+    """What is wrong with a topic name that no broker would accept; None if it is legal."""
     if _TOPIC_LEGAL.fullmatch(topic):
         return None
-    text = f"topic {topic!r} is not a legal name: letters, digits, '.', '_' and '-', at most 249 of them"
-    return InvalidTopicException(text, stored=Stored.NO)
+    if topic in (".", ".."):
+        return "'.' and '..' are no names, as folders go by them"
+    return "a name has letters, digits, '.', '_' and '-', at most 249 of them"
+
+
+def illegal_topic(topic: str) -> InvalidTopicException | None:
+    """The same as an error."""
+    reason = why_illegal(topic)
+    return None if reason is None else InvalidTopicException(f"topic {topic!r} is not a legal name: {reason}", stored=Stored.NO)
 
 
 def checked_text(text: str, name: str) -> bytes:

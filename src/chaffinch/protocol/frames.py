@@ -57,6 +57,7 @@ _SIZE: Final = Struct(">i")
 _TLS_HANDSHAKE: Final = 0x1603
 # The first four bytes of requests for a web server, where a size of at least 1.2 GB would stand.
 _HTTP_METHODS: Final = {int.from_bytes(method): method.decode().strip() for method in (b"GET ", b"HEAD", b"POST", b"PUT ")}
+_HTTP_ANSWER: Final = int.from_bytes(b"HTTP")
 _NOTHING: Final = memoryview(b"")
 
 assert ROOM_BYTES_MIN < CHUNK_BYTES < BUSY_CHUNK_BYTES < EAGER_BYTES_MAX < POOL_BYTES_MAX
@@ -289,6 +290,8 @@ class FrameAssembler:
             text = "its first bytes are a TLS handshake: the client speaks TLS (its security.protocol), and this listener does not"
         elif size in _HTTP_METHODS:
             text = f"its first bytes are {_HTTP_METHODS[size]}, which looks like HTTP: this is Kafka's port, metrics are on --metrics"
+        elif size == _HTTP_ANSWER:
+            text = "its first bytes are HTTP: a web server answers there, no Kafka broker"
         self._give_up()
         violation = ProtocolViolation(text)
         violation.frames = tuple(frames)
