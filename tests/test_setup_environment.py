@@ -43,6 +43,8 @@ def test_the_systems_own_python_has_nothing_to_give_way_to(
     assert capsys.readouterr().out == ""
 
 
-def test_this_python_fits_and_what_is_not_there_does_not() -> None:
+def test_only_the_same_python_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert setup_environment.fits(sys.executable)
     assert not setup_environment.fits("/nowhere/python3")
+    monkeypatch.setattr(sys, "version_info", (3, 99))
+    assert not setup_environment.fits(sys.executable), "what is locked may not be there for another version"

@@ -39,8 +39,8 @@ def check_python() -> None:
 
 
 def fits(python: str) -> bool:
-    """Whether this interpreter is there, new enough, and can make virtual environments."""
-    asked = f"import sys, venv, ensurepip; sys.exit(sys.version_info < {PYTHON_MINIMUM})"
+    """Whether this interpreter is there, of the same Python as this one, and can make virtual environments."""
+    asked = f"import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
     try:
         return subprocess.run([python, "-c", asked], capture_output=True, timeout=60).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
@@ -48,8 +48,8 @@ def fits(python: str) -> bool:
 
 
 def quickest_python() -> str:
-    """This interpreter, or the system's where this one was built without `--enable-optimizations`, as pyenv builds them: a
-    loop of method calls takes 1.4 times as long then."""
+    """This interpreter, or the system's of the same version where this one was built without `--enable-optimizations`, as pyenv builds them:
+    a loop of method calls takes 1.4 times as long then."""
     is_optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     if is_optimized or os.path.realpath(sys.executable) == os.path.realpath(SYSTEM_PYTHON) or not fits(SYSTEM_PYTHON):
         return sys.executable
