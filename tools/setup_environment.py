@@ -48,8 +48,8 @@ def fits(python: str) -> bool:
 
 
 def quickest_python() -> str:
-    """This interpreter, or the system's of the same version where this one was built without `--enable-optimizations`, as pyenv builds them:
-    a loop of method calls takes 1.4 times as long then."""
+    """This interpreter, or the system's of the same version where this was built without `--enable-optimizations`, as pyenv builds them: a
+    loop of method calls takes 1.4 times as long then."""
     is_optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     if is_optimized or os.path.realpath(sys.executable) == os.path.realpath(SYSTEM_PYTHON) or not fits(SYSTEM_PYTHON):
         return sys.executable
