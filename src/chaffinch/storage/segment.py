@@ -152,11 +152,6 @@ class Segment:
         self.room_end = size + room
         self.log.reserve(room)
 
-    @property
-    def bytes_not_asked_for(self) -> int:
-        """What the system was not asked to write yet."""
-        return self.size - self._written_back
-
     def write_back(self) -> None:
         """Ask the system to begin writing what it was not asked for yet."""
         self.log.write_back(self._written_back)
