@@ -121,7 +121,7 @@ def make_good(state: BrokerState, now_ms: int) -> None:
         state.refusals.say(Report(text, is_routine=True))
     verifies: bool = state.settings["transaction.partition.verification.enable"]
     try:
-        for text in power_loss.mend(state.transactions, state.topics, state.offsets, now_ms, verifies=verifies):
+        for text in power_loss.mend(state.transactions, state.topics, state.offsets, state.grown, now_ms, verifies=verifies):
             state.refusals.say(text)
     except StorageError as error:
         text = f"what a loss of power took from transactions is made good at the next start: {error}"

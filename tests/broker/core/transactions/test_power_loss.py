@@ -8,6 +8,7 @@ from chaffinch.broker import committed_records
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
+from tests.broker.core.transactions.test_crashes import end_told, failing_at
 from tests.broker.core.transactions.test_transactions import add, add_group, commit_offset, committed, init
 from tests.broker.core.transactions.transactional_ends import finish
 from tests.broker.core_client import Client, Cluster
@@ -129,6 +130,18 @@ def test_a_producer_of_which_nothing_is_left(cluster: Cluster) -> None:
     partition = cluster.core.topics.partition("orders", 0)
     assert partition is not None
     assert partition.log.last_stable_offset == partition.log.log_end_offset == 2
+
+
+def test_what_is_aborted_is_synced_before_anybody_reads_it(cluster: Cluster) -> None:
+    client = cluster.client()
+    identity = identity_of(client)
+    assert write(client, identity, b"lost", version=2) == 0
+    cluster.config["flush.policy"] = "always"
+    read_to = end_told(lose_power(cluster, "logs"))
+    assert read_to == 2, "a batch, a marker"
+    first = cluster.core.topics.partition("orders", 0)
+    cluster.file_system.hook = failing_at(first.log.directory, StorageError(first.log.directory, "write", "no space left"))
+    assert end_told(lose_power(cluster)) == read_to, "it could not be written again"
 
 
 def test_a_full_disk_leaves_it_to_the_next_start_and_says_so(cluster: Cluster) -> None:

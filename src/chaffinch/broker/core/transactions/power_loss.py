@@ -21,9 +21,16 @@ from chaffinch.storage.producer_sequences import OngoingTransaction
 
 
 def mend(
-    transactions: TransactionCoordinator, topics: TopicRegistry, offsets: GroupOffsets, now_ms: int, *, verifies: bool
+    transactions: TransactionCoordinator,
+    topics: TopicRegistry,
+    offsets: GroupOffsets,
+    grown: list[Partition],
+    now_ms: int,
+    *,
+    verifies: bool,
 ) -> Iterator[str]:
-    """Lines for the log. `verifies`: no partition has had a transaction but from the coordinator.
+    """Lines for the log. `verifies`: no partition has had a transaction but from the coordinator. `grown` gets each partition that a
+    marker was written to, which is to be synced before anybody reads it.
 
     Raises StorageError; what is left is mended at the next start.
     """
@@ -46,6 +53,7 @@ def mend(
     for partition, ongoing in lost:
         epoch = known[ongoing.producer_id].producer_epoch if ongoing.producer_id in known else 0
         _abort(partition, ongoing, epoch, now_ms)
+        grown.append(partition)
     if lost:
         yield f"{counted(len(lost), 'open transaction')} aborted in partitions: what the coordinator knew of them was lost with the power"
     for group, producer_id in lost_offsets:
