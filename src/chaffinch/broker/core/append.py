@@ -112,13 +112,12 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
 
 def _duplicate(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms) -> AppendResult | None:
     """Where a producer's batch is stored already; None for another, which the log expects if it is to begin a transaction."""
-    log = partition.log
-    duplicate = log.find_duplicate(header)
-    if begins_transaction(partition, header) and broker.transactions.is_current(terms.transactional_id, header.identity):
-        log.expect(header)
+    duplicate = partition.log.find_duplicate(header)
     if duplicate is not None:
         broker.counters.add(partition.topic.name, "TotalProduceRequestsPerSec")
         broker.counters.add(partition.topic.name, "DuplicateBatchesPerSec")
+    elif begins_transaction(partition, header) and broker.transactions.is_current(terms.transactional_id, header.identity):
+        partition.log.expect(header)
     return duplicate
 
 

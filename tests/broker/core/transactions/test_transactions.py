@@ -379,3 +379,14 @@ class TestRestart:
         assert end(cluster.client(), identity, commit, version) == 0
         assert log.aborted_transactions(0, 100) == ([] if commit else [(identity.producer_id, 0)])
         return "finished" if finished else "decided" if is_ended else "undecided"
+
+
+def test_a_batch_repeated_after_its_transaction_does_not_keep_the_next_one_from_beginning(cluster: Cluster) -> None:
+    client = cluster.client()
+    identity = identity_of(client)
+    for sequence in (0, 1):
+        assert add(client, identity, 0, version=3) == [0]
+        assert write(client, identity, sequence, version=11) == 0
+        assert end(client, identity, True, version=4) == 0
+        assert write(client, identity, sequence, version=11) == 0, "stored already"
+    assert cluster.core.counters.total("DuplicateBatchesPerSec", "orders") == 2
