@@ -15,6 +15,7 @@ from chaffinch.records.old_formats.message_set import OLD_FORMATS, read_message_
 from chaffinch.records.old_formats.validation import validate_set
 from chaffinch.records.validation import Rejected, ValidationPolicy
 from chaffinch.records.validation_rules import ALL_RULES, CODECS
+from tests.broker.batches import batch_of
 from tests.broker.core_client import Cluster
 from tests.kips.rule_table import CRC, HOUR_MS, KEY, LINES, RECORD, TIME, Case, Lie, cases, lies, written
 from tests.support.raw_batches import NOW_MS
@@ -215,3 +216,32 @@ def test_a_converted_batch_may_be_too_large_for_a_segment() -> None:
     data = written(1, Compression.NONE, [{"value": bytes(300_000)}] * 4, {})
     answer, _, stored = send(data, 2, {"max_message_bytes": "2000000", "segment_bytes": str(1 << 20)})
     assert (answer.error_code, stored) == (codes.RECORD_LIST_TOO_LARGE.number, 0)
+
+
+SEGMENT = {"max_message_bytes": "4000000", "segment_bytes": str(1 << 20)}
+
+
+@pytest.mark.parametrize(
+    ("stored_as", "sent_as", "is_taken"),
+    [
+        ("producer", Compression.NONE, False),
+        ("producer", Compression.ZSTD, True),
+        ("zstd", Compression.NONE, True),
+        ("zstd", Compression.ZSTD, True),
+        ("uncompressed", Compression.NONE, False),
+        ("uncompressed", Compression.ZSTD, False),
+    ],
+)
+def test_a_segment_must_hold_the_batch_as_it_is_stored(stored_as: str, sent_as: Compression, is_taken: bool) -> None:
+    data = bytes(batch_of(bytes(3_000_000), compression=sent_as))
+    says = "" if is_taken else "segment.bytes allows 1048576 bytes"
+    answer, _, stored = send(data, 9, {**SEGMENT, "compression_type": stored_as}, says)
+    assert (answer.error_code, stored) == ((0, 1) if is_taken else (codes.RECORD_LIST_TOO_LARGE.number, 0))
+
+
+def test_a_segment_holds_a_batch_as_large_as_it_is() -> None:
+    overhead = len(batch_of(bytes(1_000_000))) - 1_000_000
+    for size, code in ((1 << 20, 0), ((1 << 20) + 1, codes.RECORD_LIST_TOO_LARGE.number)):
+        data = bytes(batch_of(bytes(size - overhead)))
+        assert len(data) == size
+        assert send(data, 9, SEGMENT)[0].error_code == code

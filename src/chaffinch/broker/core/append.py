@@ -1,8 +1,9 @@
 """What happens to one partition's batch in a Produce request, in the order in which it is checked.
 
-slice -> CRC -> duplicate -> size -> batch header -> replication (KIP-579, in-sync count) -> record rules -> transaction, epoch and
-sequence -> append. A duplicate of a stored batch comes before everything that can change with time or configuration, so that a retry of a
-stored batch is never refused (size and CRC swap places with Apache Kafka's order for that). Nothing is left behind by a refusal.
+slice -> CRC -> duplicate -> size -> batch header -> replication (KIP-579, in-sync count) -> record rules -> size of a segment, which is
+that of what is stored -> transaction, epoch and sequence -> append. A duplicate of a stored batch comes before everything that can change
+with time or configuration, so that a retry of a stored batch is never refused (size and CRC swap places with Apache Kafka's order for
+that). Nothing is left behind by a refusal.
 
 Message sets of formats 0 and 1, which Produce versions 0 to 2 may carry, take the same way without a producer, and are stored as one
 batch of format 2. So may batches of format 2 come in these versions, as in Apache Kafka; the other way round is refused.
@@ -90,7 +91,7 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
         rejected = check_batch(view, policy, Origin.CLIENT, crc_was_checked=True)
         if rejected is not None:
             return _rejection(rejected, size)
-    refusal = _log_refusal(view, partition) if size > config.segment_bytes or not config.takes_idempotent_batches else None
+    refusal = _format_refusal(header, partition) if has_producer and not config.takes_idempotent_batches else None
     if refusal is None and config.in_sync_min > 1:
         refusal = _replication_refusal(broker, partition, terms.acks)
     if refusal is not None:
@@ -100,6 +101,8 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
         broker.bytes_handled += policy.decompressed_bytes_max if header.compression_id else size
         return _rejection(verdict, size)
     broker.bytes_handled += verdict.records_bytes
+    if len(verdict.batch) > config.segment_bytes:
+        return _larger_than_segment(len(verdict.batch), partition)
     refusal = _producer_refusal(broker, partition, header, terms, now_ms) if has_producer else None
     if refusal is not None:
         return refusal
@@ -201,15 +204,9 @@ def is_plainly_right(header: BatchHeader, size: int, batch_bytes_max: int) -> bo
     )
 
 
-def _log_refusal(view: BatchView, partition: Partition) -> Refusal | None:
-    """What the topic's log cannot hold, whatever is in the batch."""
-    config = partition.topic.config
-    if view.size > config.segment_bytes:
-        return _larger_than_segment(view.size, partition)
-    if view.header.producer_id >= 0 and not config.takes_idempotent_batches:
-        wrong = f"it has producer id {view.header.producer_id}, and the topic's message.format.version, below 0.11, knows none"
-        return _refusal(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, batch_message(partition.topic_partition, wrong))
-    return None
+def _format_refusal(header: BatchHeader, partition: Partition) -> Refusal:
+    wrong = f"it has producer id {header.producer_id}, and the topic's message.format.version, below 0.11, knows none"
+    return _refusal(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, batch_message(partition.topic_partition, wrong))
 
 
 def _larger_than_segment(size: int, partition: Partition) -> Refusal:
