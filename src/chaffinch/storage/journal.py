@@ -6,7 +6,8 @@ synced, renamed over it, directory synced. At every instant one of the two is co
 in slices, one with each `put`; what is put meanwhile goes into both files.
 
 A torn last batch is cut off at the start. Any other damage is an error that names the file and the byte. `close` leaves a mark beside the
-file that says how long it is: until the journal is opened again nothing may be torn off, so damage at the very end is an error too.
+file that says how long it is: until the journal is opened again nothing may be torn off, so damage at the very end is an error too, and
+whoever opens it is told that nothing was lost (`was_closed`).
 """
 
 import logging
@@ -41,11 +42,15 @@ Entries = Mapping[bytes, bytes | None]
 
 
 class Journal:
-    """A durable mapping of bytes to bytes. One owner, one thread. After an error of `put` nothing has changed."""
+    """A durable mapping of bytes to bytes. One owner, one thread. After an error of `put` nothing has changed.
+
+    `was_closed`: all that was ever put is there, however the system ended.
+    """
 
     def __init__(self, file_system: FileSystem, directory: str, name: str, rewrite_bytes_min: int) -> None:
         self.name = name
         self.cut: Cut | None = None
+        self.was_closed = False
         self._file_system = file_system
         self._directory = directory
         stem = f"{directory}/{name}" if directory else name
@@ -80,6 +85,7 @@ class Journal:
         if journal._file.size != closed_size:
             journal._file.note_unsynced()
         journal._replay(closed_size)
+        journal.was_closed = 0 < closed_size == journal._file.size
         journal._remove_mark()
         return journal
 
@@ -129,11 +135,13 @@ class Journal:
             sync_directories(self._file_system, self._directory)
             self._has_unsynced_name = False
 
-    def close(self) -> None:
+    def close(self, *, leaves_mark: bool = True) -> None:
         """Sync, and leave the mark that says that all is there."""
         self.sync()
         self._give_up_rewrite()
         self._file.close()
+        if not leaves_mark:
+            return
         size = b"%d" % self._file.size
         mark = self._file_system.open(self._closed_path)
         try:
@@ -154,11 +162,10 @@ class Journal:
         return int(size) if crc == b"%08x\n" % crc32c(size) else 0
 
     def _remove_mark(self) -> None:
-        """Before the first put. A crash may bring it back, and it is still true then; of a file written anew it would not be, but the
-        rename that makes one comes later in the same directory, so it is not durable unless this is."""
+        """For good, before the first put: a loss of power that brought it back could take all puts since, and it would deny that."""
         if self._file_system.exists(self._closed_path):
             self._file_system.remove(self._closed_path)
-            self._has_unsynced_name = True
+            self._file_system.sync_directory(self._directory)
 
     def _replay(self, closed_size: int) -> None:
         """Read everything; the first `closed_size` bytes are known to have been whole."""

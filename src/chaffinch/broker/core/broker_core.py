@@ -79,7 +79,7 @@ class BrokerCore:
             self.state = opening.open_state(
                 file_system, self._journals, static, nodes, dice, now_ms, cluster_id=self._directory.cluster_id, users=users or {}
             )
-            opening.make_good(self.state, now_ms)
+            self._is_mended = opening.make_good(self.state, self._journals["transactions"], file_system.incarnation, now_ms)
             opening.say_what_is_odd(self.state, static)
         except BaseException:
             self._directory.close()
@@ -169,8 +169,8 @@ class BrokerCore:
         """Leave everything in order: synced, with snapshots, unlocked. Raises StorageError."""
         try:
             close_many([partition.log for partition in self.state.topics.partitions()])
-            for journal in self._journals.values():
-                journal.close()
+            for name, journal in self._journals.items():
+                journal.close(leaves_mark=self._is_mended or name != "transactions")  # It would say that nothing was lost.
         finally:
             self._directory.close()
 

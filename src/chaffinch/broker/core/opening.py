@@ -109,8 +109,11 @@ def open_state(
     return state
 
 
-def make_good(state: BrokerState, now_ms: int) -> None:
-    """Finish what the last end of the process left half done. Raises StorageError."""
+def make_good(state: BrokerState, transactions: Journal, incarnation: str, now_ms: int) -> bool:
+    """Finish what the last end of the process left half done; False where some is left to the next start. Raises StorageError.
+
+    `transactions`: the coordinator's journal.
+    """
     if state.settings["flush.policy"] == "always":
         # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
         # and readers see them: they must not go any more.
@@ -119,13 +122,18 @@ def make_good(state: BrokerState, now_ms: int) -> None:
     if completed:
         text = f"{completed} transactions that were decided before the last stop are completed"
         state.refusals.say(Report(text, is_routine=True))
-    verifies: bool = state.settings["transaction.partition.verification.enable"]
-    try:
-        for text in power_loss.mend(state.transactions, state.topics, state.offsets, state.grown, now_ms, verifies=verifies):
-            state.refusals.say(text)
-    except StorageError as error:
-        text = f"what a loss of power took from transactions is made good at the next start: {error}"
-        state.refusals.say(f"{text}; until then readers of committed records may wait in those partitions")
+    if power_loss.is_possible(transactions, incarnation):
+        verifies: bool = state.settings["transaction.partition.verification.enable"]
+        try:
+            for text in power_loss.mend(state.transactions, state.topics, state.offsets, state.grown, now_ms, verifies=verifies):
+                state.refusals.say(text)
+        except StorageError as error:
+            text = f"what a loss of power took from transactions is made good at the next start: {error}"
+            state.refusals.say(f"{text}; until then readers of committed records may wait in those partitions")
+            return False
+    with suppress(StorageError):  # On a full disk the next start looks once more.
+        power_loss.note_mended(transactions, incarnation)
+    return True
 
 
 def say_what_is_odd(state: BrokerState, static: Settings) -> None:

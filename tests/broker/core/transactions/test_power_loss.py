@@ -6,6 +6,7 @@ import pytest
 
 from chaffinch.broker import committed_records
 from chaffinch.identifiers import ProducerIdentity
+from chaffinch.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core.transactions.test_crashes import end_told, failing_at
@@ -35,6 +36,22 @@ def write(client: Client, identity: ProducerIdentity, value: bytes, *, version: 
         add(client, identity, partition, version=3)
     records = bytes(batch_of(value, identity=identity, sequence=sequence, transactional=True))
     return client.produce("orders", records, partition=partition, txn="t", version=VERSIONS[version][0]).error_code
+
+
+def mark_as_a_tool(client: Client, identity: ProducerIdentity, partition: int) -> int:
+    """An abort, under the next epoch."""
+    topic = WritableTxnMarkerTopic(name="orders", partition_indexes=[partition])
+    marker = WritableTxnMarker(
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch + 1,
+        transaction_result=False,
+        topics=[topic],
+        coordinator_epoch=0,
+        transaction_version=2,
+    )
+    answer = client.ask(WriteTxnMarkersRequest(markers=[marker]), 2)
+    code: int = answer.markers[0].topics[0].partitions[0].error_code
+    return code
 
 
 def lose_power(cluster: Cluster, *kept: str) -> Client:
@@ -144,7 +161,8 @@ def test_what_is_aborted_is_synced_before_anybody_reads_it(cluster: Cluster) -> 
     assert end_told(lose_power(cluster)) == read_to, "it could not be written again"
 
 
-def test_a_full_disk_leaves_it_to_the_next_start_and_says_so(cluster: Cluster) -> None:
+@pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
+def test_a_full_disk_leaves_it_to_the_next_start_and_says_so(cluster: Cluster, kill: bool) -> None:
     client = cluster.client()
     identity = identity_of(client)
     sync_journals(cluster)
@@ -160,7 +178,7 @@ def test_a_full_disk_leaves_it_to_the_next_start_and_says_so(cluster: Cluster) -
     assert "at the next start: cannot append" in line
     assert "readers of committed records may wait" in line
     cluster.file_system.hook = None
-    cluster.restart()
+    cluster.restart(kill=kill)
     assert identity_of(cluster.client()).epoch > identity.epoch + 1, "one for the fence"
     partition = cluster.core.topics.partition("orders", 0)
     assert partition is not None
@@ -182,6 +200,37 @@ def test_a_kill_changes_nothing(cluster: Cluster, version: int) -> None:
     assert finish(client, identity, True, VERSIONS[version][1])[0] == 0
     assert (values(cluster), committed(client)[0]) == ([b"a", b"b"], 5)
     assert not any("power" in line for line in cluster.lines)
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped", "stopped, and the system restarted"])
+def test_an_epoch_that_a_tool_made_up_fences_nobody(cluster: Cluster, end: str) -> None:
+    """Nothing was lost: what a log knows and the coordinator does not has come from somebody else."""
+    client = cluster.client()
+    identity = identity_of(client)
+    assert [write(client, identity, b"%d" % partition, version=2, partition=partition) for partition in (0, 1)] == [0, 0]
+    assert mark_as_a_tool(client, identity, 1) == 0
+    cluster.lines.clear()
+    if end == "stopped, and the system restarted":
+        cluster.core.close()
+        client = lose_power(cluster, "")  # It keeps all.
+    else:
+        cluster.restart(kill=end == "killed")
+        client = cluster.client()
+    assert finish(client, identity, True)[0] == 0
+    assert values(cluster) == [b"0"]
+    assert not any("power" in line for line in cluster.lines)
+
+
+def test_power_is_lost_after_an_orderly_stop_and_a_start(cluster: Cluster) -> None:
+    """That the journal was closed says nothing of what was put into it since."""
+    client = cluster.client()
+    identity = identity_of(client)
+    cluster.core.close()
+    cluster.file_system.sync_all()  # As the system does in time.
+    assert write(lose_power(cluster), identity, b"lost", version=2) == 0
+    client = lose_power(cluster, "logs")
+    assert finish(client, identity, True)[0] == 90
+    assert values(cluster) == []
 
 
 def test_where_nothing_is_verified_transactions_need_no_coordinator(cluster: Cluster) -> None:

@@ -2,8 +2,11 @@
 
 Unmended, an epoch would be given a second time, and a log would take the new producer's batches for the old one's, sent again; and a
 transaction that nobody knows would stay open for ever. Called once at the start: nothing is on its way then, so what is open and unknown to
-the coordinator was lost there. Its producer, if it lives, is fenced: it would commit what is left. After any other end of the process there
-is nothing to do.
+the coordinator was lost there. Its producer, if it lives, is fenced: it would commit what is left.
+
+After any other end of the process there is nothing to do, and nothing may be done: logs may know more than the coordinator because a tool
+has ended transactions there, under epochs of its own choice. So the journal says in which incarnation of the file system it was last
+mended. In that one nothing was lost since, and nothing is in any other before which the journal was closed.
 
 With `transaction.partition.verification.enable=false` partitions may have transactions that the coordinator never knew: those stay.
 """
@@ -17,7 +20,25 @@ from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.broker.core.transactions.coordinator import COORDINATOR_EPOCH, TransactionCoordinator
 from chaffinch.broker.core.transactions.metadata import EPOCH_MAX
 from chaffinch.identifiers import ProducerIdentity, counted
+from chaffinch.storage.journal import Journal
 from chaffinch.storage.producer_sequences import OngoingTransaction
+
+_KEY = b"mended.in"
+
+
+def is_possible(journal: Journal, incarnation: str) -> bool:
+    """Whether power may have taken something from the coordinator's journal that nobody has mended."""
+    mended_in = journal.get(_KEY)
+    if mended_in is None:
+        return True
+    is_same = incarnation != "" and mended_in == incarnation.encode()
+    return not (is_same or journal.was_closed)
+
+
+def note_mended(journal: Journal, incarnation: str) -> None:
+    """Nothing is to be mended until power is lost again. Raises StorageError: the next start then looks once more."""
+    if journal.get(_KEY) != incarnation.encode():
+        journal.put({_KEY: incarnation.encode()})
 
 
 def mend(

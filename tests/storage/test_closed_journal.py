@@ -1,0 +1,27 @@
+"""What a journal says of its last end."""
+
+from __future__ import annotations
+
+from chaffinch.storage.file_system import MemoryFileSystem
+from chaffinch.storage.journal import Journal
+
+
+def opened(files: MemoryFileSystem) -> Journal:
+    return Journal.open(files, "meta", "topics")
+
+
+def test_one_that_was_closed_says_so_and_no_loss_of_power_makes_it_say_so_again() -> None:
+    files = MemoryFileSystem()
+    opened(files).put({b"key": b"kept"})
+    files.kill()
+    assert not opened(files).was_closed
+    opened(files).close()
+    files.kill()
+    assert opened(files).was_closed
+    opened(files).close()
+    files.sync_all()  # As the system does in time.
+    files.kill()
+    opened(files).put({b"key": b"lost"})
+    files.crash(lambda path, unsynced: 0)
+    journal = opened(files)
+    assert (journal.get(b"key"), journal.was_closed) == (b"kept", False)
