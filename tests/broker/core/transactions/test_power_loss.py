@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaffinch.broker import committed_records
+from chaffinch.broker.core.transactions.coordinator import MARKER_RETRY_MS
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from chaffinch.storage.file_system import StorageError
@@ -136,6 +137,31 @@ def test_offsets_of_a_transaction_that_nobody_knows(cluster: Cluster, version: i
     assert commit_offset(client, identity, 5, version=VERSIONS[version][1]) == 0
     client = lose_power(cluster, "journals/offsets")
     assert committed(client, stable=True)[::2] == (-1, 0), "nobody waits for it"
+    assert finish(client, identity, True, VERSIONS[version][1])[0] == 90
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_one_whose_last_transaction_is_decided_and_cannot_be_completed_is_fenced_too(cluster: Cluster, version: int) -> None:
+    client = cluster.client()
+    identity = identity_of(client)
+    first, second = (partition.log for partition in cluster.core.topics.partitions())
+    assert write(client, identity, b"decided", version=version) == 0
+    first.sync()
+    refused = failing_at(first.directory, StorageError(first.directory, "write", "no space left"))
+    cluster.file_system.hook = refused
+    code, promised = finish(client, identity, True, VERSIONS[version][1])
+    assert code == 0
+    sync_journals(cluster)
+    cluster.file_system.hook = None
+    cluster.advance(MARKER_RETRY_MS)
+    identity = promised if version == 2 else identity
+    assert write(client, identity, b"lost", version=version, partition=1) == 0
+    cluster.file_system.hook = refused
+    client = lose_power(cluster, second.directory)
+    cluster.file_system.hook = None
+    cluster.advance(MARKER_RETRY_MS)
+    assert values(cluster) == [b"decided"]
+    assert write(client, identity, b"rest", version=version, sequence=1 if version == 1 else 0) == 47
     assert finish(client, identity, True, VERSIONS[version][1])[0] == 90
 
 

@@ -68,12 +68,10 @@ def mend(
     stale = {producer_id for producer_id, metadata in known.items() if seen.get(producer_id, -1) > metadata.producer_epoch}
     stale |= known.keys() & ({ongoing.producer_id for _, ongoing in lost} | {producer_id for _, producer_id in lost_offsets})
     for producer_id in sorted(stale):
-        if not known[producer_id].is_decided:  # Else its markers have this epoch, and are still to be written.
-            known[producer_id] = transactions.fence(known[producer_id], seen.get(producer_id, -1))
-            yield f"transactional id {known[producer_id].transactional_id!r} is fenced: what its coordinator knew was lost with the power"
+        transactions.fence(known[producer_id], seen.get(producer_id, -1))
+        yield f"transactional id {known[producer_id].transactional_id!r} is fenced: what its coordinator knew was lost with the power"
     for partition, ongoing in lost:
-        epoch = known[ongoing.producer_id].producer_epoch if ongoing.producer_id in known else 0
-        _abort(partition, ongoing, epoch, now_ms)
+        _abort(partition, ongoing, now_ms)
         grown.append(partition)
     if lost:
         yield f"{counted(len(lost), 'open transaction')} aborted in partitions: what the coordinator knew of them was lost with the power"
@@ -98,8 +96,7 @@ def _epochs_seen(topics: TopicRegistry) -> dict[int, int]:
     return seen
 
 
-def _abort(partition: Partition, ongoing: OngoingTransaction, known_epoch: int, now_ms: int) -> None:
+def _abort(partition: Partition, ongoing: OngoingTransaction, now_ms: int) -> None:
     """Under a higher epoch, which its own batches cannot follow."""
-    epoch = max(min(ongoing.producer_epoch + 1, EPOCH_MAX), known_epoch)
-    identity = ProducerIdentity(ongoing.producer_id, epoch)
+    identity = ProducerIdentity(ongoing.producer_id, min(ongoing.producer_epoch + 1, EPOCH_MAX))
     partition.log.append_marker(False, identity, COORDINATOR_EPOCH, now_ms, leader_epoch=partition.replicas.leader_epoch)
