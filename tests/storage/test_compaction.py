@@ -202,6 +202,19 @@ class TestTransactions:
         compact(log, 20_100)
         assert headers(log) == [(2, 2, 1), (3, 3, 1), (4, 4, 1)]
 
+    def test_a_marker_that_decided_about_a_record_outlives_what_went_for_it(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files)
+        log.append(records(("a", "old")), now_ms=0)
+        transaction(log, ONE, 0, ("a", "new"))
+        log.roll(0)
+        log.append_marker(True, ONE, 0, 1000)
+        compact(log)
+        assert rows(log) == [(1, b"a", b"new")]
+        files.crash(lambda _path, _unsynced: 0)
+        log = opened(files)
+        assert (rows(log), log.last_stable_offset) == ([(1, b"a", b"new")], 3), "else an abort would leave nothing of the key"
+
     def test_a_marker_goes_after_an_earlier_one_of_the_producer_that_stays(self) -> None:
         log = opened(MemoryFileSystem(), delete_retention_ms=100)
         for sequence, key in enumerate(("a", "b", "b")):

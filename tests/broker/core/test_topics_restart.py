@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from chaffinch.broker.core.topics import registry
 from chaffinch.storage.file_system import Interrupted, StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core.test_topics import creatable, create
@@ -28,6 +29,20 @@ class TestRestart:
         cluster._seed = 99
         cluster.restart()
         assert cluster.core.state.cluster_id == before
+
+    def test_what_is_verified_is_bounded_for_all_logs_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Else a broker would take the longer to start the more partitions it has."""
+        cluster, places = Cluster(), [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+        for topic in ("a", "b"):
+            cluster.topic(topic, 2)
+        records = bytes(batch_of(bytes(10_000)))
+        for topic, partition in places:
+            cluster.client().produce(topic, records, partition=partition)
+        for fitting, verified in ((0, 0), (1, 1), (3, 3), (9, 4)):
+            monkeypatch.setattr(registry, "VERIFY_BYTES_MAX", fitting * len(records))
+            cluster.restart(kill=False)
+            read = [partition.log.recovery_bytes_read for partition in cluster.core.topics.partitions()]
+            assert read == [len(records)] * verified + [0] * (4 - verified)
 
     def test_a_missing_log_is_an_error_that_names_it(self) -> None:
         cluster = Cluster()
