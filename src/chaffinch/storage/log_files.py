@@ -181,8 +181,7 @@ class LogFiles:
             self.snapshots.correct(self._uncorrected[-1], self.state)
             self._uncorrected.pop()
             return False
-        self.file_system.sync_directory(self.directory)
-        self.write_state(replace(self.state, swap=None))
+        self.write_state(replace(self.state, swap=None))  # Its name comes after theirs: it is not durable unless they are.
         self._uncorrected = None
         return True
 
