@@ -57,6 +57,14 @@ def fetch(client: Client, *, group: str = GROUP, require_stable: bool = False) -
     return found.committed_offset, found.error_code
 
 
+def fetch_all(client: Client, version: int, *, require_stable: bool = False) -> dict[str, list[tuple[int, int, int]]]:
+    """(partition, offset, code) of all that the group has, by topic."""
+    whole = {"group_id": GROUP, "topics": None} if version < 8 else {"groups": [OffsetFetchRequestGroup(group_id=GROUP, topics=None)]}
+    answer = client.ask(OffsetFetchRequest(require_stable=require_stable, **whole), version)  # type: ignore[arg-type]
+    topics = answer.topics if version < 8 else answer.groups[0].topics
+    return {topic.name: [(part.partition_index, part.committed_offset, part.error_code) for part in topic.partitions] for topic in topics}
+
+
 class Transaction:
     """A transactional producer that commits offsets."""
 
@@ -160,6 +168,17 @@ class TestTransactions:
         assert (fetch(client), fetch(client, require_stable=True)) == ((3, 0), (-1, 88))
         transaction.end()
         assert fetch(client, require_stable=True) == (9, 0)
+
+    @pytest.mark.parametrize("version", [7, 8])
+    def test_who_asks_for_all_is_told_of_those_that_are_committed(self, cluster: Cluster, version: int) -> None:
+        """What only an open transaction has written is not there yet; nor is the topic."""
+        assert Transaction(cluster.client()).commit(9) == 0
+        for stable in (False, True):
+            assert fetch_all(cluster.client(), version, require_stable=stable) == {}
+        commit(cluster.client(), 3)
+        commit(cluster.client(), 4, partition=1)
+        assert fetch_all(cluster.client(), version) == {"orders": [(0, 3, 0), (1, 4, 0)]}
+        assert fetch_all(cluster.client(), version, require_stable=True) == {"orders": [(0, -1, 88), (1, 4, 0)]}
 
     @pytest.mark.parametrize("restarts", [False, True], ids=["", "restarted"])
     def test_what_was_committed_later_stays(self, cluster: Cluster, restarts: bool) -> None:

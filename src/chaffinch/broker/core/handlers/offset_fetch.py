@@ -121,7 +121,7 @@ def _asked(broker: BrokerState, topic: OffsetFetchRequestTopics, version: int) -
 
 
 def _found(broker: BrokerState, group: str, asked: Iterable[_Asked] | None, require_stable: bool, whole: ErrorCode) -> Iterator[_Found]:
-    """All that is committed or pending when nothing is asked for in particular. `whole` refuses everything."""
+    """All that is committed when nothing is asked for in particular, as in Kafka. `whole` refuses everything."""
     unstable = broker.offsets.unstable_partitions(group) if require_stable else frozenset()
 
     def partitions(topic: _Asked) -> Iterator[tuple[int, CommittedOffset, ErrorCode]]:
@@ -131,7 +131,7 @@ def _found(broker: BrokerState, group: str, asked: Iterable[_Asked] | None, requ
             offset = broker.offsets.fetch(group, place) if code is codes.NONE else None
             yield index, offset or _NOTHING, code
 
-    for topic in _everything(broker, group, unstable) if asked is None else _each_once(asked):
+    for topic in _everything(broker, group) if asked is None else _each_once(asked):
         yield _Found(topic.name or "", topic.topic_id, partitions(topic))
 
 
@@ -143,8 +143,8 @@ def _each_once(asked: Iterable[_Asked]) -> Iterable[_Asked]:
     return (_Asked(*topic, once) for topic, once in indexes.items())
 
 
-def _everything(broker: BrokerState, group: str, unstable: frozenset[TopicPartition]) -> list[_Asked]:
-    places = sorted({*broker.offsets.fetch_all(group), *unstable})
+def _everything(broker: BrokerState, group: str) -> list[_Asked]:
+    places = sorted(broker.offsets.fetch_all(group))
     result = []
     for name, members in groupby(places, key=lambda place: place.topic):
         topic = broker.topics.get(name)
