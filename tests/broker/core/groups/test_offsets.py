@@ -112,6 +112,15 @@ class TestCommit:
     def test_from_outside(self, cluster: Cluster, changes: dict[str, Any], code: int) -> None:
         assert commit(cluster.client(), **changes) == code
 
+    @pytest.mark.parametrize(
+        ("text", "code"), [("\u20ac" * 6, 0), ("\u20ac" * 7, 12), ("\U0001f600" * 3, 0), ("\U0001f600" * 3 + "x", 12)], ids=ascii
+    )
+    def test_metadata_is_measured_as_by_apache_kafka(self, text: str, code: int) -> None:
+        """In units of UTF-16, as Java has them: one for a euro sign of three bytes, two for a smiley."""
+        cluster = Cluster({"offset.metadata.max.bytes": "6"})
+        cluster.topic("orders")
+        assert commit(cluster.client(), metadata=text) == code
+
     @pytest.mark.parametrize("version", range(2, 10))
     def test_every_version(self, cluster: Cluster, version: int) -> None:
         assert commit(cluster.client(), 3, version=version) == 0

@@ -232,7 +232,7 @@ class TestOffsets:
         [
             ({"topic": "missing"}, 3),
             ({"metadata": "x" * 4097}, 12),
-            ({"metadata": "\u00e9" * 2049}, 12),
+            ({"metadata": "\u00e9" * 4096}, 0),
             ({"metadata": "x" * 4096}, 0),
             ({"group": ""}, 24),
             ({"member": "m1"}, 0),  # Without a generation nobody asks, while the group has no members.

@@ -84,7 +84,14 @@ GROUP_OPTIONS: Final = (
     Option(
         "group.min.session.timeout.ms", "int", 6000, "Shortest session timeout of members of classic groups.", minimum=1, maximum=INT_MAX
     ),
-    Option("offset.metadata.max.bytes", "int", 4096, "Largest text beside a committed offset.", minimum=0, maximum=INT_MAX),
+    Option(
+        "offset.metadata.max.bytes",
+        "int",
+        4096,
+        "Largest text beside a committed offset, in units of UTF-16, as Apache Kafka counts: one for most characters, two for an emoji.",
+        minimum=0,
+        maximum=INT_MAX,
+    ),
     Option("offsets.retention.check.interval.ms", "int", 600_000, "How often offsets are looked at that may have expired.", minimum=1),
     Option(
         "offsets.retention.minutes",

@@ -88,6 +88,11 @@ def _fault(broker: BrokerState, name: str | None, index: int, metadata: str | No
         return codes.UNKNOWN_TOPIC_ID
     if broker.topics.partition(name, index) is None:
         return codes.UNKNOWN_TOPIC_OR_PARTITION
-    if whole is codes.NONE and metadata is not None and len(metadata.encode()) > broker.settings["offset.metadata.max.bytes"]:
+    if whole is codes.NONE and metadata and _java_length(metadata) > broker.settings["offset.metadata.max.bytes"]:
         return codes.OFFSET_METADATA_TOO_LARGE
     return whole
+
+
+def _java_length(text: str) -> int:
+    """Units of UTF-16: Kafka counts these, whatever its option is called."""
+    return len(text.encode("utf-16-be")) // 2
