@@ -75,6 +75,24 @@ def test_a_compacted_topic_that_deletes_too(cluster: Cluster) -> None:
     assert delete(cluster.client(), -1, topic="both") == (0, 0)
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "told"),
+    [(2, 999, (1, -1, 0)), (999, 2, (0, 2, 2)), (3, 1, (0, 1, 1)), (1, 3, (0, 3, 3))],
+)
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
+def test_of_a_partition_that_is_named_twice_the_last_offset_counts(
+    cluster: Cluster, first: int, last: int, told: tuple[int, int, int], apart: bool
+) -> None:
+    """As in Apache Kafka: it is answered once, and an error says that nothing was deleted."""
+    asked = [DeleteRecordsPartition(partition_index=index, offset=offset) for index, offset in ((0, first), (1, 0), (0, last))]
+    groups = [[each] for each in asked] if apart else [asked]
+    topics = [DeleteRecordsTopic(name="orders", partitions=partitions) for partitions in groups]
+    (answer,) = cluster.client().ask(DeleteRecordsRequest(topics=topics, timeout_ms=1000)).topics
+    results = {result.partition_index: (result.error_code, result.low_watermark) for result in answer.partitions}
+    assert (len(answer.partitions), results[0], results[1]) == (2, told[:2], (0, 0))
+    assert cluster.core.topics.partition("orders", 0).log.log_start_offset == told[2]
+
+
 def test_what_is_above_the_high_watermark_stays(cluster: Cluster) -> None:
     cluster.core.topics.partition("orders", 0).log.high_watermark = 2
     assert delete(cluster.client(), 3) == (1, -1)

@@ -119,6 +119,9 @@ class TestDelete:
         assert self.delete(cluster, "g", "new", "none", "simple") == [68, 68, 69, 0]
         assert [group.group_id for group in cluster.client().ask(ListGroupsRequest()).groups] == ["g", "new"]
 
+    def test_one_that_is_named_twice_is_answered_once(self, cluster: Cluster) -> None:
+        assert self.delete(cluster, "simple", "none", "simple", "none") == [0, 69]
+
     def test_everything_of_it_is_gone_for_good(self, cluster: Cluster) -> None:
         cluster.advance(60_000)  # All members fall silent.
         assert self.delete(cluster, "g", "new", "simple") == [0, 0, 0]

@@ -15,7 +15,7 @@ from chaffinch.storage.file_system import StorageError
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, DeleteGroupsRequest)
-    outcomes = [(group, _delete(broker, event, group, now_ms)) for group in request.groups_names]
+    outcomes = [(group, _delete(broker, event, group, now_ms)) for group in dict.fromkeys(request.groups_names)]
     return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=group, error_code=code.number) for group, code in outcomes])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
@@ -28,33 +28,28 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     assert isinstance(request, DeleteRecordsRequest)
     starts: dict[PartitionLog, int] = {}
     faults: dict[TopicPartition, tuple[ErrorCode, str]] = {}
-    for place, offset in _asked(request):
+    asked = _asked(request)
+    for place, offset in asked.items():
         try:
             log, start = _start(broker, event.node_id, place, offset)
         except RequestRefused as refused:
             faults[place] = refused.code, refused.message
         else:
-            starts[log] = max(start, starts.get(log, start))
+            starts[log] = start
             broker.changed(place)  # Fetches that wait for what is deleted are to hear so.
     for log, error in start_many(starts, now_ms).items():
         faults[log.topic_partition] = codes.KAFKA_STORAGE_ERROR, str(error)
     for place, (code, reason) in faults.items():
         refuse(broker, event, now_ms, place=place, code=code, reason=reason)
-    return DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[_result(broker, TopicPartition(topic.name, asked.partition_index), faults) for asked in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+    results: dict[str, list[DeleteRecordsPartitionResult]] = {}
+    for place in asked:
+        results.setdefault(place.topic, []).append(_result(broker, place, faults))
+    return DeleteRecordsResponse(topics=[DeleteRecordsTopicResult(name=name, partitions=parts) for name, parts in results.items()])
 
 
-def _asked(request: DeleteRecordsRequest) -> Iterator[tuple[TopicPartition, int]]:
-    for topic in request.topics:
-        for asked in topic.partitions:
-            yield TopicPartition(topic.name, asked.partition_index), asked.offset
+def _asked(request: DeleteRecordsRequest) -> dict[TopicPartition, int]:
+    """One offset for each partition, the last that the request names, as in Kafka."""
+    return {TopicPartition(topic.name, asked.partition_index): asked.offset for topic in request.topics for asked in topic.partitions}
 
 
 def _result(
