@@ -25,7 +25,11 @@ RECORDS = 100
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    config = {"group.initial.rebalance.delay.ms": 0, "group.consumer.heartbeat.interval.ms": 100}
+    config = {
+        "group.initial.rebalance.delay.ms": 0,
+        "group.consumer.heartbeat.interval.ms": 100,
+        "group.consumer.min.heartbeat.interval.ms": 100,
+    }
     with EmbeddedBroker(config=config, brokers=2) as broker:
         broker.create_topic(TOPIC, PARTITIONS)
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})

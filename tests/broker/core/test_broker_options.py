@@ -90,6 +90,80 @@ def test_session_timeouts_that_no_member_could_have_are_refused() -> None:
     options.parse({"group.max.session.timeout.ms": 6000})
 
 
+CONSUMER = "group.consumer."
+HEARTBEAT, SESSION = "heartbeat.interval.ms", "session.timeout.ms"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({SESSION: 44_999}, "min.session.timeout.ms=45000 is above group.consumer.session.timeout.ms=44999"),
+        ({SESSION: 60_001}, "session.timeout.ms=60001 is above group.consumer.max.session.timeout.ms=60000"),
+        ({HEARTBEAT: 4999}, "min.heartbeat.interval.ms=5000 is above group.consumer.heartbeat.interval.ms=4999"),
+        ({HEARTBEAT: 15_001}, "heartbeat.interval.ms=15001 is above group.consumer.max.heartbeat.interval.ms=15000"),
+        ({f"min.{SESSION}": 60_001}, "min.session.timeout.ms=60001 is above group.consumer.session.timeout.ms=45000"),
+        ({f"max.{HEARTBEAT}": 4999}, "heartbeat.interval.ms=5000 is above group.consumer.max.heartbeat.interval.ms=4999"),
+        ({f"min.{SESSION}": 1, SESSION: 5000}, "heartbeat.interval.ms=5000 is not below group.consumer.session.timeout.ms=5000"),
+        ({f"min.{SESSION}": 1, SESSION: 5001}, ""),
+        ({SESSION: 60_000, HEARTBEAT: 15_000}, ""),
+        ({f"max.{SESSION}": 60_001, SESSION: 60_001}, ""),
+    ],
+    ids=str,
+)
+def test_timings_of_consumer_groups_that_contradict_each_other_are_refused(given: dict[str, int], says: str) -> None:
+    """The rules of GroupCoordinatorConfig."""
+    settings = {CONSUMER + name: value for name, value in given.items()}
+    if says:
+        with pytest.raises(ConfigException, match=f"^{CONSUMER}{says}: [a-z ]+$"):
+            options.parse(settings)
+    else:
+        options.parse(settings)
+
+
+def test_all_that_contradicts_is_told_at_once() -> None:
+    given = {CONSUMER + HEARTBEAT: 999_999, CONSUMER + SESSION: 1000, "num.partitions": 10_001}
+    with pytest.raises(ConfigException) as refused:
+        options.parse(given)
+    assert all(f"{name}={value}" in str(refused.value) for name, value in given.items())
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("nothing", ["", " ", ",", [], ()], ids=repr)
+def test_there_is_an_assignor_for_those_that_ask_for_none(nothing: object) -> None:
+    with pytest.raises(ConfigException, match=r"group\.consumer\.assignors.*one of uniform, range"):
+        options.parse({"group.consumer.assignors": nothing})
+    options.parse({"group.consumer.assignors": "range"})
+
+
+@pytest.mark.parametrize("without", ["consumer", "", []], ids=repr)
+def test_classic_groups_cannot_be_turned_off(without: object) -> None:
+    with pytest.raises(ConfigException, match=r"^group\.coordinator\.rebalance\.protocols=(consumer)? lacks classic: "):
+        options.parse({"group.coordinator.rebalance.protocols": without})
+    options.parse({"group.coordinator.rebalance.protocols": "consumer,classic"})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            {"log.cleaner.min.compaction.lag.ms": 10, "log.cleaner.max.compaction.lag.ms": 9},
+            "min.compaction.lag.ms=10 is above .*max.*=9: no",
+        ),
+        ({"log.cleaner.min.compaction.lag.ms": 10, "log.cleaner.max.compaction.lag.ms": 10}, ""),
+        ({"log.cleaner.min.compaction.lag.ms": LONG_MAX}, ""),
+        ({"num.partitions": 10_001}, "^num.partitions=10001 is above 10000"),
+        ({"num.partitions": 10_000}, ""),
+    ],
+    ids=str,
+)
+def test_defaults_with_which_no_topic_could_be_created_are_refused(given: dict[str, int], says: str) -> None:
+    if says:
+        with pytest.raises(ConfigException, match=says):
+            options.parse(given)
+    else:
+        options.parse(given)
+
+
 @pytest.mark.parametrize(
     ("topic", "broker"),
     [

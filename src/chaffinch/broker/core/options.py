@@ -6,15 +6,18 @@ and that have no effect here are accepted, stored, shown, and named once in the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
-from chaffinch.broker.core.groups.group_options import GROUP_OPTIONS
+from chaffinch.broker.core.groups.assignors import ASSIGNORS
+from chaffinch.broker.core.groups.group_options import CLASSIC, GROUP_OPTIONS
 from chaffinch.broker.core.replicas import replication_check
 from chaffinch.broker.core.security.options import SECURITY_OPTIONS
+from chaffinch.broker.core.topics.creation_limits import PARTITIONS_PER_REQUEST_MAX
 from chaffinch.broker.core.topics.topic_options import BROKER_SYNONYMS, TOPIC_OPTIONS_BY_NAME, WITH_EFFECT, topic_defaults
 from chaffinch.errors import ConfigException
-from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
+from chaffinch.settings import INT_MAX, Option, OptionTable, Settings, in_one_line
 
 _OWN = (
     Option(
@@ -140,7 +143,14 @@ _KAFKA = (
         minimum=0,
         maximum=INT_MAX,
     ),
-    Option("num.partitions", "int", 1, "Partitions of topics created without a number.", minimum=1, maximum=INT_MAX),
+    Option(
+        "num.partitions",
+        "int",
+        1,
+        f"Partitions of topics created without a number; {PARTITIONS_PER_REQUEST_MAX} at most, as many as one request may create.",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
     Option(
         "queued.max.request.bytes",
         "int",
@@ -341,11 +351,71 @@ _TOPIC_OPTION_BY_SYNONYM = {broker: topic for topic, broker in BROKER_SYNONYMS.i
 
 
 def parse(options: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
-    """Broker settings. Raises ConfigException for an unknown name (naming the nearest) or an illegal value."""
+    """Broker settings. Raises ConfigException for an unknown name (naming the nearest), an illegal value, or options that contradict each
+    other."""
     settings = BROKER_OPTIONS.parse(options, **keywords)
-    if topic_defaults(settings).get("retention.ms") == 0:  # A topic's own may be 0 (KafkaConfig.scala).
-        raise ConfigException("log.retention.ms, or the minutes or hours in its place, cannot be 0: at least 1, or below 0 for no limit")
-    least, most = settings["group.min.session.timeout.ms"], settings["group.max.session.timeout.ms"]
-    if least > most:
-        raise ConfigException(f"group.min.session.timeout.ms={least} is above group.max.session.timeout.ms={most}: no member could join")
+    wrong = contradictions(settings)
+    if wrong:
+        raise ConfigException(in_one_line(wrong))
     return settings
+
+
+def contradictions(settings: Mapping[str, Any]) -> list[str]:
+    """What is wrong with options that are all legal by themselves."""
+    return [*_shortcomings(settings), *(text for rule in _RULES for text in rule.fault(settings))]
+
+
+def _shortcomings(settings: Mapping[str, Any]) -> Iterator[str]:
+    if topic_defaults(settings).get("retention.ms") == 0:  # A topic's own may be 0 (KafkaConfig.scala).
+        yield "log.retention.ms, or the minutes or hours in its place, cannot be 0: at least 1, or below 0 for no limit"
+    if not settings["group.consumer.assignors"]:
+        yield f"group.consumer.assignors is empty: it must name at least one of {', '.join(ASSIGNORS)}"
+    protocols = settings["group.coordinator.rebalance.protocols"]
+    if CLASSIC not in protocols:  # As in KafkaConfig.scala.
+        yield f"group.coordinator.rebalance.protocols={','.join(protocols)} lacks {CLASSIC}: classic groups cannot be turned off"
+    if settings["num.partitions"] > PARTITIONS_PER_REQUEST_MAX:
+        most = f"{PARTITIONS_PER_REQUEST_MAX}, the most that one request may create"
+        yield f"num.partitions={settings['num.partitions']} is above {most}: no topic could be created without a number of its own"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """The first option is at most as large as the second, or smaller; `else_`: what would be so otherwise."""
+
+    lesser: str
+    greater: str
+    else_: str
+    may_be_equal: bool = True
+
+    def fault(self, settings: Mapping[str, Any]) -> Iterator[str]:
+        lesser, greater = (_value(settings, name) for name in (self.lesser, self.greater))
+        if lesser > greater or (lesser == greater and not self.may_be_equal):
+            relation = "above" if self.may_be_equal else "not below"
+            yield f"{self.lesser}={lesser} is {relation} {self.greater}={greater}: {self.else_}"
+
+
+def _value(settings: Mapping[str, Any], name: str) -> Any:
+    return default_of(BROKER_OPTIONS_BY_NAME[name]) if settings[name] is None else settings[name]
+
+
+_NOT_THEIRS: Final = "groups would have by default what they may not set"
+_CONSUMER: Final = "group.consumer"
+_RULES: Final = (
+    _Rule("group.min.session.timeout.ms", "group.max.session.timeout.ms", "no member could join"),
+    # Those of GroupCoordinatorConfig.
+    *(
+        rule
+        for name in ("heartbeat.interval.ms", "session.timeout.ms")
+        for rule in (
+            _Rule(f"{_CONSUMER}.min.{name}", f"{_CONSUMER}.{name}", _NOT_THEIRS),
+            _Rule(f"{_CONSUMER}.{name}", f"{_CONSUMER}.max.{name}", _NOT_THEIRS),
+        )
+    ),
+    _Rule(
+        f"{_CONSUMER}.heartbeat.interval.ms",
+        f"{_CONSUMER}.session.timeout.ms",
+        "members would be removed between two heartbeats",
+        may_be_equal=False,
+    ),
+    _Rule("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms", "no topic could be created"),
+)

@@ -7,6 +7,7 @@ from unittest import mock
 
 import pytest
 
+from chaffinch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from chaffinch.protocol.messages.describe_configs import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -22,11 +23,14 @@ from chaffinch.protocol.messages.describe_configs import (
     TYPE_PASSWORD,
 )
 from chaffinch.protocol.messages.incremental_alter_configs import (
+    OPERATION_DELETE,
     AlterConfigsResource,
 )
 from chaffinch.storage.file_system import StorageError
 from tests.broker.core.configs.config_requests import alter, change, describe, replace
 from tests.broker.core_client import Client, Cluster
+
+CREATABLE = CreatableTopic(name="new", num_partitions=-1, replication_factor=-1)
 
 
 def codes(client: Client, *resources: AlterConfigsResource) -> list[int]:
@@ -215,6 +219,34 @@ class TestLayers:
         client = cluster.client()
         assert values(client, "other")[shown] == (*default.values(), SOURCE_DYNAMIC_DEFAULT_BROKER)
         assert codes(client, change("other", retention_ms="1")) == ([40] if own else [0])
+
+    @pytest.mark.parametrize("name", ["", "0"])
+    def test_defaults_that_contradict_each_other_are_refused(self, name: str) -> None:
+        """Whoever set the other, and when: no topic could be created any more."""
+        cluster = Cluster({"log.cleaner.min.compaction.lag.ms": "1000"})
+        client, least, most = cluster.client(), "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+        refused = [(42, f"{least}=1000 is above {most}=999: no topic could be created")]
+        assert alter(client, change(name, RESOURCE_BROKER, log_cleaner_max_compaction_lag_ms="999")) == refused
+        assert codes(client, change("", RESOURCE_BROKER, log_cleaner_min_compaction_lag_ms="5")) == [0]
+        assert codes(client, change(name, RESOURCE_BROKER, log_cleaner_max_compaction_lag_ms="999")) == [0]
+        refused = [(42, f"{least}=1000 is above {most}=999: no topic could be created")]
+        assert alter(client, change("", RESOURCE_BROKER, OPERATION_DELETE, log_cleaner_min_compaction_lag_ms=None)) == refused
+        assert codes(client, change(name, RESOURCE_BROKER, num_partitions="10001")) == [42]
+        assert cluster.client().ask(CreateTopicsRequest(topics=[CREATABLE])).topics[0].error_code == 0
+
+    def test_defaults_that_contradict_each_other_since_a_start_can_be_mended(self) -> None:
+        """Or have been set in an earlier version. The broker starts with them, and takes what makes nothing worse."""
+        cluster = Cluster()
+        client = cluster.client()
+        assert codes(client, change("", RESOURCE_BROKER, log_cleaner_max_compaction_lag_ms="999")) == [0]
+        cluster.config["log.cleaner.min.compaction.lag.ms"] = "1000"
+        cluster.restart()
+        client = cluster.client()
+        assert client.ask(CreateTopicsRequest(topics=[CREATABLE])).topics[0].error_code == 40
+        assert codes(client, change("", RESOURCE_BROKER, num_partitions="2")) == [0]
+        assert codes(client, change("", RESOURCE_BROKER, log_cleaner_max_compaction_lag_ms="998")) == [42]
+        assert codes(client, change("", RESOURCE_BROKER, log_cleaner_max_compaction_lag_ms="1000")) == [0]
+        assert client.ask(CreateTopicsRequest(topics=[CREATABLE])).topics[0].error_code == 0
 
     def test_without_policy_a_topic_keeps_everything(self, cluster: Cluster) -> None:
         """KIP-1161."""

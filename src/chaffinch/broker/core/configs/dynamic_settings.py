@@ -9,7 +9,7 @@ from typing import Any
 from chaffinch.broker.core import options
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.errors import ConfigException, codes
-from chaffinch.settings import Settings
+from chaffinch.settings import Settings, in_one_line
 from chaffinch.storage.journal import Journal
 
 _DEFAULTS_KEY = b"broker.options"
@@ -67,8 +67,16 @@ class DynamicSettings(Mapping[str, Any]):
         return self._static.ignored
 
     def check(self, overrides: Mapping[str, str], *, is_default: bool) -> dict[str, Any]:
-        """All values as they would be with this layer. Raises RequestRefused (42, as Kafka) when these cannot be set at run time."""
-        return self._merged(overrides, self._named) if is_default else self._merged(self._defaults, overrides)
+        """All values as they would be with this layer. Raises RequestRefused (42, as Kafka) when these cannot be set at run time.
+
+        Contradictions that are there already stand in nobody's way: what was given at the last start may have brought them.
+        """
+        merged = self._merged(overrides, self._named) if is_default else self._merged(self._defaults, overrides)
+        there = options.contradictions(self)
+        wrong = [each for each in options.contradictions(merged) if each not in there]
+        if wrong:
+            raise RequestRefused(codes.INVALID_REQUEST, in_one_line(wrong))
+        return merged
 
     def alter(self, overrides: Mapping[str, str], *, is_default: bool) -> None:
         """Replace what was set at run time in a layer. Raises as `check`, and StorageError; nothing has changed then."""
@@ -86,7 +94,7 @@ class DynamicSettings(Mapping[str, Any]):
         if fixed:
             raise RequestRefused(codes.INVALID_REQUEST, f"option {fixed[0]} cannot be changed while the broker runs")
         try:
-            parsed = options.parse(overrides)
+            parsed = options.BROKER_OPTIONS.parse(overrides)
         except ConfigException as error:
             raise RequestRefused(codes.INVALID_REQUEST, str(error)) from None
         return {**self._static, **{name: parsed[name] for name in parsed.given}}

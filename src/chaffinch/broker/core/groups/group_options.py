@@ -10,21 +10,22 @@ from typing import Final
 from chaffinch.broker.core.groups.assignors import ASSIGNORS
 from chaffinch.settings import INT_MAX, Option, OptionTable
 
-PROTOCOLS: Final = ("classic", "consumer")
+CLASSIC: Final = "classic"
+PROTOCOLS: Final = (CLASSIC, "consumer")
 
 GROUP_OPTIONS: Final = (
     Option(
         "group.consumer.assignors",
         "list",
         tuple(ASSIGNORS),
-        "Assignors of consumer groups; the first serves those that ask for none.",
+        "Assignors of consumer groups, at least one; the first serves those that ask for none.",
         choices=tuple(ASSIGNORS),
     ),
     Option(
         "group.consumer.heartbeat.interval.ms",
         "int",
         5000,
-        "How often members of consumer groups are to be heard of.",
+        "How often members of consumer groups are to be heard of: within the limits of groups, and more often than sessions end.",
         minimum=1,
         maximum=INT_MAX,
     ),
@@ -61,12 +62,19 @@ GROUP_OPTIONS: Final = (
         minimum=1,
         maximum=INT_MAX,
     ),
-    Option("group.consumer.session.timeout.ms", "int", 45_000, "Members not heard of for so long are removed.", minimum=1, maximum=INT_MAX),
+    Option(
+        "group.consumer.session.timeout.ms",
+        "int",
+        45_000,
+        "Members not heard of for so long are removed; within the limits of groups.",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
     Option(
         "group.coordinator.rebalance.protocols",
         "list",
         PROTOCOLS,
-        "Protocols of groups; without `consumer` clients are not offered KIP-848.",
+        "Protocols of groups; without `consumer` clients are not offered KIP-848. `classic` cannot be left out, as in Apache Kafka.",
         choices=PROTOCOLS,
     ),
     Option(

@@ -83,7 +83,7 @@ _OPTIONS = (
         choices=("CreateTime", "LogAppendTime"),
     ),
     Option("min.cleanable.dirty.ratio", "float", 0.5, "Share of new bytes from which on a log is compacted.", minimum=0, maximum=1),
-    Option("min.compaction.lag.ms", "int", 0, "Shortest time a record stays uncompacted.", minimum=0),
+    Option("min.compaction.lag.ms", "int", 0, "Shortest time a record stays uncompacted, at most max.compaction.lag.ms.", minimum=0),
     Option("min.insync.replicas", "int", 1, MIN_INSYNC_REPLICAS_DOCUMENTATION, minimum=1, maximum=INT_MAX),
     Option("preallocate", "bool", False, "Whether a segment's file gets its full size at once."),
     Option("remote.log.copy.disable", "bool", False, "Tiered storage: stop copying."),
