@@ -19,6 +19,7 @@ from tests.broker.core.groups.members import (
     REBALANCE_MS,
     ClassicMember,
     ConsumerMember,
+    commit,
     consumer_group_of,
     full_disk,
     settle,
@@ -246,6 +247,42 @@ class TestStaticMembers:
         cluster.advance(1)
         settle(second)
         assert second.partitions == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("restarts", [False, True], ids=["", "restarted"])
+    def test_who_leaves_for_a_while_has_no_less_time_for_what_it_was_to_give_back(self, cluster: Cluster, restarts: bool) -> None:
+        """It has given that back by leaving: only its session counts from then on."""
+        first, second = ConsumerMember(cluster, "a", "i-1"), ConsumerMember(cluster, "b")
+        first.join()
+        second.join()
+        first.beat()
+        mine = first.partitions
+        assert first.beat(says_owned=False).member_epoch == 1, "it has not yet given back"
+        first.leave(-2)
+        if restarts:
+            cluster.restart()
+            second.client = cluster.client()
+        settle(second)
+        assert second.partitions == sorted({0, 1, 2, 3} - set(mine))
+        cluster.advance(REBALANCE_MS)
+        settle(second)
+        assert set(consumer_group_of(cluster).members) == {"a", "b"}
+        again = ConsumerMember(cluster, "a2", "i-1")
+        again.join()
+        assert again.partitions == mine
+
+    @pytest.mark.parametrize("restarts", [False, True], ids=["", "restarted"])
+    def test_who_is_back_may_commit_in_the_epoch_it_came_with(self, cluster: Cluster, restarts: bool) -> None:
+        """Its partitions are its own since epoch 0 (KIP-1251): the answer that tells it the present one may be on its way."""
+        first = ConsumerMember(cluster, "a", "i-1")
+        first.join()
+        first.beat(subscribed_topic_names=["orders", "more"])
+        first.leave(-2)
+        if restarts:
+            cluster.restart()
+        again = ConsumerMember(cluster, "a2", "i-1")
+        assert again.join(["orders", "more"]).member_epoch == 2
+        client = cluster.client()
+        assert [commit(client, member="a2", instance="i-1", generation=epoch) for epoch in (0, 1, 2, 3)] == [0, 0, 0, 113]
 
     def test_an_instance_that_has_not_left_is_not_given_away(self, cluster: Cluster) -> None:
         ConsumerMember(cluster, "a", "i-1").join()

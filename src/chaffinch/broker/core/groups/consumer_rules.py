@@ -198,12 +198,16 @@ class ConsumerRules:
         member = _member_named(group, request.member_id, request.instance_id)
         if request.member_epoch == EPOCH_LEAVE_FOR_A_WHILE:
             change = group.change()
-            # Whoever comes back as this instance counts its epochs from 0.
+            # Whoever comes back as this instance counts its epochs from 0. There is nothing to give back any more, so no limit for that
+            # either.
             change.members[member.member_id] = replace(
-                member, epoch=EPOCH_LEAVE_FOR_A_WHILE, revoking=frozenset(), since=dict.fromkeys(member.assigned, 0)
+                member,
+                epoch=EPOCH_LEAVE_FOR_A_WHILE,
+                state=MemberState.STABLE,
+                revoking=frozenset(),
+                since=dict.fromkeys(member.assigned, 0),
             )
             self._make(group, change)
-            self._context.timers.cancel(TimerKey(group.group_id, TimerKind.REVOCATION, member.member_id))
         else:
             self.remove(group, member.member_id)
         return ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
