@@ -175,19 +175,34 @@ class OptionTable:
         self.without_effect: Final = frozenset(idle)
         self._by_key: Final = {_key(option.name): option for option in self.options}
         self._ignored_by_key: Final = {_key(name): name for name in self.without_effect}
+        self._name_by_key: Final = self._ignored_by_key | {key: option.name for key, option in self._by_key.items()}
+        self._names: Final = frozenset(self._name_by_key.values())
         assert len(self._by_key) == len(self.options), "an option is defined twice"
         assert not self._by_key.keys() & self._ignored_by_key.keys(), "an option has an effect and has none"
 
     def parse(self, mapping: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
         """Defaults, overlaid with what is given. A value of None means "not given". ConfigException says all that is wrong."""
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise ConfigException(f"options must be a mapping of names to values, not {mapping!r}")
+        return self._parse([*(mapping or {}).items(), *keywords.items()], is_exact=False)
+
+    def parse_exact(self, mapping: Mapping[str, Any]) -> Settings:
+        """As `parse`, of what came by wire or is stored: there a name is known only as the table has it."""
+        return self._parse(mapping.items(), is_exact=True)
+
+    def name_of(self, spelled: str) -> str:
+        """The name in the table of what `parse` takes for it; one that is not known as it is."""
+        return self._name_by_key.get(_key(spelled), spelled)
+
+    def _parse(self, options: Iterable[tuple[str, Any]], *, is_exact: bool) -> Settings:
         given: dict[str, Any] = {}
         ignored: dict[str, Any] = {}
         seen: dict[str, str] = {}
-        if mapping is not None and not isinstance(mapping, Mapping):
-            raise ConfigException(f"options must be a mapping of names to values, not {mapping!r}")
         wrong: list[str] = []
-        for name, value in [*(mapping or {}).items(), *keywords.items()]:
+        for name, value in options:
             try:
+                if is_exact and name not in self._names:
+                    raise ConfigException(self.unknown(name, is_exact=True))
                 self._take(name, value, given, ignored, seen)
             except ConfigException as error:
                 wrong.append(error.message)
@@ -219,7 +234,9 @@ class OptionTable:
             return
         key = _key(name)
         if key in seen:
-            raise ConfigException(f"option {self._dotted(key)} is given twice, as {seen[key]!r} and as {name!r}: give it once")
+            raise ConfigException(
+                f"option {self._name_by_key.get(key, key)} is given twice, as {seen[key]!r} and as {name!r}: give it once"
+            )
         seen[key] = name
         if (option := self._by_key.get(key)) is not None:
             given[option.name] = option.parse(value)
@@ -229,10 +246,12 @@ class OptionTable:
         else:
             raise ConfigException(self.unknown(name))
 
-    def unknown(self, name: str, shown: str | None = None) -> str:
+    def unknown(self, name: str, shown: str | None = None, *, is_exact: bool = False) -> str:
         """What to say of a name that is not known: what to do instead, or the known one most like it, unless none is. `shown`: in place
-        of the name, where that may be a secret."""
+        of the name, where that may be a secret. `is_exact`: where no other spelling is taken."""
         unknown = f"unknown option {repr(name) if shown is None else shown}"
+        if is_exact and (meant := self._name_by_key.get(_key(name))) is not None:
+            return f"{unknown}: it is spelled {meant!r} here, with dots and without blanks"
         if (hint := self._hints.get(_key(name))) is not None and _key(name) not in self._by_key:
             return f"{unknown}: {hint}"
         every = self._names_elsewhere | {key: option.name for key, option in self._by_key.items()} | self._ignored_by_key
@@ -240,7 +259,7 @@ class OptionTable:
         found = difflib.get_close_matches(_key(name).removeprefix(_OF_KAFKA), known, n=1, cutoff=LIKENESS_MIN)
         if not found:
             return f"{unknown}: no known one is like it"
-        is_keyword = "_" in name and "." not in name
+        is_keyword = "_" in name and "." not in name and not is_exact
         return f"{unknown}: the nearest known one is {_key(known[found[0]]) if is_keyword else known[found[0]]!r}"
 
     def table_markdown(self) -> str:
@@ -251,10 +270,6 @@ class OptionTable:
             cells = [f"`{option.name}`", option.kind, default, option.allowed, option.documentation]
             rows.append("|" + "".join(f" {cell} |" if cell else " |" for cell in cells))
         return "\n".join(rows) + "\n"
-
-    def _dotted(self, key: str) -> str:
-        option = self._by_key.get(key)
-        return option.name if option is not None else self._ignored_by_key.get(key, key)
 
 
 def in_one_line(wrong: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from chaffinch.broker import argument_checks
 from chaffinch.broker.core.topics.registry import PARTITIONS_MAX, Topic
-from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS_BY_NAME
+from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME
 from chaffinch.errors import ConfigException
 
 Topics: TypeAlias = Mapping[str, Mapping[str, Any] | int | None] | Iterable[str]
@@ -61,7 +61,10 @@ def parse_text(text: str) -> TopicArgument:
         else:
             raise ConfigException(f"topic {text!r}: {option!r} is not option=value")
     partitions, replication = ([int(number) for number in numbers] + [-1, -1])[:2]
-    return TopicArgument(name=name, partitions=partitions, replication=replication, config=config)
+    try:
+        return TopicArgument(name=name, partitions=partitions, replication=replication, config=config_texts(config))
+    except ConfigException as error:
+        raise ConfigException(f"topic {text!r}: {error.message}") from None
 
 
 def parse_python(topics: Topics | None) -> list[TopicArgument]:
@@ -99,8 +102,14 @@ def _from_mapping(name: str, fields: Mapping[str, Any]) -> TopicArgument:
 
 
 def config_texts(config: Mapping[str, Any]) -> dict[str, str]:
-    """Options as the wire has them."""
-    return {name: config_text(value) for name, value in config.items()}
+    """Options as the wire has them: by their names, which may be spelled with underscores here. Raises ConfigException."""
+    texts: dict[str, str] = {}
+    for spelled, value in config.items():
+        name = TOPIC_OPTIONS.name_of(spelled)
+        if name in texts:
+            raise ConfigException(f"option {name} is given twice, once as {spelled!r}: give it once")
+        texts[name] = config_text(value)
+    return texts
 
 
 def config_text(value: Any) -> str:

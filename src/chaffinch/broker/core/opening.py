@@ -118,6 +118,9 @@ def make_good(state: BrokerState, transactions: Journal, incarnation: str, now_m
         # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
         # and readers see them: they must not go any more.
         sync_many([partition.log for partition in state.topics.partitions()])
+    respelled = state.topics.respell()
+    if respelled is not None:
+        state.refusals.say(respelled)
     completed = state.transactions.complete_decided(now_ms)
     if completed:
         text = f"{completed} transactions that were decided before the last stop are completed"

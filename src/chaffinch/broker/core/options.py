@@ -323,7 +323,16 @@ def _topic_default(topic_option: str, broker_option: str) -> Option:
     """The broker's option that gives a topic option its default: same kind and range, no default of its own."""
     option = TOPIC_OPTIONS_BY_NAME[topic_option]
     documentation = f"Default of the topic option {topic_option}. {option.documentation}"
-    return Option(broker_option, option.kind, None, documentation, choices=option.choices, minimum=option.minimum, maximum=option.maximum)
+    return Option(
+        broker_option,
+        option.kind,
+        None,
+        documentation,
+        choices=option.choices,
+        minimum=option.minimum,
+        maximum=option.maximum,
+        gap=option.gap,
+    )
 
 
 _TOPIC_DEFAULTS = tuple(_topic_default(topic, broker) for topic, broker in BROKER_SYNONYMS.items())

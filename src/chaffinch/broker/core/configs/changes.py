@@ -132,12 +132,12 @@ def _alter_broker(broker: BrokerState, change: ConfigChange, validate_only: bool
     settings = broker.settings
     before = settings.overrides(is_default=is_default)
     overrides = _changed(before, change, options.BROKER_OPTIONS, options.BROKER_OPTIONS_BY_NAME, settings.static_or_none)
-    settings.check(overrides, is_default=is_default)
+    resolved = broker.topics.resolved_with(settings.check(overrides, is_default=is_default))
     if not validate_only:
         settings.alter(overrides, is_default=is_default)
         for name in sorted(change.names & overrides.keys() & options.WITHOUT_EFFECT_ON_TOPICS):
             broker.refusals.without_effect(name, overrides[name])
-        broker.topics.settings_changed(settings)
+        broker.topics.settings_changed(settings, resolved)
 
 
 def _alter_group(broker: BrokerState, change: ConfigChange, validate_only: bool) -> None:
@@ -161,7 +161,7 @@ def _changed(
                 codes.INVALID_REQUEST, f"option {config.name} cannot be changed while the broker runs: it has no effect here"
             )
         if option is None:
-            raise RequestRefused(codes.INVALID_CONFIG, table.unknown(config.name))
+            raise RequestRefused(codes.INVALID_CONFIG, table.unknown(config.name, is_exact=True))
         value = config.value or ""
         if config.config_operation == OPERATION_DELETE:
             result.pop(config.name, None)

@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Replicas
 from chaffinch.broker.core.topics import topic_names
-from chaffinch.broker.core.topics.topic_options import TopicConfig, check, resolve
+from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TopicConfig, check, resolve
 from chaffinch.errors import ConfigException, codes
 from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.records import compression
@@ -45,6 +45,9 @@ _OF_A_TOPIC = re.compile(r"\.[0-9a-f]{32}$")
 
 _TOPIC_PREFIX = b"topic/"
 _DELETING_PREFIX = b"deleting/"
+
+ResolvedTopics: TypeAlias = dict[frozenset[tuple[str, str]], TopicConfig]
+"""By the options set on a topic."""
 
 
 class Dice(Protocol):
@@ -116,6 +119,7 @@ class TopicRegistry:
         self._collisions: dict[str, str] = {}
         self.version = 0
         """Another number whenever a topic came, went or changed."""
+        self._misspelt: dict[str, str] = {}  # Topic -> an option of it as it was stored, and is not named.
         self._verify_bytes_left = VERIFY_BYTES_MAX
         self.wants_maintenance: list[TopicPartition] = []
         """Partitions for which there may be something to delete or to compact; see `log_maintenance`."""
@@ -265,16 +269,35 @@ class TopicRegistry:
             raise
         self._apply(topic, config, self._log_config(config))
 
-    def settings_changed(self, settings: Mapping[str, Any]) -> None:
-        """The broker's own options changed: topics that do not override them follow."""
+    def resolved_with(self, settings: Mapping[str, Any]) -> ResolvedTopics:
+        """What the topics' options come to once the broker's are these. Raises InvalidRequest (42) where that is nothing."""
+        different = dict.fromkeys(frozenset(topic.overrides.items()) for topic in self)  # Few topics differ from all others.
+        try:
+            return {overrides: resolve(dict(overrides), settings) for overrides in different}
+        except ConfigException as error:
+            raise RequestRefused(codes.INVALID_REQUEST, f"no topic could have its options with that: {error.message}") from None
+
+    def settings_changed(self, settings: Mapping[str, Any], resolved: ResolvedTopics) -> None:
+        """The broker's own options changed: topics that do not override them follow, as `resolved_with` has told."""
         self._settings = settings
-        resolved: dict[frozenset[tuple[str, str]], tuple[TopicConfig, LogConfig]] = {}  # Few topics differ from all others.
+        log_configs = {overrides: self._log_config(config) for overrides, config in resolved.items()}
         for topic in self._topics.values():
             overrides = frozenset(topic.overrides.items())
-            if overrides not in resolved:
-                config = resolve(topic.overrides, settings)
-                resolved[overrides] = config, self._log_config(config)
-            self._apply(topic, *resolved[overrides])
+            self._apply(topic, resolved[overrides], log_configs[overrides])
+
+    def respell(self) -> str | None:
+        """Store under their names the options that were taken as they were spelled, retention_ms for one, when that was allowed. Returns
+        what to say of it, if any was. A full disk leaves that to a later start: until then they count all the same."""
+        if not self._misspelt:
+            return None
+        with suppress(StorageError):
+            for topic in self._misspelt:
+                self._write(self._topics[topic])
+        topic, spelled = next(iter(self._misspelt.items()))
+        return (
+            f"{counted(len(self._misspelt), 'topic')} had options that were not stored under their names: {spelled!r} of {topic}, for "
+            f"one, counts as {TOPIC_OPTIONS.name_of(spelled)} now"
+        )
 
     # Inside -------------------------------------------------------------------------------------------------------------------------
 
@@ -355,8 +378,10 @@ class TopicRegistry:
 
     def _read(self, name: str, value: bytes, now_ms: int) -> Topic:
         fields = json.loads(value)
-        config = resolve(fields["overrides"], self._settings)
-        topic = Topic(name=name, topic_id=UUID(fields["topic_id"]), overrides=fields["overrides"], config=config)
+        overrides = {TOPIC_OPTIONS.name_of(spelled): value for spelled, value in fields["overrides"].items()}
+        if misspelt := [spelled for spelled in fields["overrides"] if spelled not in overrides]:
+            self._misspelt[name] = misspelt[0]
+        topic = Topic(name=name, topic_id=UUID(fields["topic_id"]), overrides=overrides, config=resolve(overrides, self._settings))
         self._open_partitions(topic, [tuple(replicas) for replicas in fields["replicas"]], now_ms, is_new=False)
         return topic
 

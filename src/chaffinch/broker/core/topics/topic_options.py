@@ -201,7 +201,7 @@ def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicC
 
     How the options of a topic go together is not looked at: they were set at different times, here and at the broker. See `check`.
     """
-    settings = TOPIC_OPTIONS.parse({**topic_defaults(defaults), **overrides})
+    settings = TOPIC_OPTIONS.parse_exact({**topic_defaults(defaults), **overrides})
     policies = settings["cleanup.policy"]
     # None is the codec's own default: in Kafka -1 means it for gzip, and 9 for lz4.
     levels = {
@@ -238,7 +238,7 @@ def check(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicCon
     config = resolve(overrides, defaults)
     if config.compaction_lag_min_ms > config.compaction_lag_max_ms:
         raise ConfigException("option min.compaction.lag.ms is larger than max.compaction.lag.ms")
-    settings = TOPIC_OPTIONS.parse(overrides)
+    settings = TOPIC_OPTIONS.parse_exact(overrides)
     if settings["remote.storage.enable"]:
         raise ConfigException("option remote.storage.enable cannot be true: there is no tiered storage here")
     for name in ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"):
