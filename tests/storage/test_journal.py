@@ -40,6 +40,18 @@ def being_written_anew(monkeypatch: pytest.MonkeyPatch, *, key_count: int) -> tu
     return files, journal
 
 
+def written(count: int = 3) -> tuple[MemoryFileSystem, list[int]]:
+    """A journal of `count` puts, and where each put ends."""
+    files = MemoryFileSystem()
+    journal = opened(files)
+    ends = []
+    for number in range(count):
+        journal.put({b"key": b"%d" % number, b"%d" % number: b""})
+        ends.append(journal.size_bytes)
+    files.kill()
+    return files, ends
+
+
 class TestPut:
     def test_entries_are_replaced_and_taken_away(self) -> None:
         files = MemoryFileSystem()
@@ -112,19 +124,8 @@ class TestPut:
 
 
 class TestReplay:
-    def written(self, count: int = 3) -> tuple[MemoryFileSystem, list[int]]:
-        """A journal of `count` puts, and where each put ends."""
-        files = MemoryFileSystem()
-        journal = opened(files)
-        ends = []
-        for number in range(count):
-            journal.put({b"key": b"%d" % number, b"%d" % number: b""})
-            ends.append(journal.size_bytes)
-        files.kill()
-        return files, ends
-
     def test_torn_at_any_byte_the_last_put_is_gone_and_the_others_are_there(self) -> None:
-        files, ends = self.written()
+        files, ends = written()
         whole = files.open(PATH).read(0, 1 << 20)
         for size in range(ends[1], ends[2]):
             file = files.open(PATH)
@@ -140,7 +141,7 @@ class TestReplay:
 
     def test_damage_before_a_whole_put_is_refused_with_file_and_byte(self) -> None:
         """Every byte of the second of three puts in turn, but for the leader epoch, which means nothing here."""
-        files, ends = self.written()
+        files, ends = written()
         whole = files.open(PATH).read(0, 1 << 20)
         for changed in range(ends[0], ends[1]):
             if 12 <= changed - ends[0] < 16:
@@ -152,36 +153,6 @@ class TestReplay:
             with pytest.raises(CorruptLog, match=f"{PATH}: at byte {ends[0]}: .* and a whole batch follows at byte {ends[1]}"):
                 opened(files)
             assert files.open(PATH).read(0, 1 << 20) == damaged
-
-    @pytest.mark.parametrize(("size_left", "match"), [(-1, "ends after"), (1, "the file ends here"), (0, "the file ends here")])
-    def test_a_closed_journal_may_not_have_lost_its_end(self, size_left: int, match: str) -> None:
-        """Nothing is torn when a process ends in order: what is missing then was there."""
-        files, ends = self.written()
-        opened(files).close()
-        size = [0, ends[1], ends[2] - 1][size_left]
-        files.open(PATH).truncate(size)
-        files.kill()
-        for _ in range(2):
-            position = ends[1] if size_left else 0
-            with pytest.raises(CorruptLog, match=f"at byte {position}: .*{match}.* it held {ends[2]} bytes, all whole"):
-                opened(files)
-
-    def test_the_mark_of_a_closed_journal_lasts_until_it_is_opened(self) -> None:
-        files, ends = self.written()
-        opened(files).close()
-        assert files.list("meta") == ["topics.journal", "topics.journal.closed"]
-        files.kill()
-        opened(files)
-        assert files.list("meta") == ["topics.journal"]
-        files.kill()
-        files.open(PATH).truncate(ends[2] - 1)
-        assert opened(files).cut is not None
-
-    @pytest.mark.parametrize("mark", [b"", b"9", b"99999 00000000\n", b"99999"])
-    def test_a_torn_mark_says_nothing(self, mark: bytes) -> None:
-        files, _ = self.written()
-        files.open(PATH + ".closed").append((mark,))
-        assert opened(files).items() != {}
 
     def test_a_file_of_something_else_is_refused_or_cut_but_never_believed(self) -> None:
         """A partition's log under the journal's name: whole batches whose records have no key."""

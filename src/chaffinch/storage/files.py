@@ -7,7 +7,7 @@ Paths are relative to the root of the file system, their parts joined by "/"; ""
 A file system and its files belong to one thread at a time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 BytesLike = bytes | bytearray | memoryview
@@ -212,6 +212,18 @@ def write_aside(file_system: FileSystem, path: str, buffers: Sequence[BytesLike]
     finally:
         file.close()
     file_system.rename(aside, path)
+
+
+def carry_out_all(steps: Iterable[Callable[[], None]]) -> None:
+    """Each, whatever becomes of the others. Raises the first StorageError."""
+    failures = []
+    for step in steps:
+        try:
+            step()
+        except StorageError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def synced_at_once(file_system: FileSystem) -> bool:

@@ -7,7 +7,8 @@ in slices, one with each `put`; what is put meanwhile goes into both files.
 
 A torn last batch is cut off at the start. Any other damage is an error that names the file and the byte. `close` leaves a mark beside the
 file that says how long it is: until the journal is opened again nothing may be torn off, so damage at the very end is an error too, and
-whoever opens it is told that nothing was lost (`was_closed`).
+whoever opens it is told that nothing was lost (`was_closed`). Where a full disk has no room for the mark, the next start takes the journal
+for one of a process that was killed.
 """
 
 import logging
@@ -136,12 +137,20 @@ class Journal:
             self._has_unsynced_name = False
 
     def close(self, *, leaves_mark: bool = True) -> None:
-        """Sync, and leave the mark that says that all is there."""
+        """Sync, and leave the mark that says that all is there, if the disk has room for it. Raises StorageError where it is not."""
         self.sync()
         self._give_up_rewrite()
         self._file.close()
         if not leaves_mark:
             return
+        try:
+            self._leave_mark()
+        except StorageError as error:
+            LOGGER.warning("journal %s is closed, and the next start takes its end for one that may be torn: %s", self._path, error)
+            with suppress(StorageError):
+                self._file_system.remove(self._closed_path)
+
+    def _leave_mark(self) -> None:
         size = b"%d" % self._file.size
         mark = self._file_system.open(self._closed_path)
         try:

@@ -7,7 +7,7 @@ is at fault, and lets no error pass that the system tells of only once (`FileSys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from chaffinch.storage.files import StorageError, synced_at_once
+from chaffinch.storage.files import StorageError, carry_out_all, synced_at_once
 from chaffinch.storage.log_files import SYNCS_MAX
 from chaffinch.storage.partition_log import PartitionLog
 
@@ -23,10 +23,8 @@ def sync_many(logs: Sequence[PartitionLog]) -> None:
 
 
 def close_many(logs: Sequence[PartitionLog]) -> None:
-    """As `PartitionLog.close` of each. Raises StorageError."""
-    sync_many([log for log in logs if log.files.segments])
-    for log in logs:
-        log.close()
+    """As `PartitionLog.close` of each, of all others too where one fails. Raises StorageError."""
+    carry_out_all([lambda: sync_many([log for log in logs if log.files.segments]), *(log.close for log in logs)])
 
 
 def start_many(offsets: Mapping[PartitionLog, int], now_ms: int) -> dict[PartitionLog, StorageError]:

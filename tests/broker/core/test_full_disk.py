@@ -30,7 +30,7 @@ from chaffinch.storage.file_system import MemoryFileSystem, StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core.test_metadata_synced import UPSERTION
 from tests.broker.core.transactions.transactional_writer import Writer
-from tests.broker.core_client import Cluster, produce_request
+from tests.broker.core_client import Client, Cluster, produce_request
 
 STORAGE = codes.KAFKA_STORAGE_ERROR.number
 COORDINATOR = codes.NOT_COORDINATOR.number
@@ -103,6 +103,11 @@ REQUESTS: dict[str, tuple[Callable[[], Any], Callable[[Any], int], int]] = {
         STORAGE,
     ),
 }
+
+
+def commit(client: Client) -> int:
+    make, code_of, _ = REQUESTS["OffsetCommit"]
+    return code_of(client.ask(make(), 8))
 
 
 def fill(files: MemoryFileSystem) -> None:
@@ -328,3 +333,52 @@ def test_leader_epochs_rise_over_a_start_on_a_full_disk() -> None:
         cluster.stop_node(partition.replicas.leader)
         seen.append((partition.replicas.leader_epoch, partition.replicas.leader))
     assert [epoch for epoch, _ in seen] == sorted({epoch for epoch, _ in seen})
+
+
+@pytest.mark.parametrize("harm", [fill, make_read_only])
+@pytest.mark.parametrize("flush_policy", ["os", "always"])
+def test_an_end_on_a_full_disk_is_in_order(flush_policy: str, harm: Callable[[MemoryFileSystem], None]) -> None:
+    """What is written as the broker ends spares the next start some work, and nobody anything else."""
+    cluster = Cluster({"flush.policy": flush_policy})
+    cluster.topic("orders")
+    client = cluster.client()
+    client.produce("orders", batch_of(b"a", identity=ProducerIdentity(7, 0), sequence=0))
+    assert commit(client) == 0
+    writer = Writer(client, "writer")
+    writer.write(b"b")
+    before = {name: journal.items() for name, journal in cluster.core._journals.items()}
+    harm(cluster.file_system)
+    cluster.core.close()
+    relieve(cluster.file_system)
+    cluster.file_system.crash(lambda path, unsynced: 0)
+    assert cluster.file_system.list("journals") == ["cluster.journal", "offsets.journal", "transactions.journal"]
+    cluster.core = cluster._core()
+    assert {name: journal.items() for name, journal in cluster.core._journals.items()} == before
+    partition = cluster.core.topics.partition("orders", 0)
+    assert partition is not None
+    assert partition.log.log_end_offset == 2
+
+
+def test_an_end_leaves_all_in_order_that_the_disk_takes() -> None:
+    cluster = Cluster()
+    for name in ("orders", "bills"):
+        cluster.topic(name)
+        cluster.client().produce(name, batch_of(b"a"))
+    assert commit(cluster.client()) == 0
+    journal = "journals/cluster.journal"
+    cluster.core._journals["cluster"].put({b"unsynced": b""})
+    log = cluster.core.topics.get("orders").directory
+
+    def broken(operation: str, path: str, size: int) -> None:
+        if operation == "sync" and (path == journal or path.startswith(log)):
+            raise StorageError(path, operation, "Input/output error")
+
+    cluster.file_system.hook = broken
+    with pytest.raises(StorageError, match=f"cannot sync {log}/0/"):
+        cluster.core.close()
+    cluster.file_system.hook = None
+    assert {"offsets.journal.closed", "transactions.journal.closed"} <= set(cluster.file_system.list("journals"))
+    assert "cluster.journal.closed" not in cluster.file_system.list("journals")
+    cluster.file_system.crash(lambda path, unsynced: 0)
+    cluster.core = cluster._core()
+    assert [cluster.core.topics.partition(name, 0).log.log_end_offset for name in ("orders", "bills")] == [0, 1]

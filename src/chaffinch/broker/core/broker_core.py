@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -34,6 +35,7 @@ from chaffinch.protocol.server_connection import ReceivedRequest
 from chaffinch.settings import Settings
 from chaffinch.storage.data_directory import DataDirectory
 from chaffinch.storage.file_system import FileSystem, StorageError
+from chaffinch.storage.files import carry_out_all
 from chaffinch.storage.journal import REWRITE_BYTES_MIN
 from chaffinch.storage.many_logs import close_many, sync_many
 
@@ -166,11 +168,13 @@ class BrokerCore:
         return due_ms is not None and due_ms <= now_ms
 
     def close(self) -> None:
-        """Leave everything in order: synced, with snapshots, unlocked. Raises StorageError."""
+        """Leave everything in order: synced, with snapshots, unlocked. Raises StorageError for what is not, all else is."""
+        logs = [partition.log for partition in self.state.topics.partitions()]
         try:
-            close_many([partition.log for partition in self.state.topics.partitions()])
-            for name, journal in self._journals.items():
-                journal.close(leaves_mark=self._is_mended or name != "transactions")  # It would say that nothing was lost.
+            # Of transactions a mark would say that nothing was lost.
+            marked = {name: self._is_mended or name != "transactions" for name in self._journals}
+            closings = [partial(journal.close, leaves_mark=marked[name]) for name, journal in self._journals.items()]
+            carry_out_all([lambda: close_many(logs), *closings])
         finally:
             self._directory.close()
 

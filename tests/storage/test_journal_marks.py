@@ -1,0 +1,67 @@
+"""The mark beside a journal that was closed: with it nothing may be torn off, without it nothing is lost."""
+
+import errno
+
+import pytest
+
+from chaffinch.storage.file_system import CorruptLog, StorageError
+from tests.storage.test_journal import PATH, opened, written
+
+
+@pytest.mark.parametrize(("size_left", "match"), [(-1, "ends after"), (1, "the file ends here"), (0, "the file ends here")])
+def test_a_closed_journal_may_not_have_lost_its_end(size_left: int, match: str) -> None:
+    """Nothing is torn when a process ends in order: what is missing then was there."""
+    files, ends = written()
+    opened(files).close()
+    size = [0, ends[1], ends[2] - 1][size_left]
+    files.open(PATH).truncate(size)
+    files.kill()
+    for _ in range(2):
+        position = ends[1] if size_left else 0
+        with pytest.raises(CorruptLog, match=f"at byte {position}: .*{match}.* it held {ends[2]} bytes, all whole"):
+            opened(files)
+
+
+def test_the_mark_of_a_closed_journal_lasts_until_it_is_opened() -> None:
+    files, ends = written()
+    opened(files).close()
+    assert files.list("meta") == ["topics.journal", "topics.journal.closed"]
+    files.kill()
+    opened(files)
+    assert files.list("meta") == ["topics.journal"]
+    files.kill()
+    files.open(PATH).truncate(ends[2] - 1)
+    assert opened(files).cut is not None
+
+
+@pytest.mark.parametrize("mark", [b"", b"9", b"99999 00000000\n", b"99999"])
+def test_a_torn_mark_says_nothing(mark: bytes) -> None:
+    files, _ = written()
+    files.open(PATH + ".closed").append((mark,))
+    assert opened(files).items() != {}
+
+
+@pytest.mark.parametrize("operation", ["open", "append"])
+def test_a_full_disk_has_no_mark_and_nothing_is_lost(operation: str, caplog: pytest.LogCaptureFixture) -> None:
+    files, ends = written()
+    journal = opened(files)
+    expected = journal.items()
+
+    def full(done: str, path: str, size: int) -> None:
+        if done == operation:
+            raise StorageError(path, done, "No space left on device", error_number=errno.ENOSPC)
+
+    files.hook = full
+    journal.close()
+    files.hook = None
+    assert files.list("meta") == ["topics.journal"]
+    (line,) = caplog.messages
+    assert line == (
+        f"journal {PATH} is closed, and the next start takes its end for one that may be torn: "
+        f"cannot {operation} {PATH}.closed: No space left on device"
+    )
+    files.crash(lambda path, unsynced: 0)
+    assert opened(files).items() == expected
+    files.kill()
+    files.open(PATH).truncate(ends[2] - 1)
+    assert opened(files).cut is not None
