@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.broker.connection_watch import RECORDS_MIN, ConnectionWatch
+from chaffinch.broker.connection_watch import INTERVAL_MIN_S, RECORDS_MIN, ConnectionWatch
 
 SETTINGS = {
     "connections.max.idle.ms": 600_000,
@@ -56,6 +56,31 @@ class Watch:
 
 def closed(peer: PretendPeer, **each_time: Any) -> tuple[float, str] | None:
     return Watch().seconds_until_closed(peer, **each_time)
+
+
+LIMITS = [name.replace(".", "_") for name in SETTINGS if name.endswith(".ms")]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_how_often_it_looks(limit: str) -> None:
+    """Four times within the shortest limit; one that is very short takes no processor for that."""
+    none = dict.fromkeys(LIMITS, -1)
+    found = {ms: Watch(**{**none, limit: ms}).watch.interval_s for ms in (-1, 0, 1, 399, 400, 2000, 2**63 - 1)}
+    least = INTERVAL_MIN_S
+    assert least == 0.1
+    assert found == {-1: None, 0: least, 1: least, 399: least, 400: least, 2000: 0.5, 2**63 - 1: (2**63 - 1) / 4000}
+
+
+def test_with_limits_of_0_who_stands_still_between_two_looks_is_closed() -> None:
+    peer = PretendPeer()
+    assert Watch(connections_max_idle_ms=0).seconds_until_closed(peer) == (10, "idle for more than 0 s")
+    peer.frames.bytes_pending = 5
+    assert Watch(connections_max_unfinished_ms=0).seconds_until_closed(peer) == (20, "a request is unfinished for more than 0 s")
+    unread = PretendPeer(bytes_answered=9, unsent_bytes=9)
+    assert Watch(connections_max_unread_ms=0).seconds_until_closed(unread) == (
+        10,
+        "9 bytes of answers have not been read for more than 0 s",
+    )
 
 
 def test_idle() -> None:

@@ -14,6 +14,9 @@ from chaffinch.broker.connections import Peer
 SWEEPS_PER_LIMIT: Final = 4
 """Connections are looked at this often within the shortest of the limits."""
 
+INTERVAL_MIN_S: Final = 0.1
+"""And no more often than this, however short the limits are: a limit of 0 would take a whole processor."""
+
 SHARE_OF_ROOM: Final = 8
 """Of the bytes that may still wait unread, one answer may be an eighth: with a limit of 512 MiB the first may be of 55 MB, and the tenth,
 when nobody reads, of 20 MB."""
@@ -35,7 +38,7 @@ class _Seen:
 
 
 class ConnectionWatch:
-    """See the module. Limits are those of the broker's options; -1 ms is no limit."""
+    """See the module. Limits are those of the broker's options; -1 ms is no limit, 0 ms until the next look."""
 
     def __init__(self, settings: Mapping[str, Any], now: Callable[[], float]) -> None:
         self._now = now
@@ -52,7 +55,7 @@ class ConnectionWatch:
     def interval_s(self) -> float | None:
         """How often `sweep` is to be called; None for never."""
         limits = [limit for limit in (self._idle_s, self._unread_s, self._unfinished_s) if limit is not None]
-        return min(limits) / SWEEPS_PER_LIMIT if limits else None
+        return max(min(limits) / SWEEPS_PER_LIMIT, INTERVAL_MIN_S) if limits else None
 
     def forget(self, peer: Peer) -> None:
         self._seen.pop(peer.connection_id, None)

@@ -46,7 +46,7 @@ _OWN = (
         "connections.max.unfinished.ms",
         "int",
         60_000,
-        "A connection whose request stays incomplete for longer is closed; -1 for never.",
+        "A connection whose request stays incomplete for longer is closed; -1 for never, 0 for a fraction of a second.",
         minimum=-1,
     ),
     Option(
@@ -61,7 +61,7 @@ _OWN = (
         "connections.max.unread.ms",
         "int",
         60_000,
-        "A client that reads nothing of its answers for longer is disconnected; -1 for never.",
+        "A client that reads nothing of its answers for longer is disconnected; -1 for never, 0 for a fraction of a second.",
         minimum=-1,
     ),
     Option(
@@ -96,7 +96,13 @@ _KAFKA = (
         True,
         "Whether leaderships go back to the preferred replica some time after its node came back.",
     ),
-    Option("connections.max.idle.ms", "int", 600_000, "Idle connections are closed after this time; -1 for never.", minimum=-1),
+    Option(
+        "connections.max.idle.ms",
+        "int",
+        600_000,
+        "Idle connections are closed after this time; -1 for never, 0 for a fraction of a second.",
+        minimum=-1,
+    ),
     Option("default.replication.factor", "int", 1, "Replication factor of topics created without one.", minimum=1, maximum=INT_MAX),
     Option("delete.topic.enable", "bool", True, "Whether topics can be deleted."),
     Option("fetch.max.bytes", "int", 55 << 20, "Largest fetch answer, whatever the client asks for.", minimum=1024, maximum=INT_MAX),
