@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from chaffinch.broker.listeners import Address
+from chaffinch.broker.listeners import Address, listening_socket
 from chaffinch.broker.topic_arguments import TopicArgument, parse_text
-from chaffinch.cli.broker import load_users, parse_address, parse_config
+from chaffinch.cli.broker import addresses, load_users, parse_address, parse_config
 from chaffinch.errors import ConfigException
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.broker.batches import batch_of
@@ -207,6 +207,54 @@ def test_addresses_and_options() -> None:
     assert parse_config(["num.partitions = 3"]) == {"num.partitions": "3"}
     with pytest.raises(ConfigException, match="twice"):
         parse_config(["num.partitions=3", "num.partitions=3"])
+
+
+NO_HOSTS = ("a b", "a..b", ".x", "a" * 64, "a" * 40_000, "a." * 127 + "a", "\udcff", "a:b", "::1%\udcff", "http://a", "[a", "a\nb")
+
+
+@pytest.mark.parametrize("host", NO_HOSTS, ids=lambda host: ascii(host[:9]))
+def test_what_no_machine_can_be_called_is_no_host(host: str) -> None:
+    """For each option that has one: nobody could listen there, nor connect."""
+    for listen_at, advertise in ((f"{host}:1", None), ("127.0.0.1:0", f"{host}:1")):
+        with pytest.raises(
+            ConfigException, match=r"^--[a-z]+ '.*: no machine has such a name: a HOST has letters, .*\[::1\]:9092$"
+        ) as raised:
+            addresses(listen_at, advertise)
+        assert len(raised.value.message) < 400
+
+
+@pytest.mark.parametrize(
+    "host", ["a", "a-b.c_d.", "b\N{LATIN SMALL LETTER U WITH DIAERESIS}cher.example", "10.0.0.1", "fe80::1%eth0", "a" * 63]
+)
+def test_what_a_machine_may_be_called(host: str) -> None:
+    assert addresses("127.0.0.1:0", f"[{host}]:1" if ":" in host else f"{host}:1")[1] == Address(host=host, port=1)
+
+
+@pytest.mark.parametrize("host", ["", "*", "0", "0.0", "0.0.0.0", "[::]", "[0::0]"])
+def test_every_address_is_nothing_to_tell_clients(host: str) -> None:
+    with pytest.raises(ConfigException, match="is every address of this machine: say with --advertise"):
+        addresses(f"{host}:0", None)
+    with pytest.raises(ConfigException, match="is no address that clients can connect to"):
+        addresses("127.0.0.1:0", f"{host}:1")
+
+
+@pytest.mark.parametrize("host", ["", "*"])
+def test_every_address_may_be_listened_on_without_saying_it(host: str) -> None:
+    ports = ("--metrics", f"{host}:0", "--control", f"{host}:0", "--control-from-anywhere")
+    command = [*COMMAND, "--listen", f"{host}:0", "--advertise", "localhost:0", *ports]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert re.fullmatch(r"ready bootstrap\.servers=localhost:\d+ control=0\.0\.0\.0:\d+ metrics=0\.0\.0\.0:\d+\n", line), line
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_name_that_python_cannot_look_up_is_an_error_of_the_system() -> None:
+    with pytest.raises(OSError, match=r"^\[Errno 22\] cannot listen on a\.\.b:0: "):
+        listening_socket(Address(host="a..b", port=0))
 
 
 def test_a_file_of_options_that_the_command_line_wins_over(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import logging
+import re
 import resource
 import socket
 import ssl
@@ -31,6 +33,11 @@ ACCEPTED_PER_TURN: Final = 100
 """Connections taken in one turn of the loop; others are not kept waiting by those who come."""
 
 PORT_MAX: Final = 65535
+
+NAME_LENGTH_MAX: Final = 253
+LABEL_LENGTH_MAX: Final = 63
+_NAME: Final = re.compile(r"[\w-]+(?:\.[\w-]+)*\.?")
+_ADDRESS: Final = re.compile(r"[0-9a-fA-F:.]+(?:%[\w.-]+)?", re.ASCII)
 
 RETRY_SECONDS: Final = 1.0
 """When accepting is tried again that the system refused."""
@@ -66,6 +73,39 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_host(text: str) -> bool:
+    """Whether it is an address, or looks as the name of a machine may: whether there is such a machine is not looked up."""
+    if ":" not in text:
+        return len(text) <= NAME_LENGTH_MAX and _NAME.fullmatch(text) is not None and _has_idna(text)
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return _ADDRESS.fullmatch(text) is not None  # Python takes anything for a scope.
+
+
+def _has_idna(name: str) -> bool:
+    """Python looks up what is not ASCII by what IDNA makes of it, which also counts the letters of each part."""
+    try:
+        return len(name.encode("idna")) <= NAME_LENGTH_MAX
+    except UnicodeError:
+        return False
+
+
+def is_every_address(host: str) -> bool:
+    """Whether listening there is listening on every address of the machine, in any spelling of 0.0.0.0 and ::."""
+    if host in ("", "*"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        pass
+    try:
+        return not any(socket.inet_aton(host))
+    except (OSError, UnicodeError):
+        return False
 
 
 def shown(peer_name: Any) -> str:
@@ -111,6 +151,8 @@ def listening_socket(address: Address) -> socket.socket:
         except OSError:
             listener.close()
             raise
+    except UnicodeError as error:  # No name of DNS could look so, `kafka..example` say.
+        raise OSError(errno.EINVAL, f"cannot listen on {address}: {error}") from error
     except OSError as error:
         raise OSError(error.errno, f"cannot listen on {address}: {error.strerror or error}") from error
     return listener

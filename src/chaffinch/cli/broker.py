@@ -31,7 +31,17 @@ from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.security.options import refuse_idle
 from chaffinch.broker.core.topics.topic_names import INTERNAL
 from chaffinch.broker.http_listener import HttpListener, Route
-from chaffinch.broker.listeners import PORT_MAX, Address, check_ports, listen, nodes_of
+from chaffinch.broker.listeners import (
+    LABEL_LENGTH_MAX,
+    NAME_LENGTH_MAX,
+    PORT_MAX,
+    Address,
+    check_ports,
+    is_every_address,
+    is_host,
+    listen,
+    nodes_of,
+)
 from chaffinch.broker.metrics import Metrics
 from chaffinch.broker.server import BrokerServer
 from chaffinch.broker.topic_arguments import TopicArgument, parse_text
@@ -48,7 +58,9 @@ EXIT_REFUSED: Final = 1
 # the compiled loops are loaded beside them.
 SWITCH_INTERVAL_S: Final = 0.0005
 
-ANY_HOST: Final = frozenset({"", "0.0.0.0", "0", "::", "*"})
+EVERY_ADDRESS: Final = "0.0.0.0"
+# An argument that is wrong is shown up to here.
+SHOWN_MAX: Final = 100
 
 
 def broker(
@@ -101,7 +113,7 @@ def broker(
         raise ConfigException("--control-from-anywhere says from where, not which port: give --control HOST:PORT too")
     ports = Ports(
         control=None if control is None else control_address(control, from_anywhere=control_from_anywhere),
-        metrics=None if metrics is None else parse_address("--metrics", metrics),
+        metrics=None if metrics is None else listening_address("--metrics", metrics),
     )
     settings = parse_config(config or [], config_file, listener_security)
     passwords = {} if users is None else load_users(users)
@@ -179,7 +191,7 @@ def listening(option: str) -> Iterator[None]:
 
 def control_address(text: str, *, from_anywhere: bool) -> Address:
     """Raises ConfigException for an address that other machines reach, unless that is meant."""
-    address = parse_address("--control", text)
+    address = listening_address("--control", text)
     if not from_anywhere and not is_loopback(address.host):
         raise ConfigException(
             f"--control {text} could be reached from other machines, and whoever reaches it may stop nodes: it asks for no password. "
@@ -213,24 +225,38 @@ def _allow_many_connections() -> None:
 
 
 def parse_address(option: str, text: str) -> Address:
-    """`HOST:PORT`, `[V6]:PORT` or `:PORT`. Raises ConfigException."""
+    """`HOST:PORT`, `[V6]:PORT`, `:PORT` or `*:PORT`. Raises ConfigException."""
+    shown = repr(text) if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]!r}..., {len(text)} characters of it"
     host, separator, port = text.rpartition(":")
     if not separator or not (port.isascii() and port.isdecimal() and len(port) < 6) or int(port) > PORT_MAX:
-        raise ConfigException(f"{option} {text!r}: expected HOST:PORT with a port from 0 to {PORT_MAX}")
-    return Address(host=host.removeprefix("[").removesuffix("]"), port=int(port))
+        raise ConfigException(f"{option} {shown}: expected HOST:PORT with a port from 0 to {PORT_MAX}")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if host not in ("", "*") and not is_host(host):
+        raise ConfigException(
+            f"{option} {shown}: no machine has such a name: a HOST has letters, digits, '-' and '_', at most {NAME_LENGTH_MAX}, "
+            f"1 to {LABEL_LENGTH_MAX} of them between dots, or is an address, as in 127.0.0.1:9092 or [::1]:9092"
+        )
+    return Address(host=host, port=int(port))
+
+
+def listening_address(option: str, text: str) -> Address:
+    """The same; `:PORT` and `*:PORT` are every address of this machine."""
+    address = parse_address(option, text)
+    return Address(host=EVERY_ADDRESS, port=address.port) if address.host in ("", "*") else address
 
 
 def addresses(listen_at: str, advertise: str | None) -> tuple[Address, Address | None]:
     """Where to listen, and what clients are told if it is something else. Raises ConfigException for what no client can connect to."""
-    address = parse_address("--listen", listen_at)
+    address = listening_address("--listen", listen_at)
     if advertise is None:
-        if address.host in ANY_HOST:
+        if is_every_address(address.host):
             raise ConfigException(
                 f"--listen {listen_at} is every address of this machine: say with --advertise HOST:PORT which one clients are to use"
             )
         return address, None
     advertised = parse_address("--advertise", advertise)
-    if advertised.host in ANY_HOST:
+    if is_every_address(advertised.host):
         raise ConfigException(f"--advertise {advertise} is no address that clients can connect to: give HOST:PORT as they see it")
     return address, advertised
 

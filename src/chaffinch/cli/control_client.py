@@ -16,6 +16,7 @@ from chaffinch.errors.exceptions import KafkaException
 
 SECONDS_MAX: Final = 10.0
 ANSWER_BYTES_MAX: Final = 16 << 20
+LOOPBACK: Final = "127.0.0.1"
 CONTROL_VARIABLE: Final = "CHAFFINCH_CONTROL"
 
 ControlPort = Annotated[
@@ -31,7 +32,8 @@ class ControlFailed(KafkaException):
 def call(control: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
     """The answer's JSON. Raises ConfigException for what the broker calls bad input, ControlFailed for everything else."""
     address = parse_address("--control", control)
-    connection = http.client.HTTPConnection(address.host or "127.0.0.1", address.port, timeout=SECONDS_MAX)
+    host = LOOPBACK if address.host in ("", "*") else address.host
+    connection = http.client.HTTPConnection(host, address.port, timeout=SECONDS_MAX)
     try:
         headers = {"Content-Type": JSON}
         connection.request(method, path, None if body is None else json.dumps(body), headers)
