@@ -82,6 +82,12 @@ def test_faults(controlled: BROKER_AND_PORT) -> None:
     assert ask(port, "DELETE", "/faults").value == []
 
 
+def test_an_api_by_its_number(controlled: BROKER_AND_PORT) -> None:
+    broker, port = controlled
+    broker.faults.add(api=1)
+    assert [fault["api"] for fault in ask(port, "POST", "/faults", {"api": 0}).value] == ["Fetch", "Produce"]
+
+
 def test_a_rule_for_what_is_not_there_yet_says_so(controlled: BROKER_AND_PORT) -> None:
     _, port = controlled
     for given in ({"topic": "nosuchtopic"}, {"topic": "orders", "partition": 7}, {"topic": "orders", "partition": 2}):
@@ -96,6 +102,9 @@ BAD: dict[str, tuple[str, str, Any, int, str]] = {
     "unknown node to start": ("POST", "/nodes/7/start", {}, 404, "nodes 0 to 2"),
     "no number": ("POST", "/nodes/x/stop", {}, 400, "a node has a number, not 'x'"),
     "a long number": ("POST", "/nodes/" + "1" * 500 + "/stop", {}, 400, "a node has a number"),
+    "half a surrogate pair": ("POST", "/faults", {"client_id": "\ud800"}, 400, "no request can have '\\ud800'"),
+    "half a surrogate pair in a topic": ("POST", "/faults", {"topic": "\ud800"}, 400, "topic name '\\ud800' holds more"),
+    "an API by a number that none has": ("POST", "/faults", {"api": 9999}, 400, "unknown API 9999"),
     "wrong method": ("GET", "/nodes/1/stop", None, 405, "only POST"),
     "wrong method for nodes": ("DELETE", "/nodes", None, 405, "only GET"),
     "wrong method for a fault": ("GET", "/faults/1", None, 405, "only DELETE"),

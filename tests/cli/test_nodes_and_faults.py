@@ -149,6 +149,14 @@ ADDED = [
         ("--action", "drop_after", "--topic", "nosuchtopic", "--partition", "0", "--client-id", "app"),
         "the next Produce request of client app for topic nosuchtopic, partition 0: drop_after; topic nosuchtopic does not exist now",
     ),
+    (
+        ("--client-id", "", "--api", "1"),
+        "the next Fetch request of client '' for any topic, any partition: error=NOT_LEADER_OR_FOLLOWER",
+    ),
+    (
+        ("--client-id", "a\nb"),
+        r"the next Produce request of client 'a\nb' for any topic, any partition: error=NOT_LEADER_OR_FOLLOWER",
+    ),
 ]
 
 

@@ -259,7 +259,7 @@ class Faults:
 
     def add(
         self,
-        api: str = "Produce",
+        api: str | int = "Produce",
         topic: str | None = None,
         partition: int | None = None,
         action: Literal["error", "drop_before", "drop_after", "delay", "slow_down"] = "error",
@@ -274,7 +274,7 @@ class Faults:
         """The next `count` requests of this API (for this topic and partition, of this client, where given) meet this fault; its id.
 
         `error` (NOT_LEADER_OR_FOLLOWER), `delay_ms` (to be given), `bytes_per_second` (1024) and `direction` (answers) are each for the
-        action that uses it. Raises ConfigException.
+        action that uses it. `api` and `error` are names of Kafka's, or their numbers. Raises ConfigException.
         """
         return self._broker._call(
             lambda core: core.faults.add(

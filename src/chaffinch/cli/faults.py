@@ -28,7 +28,9 @@ def list_command(control: ControlPort, as_json: AsJson = False) -> None:
 @app.command()
 def add(
     control: ControlPort,
-    api: Annotated[str, typer.Option("--api", metavar="NAME", help="Which requests it hits, by Kafka's name of the API.")] = "Produce",
+    api: Annotated[
+        str, typer.Option("--api", metavar="NAME", help="Which requests it hits, by Kafka's name or number of the API.")
+    ] = "Produce",
     topic: Annotated[
         str | None, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="Only requests that name this topic.")
     ] = None,
@@ -82,12 +84,17 @@ def _in_words(fault: dict[str, Any]) -> str:
     """The whole rule, with what was not given."""
     count, topic, partition, client_id = fault["count"], fault.get("topic"), fault.get("partition"), fault.get("client_id")
     requests = f"the next {fault['api']} request" if count == 1 else f"the next {count} {fault['api']} requests"
-    client = "of any client" if client_id is None else f"of client {client_id}"
+    client = "of any client" if client_id is None else f"of client {_plain(client_id)}"
     place = "any topic" if topic is None else f"topic {topic}"
     place += ", any partition" if partition is None else f", partition {partition}"
     told = " ".join([fault["action"], *(f"{name}={fault[name]}" for name in TOLD if name in fault)])
     note = f"; {fault['note']}" if "note" in fault else ""
     return f"{requests} {client} for {place}: {told.removeprefix('error ')}{note}"
+
+
+def _plain(text: str) -> str:
+    """As it is, or as Python writes it where that would not be seen whole in a line: empty, with spaces around it or with breaks."""
+    return text if text and text == text.strip() and text.isprintable() else repr(text)
 
 
 def _show(faults: list[dict[str, Any]], *, as_json: bool) -> None:

@@ -108,6 +108,13 @@ class TestTheScriptItself:
             {"id": 4, "api": "Produce", "action": "drop_after", "count": 1},
         ]
 
+    @pytest.mark.parametrize("api", [api for api in APIS.values() if api.served], ids=lambda api: api.name)
+    def test_an_api_by_its_number(self, api: Api) -> None:
+        script = FaultScript()
+        for named in (int(api.key), str(api.key), api.name):
+            script.add(api=named)
+        assert [fault.as_object()["api"] for fault in script.list()] == [api.name] * 3
+
     def test_clear_one_or_all(self) -> None:
         script = FaultScript()
         ids = [script.add() for _ in range(3)]
@@ -135,6 +142,20 @@ class TestTheScriptItself:
         ({"api": "Metadata", "topic": "orders", "partition": 0}, "partition of a fault: Metadata requests name no partitions"),
         ({"api": "Heartbeat", "partition": 0}, "partition of a fault: Heartbeat requests name no partitions"),
         ({"error": "NO_SUCH_ERROR_AT_ALL"}, "unknown error"),
+        (
+            {"client_id": "a\ud800"},
+            r"client_id of a fault: no request can have 'a\\ud800': character 1 is half a surrogate pair, and client ids are UTF-8$",
+        ),
+        ({"client_id": "\xe9" * 16_384}, "client_id of a fault: no request can have one of 32768 bytes, the limit is 32767$"),
+        ({"topic": "\ud800"}, r"topic of a fault: topic name '\\ud800' holds more than"),
+        ({"api": "\ud800"}, r"unknown API '\\ud800' of a fault"),
+        ({"error": "\ud800"}, r"unknown error '\\ud800' of a fault"),
+        ({"api": 9999}, "unknown API 9999 of a fault: known are Produce, "),
+        ({"api": 4}, "unknown API 4 of a fault: known are Produce, "),
+        ({"api": -1}, "unknown API -1 of a fault"),
+        ({"api": True}, "unknown API True of a fault"),
+        ({"error": "NOPE"}, "unknown error 'NOPE' of a fault: no error code has this number or a name like it$"),
+        ({"error": "NON"}, "unknown error 'NON' of a fault: no error code has this number or a name like it$"),
     )
 
     @pytest.mark.parametrize(("rule", "says"), IMPOSSIBLE)

@@ -32,6 +32,9 @@ _TOPICS = ("topics", "topic_names", "v3_and_below_topics", "topic_partitions")
 _PARTITIONS = ("partitions", "partition_indexes")
 _AROUND_TOPICS = ("groups", "transactions", "markers")
 
+CLIENT_ID_BYTES_MAX = 2**15 - 1
+
+_APIS_BY_NUMBER = {str(api.key): api.name for api in apis.APIS.values() if api.served}
 _CODES_BY_NUMBER = {str(code.number): code for code in reversed(codes.ALL)}
 
 Place: TypeAlias = tuple[str | None, int | None]
@@ -106,7 +109,7 @@ class FaultScript:
     def add(
         self,
         *,
-        api: str = "Produce",
+        api: str | int = "Produce",
         topic: str | None = None,
         partition: int | None = None,
         client_id: str | None = None,
@@ -117,19 +120,20 @@ class FaultScript:
         bytes_per_second: int | None = None,
         direction: str | None = None,
     ) -> int:
-        """Add a rule; its id. Names are Kafka's; `error` may be the number of a code. None: the action's default, where it has one.
+        """Add a rule; its id. Names are Kafka's; `api` and `error` may be numbers. None: the action's default, where it has one.
 
         Raises ConfigException for an unknown name, for numbers that mean nothing, for what another action is told, and for a rule that
         no request can fit.
         """
         requests = {known.name: known.request for known in apis.APIS.values() if known.served}
-        _check_name("API", api, list(requests))
+        api = _api_named(api, list(requests))
         _check_name("action", action, [known.value for known in FaultAction])
         given = {"error": error, "delay_ms": delay_ms, "bytes_per_second": bytes_per_second, "direction": direction}
         told = _told(FaultAction(action), given)
         _check_name("direction", told["direction"], DIRECTIONS)
         _check_text("topic", topic)
         _check_text("client_id", client_id)
+        _check_client_id(client_id)
         if partition is not None:
             _check_number("partition", partition, 0)
         _check_place(requests[api], api, topic, partition)
@@ -236,6 +240,20 @@ def _check_text(what: str, value: object) -> None:
         raise ConfigException(f"{what} of a fault must be a text, not {value!r}")
 
 
+def _check_client_id(client_id: str | None) -> None:
+    """Refuse what no request can have for a client id, which is UTF-8 behind its length in 15 bits."""
+    client_id = client_id or ""
+    try:
+        size = len(client_id.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigException(
+            f"client_id of a fault: no request can have {client_id[:40]!r}: character {error.start} is half a surrogate pair, "
+            "and client ids are UTF-8"
+        ) from None
+    if size > CLIENT_ID_BYTES_MAX:
+        raise ConfigException(f"client_id of a fault: no request can have one of {size} bytes, the limit is {CLIENT_ID_BYTES_MAX}")
+
+
 def _check_place(request: type[Message], api: str, topic: str | None, partition: int | None) -> None:
     """Refuse a topic that nobody can have, and what this API's requests do not name: such a rule would wait for ever."""
     fault = None if topic is None else topic_names.fault_of(topic)
@@ -261,6 +279,13 @@ def _check_number(what: str, value: object, minimum: int) -> None:
         raise ConfigException(f"{what} of a fault must be a whole number from {minimum} to {NUMBER_MAX}, not {value!r}")
 
 
+def _api_named(api: object, served: Sequence[str]) -> str:
+    """The name of an API that is served, by its name or its number."""
+    name = _APIS_BY_NUMBER.get(str(api).strip(), api)
+    _check_name("API", name, served)
+    return str(name)
+
+
 def _error_named(name: object) -> ErrorCode:
     """A code by its name, its number or an alias."""
     text = str(name).strip().upper()
@@ -268,7 +293,7 @@ def _error_named(name: object) -> ErrorCode:
     try:
         code = found or codes.by_name(text)
     except KeyError:
-        near = codes.nearest_names(text)[0]
+        near = next(name for name in codes.nearest_names(text, 2) if name != codes.NONE.name)
         is_like = difflib.SequenceMatcher(None, text, near).ratio() >= LIKENESS_MIN
         hint = f"the nearest is {near}" if is_like else "no error code has this number or a name like it"
         raise ConfigException(f"unknown error {name!r} of a fault: {hint}") from None
