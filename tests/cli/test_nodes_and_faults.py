@@ -130,7 +130,9 @@ def test_bad_input_is_one_line_and_status_2(shell: Shell, arguments: tuple[str, 
     [
         (("nodes", "stop", "7"), "node 7 does not exist: this broker has nodes 0 to 2"),
         (("nodes", "start", "7"), "node 7 does not exist: this broker has nodes 0 to 2"),
+        (("nodes", "stop", "9999999999"), "node 9999999999 does not exist: this broker has nodes 0 to 2"),
         (("faults", "clear", "5"), "there is no fault 5: it never was, or is used up"),
+        (("faults", "clear", "9999999999"), "there is no fault 9999999999: it never was, or is used up"),
     ],
     ids=str,
 )

@@ -36,6 +36,9 @@ LOG = logging.getLogger("chaffinch.broker")
 FAULT_FIELDS: Final = tuple(inspect.signature(FaultScript.add).parameters)[1:]
 """Names of `FaultScript.add`, which checks their values."""
 
+DIGITS_MAX: Final = 20
+"""No number of a node or a fault has more; Python would not even read one of thousands."""
+
 
 class Control:
     """The route of the control port."""
@@ -159,9 +162,12 @@ def _allow(request: Request, *methods: str) -> None:
 
 
 def _number(what: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+    if not (text.isascii() and text.isdecimal()):
         raise Refused(400, f"{what} has a number, not {text!r}")
-    return int(text)
+    digits = text.lstrip("0") or "0"
+    if len(digits) > DIGITS_MAX:
+        raise Refused(404, f"there is no {what.rpartition(' ')[2]} with a number of {len(digits)} digits")
+    return int(digits)
 
 
 def _object(request: Request, fields: tuple[str, ...]) -> dict[str, Any]:
