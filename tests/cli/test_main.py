@@ -56,6 +56,18 @@ NO_FOLDER = "cannot be a topic: '.' and '..' are no names, as folders go by them
 PARTITION_APART = "the partition goes into an option of its own: --topic {} --partition {}"
 PRODUCE = ["produce", "--topic", "t", "--bootstrap-server", "b:1"]
 
+NO_UTF_8 = [
+    (["nodes", "stop", "\udcff", "--control", "c:1"], r"ID '\udcff'", 0),
+    (["faults", "clear", "\udcff", "--control", "c:1"], r"ID '\udcff'", 0),
+    (["faults", "add", "--client-id", "a\udcff", "--control", "c:1"], r"--client-id 'a\udcff'", 1),
+    (["topics", "create", "--topic", "t", "--config", "a=1", "--config", "b=\udcff"], r"--config 'b=\udcff'", 2),
+    (["topics", "list", "--bootstrap-server", "\udcff:1"], r"--bootstrap-server '\udcff:1'", 0),
+    (["transactions", "describe", "--transactional-id", "\udcff"], r"--transactional-id '\udcff'", 0),
+    (["groups", "describe", "--group", "\udcff"], r"--group '\udcff'", 0),
+    ([*PRODUCE, "--transactional-id", "\udcff"], r"--transactional-id '\udcff'", 0),
+    (["broker", "--topic", "\udcff"], r"--topic '\udcff'", 0),
+]
+
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
@@ -85,7 +97,14 @@ PRODUCE = ["produce", "--topic", "t", "--bootstrap-server", "b:1"]
         ),
         (["topics", "alter", "--topic", "a", "--topic", "b"], "option --topic is given twice: give it once"),
         (["produce", "--topic", "a", "--topic=a"], "option --topic is given twice: give it once"),
+        *(
+            (["consume", *given], "got unexpected extra argument(s) (orders): a topic is named by --topic, a group is named by --group")
+            for given in (["orders"], ["--max-messages", "1", "orders"])
+        ),
+        (["topics", "create", "orders"], "got unexpected extra argument(s) (orders): a topic is named by --topic"),
+        (["nodes", "stop"], "argument ID is missing"),
         (["errors", "87", "88"], "got unexpected extra argument(s) (88)"),
+        *((given, f"{says}: expected a text, and character {place} is not UTF-8") for given, says, place in NO_UTF_8),
         (["topics", "nowhere"], "no such command 'nowhere'"),
         (["consume", "--topic", ""], "--topic is empty"),
         (["consume", "--topic", "a b:0"], f"--topic 'a b:0' {NO_TOPIC}"),
@@ -253,3 +272,21 @@ def test_a_missing_module_of_our_own_is_a_defect_not_a_missing_extra(monkeypatch
     monkeypatch.setitem(cli.COMMANDS, "gone", cli.Command("chaffinch.cli.gone:gone", "Gone."))
     with pytest.raises(ModuleNotFoundError):
         cli.main(["gone"])
+
+
+def test_a_variable_that_is_not_utf_8_is_named(capsys, monkeypatch):
+    monkeypatch.setenv("CHAFFINCH_BOOTSTRAP_SERVER", "\udcff:1")
+    assert run(capsys, "topics", "list") == (
+        2,
+        "",
+        "chaffinch: CHAFFINCH_BOOTSTRAP_SERVER '\\udcff:1': expected a text, and character 0 is not UTF-8\n",
+    )
+
+
+def test_the_name_of_a_file_may_have_any_bytes(capsys):
+    says = "chaffinch: --config-file /nope/\\udcff: No such file or directory\n"
+    assert run(capsys, "broker", "--config-file", "/nope/\udcff") == (2, "", says)
+
+
+def test_help_is_there_beside_what_is_wrong(capsys):
+    assert run(capsys, "consume", "orders", "--help")[0] == 0

@@ -173,7 +173,7 @@ def test_nobody_there_and_somebody_else(shell: Shell) -> None:
     assert (status, line) == (1, "chaffinch: no control port answers at 127.0.0.1:1: Connection refused")
     shell.control = "nowhere"
     assert shell.refused("nodes", "list")[0] == 2
-    for host in ("a b", "a..b", "\udcff"):  # Nobody was asked, so that nobody answered.
+    for host in ("a b", "a..b"):  # Nobody was asked, so that nobody answered.
         shell.control = f"{host}:1"
         status, line = shell.refused("nodes", "list")
         assert (status, line.partition(": a HOST")[0]) == (2, f"chaffinch: --control {shell.control!r}: no machine has such a name")
