@@ -127,6 +127,19 @@ def test_a_damaged_journal_names_file_and_place(tmp_path: Path) -> None:
     assert "the file is as it was: put a copy" in line
 
 
+def test_a_directory_in_the_place_of_a_log_is_called_one(tmp_path: Path) -> None:
+    arguments = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
+    with running(*arguments, "--topic", "orders") as (process, servers):
+        with SocketClient(servers) as client:
+            client.ask(produce_request("orders", batch_of(bytes(100_000))))  # More than a directory's size.
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+    (log,) = tmp_path.rglob("*.log")
+    log.unlink()
+    log.mkdir()
+    assert refused(*arguments) == (1, f"chaffinch: cannot open {log}: Is a directory")
+
+
 def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
     """Below a file, where not even root can make one."""
     (tmp_path / "file").write_text("")

@@ -128,6 +128,14 @@ class TestBoth:
         with pytest.raises(StorageError):
             files.make_directory("f/d")
 
+    @pytest.mark.parametrize("create", [False, True])
+    def test_a_directory_in_the_place_of_a_file(self, files: FileSystem, create: bool) -> None:
+        """Its size would be taken for that of a file which somebody cut."""
+        files.make_directory("d")
+        with pytest.raises(StorageError, match=r"^cannot open \S*d: Is a directory$") as caught:
+            files.open("d", create=create)
+        assert caught.value.error_number == errno.EISDIR
+
     def test_a_lock_is_held_once(self, files: FileSystem) -> None:
         lock = files.lock("lock")
         with pytest.raises(AlreadyLocked):

@@ -13,6 +13,7 @@ import errno
 import logging
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -67,7 +68,10 @@ class DiskFileSystem:
     def open(self, path: str, *, create: bool = True) -> DiskFile:
         full = self.describe(path)
         try:  # Not `translated`: a start opens thousands.
-            return DiskFile(self, full, os.stat(full).st_size)
+            found = os.stat(full)
+            if stat.S_ISDIR(found.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            return DiskFile(self, full, found.st_size)
         except OSError as error:
             if not create or not isinstance(error, FileNotFoundError):
                 raise storage_error(full, "open", error) from error
