@@ -125,6 +125,7 @@ class BrokerConnection:
 
     def __init__(self, address: Address, *, client_id: str, request_timeout_ms: int, make_login: Callable[[], Login] | None = None) -> None:
         self.address = address
+        self.client_id = client_id
         self.request_timeout_ms = request_timeout_ms
         self.is_negotiated = False
         self.violation: str | None = None
@@ -222,6 +223,32 @@ class BrokerConnection:
         if request.version_max is None or versions is None:
             return self._protocol.version_of(api)
         return versions.choose(api, request.version_max)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether requests can go now, and none is under way; nor does a login end one day."""
+        return self.is_negotiated and self._session_ends_ms is None and not (self._outgoing or self.in_flight_count or self.is_useless)
+
+    def version_for(self, message: Message, version_max: int | None) -> int:
+        """In which version a request would go. Raises UnsupportedVersionException."""
+        return self._version(_Request(None, message, 0, True, version_max))
+
+    def take_correlation_id(self) -> int:
+        """For a request that is written past this connection while it is at rest; `adopt` it if its answer is to come here."""
+        return self._protocol.take_correlation_id()
+
+    def adopt(
+        self, message: Message, token: Any, *, frame: bytes, written: int, correlation_id: int, version: int, deadline_ms: int
+    ) -> None:
+        """A request that was written past this connection, `written` bytes of its frame, goes on as one of its own."""
+        request = _Request(token, message, deadline_ms, True, None, version, self._queued_bytes)
+        self._queued_bytes += len(frame)
+        self._sent_bytes += written
+        request.ends_at = self._queued_bytes
+        if written < len(frame):
+            self._outgoing.append(memoryview(frame)[written:])
+        self._protocol.adopt_request(api_of(message), version, correlation_id)
+        self._in_flight[correlation_id] = request
 
     def buffers(self) -> list[memoryview]:
         """The next bytes to write, in order; tell `written` how many of them were."""

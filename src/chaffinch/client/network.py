@@ -21,12 +21,13 @@ from chaffinch.client.backoff import Dice
 from chaffinch.client.busy_poll import BusyPoll
 from chaffinch.client.connections import BrokerConnection, ConnectionEvent, Disconnected, Failed
 from chaffinch.client.effects import SendRequest
+from chaffinch.client.lent_connection import Borrowed, LentConnection
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.errors import AuthenticationException, SslAuthenticationException
 from chaffinch.protocol.schema import Message
 from chaffinch.runtime import sockets
 from chaffinch.runtime.clock import Clock, SystemClock
-from chaffinch.runtime.sockets import SocketFailed, Waker
+from chaffinch.runtime.sockets import Bell, Ears, SocketFailed, Waker
 
 if TYPE_CHECKING:
     import ssl
@@ -75,6 +76,10 @@ class Network:
         self._waker = Waker()
         self._selector = self._new_selector()
         self._busy_poll = BusyPoll()
+        self._ears: Ears | None = None
+        self._bell: Bell | None = None
+        self.on_awake: Callable[[], None] | None = None
+        """Called by `poll` when it has slept, before it touches any connection: who has lent one takes it back then."""
         self._events: list[ConnectionEvent] = []
 
     def send(
@@ -123,7 +128,10 @@ class Network:
         if look_at_ms is not None and wait_ms:
             wait_ms = min(wait_ms, max(0, look_at_ms - self._clock.now_ms()))
         ready = self._busy_poll.look(self._ready_now) if is_awaited and wait_ms != 0 else []
-        for key, mask in ready or self._selector.select(wait_ms / 1000):
+        ready = ready or self._selector.select(wait_ms / 1000)
+        if self.on_awake is not None:
+            self.on_awake()
+        for key, mask in ready:
             transport: _Transport | None = key.data
             if transport is None:
                 self._waker.drain()
@@ -148,6 +156,48 @@ class Network:
         """Whether a connection to this address is open and its versions are negotiated."""
         transport = self._transports.get(address)
         return transport is not None and transport.connection.is_negotiated
+
+    def lend(self, address: Address) -> LentConnection | None:
+        """The connection to an address, for an exchange of another thread while this one sleeps in `poll`; None where there is none that is
+        at rest, or that could be lent: with TLS, with a login that ends, or on a system without epoll."""
+        transport = self._transports.get(address)
+        if (
+            transport is None
+            or not (Ears.IS_POSSIBLE and Bell.IS_POSSIBLE)
+            or transport.tls is not None
+            or not transport.connection.is_at_rest
+        ):
+            return None
+        if self._ears is None or self._bell is None:
+            self._ears = Ears(self._selector.fileno())  # type: ignore[attr-defined]  # Selectors with epoll have one.
+            self._bell = Bell()
+        return LentConnection(transport.connection, transport.opened, self._ears, self._bell)
+
+    def take_back(self, request: SendRequest, borrowed: Borrowed) -> None:
+        """What another thread sent over a connection that was lent goes on as if it had been sent here, as `request`."""
+        transport, now_ms = self._transports[request.address], self._clock.now_ms()
+        transport.active_ms = now_ms
+        connection, written = transport.connection, borrowed.written
+        connection.adopt(
+            request.message,
+            request.token,
+            frame=borrowed.frame,
+            written=len(borrowed.frame) if written is None else written,
+            correlation_id=borrowed.correlation_id,
+            version=borrowed.version,
+            deadline_ms=borrowed.sent_ms + request.timeout_ms,
+        )
+        if written is None or borrowed.is_reading:
+            self._lose(transport, "who used the connection was interrupted")
+            return
+        received = memoryview(borrowed.received)
+        while received:
+            buffer = connection.get_buffer()
+            count = min(len(buffer), len(received))
+            buffer[:count] = received[:count]
+            self._events += connection.received(count, now_ms)
+            received = received[count:]
+        self._guarded(transport, self._write)
 
     def disconnect(self, address: Address, reason: str) -> None:
         """Close the connection to an address, if there is one; its requests fail in the next `poll`."""
@@ -177,6 +227,10 @@ class Network:
             sockets.close_quietly(transport.opened)
         self._transports.clear()
         self._selector.close()
+        for lent in (self._ears, self._bell):
+            if lent is not None:
+                lent.close()
+        self._ears = self._bell = None
 
     def _ready_now(self) -> list[tuple[selectors.SelectorKey, int]]:
         return self._selector.select(0)

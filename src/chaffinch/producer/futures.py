@@ -40,6 +40,12 @@ class Completer(Protocol):
     def is_own_thread(self) -> bool:
         """Whether the caller is that thread."""
 
+    def fetch(self, receipts: Receipts, timeout: float | None) -> None:
+        """A caller is about to wait for a future of these: he may fetch the outcome himself, within `timeout` seconds."""
+
+    def hurry(self, receipts: Receipts) -> None:
+        """Somebody looks whether one of these is done, or wants to be told."""
+
     @property
     def holds_lock(self) -> bool:
         """Whether the caller's thread holds a lock that that thread needs: the caller has interrupted another call."""
@@ -114,6 +120,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
             self._is_watched = True
             for part, make in _PARTS.items():
                 self.__dict__.setdefault(part, make())
+        self._hurry()
         return self.__dict__[name]
 
     def __repr__(self) -> str:
@@ -136,7 +143,16 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 
     def done(self) -> bool:
         """Whether the outcome is known."""
-        return self._state == _base.FINISHED
+        is_done = self._state == _base.FINISHED
+        if not is_done:
+            self._hurry()
+        return is_done
+
+    def _hurry(self) -> None:
+        """Somebody looks, and does not wait: then the outcome is not his to fetch."""
+        batch, completer = self.batch, None if self._completer is None else self._completer()
+        if batch is not None and completer is not None:
+            completer.hurry(batch)
 
     def result(self, timeout: float | None = None) -> T:
         """The metadata, or the error raised; waits up to `timeout` seconds. Asking a future that is done takes no lock."""
@@ -171,6 +187,10 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         if timeout is not None and timeout <= 0:
             return timeout
         began = monotonic()
+        if self.batch is not None and self._completer is not None and (completer := self._completer()) is not None:
+            completer.fetch(self.batch, timeout)
+            if self._state == _base.FINISHED:
+                return timeout
         lock = threading.Lock()
         lock.acquire()
         with SHARED_LOCK:

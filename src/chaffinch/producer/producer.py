@@ -91,6 +91,7 @@ class Producer:
         # Of Any for `_is_owned`, which `threading.Condition` asks, too.
         self._lock: Any = self._sender.lock
         self._new_future = self._door.new_future
+        self._express = self._sender.express
         self._sender.start()
 
     def __enter__(self) -> Self:
@@ -155,6 +156,8 @@ class Producer:
                     future.batch, future.index = receipts, len(receipts) - 1
                     if on_delivery is not None:
                         receipts.callbacks[future.index] = on_delivery
+                    return future
+                if self._express.is_free and on_delivery is None and self._express.send(topic, key, value, self._clock.wall_ms(), future):
                     return future
             future.batch = None
             self._put(topic, None, key, value, self._clock.wall_ms(), (), future, on_delivery, partial(ProducerRecord, topic, value, key))

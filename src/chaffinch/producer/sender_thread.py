@@ -22,6 +22,7 @@ from chaffinch.client.network import Network
 from chaffinch.errors import IllegalStateException, KafkaException
 from chaffinch.producer import process_ends
 from chaffinch.producer.core import events
+from chaffinch.producer.core.batches.batch import Receipts
 from chaffinch.producer.core.effects import (
     AskHandler,
     CompleteBatch,
@@ -36,6 +37,7 @@ from chaffinch.producer.core.effects import (
 from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.transactions.requests import Step
+from chaffinch.producer.express_lane import ExpressLane
 from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, futures_of
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.runtime.clock import Clock
@@ -67,6 +69,8 @@ class SenderThread(ClientThread):
         self.is_in_other_process = False
         """This is a forked child; the thread and the connections stay with the process that made them."""
         self._clock = clock
+        self.express = ExpressLane(core, network, clock, self.lock, self.wakeup)
+        network.on_awake = self.express.close
         self._on_outcome = on_outcome
         self._on_question = on_question
         self.new_future: Final = futures_of(self)
@@ -130,9 +134,25 @@ class SenderThread(ClientThread):
                 deadline_ms, is_awaited = self.core.next_deadline_ms, self.core.is_awaited
             self._tell_all()
             wait_ms = IDLE_WAIT_MS if deadline_ms is None else max(0, deadline_ms - self._clock.now_ms())
+            if self.core.takes_express and not is_awaited:
+                wait_ms = min(wait_ms, self._open_express())
             heard = list(self._network.poll(0 if self._inbox else wait_ms, is_awaited=is_awaited))
         if self._inbox:
             self._outbox = self._handle([])
+
+    def _open_express(self) -> int:
+        """Let callers send for themselves while this thread sleeps, if there is nothing to do; how long it may sleep then, in ms."""
+        with self.lock:
+            is_quiet = self.core.is_idle and not self._inbox and not self.core.is_shut
+            return self.express.open() if is_quiet else IDLE_WAIT_MS
+
+    def fetch(self, receipts: Receipts, timeout: float | None) -> None:
+        """A caller waits for the outcome of one of these records."""
+        self.express.fetch(receipts, timeout)
+
+    def hurry(self, receipts: Receipts) -> None:
+        """Somebody looks whether one of these records has its outcome, or wants to be told."""
+        self.express.hurry(receipts)
 
     def _handle(self, heard: list[Any]) -> list[Effect]:
         """Let the core have its turn. A full batch is encoded before it and without the lock, which callers need for `send`."""
@@ -211,6 +231,7 @@ class SenderThread(ClientThread):
         with self.lock:
             self.death = death
             self.core.shut()
+            self.express.abandon()
             effects, self._outbox = [*self._end_transaction(), *self._untold, *self._outbox], []
             # Of a producer that is closed nobody needs to hear in the log that it cannot go on.
             given_up = self.core.give_up(death)

@@ -139,10 +139,20 @@ class ClientConnection:
         if parts is None:
             parts = message.encode_after(head, version)
         finish_frame(parts)
-        self._correlation_id_next = 0 if correlation_id == _CORRELATION_ID_MAX else correlation_id + 1
+        self.take_correlation_id()  # Not before: a request that cannot be encoded leaves no trace.
         if not (isinstance(message, ProduceRequest) and message.acks == 0):
             self._open.append((correlation_id, api, version))
         return correlation_id, parts
+
+    def take_correlation_id(self) -> int:
+        """The next one; none is given twice while the first may be without an answer."""
+        taken = self._correlation_id_next
+        self._correlation_id_next = 0 if taken == _CORRELATION_ID_MAX else taken + 1
+        return taken
+
+    def adopt_request(self, api: Api, version: int, correlation_id: int) -> None:
+        """A request has gone that was not encoded here, behind all that were, with an id that was taken here: its response will come."""
+        self._open.append((correlation_id, api, version))
 
     def version_of(self, api: Api) -> int:
         """The version that `encode_request` would choose."""

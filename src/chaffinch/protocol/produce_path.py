@@ -42,7 +42,7 @@ _TO_NAME: Final = Struct(">BhiBB")
 _TO_ID: Final = Struct(">BhiB16sBi")
 """What is sent behind the header: the same as `_REQUEST`, and with ids up to the index."""
 _PLACE: Final = Struct(">Bi")
-_NO_TAGS: Final = bytes(3)
+NO_TAGS: Final = bytes(3)
 """Of partition, topic and request."""
 _COPIED_BYTES_MAX: Final = 4096
 """Up to here another buffer for the system costs more than a copy."""
@@ -117,7 +117,7 @@ class RequestReader:
         else:
             return None
         end = position + size - 1
-        if partition_count != _ONE or size == 0 or frame[end:] != _NO_TAGS:
+        if partition_count != _ONE or size == 0 or frame[end:] != NO_TAGS:
             return None
         version, client_id, acks, timeout_ms, name, topic_id = self._head
         # Filled as the compiled decoder does: a constructor takes three times as long.
@@ -186,9 +186,9 @@ def write_request(message: ProduceRequest, head: bytearray, version: int) -> lis
     head += body
     head += uvarint(len(records) + 1)
     if len(records) > _COPIED_BYTES_MAX:
-        return [head, records, _NO_TAGS]
+        return [head, records, NO_TAGS]
     head += records
-    head += _NO_TAGS
+    head += NO_TAGS
     return [head]
 
 
@@ -311,9 +311,28 @@ def _topic_id(data: bytes) -> UUID:
     return UUID(bytes=data)
 
 
+def read_plain_success(answer: bytes, correlation_id: int, head: bytes, partition: int) -> tuple[int, int] | None:
+    """(base offset, log append time) of a whole frame that says of one partition that its batch is written, and nothing else: no throttle
+    time, no tag. `head`: `answer_head` of its topic. None for anything else."""
+    start = _RESPONSE.size + len(head)
+    if len(answer) != start + _ANSWER.size or answer[_RESPONSE.size : start] != head:
+        return None
+    if _RESPONSE.unpack_from(answer) != (len(answer) - _SIZE.size, correlation_id):
+        return None
+    count, index, error, base, append_ms, _, culprits, text, tags, topic_tags, throttle_ms, last = _ANSWER.unpack_from(answer, start)
+    if error or throttle_ms or index != partition or count != _ONE or culprits != 1 or text or tags or topic_tags or last:
+        return None
+    return base, append_ms
+
+
+def answer_head(name: str, topic_id: UUID, version: int) -> bytes | None:
+    """What an answer about one topic has between its correlation id and the partition; None for a name of unusual length."""
+    return _place(topic_id if version >= VERSION_WITH_TOPIC_IDS else name)
+
+
 def _response_head(topic: TopicProduceResponse, correlation_id: int, version: int) -> bytes | None:
     """Everything before the partition."""
-    place = _place(topic.topic_id if version >= VERSION_WITH_TOPIC_IDS else topic.name)
+    place = answer_head(topic.name, topic.topic_id, version)
     return None if place is None else _RESPONSE.pack(_AROUND_PLACE_BYTES + len(place), correlation_id) + place
 
 

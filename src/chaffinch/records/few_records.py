@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
+from chaffinch.identifiers import NO_PRODUCER, NO_SEQUENCE, ProducerIdentity
 from chaffinch.records.batch_codec import DECOMPRESSED_BYTES_MAX, decode, decompressed_payload, write_header
 from chaffinch.records.batch_header import HEADER_BYTES, BatchView
 from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX, read_varint, wrap_int64, write_varint
@@ -37,9 +37,10 @@ def encode_few(
     *,
     attributes: int = 0,
     identity: ProducerIdentity = NO_PRODUCER,
+    base_sequence: int = NO_SEQUENCE,
     base_offset: int = 0,
 ) -> bytearray:
-    """As `batch.encode` of the same records, which have no headers; not compressed, without sequences. At least one record."""
+    """As `batch.encode` of the same records, which have no headers; not compressed. At least one record."""
     out = bytearray(HEADER_BYTES)
     base = timestamps[0]
     for index, (key, value, timestamp) in enumerate(zip(keys, values, timestamps, strict=True)):
@@ -48,7 +49,9 @@ def encode_few(
         record = b"".join((_ZERO, _varint(timestamp - base), _varint(index), key_size, key or b"", value_size, value or b"", _ZERO))
         out += _varint(len(record))
         out += record
-    write_header(out, attributes, len(keys), (base, max(timestamps)), identity=identity, base_offset=base_offset)
+    write_header(
+        out, attributes, len(keys), (base, max(timestamps)), identity=identity, base_sequence=base_sequence, base_offset=base_offset
+    )
     return out
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import socket
 from collections.abc import Sequence
 from io import FileIO
@@ -113,6 +114,50 @@ _REASONS: Final = {
 def reason_of(error: OSError) -> str:
     """The operating system's error in a few words."""
     return _REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower()
+
+
+class Ears:
+    """Of a selector that another thread sleeps in: lets it not wake up for one socket for a moment. Only where there is epoll (Linux)."""
+
+    IS_POSSIBLE: Final = hasattr(select, "epoll")
+
+    def __init__(self, selector_fileno: int) -> None:
+        # The selector's own epoll under a second number, so that each may be closed by itself.
+        self._epoll = select.epoll.fromfd(os.dup(selector_fileno))
+
+    def close_for(self, fileno: int) -> None:
+        """The selector hears nothing of a socket that it listens to."""
+        self._epoll.modify(fileno, 0)
+
+    def open_for(self, fileno: int) -> None:
+        """It hears when there is something to read, also if there is already."""
+        self._epoll.modify(fileno, select.EPOLLIN)
+
+    def close(self) -> None:
+        """The selector goes on."""
+        self._epoll.close()
+
+
+class Bell:
+    """Wakes threads that `poll` several things at once, so many for each ring: register `fileno()`. Only on Linux."""
+
+    IS_POSSIBLE: Final = hasattr(os, "eventfd")
+
+    def __init__(self) -> None:
+        self._file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_SEMAPHORE | os.EFD_CLOEXEC), "r+b")
+        self.fileno: Final = self._file.fileno
+
+    def ring(self, count: int) -> None:
+        """For so many threads."""
+        os.eventfd_write(self.fileno(), count)
+
+    def heard(self) -> None:
+        """One of them is awake; without effect if it was something else."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.fileno())
+
+    def close(self) -> None:
+        close_quietly(self._file)
 
 
 class Waker:

@@ -183,7 +183,7 @@ class Rig:
     def send(self, values: str, place: TopicPartition = ORDERS_0) -> None:
         """Append records as one batch, and send what may be sent."""
         self.append(values, place)
-        self.core.accumulator._queue(place).close()
+        self.core.accumulator.queue_of(place).close()
         self.step(events.TimePassed())
 
     def hand_over(self, *batches: str, place: TopicPartition = ORDERS_0) -> list[bool]:

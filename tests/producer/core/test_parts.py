@@ -115,7 +115,7 @@ class TestOptions:
             for word in range(500):
                 value = b"%d and %d" % (word * 37 % 101, word * word % 89)
                 rig.core.append(ORDERS_0, None, value, 0, (), "v", record_size(None, value, ()), rig.now_ms)
-            rig.core.accumulator._queue(ORDERS_0).close()
+            rig.core.accumulator.queue_of(ORDERS_0).close()
             rig.step(events.TimePassed())
             made.append(bytes(rig.open[0].token.batches[ORDERS_0].data))
         assert made[0] != made[1]

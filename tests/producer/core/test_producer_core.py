@@ -356,7 +356,7 @@ def test_a_full_batch_is_encoded_ahead_when_it_can_go() -> None:
     def full(values: str, place: TopicPartition = ORDERS_0) -> list[str] | None:
         if values:
             rig.append(values, place)
-            rig.core.accumulator._queue(place).close()
+            rig.core.accumulator.queue_of(place).close()
         head = rig.core.sending.full_head(rig.now_ms)
         return None if head is None else list(head.receipts)
 

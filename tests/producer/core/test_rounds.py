@@ -156,7 +156,7 @@ def test_all_that_may_go_goes_in_one_round() -> None:
     rig.answer(OK)
     for values in ("bcd", "ef"):
         rig.append(values)
-        rig.core.accumulator._queue(ORDERS_0).close()
+        rig.core.accumulator.queue_of(ORDERS_0).close()
     rig.step(events.TimePassed())
     assert rig.trace[1:] == ["bcd@1/0", "ef@4/0"], "two that wait"
     rig.answer(OK)

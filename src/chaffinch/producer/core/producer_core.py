@@ -35,6 +35,7 @@ from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.effects import Effect, FailCall, WakeCallers
 from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.exception_handler import Question
+from chaffinch.producer.core.express import Express
 from chaffinch.producer.core.giving_up import GivingUp
 from chaffinch.producer.core.handler_desk import HandlerDesk
 from chaffinch.producer.core.identity import IdentityKeeper
@@ -102,12 +103,22 @@ class ProducerCore:
         self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction, screening, refused_again)
         self.desk = HandlerDesk(self.delivery, wiring, accumulator, queues, self.outstanding)
         self.inquiries = Inquiries(wiring, identity, transaction, queues, self.delivery, self.desk, self.giving_up, self.out)
+        self.express = Express(wiring, accumulator, queues, identity, self.sending, self.outage)
+        self.takes_express = (
+            settings["linger.ms"] == 0
+            and settings["compression.type"] == "none"
+            and wiring.acks != 0
+            and transaction is None
+            and not self.partitioner.asks
+        )
+        """Whether a record that finds nothing before it may go at once, in its caller's thread."""
         self.still_asking = StillAsking(identity.asking, self._who_waits, self.out)
         self._places: dict[str, list[TopicPartition]] = {}
         """Partitions of topics that are written to, as of `_places_version` of the cluster."""
         self._places_version = -1
-        self._record_bytes_max: int = settings["max.request.size"] - BATCH_OVERHEAD_BYTES
-        self._is_shut = False
+        self.record_bytes_max: int = settings["max.request.size"] - BATCH_OVERHEAD_BYTES
+        self.is_shut = False
+        """The shell takes no more records."""
         self._lanes: dict[str, OpenBatch] = {}
         """Per topic the batch that its records without a key join."""
 
@@ -193,7 +204,7 @@ class ProducerCore:
         The batch's receipts, this one the last of them; None when it must be done step by step: something is to be decided.
         """
         transaction = self.transaction
-        if self._is_shut or (transaction is not None and transaction.state is not State.IN_TRANSACTION):
+        if self.is_shut or (transaction is not None and transaction.state is not State.IN_TRANSACTION):
             return None
         size = RECORD_OVERHEAD_BYTES + (len(value) if value else 0)
         if key is None:
@@ -205,7 +216,7 @@ class ProducerCore:
             return None
         accumulator = self.accumulator
         filled, free = growing.size + size, accumulator.memory_free
-        if filled >= growing.bytes_max or size > free or size > self._record_bytes_max:
+        if filled >= growing.bytes_max or size > free or size > self.record_bytes_max:
             return None
         receipts = growing.receipts
         try:  # `growing.append`, whose call would be felt here.
@@ -221,7 +232,7 @@ class ProducerCore:
 
     def shut(self) -> None:
         """The shell takes no more records: none joins a batch from now on."""
-        self._is_shut = True
+        self.is_shut = True
 
     def _growing_of_key(self, topic: str, key: bytes) -> OpenBatch | None:
         if self._places_version != self.wiring.cluster.version:
@@ -273,7 +284,7 @@ class ProducerCore:
     @property
     def outstanding_count(self) -> int:
         """Records without an outcome."""
-        return self.outstanding.count()
+        return self.outstanding.count() + (self.express.parcel is not None)
 
     def reason_for_waiting(self) -> KafkaException | None:
         """Why nothing has gone on lately, as far as anybody knows."""

@@ -158,21 +158,23 @@ class Sending:
         return self._wiring.cluster.topic_id(topic) or ZERO_UUID
 
     def _emit(self, sent: ProduceSent) -> None:
+        self._out.append(self.request_of(sent))
+
+    def request_of(self, sent: ProduceSent) -> SendRequest:
+        """The request, counted as sent."""
         wiring = self._wiring
         self._requests[sent.address] += 1
         wiring.counts["requests_sent"] += 1
         wiring.counts["batches_sent"] += len(sent.batches)
         wiring.counts["records_sent"] += sent.record_count
         wiring.counts["bytes_sent"] += sent.size
-        self._out.append(
-            SendRequest(
-                address=sent.address,
-                message=sent.request(acks=wiring.acks, timeout_ms=wiring.request_timeout_ms, transactional_id=wiring.transactional_id),
-                token=sent,
-                timeout_ms=wiring.request_timeout_ms,
-                version_max=sent.version_max(is_transactional=wiring.transactional_id is not None),
-                expects_answer=wiring.acks != 0,
-            )
+        return SendRequest(
+            address=sent.address,
+            message=sent.request(acks=wiring.acks, timeout_ms=wiring.request_timeout_ms, transactional_id=wiring.transactional_id),
+            token=sent,
+            timeout_ms=wiring.request_timeout_ms,
+            version_max=sent.version_max(is_transactional=wiring.transactional_id is not None),
+            expects_answer=wiring.acks != 0,
         )
 
     def next_deadline_ms(self, now_ms: int, *, hurries: bool) -> int | None:

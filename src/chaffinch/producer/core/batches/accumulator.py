@@ -38,7 +38,7 @@ def _few_rows(count: int) -> npt.NDArray[np.int64]:
     return rows
 
 
-def _all_rows(count: int) -> npt.NDArray[np.int64]:
+def all_rows(count: int) -> npt.NDArray[np.int64]:
     """The rows of a batch that has all of its receipt."""
     return _few_rows(count) if count <= FEW_RECORDS else np.arange(count, dtype=np.int64)
 
@@ -121,19 +121,20 @@ class OpenBatch:
         return RecordColumns.from_lists(self.keys, self.values, self.timestamps, headers)
 
 
-class _Queue:
+class WaitingQueue:
     """What waits for one partition: closed batches, then the one that is growing."""
 
-    __slots__ = ("_position_next", "closed", "growing")
+    __slots__ = ("closed", "closed_until", "growing")
 
     def __init__(self) -> None:
         self.closed: deque[ProducerBatch | OpenBatch] = deque()
         self.growing: OpenBatch | None = None
-        self._position_next = 0
+        self.closed_until = 0
+        """The position behind the last record that is in no growing batch."""
 
     @property
     def position_next(self) -> int:
-        return self._position_next if self.growing is None else self.growing.position + len(self.growing.receipts)
+        return self.closed_until if self.growing is None else self.growing.position + len(self.growing.receipts)
 
     def oldest_ms(self) -> int | None:
         first = self.closed[0] if self.closed else self.growing
@@ -146,14 +147,14 @@ class _Queue:
         growing, position_next = self.growing, self.position_next
         if growing is not None:
             self.closed += (growing,)
-            growing.bytes_max, self._position_next, self.growing = 0, position_next, None
+            growing.bytes_max, self.closed_until, self.growing = 0, position_next, None
 
     def add(self, batch: ProducerBatch) -> None:
         """A batch that is closed already."""
         self.close()
         count = batch.count
-        batch.position = self._position_next
-        self._position_next += count
+        batch.position = self.closed_until
+        self.closed_until += count
         self.closed += (batch,)
 
 
@@ -190,7 +191,7 @@ class Accumulator:
         self.memory_free = memory_bytes
         """Neither held by records nor kept for a caller who waits."""
         self._claims: deque[Claim] = deque()
-        self._queues: dict[TopicPartition, _Queue] = {}
+        self._queues: dict[TopicPartition, WaitingQueue] = {}
         self._busy: dict[TopicPartition, None] = {}
         """Partitions with anything in them, in the order in which they became busy."""
 
@@ -219,7 +220,7 @@ class Accumulator:
         now_ms: int,
     ) -> tuple[Appended, Receipts]:
         """Add one record of at most `size` bytes (`record_size`); there must be memory for it. Its receipt is the last of those given."""
-        queue = self._queue(topic_partition)
+        queue = self.queue_of(topic_partition)
         growing, appended = queue.growing, Appended.JOINED
         if growing is not None and growing.size + size > growing.bytes_max:
             queue.close()
@@ -260,7 +261,7 @@ class Accumulator:
 
     def append_batch(self, batch: ProducerBatch) -> bool:
         """Add a ready-made batch behind what waits already; there must be memory for it. Whether it is the first that may be taken."""
-        queue = self._queue(batch.topic_partition)
+        queue = self.queue_of(batch.topic_partition)
         is_first = not queue.closed
         queue.add(batch)
         self._busy[batch.topic_partition] = None
@@ -405,10 +406,11 @@ class Accumulator:
         times = [self._queues[topic_partition].oldest_ms() for topic_partition in self._busy]
         return min([time for time in times if time is not None], default=None)
 
-    def _queue(self, topic_partition: TopicPartition) -> _Queue:
+    def queue_of(self, topic_partition: TopicPartition) -> WaitingQueue:
+        """What waits for a partition."""
         queue = self._queues.get(topic_partition)
         if queue is None:
-            queue = self._queues[topic_partition] = _Queue()
+            queue = self._queues[topic_partition] = WaitingQueue()
         return queue
 
     def _batch_of(self, topic_partition: TopicPartition, open_batch: OpenBatch, *, is_to_be_sent: bool) -> ProducerBatch:
@@ -420,7 +422,7 @@ class Accumulator:
         return ProducerBatch(
             topic_partition=topic_partition,
             receipt=open_batch.receipts,
-            rows=_all_rows(len(open_batch.receipts)),
+            rows=all_rows(len(open_batch.receipts)),
             timestamps=timestamps,
             data=data,
             created_ms=open_batch.created_ms,

@@ -43,6 +43,25 @@ class Receipts(list[Any]):
         self.told = 0
 
 
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """One record on the express lane (`core/express.py`): what becomes a batch if it is not written at once."""
+
+    track: Any
+    """Where it goes."""
+    receipts: Receipts
+    data: bytearray
+    """The encoded batch, numbered."""
+    base_sequence: int
+    timestamp_ms: int
+    size: int
+    """Its share of `buffer.memory`."""
+    position: int
+    created_ms: int
+    is_over: bool = False
+    """It is written, and its future done."""
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class ProducerBatch:
     """One record batch for one partition. Times are on the core's clock, in ms."""

@@ -1,0 +1,232 @@
+"""The express lane: one record and its acknowledgement in the caller's own thread, while the sender thread sleeps.
+
+`core/express.py` says what it is for, and what becomes of a record that is not just written. Here are the connection that is lent and the
+caller's wait. Between two turns of the sender thread the lane is open, if the core had nothing left to do. `send` then writes its record
+to the connection; `fetch`, of whoever waits for the future, reads the answer. Whatever wakes the sender thread up, it first closes the
+lane: what is on its way is the core's again, and who waits for it is woken up to wait as usual.
+
+An answer for which nobody waits wakes the sender thread up. But where somebody waits for each record he would be held up by that, so
+after the first that was fetched the sender thread hears nothing of those connections, and looks by itself every `LOOK_MS`; it is also
+woken up by who asks a future whether it is done, or wants to be called. So late the error of a record at most is noticed to which nobody
+listens.
+
+`lock` is the core's. Everything but `fetch` and `hurry` is called with it, or takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from chaffinch.client.lent_connection import Borrowed, LentConnection
+from chaffinch.client.network import Network
+from chaffinch.errors import UnsupportedVersionException
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.batches.accumulator import RECORD_OVERHEAD_BYTES
+from chaffinch.producer.core.batches.batch import Parcel, Receipts
+from chaffinch.producer.core.batches.produce_requests import ProduceSent
+from chaffinch.producer.core.express import Track
+from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.producer.futures import SHARED_LOCK, RecordFuture
+from chaffinch.producer.records import RecordMetadata
+from chaffinch.protocol.partition_requests import PartitionRequests
+from chaffinch.runtime.clock import Clock
+
+# While callers fetch for themselves the sender thread looks as often after what nobody fetches: about retry.backoff.ms.
+LOOK_MS: Final = 100
+# Otherwise so often within request.timeout.ms, which nobody else watches.
+LOOKS_PER_TIMEOUT: Final = 8
+# A caller wakes up now and then; mostly the sender thread has looked before.
+WAIT_MS: Final = 1000
+
+
+class _Route:
+    """A track, the connection that leads there, and what is written to it."""
+
+    __slots__ = ("lent", "requests", "track", "version")
+
+    def __init__(self, track: Track, lent: LentConnection, requests: PartitionRequests, version: int) -> None:
+        self.track, self.lent, self.requests, self.version = track, lent, requests, version
+
+
+class ExpressLane:
+    """`is_free`: the lane is open, and nothing is on its way."""
+
+    def __init__(self, core: ProducerCore, network: Network, clock: Clock, lock: Any, wakeup: Callable[[], None]) -> None:
+        self.is_free = False
+        self._is_open = False
+        self._is_fetching = False
+        """Callers fetch what they send, one after the other: the sender thread does not hear what comes."""
+        self._was_used = False
+        self._core = core
+        self._express = core.express
+        self._network = network
+        self._clock = clock
+        self._lock = lock
+        self._wakeup = wakeup
+        self._routes: dict[str, dict[int, _Route | None]] = {}
+        self._route: _Route | None = None
+        """Where the one that is on its way goes; kept behind it."""
+        self._borrowed: Borrowed | None = None
+        """What is on its way."""
+        self._look_ms: Final = max(1, core.wiring.request_timeout_ms // LOOKS_PER_TIMEOUT)
+
+    # By the sender thread.
+
+    def open(self) -> int:
+        """The core has nothing left to do: callers may send until it is closed. How long the sender thread may sleep, in ms."""
+        self._is_fetching = self._is_fetching and self._was_used
+        self._is_open, self.is_free, self._was_used = True, True, False
+        return min(LOOK_MS, self._look_ms) if self._is_fetching else self._look_ms
+
+    def close(self) -> None:
+        """Nobody begins anything any more, and what is on its way is the core's, and the network's."""
+        if not self._is_open:
+            return
+        with self._lock:
+            self._is_open = self.is_free = False
+            borrowed, self._borrowed = self._borrowed, None
+            request = self._express.adopt(self._clock.now_ms())
+            for lent in {route.lent for routes in self._routes.values() for route in routes.values() if route is not None}:
+                lent.give_the_ear_back()
+            self._routes.clear()
+        if borrowed is not None:
+            if borrowed.waiting:
+                borrowed.lent.bell.ring(borrowed.waiting)
+            if request is not None:
+                self._network.take_back(request, borrowed)
+
+    def abandon(self) -> None:
+        """The sender thread is at its end, whatever it was that ended it, and so are the connections."""
+        self._is_open = self.is_free = False
+        self._express.adopt(self._clock.now_ms())
+
+    # By callers.
+
+    def send(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, future: RecordFuture[RecordMetadata]) -> bool:
+        """Send a record at once; whether it was. Only while `is_free`."""
+        core, now_ms = self._core, self._clock.now_ms()
+        size = RECORD_OVERHEAD_BYTES + (len(value) if value else 0) + (len(key) if key else 0)
+        count = core.usable_count(topic, None)
+        if count is None or core.is_shut or size > core.record_bytes_max or not core.accumulator.has_room_for(size):
+            return False
+        partition = core.choose_partition(topic, key, value, count, size)
+        routes = self._routes.get(topic)
+        if routes is None:
+            routes = self._routes[topic] = {}
+        if partition not in routes:
+            routes[partition] = self._route_to(TopicPartition(topic, partition), now_ms)
+        route = routes[partition]
+        parcel = None if route is None else self._express.pack(route.track, key, value, timestamp_ms, size, now_ms)
+        if route is None or parcel is None:
+            return False
+        self._depart(route, parcel, future)
+        return True
+
+    def _depart(self, route: _Route, parcel: Parcel, future: RecordFuture[RecordMetadata]) -> None:
+        lent = route.lent
+        correlation_id = lent.connection.take_correlation_id()
+        frame = route.requests.frame(correlation_id, parcel.data)
+        borrowed = Borrowed(lent, frame, correlation_id, route.version, parcel.created_ms)
+        parcel.receipts.append(future)
+        future.batch, future.index = parcel.receipts, 0
+        try:
+            # From here on it is the core's if anything goes wrong; without `written` nobody knows how much of it has gone.
+            self.is_free, self._was_used, self._route, self._borrowed = False, True, route, borrowed
+            self._express.depart(parcel)
+            try:
+                borrowed.written = lent.send(frame)
+            except BlockingIOError:
+                borrowed.written = 0
+            except OSError:
+                pass
+        finally:
+            if borrowed.written != len(frame):
+                self._wakeup()
+
+    def hurry(self, receipts: Receipts) -> None:
+        """Somebody looks whether a record has its outcome, or wants to be told: that is the sender thread's business."""
+        parcel = self._express.parcel
+        if parcel is not None and parcel.receipts is receipts:
+            self._wakeup()
+
+    def fetch(self, receipts: Receipts, timeout_s: float | None) -> None:
+        """A caller waits for the outcome of a record, which may be on its way here: then he reads the answer himself. Returns when the
+        outcome is there, or when it is for the sender thread to say."""
+        borrowed, parcel = self._borrowed, self._express.parcel
+        if borrowed is None or parcel is None or parcel.receipts is not receipts:
+            return
+        is_over = False
+        try:
+            with self._lock:
+                if self._borrowed is not borrowed:
+                    return
+                borrowed.waiting += 1
+                if not self._is_fetching:
+                    borrowed.lent.take_the_ear()
+            has_come = borrowed.lent.wait(WAIT_MS if timeout_s is None else min(WAIT_MS, int(timeout_s * 1000)))
+            with self._lock:
+                if self._borrowed is not borrowed:  # Somebody else has seen to it, and has rung.
+                    borrowed.lent.bell.heard()
+                    is_over = True
+                else:
+                    borrowed.waiting -= 1
+                    was_fetching = self._is_fetching  # If not, the sender thread is to look more often from now on.
+                    is_over = has_come and self._receive(borrowed, parcel) and was_fetching
+        finally:
+            if not is_over:
+                self._wakeup()
+
+    def _receive(self, borrowed: Borrowed, parcel: Parcel) -> bool:
+        """Read the answer; whether it is the plain one, and the record has its outcome."""
+        borrowed.is_reading = True
+        try:
+            received = borrowed.lent.receive()
+        except OSError:  # Nothing has come, or the sender thread finds out the same.
+            borrowed.is_reading = False
+            borrowed.lent.bell.heard()
+            return False
+        borrowed.received, borrowed.is_reading = received, False
+        assert self._route is not None
+        found = self._route.requests.written_at(received, borrowed.correlation_id)
+        if found is None:
+            return False
+        base_offset, append_time_ms = found
+        topic, partition = parcel.track.topic_partition
+        metadata = RecordMetadata(topic, partition, base_offset, parcel.timestamp_ms if append_time_ms < 0 else append_time_ms)
+        with SHARED_LOCK:
+            if parcel.receipts.apart:  # Others wait in another way, or watch.
+                return False
+            self._express.written(parcel, lambda _: metadata, self._clock.now_ms())
+        # Who is interrupted here leaves nothing behind but a lane that is not free.
+        self._borrowed, self._is_fetching, self.is_free = None, True, True
+        if borrowed.waiting:
+            borrowed.lent.bell.ring(borrowed.waiting)
+        parcel.receipts.clear()
+        return True
+
+    def _route_to(self, topic_partition: TopicPartition, now_ms: int) -> _Route | None:
+        """The way to a partition, until the lane is closed; None if there is none past the core."""
+        track = self._express.track_to(topic_partition, now_ms)
+        lent = None if track is None else self._network.lend(track.address)
+        if track is None or lent is None:
+            return None
+        wiring, (topic, partition) = self._core.wiring, topic_partition
+        sent = ProduceSent(track.address, topic_ids={topic: track.topic_id})
+        message = sent.request(acks=wiring.acks, timeout_ms=wiring.request_timeout_ms, transactional_id=None)
+        try:
+            version = lent.connection.version_for(message, sent.version_max(is_transactional=False))
+            requests = PartitionRequests(
+                version=version,
+                client_id=lent.connection.client_id,
+                acks=wiring.acks,
+                timeout_ms=wiring.request_timeout_ms,
+                topic=topic,
+                topic_id=track.topic_id,
+                partition=partition,
+            )
+        except (UnsupportedVersionException, ValueError):
+            return None
+        if self._is_fetching:
+            lent.take_the_ear()
+        return _Route(track, lent, requests, version)
