@@ -35,6 +35,8 @@ class ScriptedServer:
         self.features = features
         self.topics = topics if topics is not None else {"orders": 3}
         self.seen: list[Any] = []
+        self.bytes_per_write: int | None = None
+        """Answers go in pieces of this size; None: whole."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._peers: list[socket.socket] = []
@@ -85,7 +87,10 @@ class ScriptedServer:
                     if answer is HANG_UP:
                         return
                     if answer is not STAY_SILENT and request.expects_response:
-                        peer.sendall(b"".join(connection.encode_response(request, answer)))
+                        frame = b"".join(connection.encode_response(request, answer))
+                        size = self.bytes_per_write or max(1, len(frame))
+                        for start in range(0, len(frame), size):
+                            peer.sendall(frame[start : start + size])
 
     def _default(self, message: Any) -> Any:
         if isinstance(message, ApiVersionsRequest):

@@ -37,8 +37,8 @@ class Borrowed:
     """What has come, and is not plain."""
     is_reading: bool = False
     """Bytes may have been read that are nowhere."""
-    waiting: int = 0
-    """How many threads wait for the answer."""
+    is_awaited: bool = False
+    """A thread waits for the answer itself."""
 
 
 class LentConnection:
@@ -49,7 +49,7 @@ class LentConnection:
     def __init__(self, connection: BrokerConnection, opened: socket.socket, ears: Ears, bell: Bell) -> None:
         self.connection = connection
         self.bell = bell
-        """For those who wait: there is nothing to wait for any more."""
+        """For who waits: there is nothing to wait for any more."""
         self.send: Final[Callable[[bytes], int]] = opened.send
         """Write what fits now; how many bytes that were."""
         self._receive = opened.recv
@@ -62,7 +62,8 @@ class LentConnection:
         self._busy_poll = BusyPoll()
 
     def wait(self, timeout_ms: int) -> bool:
-        """Wait for bytes, for the end of the connection, or for the bell; whether there is anything. Without any lock."""
+        """Wait for bytes, for the end of the connection, or for the bell; whether there is anything. One thread at a
+        time, without any lock."""
         return bool(self._busy_poll.look(self._look_now) or self._look(timeout_ms))
 
     def _look_now(self) -> list[tuple[int, int]]:

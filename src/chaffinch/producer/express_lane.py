@@ -91,8 +91,8 @@ class ExpressLane:
                 lent.give_the_ear_back()
             self._routes.clear()
         if borrowed is not None:
-            if borrowed.waiting:
-                borrowed.lent.bell.ring(borrowed.waiting)
+            if borrowed.is_awaited:
+                borrowed.lent.bell.ring()
             if request is not None:
                 self._network.take_back(request, borrowed)
 
@@ -159,18 +159,19 @@ class ExpressLane:
         is_over = False
         try:
             with self._lock:
-                if self._borrowed is not borrowed:
+                if self._borrowed is not borrowed or borrowed.is_awaited:
+                    is_over = True
                     return
-                borrowed.waiting += 1
+                borrowed.is_awaited = True
                 if not self._is_fetching:
                     borrowed.lent.take_the_ear()
             has_come = borrowed.lent.wait(WAIT_MS if timeout_s is None else min(WAIT_MS, int(timeout_s * 1000)))
             with self._lock:
-                if self._borrowed is not borrowed:  # Somebody else has seen to it, and has rung.
+                if self._borrowed is not borrowed:  # The sender thread has taken it, and has rung.
                     borrowed.lent.bell.heard()
                     is_over = True
                 else:
-                    borrowed.waiting -= 1
+                    borrowed.is_awaited = False
                     was_fetching = self._is_fetching  # If not, the sender thread is to look more often from now on.
                     is_over = has_come and self._receive(borrowed, parcel) and was_fetching
         finally:
@@ -200,8 +201,6 @@ class ExpressLane:
             self._express.written(parcel, lambda _: metadata, self._clock.now_ms())
         # Who is interrupted here leaves nothing behind but a lane that is not free.
         self._borrowed, self._is_fetching, self.is_free = None, True, True
-        if borrowed.waiting:
-            borrowed.lent.bell.ring(borrowed.waiting)
         parcel.receipts.clear()
         return True
 

@@ -139,20 +139,20 @@ class Ears:
 
 
 class Bell:
-    """Wakes threads that `poll` several things at once, so many for each ring: register `fileno()`. Only on Linux."""
+    """Wakes a thread that waits for one of several things: `fileno()` is readable until it has `heard`. Only on Linux."""
 
     IS_POSSIBLE: Final = hasattr(os, "eventfd")
 
     def __init__(self) -> None:
-        self._file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_SEMAPHORE | os.EFD_CLOEXEC), "r+b")
+        self._file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+b")
         self.fileno: Final = self._file.fileno
 
-    def ring(self, count: int) -> None:
-        """For so many threads."""
-        os.eventfd_write(self.fileno(), count)
+    def ring(self) -> None:
+        """From any thread."""
+        os.eventfd_write(self.fileno(), 1)
 
     def heard(self) -> None:
-        """One of them is awake; without effect if it was something else."""
+        """It is awake; without effect if something else woke it."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.fileno())
 

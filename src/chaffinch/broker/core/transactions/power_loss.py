@@ -14,6 +14,7 @@ With `transaction.partition.verification.enable=false` partitions may have trans
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
@@ -23,12 +24,12 @@ from chaffinch.identifiers import ProducerIdentity, counted
 from chaffinch.storage.journal import Journal
 from chaffinch.storage.producer_sequences import OngoingTransaction
 
-_KEY = b"mended.in"
+MENDED_IN: Final = b"mended.in"
 
 
 def is_possible(journal: Journal, incarnation: str) -> bool:
     """Whether power may have taken something from the coordinator's journal that nobody has mended."""
-    mended_in = journal.get(_KEY)
+    mended_in = journal.get(MENDED_IN)
     if mended_in is None:
         return True
     is_same = incarnation != "" and mended_in == incarnation.encode()
@@ -37,8 +38,8 @@ def is_possible(journal: Journal, incarnation: str) -> bool:
 
 def note_mended(journal: Journal, incarnation: str) -> None:
     """Nothing is to be mended until power is lost again. Raises StorageError: the next start then looks once more."""
-    if journal.get(_KEY) != incarnation.encode():
-        journal.put({_KEY: incarnation.encode()})
+    if journal.get(MENDED_IN) != incarnation.encode():
+        journal.put({MENDED_IN: incarnation.encode()})
 
 
 def mend(

@@ -1,0 +1,384 @@
+"""The express lane against a real broker: who fetches his acknowledgement himself, what else becomes of a record, and who hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer
+from chaffinch.errors import IllegalStateException, InvalidCompactionKeyException, KafkaException, NetworkException, RecordTooLargeException
+from chaffinch.producer.core.express import Express
+from chaffinch.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
+from tests.client.interrupts import Interrupt
+from tests.client.scripted_server import HANG_UP, STAY_SILENT, ScriptedServer
+from tests.producer.waits import LATEST_S, awaited, held_up, in_thread
+
+Make = Callable[..., Producer]
+INTERRUPTED = b"interrupted"
+MOMENTS_MIN = 50
+LANE_MOMENTS_MIN = 3
+
+
+@pytest.fixture
+def quiet(producer_of: Make, broker: EmbeddedBroker) -> Iterator[Producer]:
+    """A producer with an open lane to all partitions of `orders`."""
+    with producer_of(broker, linger_ms=0) as producer:
+        warm(producer)
+        yield producer
+
+
+def warm(producer: Producer, topic: str = "orders") -> None:
+    """Until a record has gone by the lane, and been fetched: partitions and connections are known then."""
+    while not went_by_lane(producer, lambda: producer.send(topic, b"warm", key=b"k").result(LATEST_S)):
+        pass
+
+
+def await_lane(producer: Producer) -> None:
+    """The sender thread opens it when it has nothing left to do."""
+    while not producer._express.is_free:
+        producer._clock.now_ms()
+
+
+@contextmanager
+def counted(kind: str) -> Iterator[list[int]]:
+    """How often the lane's core did something."""
+    calls = [0]
+    real = getattr(Express, kind)
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        calls[0] += 1
+        return real(*arguments, **named)
+
+    setattr(Express, kind, counting)
+    try:
+        yield calls
+    finally:
+        setattr(Express, kind, real)
+
+
+def went_by_lane(producer: Producer, call: Callable[[], object]) -> bool:
+    """Whether a record was sent, and fetched, on the lane."""
+    await_lane(producer)
+    with counted("written") as written:
+        call()
+    return written[0] > 0
+
+
+def values(broker: EmbeddedBroker, topic: str = "orders") -> Counter[Any]:
+    return Counter(value for value in broker.read(topic)["value"].to_pylist() if value not in (b"warm", INTERRUPTED))
+
+
+class TestAcknowledgements:
+    def test_a_record_and_its_acknowledgement_need_no_sender_thread(self, quiet: Producer, broker: EmbeddedBroker) -> None:
+        """Which looks up now and then: not for one record after the other."""
+        real, rounds = quiet._core.handle_all, []
+        quiet._core.handle_all = lambda *arguments: (rounds.append(1), real(*arguments))[1]  # type: ignore[method-assign]
+        seen = []
+        for _ in range(50):
+            await_lane(quiet)
+            before = len(rounds)
+            quiet.send("orders", b"v", key=b"k").result(LATEST_S)
+            seen.append(len(rounds) - before)
+        assert 0 in seen
+        assert values(broker) == Counter({b"v": 50})
+
+    def test_what_is_told_is_what_the_ordinary_way_tells(self, producer_of: Make, broker: EmbeddedBroker, quiet: Producer) -> None:
+        with producer_of(broker, linger_ms=1) as other:
+            first = other.send("stamped", b"v", timestamp_ms=5).result(LATEST_S)
+        warm(quiet, "stamped")
+        second = quiet.send("stamped", b"v").result(LATEST_S)
+        assert (second.topic, second.partition, second.dropped) == (first.topic, first.partition, first.dropped)
+        assert second.offset > first.offset
+        assert second.timestamp_ms >= first.timestamp_ms > 5  # Both the broker's.
+
+    def test_counts_are_those_of_the_ordinary_way(self, quiet: Producer) -> None:
+        def moved(call: Callable[[], object]) -> dict[str, float]:
+            before = quiet.metrics()
+            call()
+            after = quiet.metrics()
+            return {name: after[name] - before[name] for name in after if name.endswith("-total")}
+
+        await_lane(quiet)
+        by_lane = moved(lambda: quiet.send("orders", b"v", key=b"k").result(LATEST_S))
+        by_sender = moved(lambda: quiet.send("orders", b"v", key=b"k", headers=[("n", None)]).result(LATEST_S))
+        by_sender["outgoing-byte-total"] = by_lane["outgoing-byte-total"]  # A header has some.
+        assert by_lane == by_sender
+        assert by_lane["record-written-total"] == 1
+
+    @pytest.mark.parametrize("acks", ["all", "1"])
+    def test_thousands_one_after_the_other(self, producer_of: Make, broker: EmbeddedBroker, acks: str) -> None:
+        """Idempotent and not; in order, and each once. Nearly all of them on the lane."""
+        with producer_of(broker, linger_ms=0, acks=acks, enable_idempotence=acks == "all") as producer, counted("written") as written:
+            offsets = [producer.send("latest", b"%d" % number, key=b"k%d" % number).result(LATEST_S).offset for number in range(2000)]
+            assert offsets == list(range(2000))
+            assert producer._core.accumulator.memory_free == producer._core.accumulator.memory_bytes
+        assert written[0] > 1000
+        assert values(broker, "latest") == Counter(b"%d" % number for number in range(2000))
+
+    def test_several_threads(self, quiet: Producer, broker: EmbeddedBroker) -> None:
+        def run(name: int) -> None:
+            for number in range(300):
+                quiet.send("orders", b"%d-%d" % (name, number)).result(LATEST_S)
+
+        for done in [in_thread(lambda name=name: run(name)) for name in range(4)]:  # type: ignore[misc]
+            done.result(LATEST_S)
+        assert values(broker) == Counter(b"%d-%d" % (name, number) for name in range(4) for number in range(300))
+
+    def test_many_wait_for_one(self, quiet: Producer, broker: EmbeddedBroker) -> None:
+        for _ in range(50):
+            await_lane(quiet)
+            future = quiet.send("orders", b"v")
+            waiting = [in_thread(future.result) for _ in range(4)]
+            told = {one.result(LATEST_S) for one in [*waiting, in_thread(future.result)]}
+            assert len(told) == 1
+        assert values(broker) == Counter({b"v": 50})
+
+
+def polled(future: Any) -> bool:
+    while not future.done():
+        pass
+    return True
+
+
+class TestWhoeverElseHears:
+    """The sender thread, of what nobody fetches."""
+
+    @pytest.mark.parametrize(
+        "look",
+        [
+            polled,
+            lambda future: wait([future], LATEST_S).done,
+            lambda future: asyncio.run(awaited(future)),
+            lambda future: future.exception(LATEST_S) is None,
+        ],
+        ids=["done", "wait", "await", "exception"],
+    )
+    def test_ways_to_look(self, quiet: Producer, look: Callable[[Any], object]) -> None:
+        await_lane(quiet)
+        future = quiet.send("orders", b"v")
+        assert look(future)
+        assert future.result(0).offset >= 0
+
+    def test_a_callback_of_the_future(self, quiet: Producer) -> None:
+        await_lane(quiet)
+        heard = threading.Event()
+        quiet.send("orders", b"v").add_done_callback(lambda _: heard.set())
+        assert heard.wait(LATEST_S)
+
+    def test_one_that_nobody_looks_at(self, quiet: Producer) -> None:
+        await_lane(quiet)
+        quiet.send("orders", b"v")
+        while quiet.metrics()["records-outstanding"]:
+            pass
+
+    @pytest.mark.parametrize("call", [Producer.flush, Producer.close], ids=["flush", "close"])
+    def test_what_waits_for_all(self, quiet: Producer, call: Callable[[Producer], None]) -> None:
+        await_lane(quiet)
+        future = quiet.send("orders", b"v")
+        call(quiet)
+        assert future.done()
+
+    def test_what_comes_behind_goes_behind(self, quiet: Producer, broker: EmbeddedBroker) -> None:
+        for number in range(50):
+            await_lane(quiet)
+            futures = [quiet.send("latest", b"%d-%d" % (number, place), key=b"k") for place in range(3)]
+            assert [future.result(LATEST_S).offset for future in futures] == [3 * number + place for place in range(3)]
+
+    def test_a_table_behind_it(self, quiet: Producer) -> None:
+        import pyarrow as pa
+
+        await_lane(quiet)
+        future = quiet.send("latest", b"v", key=b"k")
+        result = quiet.send_table("latest", pa.table({"value": [b"t"], "key": [b"k"]})).result(LATEST_S)
+        assert (future.result(LATEST_S).offset, result.written) == (0, 1)
+
+    def test_while_the_sender_thread_is_held_up(self, quiet: Producer) -> None:
+        """In a callback: nothing goes by the lane, and nothing is lost."""
+        await_lane(quiet)
+        with held_up(quiet):
+            future = quiet.send("orders", b"v")
+            assert not future.done()
+        assert future.result(LATEST_S).offset >= 0
+
+
+ALL = 1 << 30
+FEW = 5
+
+
+def taking(records: int, then: Any = None) -> Callable[[ScriptedServer, Any], Any]:
+    """A script that acknowledges so many Produce requests, and does something else with the others."""
+    left = [records]
+
+    def script(_: ScriptedServer, message: Any) -> Any:
+        if not isinstance(message, ProduceRequest):
+            return None
+        left[0] -= 1
+        if left[0] < 0:
+            return then
+        topics = [
+            TopicProduceResponse(name=topic.name, partition_responses=[PartitionProduceResponse(index=p.index) for p in topic.partitions])
+            for topic in message.topics
+        ]
+        return ProduceResponse(responses=topics)
+
+    return script
+
+
+def plain_producer(server: ScriptedServer, **options: Any) -> Producer:
+    usual = {"linger_ms": 0, "acks": "1", "enable_idempotence": False, "retry_backoff_ms": 1}
+    return Producer(bootstrap_servers=server.bootstrap_servers, **{**usual, **options})
+
+
+class TestOtherAnswers:
+    def test_a_culprit(self, quiet: Producer, broker: EmbeddedBroker) -> None:
+        warm(quiet, "latest")
+        await_lane(quiet)
+        with pytest.raises(InvalidCompactionKeyException, match="latest-0"):
+            quiet.send("latest", b"no key").result(LATEST_S)
+        assert quiet.send("latest", b"v", key=b"k").result(LATEST_S).offset > 0
+        assert values(broker, "latest") == Counter([b"v"])
+
+    def test_too_large_for_the_topic(self, quiet: Producer) -> None:
+        warm(quiet, "small")
+        await_lane(quiet)
+        with pytest.raises(RecordTooLargeException):
+            quiet.send("small", bytes(3000)).result(LATEST_S)
+        assert quiet.send("small", b"v").result(LATEST_S).offset > 0
+
+    @pytest.mark.parametrize(
+        "error", ["NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "OUT_OF_ORDER_SEQUENCE_NUMBER", "UNKNOWN_SERVER_ERROR"]
+    )
+    def test_a_fault_goes_the_ordinary_way(self, quiet: Producer, broker: EmbeddedBroker, error: str) -> None:
+        await_lane(quiet)
+        broker.faults.add(api="Produce", error=error, count=1)
+        try:
+            quiet.send("orders", b"v", key=b"k").result(LATEST_S)
+        except KafkaException:
+            quiet.send("orders", b"v", key=b"k").result(LATEST_S)
+        quiet.send("orders", b"w", key=b"k").result(LATEST_S)
+        assert values(broker) == Counter([b"v", b"w"])
+
+    @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
+    def test_a_connection_that_is_lost(self, quiet: Producer, broker: EmbeddedBroker, action: str) -> None:
+        for _ in range(20):
+            await_lane(quiet)
+            broker.faults.add(api="Produce", action=action, count=1)
+            quiet.send("orders", b"v", key=b"k").result(LATEST_S)
+            quiet.send("orders", b"w", key=b"k").result(LATEST_S)
+        assert values(broker) == Counter({b"v": 20, b"w": 20})
+
+    def test_a_broker_that_hangs_up_between_two_records(self) -> None:
+        with ScriptedServer(taking(ALL)) as server, plain_producer(server) as producer:
+            warm(producer)
+            for _ in range(20):
+                await_lane(producer)
+                server.hang_up()
+                assert producer.send("orders", b"v", key=b"k").result(LATEST_S)
+
+    def test_a_broker_that_hangs_up_in_place_of_an_answer(self) -> None:
+        with ScriptedServer(taking(FEW, HANG_UP)) as server, plain_producer(server, retries=1) as producer:
+            for _ in range(FEW):
+                producer.send("orders", b"v", key=b"k").result(LATEST_S)
+            await_lane(producer)
+            with pytest.raises(NetworkException, match="possibly stored"):
+                producer.send("orders", b"v", key=b"k").result(LATEST_S)
+
+    def test_a_broker_that_says_nothing(self) -> None:
+        """The request's own time-out holds, and who waits less long is told."""
+        options = {"request_timeout_ms": 300, "delivery_timeout_ms": 700}
+        with ScriptedServer(taking(FEW, STAY_SILENT)) as server, plain_producer(server, **options) as producer:
+            for _ in range(FEW):
+                producer.send("orders", b"v", key=b"k").result(LATEST_S)
+            await_lane(producer)
+            future = producer.send("orders", b"v", key=b"k")
+            with pytest.raises(TimeoutError):
+                future.result(0.01)
+            assert isinstance(future.exception(LATEST_S), KafkaException)
+
+    def test_an_answer_in_pieces(self) -> None:
+        """Each byte by itself: the lane takes what is whole, the sender thread puts together what is not."""
+        with ScriptedServer(taking(ALL)) as server, plain_producer(server) as producer:
+            warm(producer)
+            server.bytes_per_write = 1
+            for _ in range(20):
+                await_lane(producer)
+                assert producer.send("orders", b"v", key=b"k").result(LATEST_S)
+
+
+CALLS: dict[str, Callable[[Producer], object]] = {
+    "send": lambda producer: producer.send("orders", INTERRUPTED, key=b"k"),
+    "send and result": lambda producer: producer.send("orders", INTERRUPTED, key=b"k").result(LATEST_S),
+    "done": lambda producer: producer.send("orders", INTERRUPTED, key=b"k").done(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_ctrl_c_at_every_moment_leaves_the_producer_whole(
+    quiet: Producer, broker: EmbeddedBroker, call: Callable[[Producer], object]
+) -> None:
+    """The next records are stored once, and a record that was not told lies there once at most."""
+    core, by_lane = quiet._core, 0
+    for index in count():
+        warm(quiet)  # The interrupt before may have cost the connection.
+        await_lane(quiet)
+        interrupt = Interrupt(index)
+        with counted("depart") as departed:
+            try:
+                with interrupt:
+                    call(quiet)
+            except KeyboardInterrupt:
+                pass
+        by_lane += departed[0]
+        future = in_thread(lambda index=index: quiet.send("orders", b"%d" % index, key=b"k").result(LATEST_S))  # type: ignore[misc]
+        assert future.result(LATEST_S).offset >= 0, interrupt.place
+        in_thread(quiet.flush).result(LATEST_S)
+        assert core.express.parcel is None, interrupt.place
+        assert core.accumulator.memory_free == core.accumulator.memory_bytes, interrupt.place
+        assert core.outstanding_count == 0, interrupt.place
+        if not interrupt.has_come:
+            break
+    assert index >= MOMENTS_MIN
+    assert by_lane >= LANE_MOMENTS_MIN
+    assert values(broker) == Counter(b"%d" % done for done in range(index + 1))
+    found = Counter(broker.read("orders")["value"].to_pylist())
+    assert found[INTERRUPTED] <= index + 1
+
+
+def test_waiting_in_a_signal_handler_in_the_midst_of_a_fetch_is_refused_or_done(quiet: Producer) -> None:
+    """It never waits for ever: for the call that it interrupts, or for the lane that this one holds."""
+    for index in count():
+        await_lane(quiet)
+        told: list[object] = []
+
+        def handler(told: list[object] = told) -> None:
+            try:
+                quiet.flush(LATEST_S)
+            except IllegalStateException as error:
+                told.append(error)
+
+        interrupt = Interrupt(index, handler)
+        with interrupt:
+            quiet.send("orders", b"v", key=b"k").result(LATEST_S)
+        if not interrupt.has_come:
+            break
+    assert index >= MOMENTS_MIN
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"linger_ms": 1}, {"compression_type": "lz4"}, {"acks": "0", "enable_idempotence": False}, {"partitioner": lambda *_: 0}],
+    ids=str,
+)
+def test_producers_without_a_lane(producer_of: Make, broker: EmbeddedBroker, options: dict[str, Any]) -> None:
+    with producer_of(broker, **{"linger_ms": 0, **options}) as producer:
+        for _ in range(20):
+            producer.send("orders", b"v").result(LATEST_S)
+            assert not producer._express.is_free
