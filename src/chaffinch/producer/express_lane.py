@@ -36,8 +36,8 @@ from chaffinch.runtime.clock import Clock
 LOOK_MS: Final = 100
 # Otherwise so often within request.timeout.ms, which nobody else watches.
 LOOKS_PER_TIMEOUT: Final = 8
-# A caller wakes up now and then; mostly the sender thread has looked before.
-WAIT_MS: Final = 1000
+# So long a caller waits for an answer himself; then the sender thread does it for him, as it would have from the beginning.
+WAIT_MS: Final = 50
 
 
 class _Route:
