@@ -237,6 +237,16 @@ def plain_producer(server: ScriptedServer, **options: Any) -> Producer:
     return Producer(bootstrap_servers=server.bootstrap_servers, **{**usual, **options})
 
 
+def test_who_waits_for_memory_gets_what_the_lane_gives_back(producer_of: Make, broker: EmbeddedBroker) -> None:
+    with producer_of(broker, linger_ms=0, buffer_memory=3000, max_block_ms=60_000) as producer:
+        for _ in range(30):
+            warm(producer)
+            await_lane(producer)
+            first = producer.send("orders", bytes(2000), key=b"k")
+            second = in_thread(lambda: producer.send("orders", bytes(2000), key=b"k").result(LATEST_S))
+            assert first.result(LATEST_S).offset < second.result(LATEST_S).offset
+
+
 class TestOtherAnswers:
     def test_a_culprit(self, quiet: Producer, broker: EmbeddedBroker) -> None:
         warm(quiet, "latest")

@@ -158,9 +158,9 @@ class Network:
         return transport is not None and transport.connection.is_negotiated
 
     def lend(self, address: Address) -> LentConnection | None:
-        """The connection to an address, for exchanges of other threads while this one sleeps in `poll`, anew each time that it does: who used
-        it last may still be waking up. None where there is none at rest, or none that could be lent: with TLS, with a login that ends, or
-        on a system without epoll."""
+        """The connection to an address, for exchanges of other threads while this one sleeps in `poll`, anew each time that it does: who
+        used it last may still be waking up. None where there is none at rest, or none that could be lent: with TLS, with a login that ends,
+        or on a system without epoll. Raises OSError where no file descriptor is left."""
         transport = self._transports.get(address)
         if (
             transport is None

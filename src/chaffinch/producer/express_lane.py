@@ -34,7 +34,7 @@ from chaffinch.runtime.clock import Clock
 
 # While callers fetch for themselves the sender thread looks as often after what nobody fetches: about retry.backoff.ms.
 LOOK_MS: Final = 100
-# Otherwise so often within request.timeout.ms, which nobody else watches.
+# Otherwise so often within request.timeout.ms and delivery.timeout.ms, which nobody else watches.
 LOOKS_PER_TIMEOUT: Final = 8
 # So long a caller waits for an answer himself; then the sender thread does it for him, as it would have from the beginning.
 WAIT_MS: Final = 50
@@ -69,7 +69,7 @@ class ExpressLane:
         """Where the one that is on its way goes; kept behind it."""
         self._borrowed: Borrowed | None = None
         """What is on its way."""
-        self._look_ms: Final = max(1, core.wiring.request_timeout_ms // LOOKS_PER_TIMEOUT)
+        self._look_ms: Final = max(1, min(core.wiring.request_timeout_ms, core.wiring.delivery_timeout_ms) // LOOKS_PER_TIMEOUT)
 
     # By the sender thread.
 
@@ -196,7 +196,7 @@ class ExpressLane:
         topic, partition = parcel.track.topic_partition
         metadata = RecordMetadata(topic, partition, base_offset, parcel.timestamp_ms if append_time_ms < 0 else append_time_ms)
         with SHARED_LOCK:
-            if parcel.receipts.apart:  # Others wait in another way, or watch.
+            if parcel.receipts.apart or self._core.accumulator.claims_count:  # Others wait for the same, or for its memory, or watch.
                 return False
             self._express.written(parcel, lambda _: metadata, self._clock.now_ms())
         # Who is interrupted here leaves nothing behind but a lane that is not free.
@@ -207,7 +207,10 @@ class ExpressLane:
     def _route_to(self, topic_partition: TopicPartition, now_ms: int) -> _Route | None:
         """The way to a partition, until the lane is closed; None if there is none past the core."""
         track = self._express.track_to(topic_partition, now_ms)
-        lent = None if track is None else self._network.lend(track.address)
+        try:
+            lent = None if track is None else self._network.lend(track.address)
+        except OSError:  # No file descriptor is left.
+            return None
         if track is None or lent is None:
             return None
         wiring, (topic, partition) = self._core.wiring, topic_partition

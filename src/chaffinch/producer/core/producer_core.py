@@ -267,7 +267,7 @@ class ProducerCore:
     def waits_for_memory(self) -> bool:
         """One more caller waits for memory: nothing lingers from now on. Whether the core should be asked to look (TimePassed)."""
         self.callers.for_memory += 1
-        return self._wants_look or self.accumulator.lingers
+        return self._wants_look or self.accumulator.lingers or self.express.parcel is not None
 
     def refused_in_words(self, error: KafkaException) -> KafkaException:
         """What the caller is told of a record that failed before it was in any batch."""
