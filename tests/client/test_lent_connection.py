@@ -1,0 +1,156 @@
+"""A connection that is lent: used past the one who polls, and taken back in whatever state it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chaffinch.client.connections import Answered, Disconnected, Failed
+from chaffinch.client.effects import SendRequest
+from chaffinch.client.lent_connection import Borrowed, LentConnection
+from chaffinch.client.network import Network
+from chaffinch.client.options import ConnectionSettings
+from chaffinch.protocol.client_connection import ClientConnection
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from tests.client.scripted_server import ScriptedServer, metadata
+from tests.client.test_network import address, until
+
+TOPICS = {"orders": 3}
+MESSAGE = MetadataRequest(topics=[])
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(topics=TOPICS) as running:
+        yield running
+
+
+@pytest.fixture
+def network(server: ScriptedServer) -> Iterator[Network]:
+    """With a connection at rest."""
+    made = Network(ConnectionSettings(client_id="me", request_timeout_ms=60_000, setup_timeout_ms=5_000))
+    made.send(address(server), MESSAGE, "first")
+    until(made, 1)
+    yield made
+    made.close()
+
+
+def lent_by(network: Network, server: ScriptedServer) -> LentConnection:
+    lent = network.lend(address(server))
+    assert lent is not None
+    return lent
+
+
+def begin(lent: LentConnection) -> Borrowed:
+    """A request that is not written yet."""
+    number, version = lent.connection.take_correlation_id(), lent.connection.version_for(MESSAGE, None)
+    encoder = ClientConnection(lent.connection.client_id)
+    while encoder.take_correlation_id() < number - 1:
+        pass
+    taken, parts = encoder.encode_request(MESSAGE, version)
+    assert taken == number
+    return Borrowed(lent, b"".join(parts), number, version, sent_ms=0)
+
+
+def request(server: ScriptedServer) -> SendRequest:
+    return SendRequest(address=address(server), message=MESSAGE, token="lent", timeout_ms=2**40)
+
+
+def told(events: list[Any]) -> list[tuple[type, Any]]:
+    return [(type(event), getattr(event, "token", None)) for event in events if isinstance(event, (Answered, Failed, Disconnected))]
+
+
+def test_what_is_not_at_rest_is_not_lent(server: ScriptedServer) -> None:
+    network = Network(ConnectionSettings(client_id="me", request_timeout_ms=60_000, setup_timeout_ms=5_000))
+    assert network.lend(address(server)) is None
+    network.send(address(server), MESSAGE, "first")
+    assert network.lend(address(server)) is None
+    until(network, 1)
+    assert network.lend(address(server)) is not None
+    network.send(address(server), MESSAGE, "second")
+    assert network.lend(address(server)) is None
+    network.close()
+
+
+def test_an_exchange_past_the_one_who_polls(network: Network, server: ScriptedServer) -> None:
+    """Which goes on behind it as if nothing had been."""
+    lent = lent_by(network, server)
+    lent.take_the_ear()
+    borrowed = begin(lent)
+    assert lent.send(borrowed.frame) == len(borrowed.frame)
+    assert lent.wait(60_000)
+    assert network.poll(0) == []
+    expected = metadata(TOPICS, {1: server.port})
+    reader = ClientConnection("me")
+    reader.adopt_request(api(), borrowed.version, borrowed.correlation_id)
+    (response,) = reader.receive(lent.receive())
+    assert response.message == expected
+    lent.give_the_ear_back()
+    network.send(address(server), MESSAGE, "next")
+    assert told(until(network, 1)) == [(Answered, "next")]
+
+
+def api() -> Any:
+    from chaffinch.protocol.apis import api_of
+
+    return api_of(MESSAGE)
+
+
+@pytest.mark.parametrize("written", [0, 1, 7, None])
+@pytest.mark.parametrize("is_read", [False, True])
+def test_what_is_taken_back_is_answered_as_any_other(network: Network, server: ScriptedServer, written: int | None, is_read: bool) -> None:
+    """`written`: so many bytes of it, None: all; `is_read`: a part of the answer is read already."""
+    lent = lent_by(network, server)
+    borrowed = begin(lent)
+    borrowed.written = lent.send(borrowed.frame[:written])
+    if is_read and written is None:
+        assert lent.wait(60_000)
+        borrowed.received = lent.receive()[:9]
+        rest = server_bytes(network, server, borrowed)
+        borrowed.received += rest
+    network.take_back(request(server), borrowed)
+    assert told(until(network, 1)) == [(Answered, "lent")]
+    network.send(address(server), MESSAGE, "next")
+    assert told(until(network, 1)) == [(Answered, "next")]
+
+
+def server_bytes(network: Network, server: ScriptedServer, borrowed: Borrowed) -> bytes:
+    """What an answer has behind its first nine bytes."""
+    from chaffinch.protocol.headers import finish_frame, response_head
+
+    head = response_head(api().key, borrowed.correlation_id, is_flexible=borrowed.version >= api().flexible_since)
+    return b"".join(finish_frame(metadata(TOPICS, {1: server.port}).encode_after(head, borrowed.version)))[9:]
+
+
+@pytest.mark.parametrize("is_reading", [False, True], ids=["writing", "reading"])
+def test_who_was_interrupted_costs_the_connection_and_may_have_sent(network: Network, server: ScriptedServer, is_reading: bool) -> None:
+    borrowed = begin(lent_by(network, server))
+    borrowed.written, borrowed.is_reading = len(borrowed.frame) if is_reading else None, is_reading
+    network.take_back(request(server), borrowed)
+    failed, disconnected = [event for event in network.poll(0) if isinstance(event, (Failed, Disconnected))]
+    assert isinstance(failed, Failed)
+    assert (failed.token, failed.was_sent) == ("lent", True)
+    assert isinstance(disconnected, Disconnected)
+    assert "interrupted" in disconnected.reason
+
+
+def test_a_bell_wakes_who_waits(network: Network, server: ScriptedServer) -> None:
+    lent = lent_by(network, server)
+    threading.Thread(target=lent.bell.ring).start()
+    assert lent.wait(60_000)
+    lent.bell.heard()
+    lent.bell.heard()  # Again it is nothing.
+    assert not lent.wait(0)
+    with pytest.raises(BlockingIOError):
+        lent.receive()
+
+
+def test_who_polls_takes_back_before_it_touches_anything(network: Network, server: ScriptedServer) -> None:
+    seen: list[int] = []
+    network.on_awake = lambda: seen.append(network.in_flight_count(address(server)))
+    network.send(address(server), MESSAGE, "next")
+    network.poll(60_000)
+    assert seen == [1]
