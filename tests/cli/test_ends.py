@@ -40,8 +40,8 @@ ProduceRun._send = lambda run, piece: send(run, piece) or print("sent", len(piec
 """
 # The answer to what was sent is on its way, however slow this machine is.
 PATIENT = """
-from chaffinch.producer import producer
-producer.INTERRUPTED_SILENT_S = 60
+from chaffinch.producer import closing
+closing.INTERRUPTED_SILENT_S = 60
 """
 # More than any pipe holds.
 ROWS = b"".join(b"%d %s\n" % (number, b"x" * 200) for number in range(50_000))

@@ -361,7 +361,7 @@ class TestLeftOpen:
     @pytest.fixture(autouse=True, params=[0.0, float(LATEST_S)], ids=["the sender comes late", "the sender comes in time"])
     def grace_s(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where the machine gives it no turn for so long, close goes on without it."""
-        monkeypatch.setattr("chaffinch.producer.producer.GRACE_S", request.param)
+        monkeypatch.setattr("chaffinch.producer.closing.GRACE_S", request.param)
 
     @staticmethod
     def close(producer: Producer) -> None:
@@ -399,7 +399,7 @@ class TestLeftOpen:
     def test_one_that_hears_of_it_names_its_own_limit(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("chaffinch.producer.producer.GRACE_S", float(LATEST_S))
+        monkeypatch.setattr("chaffinch.producer.closing.GRACE_S", float(LATEST_S))
         self.close(self.begun(producer_of(broker, transactional_id="t")))
         assert "ending the transaction is not done within close's timeout; its answer is not waited for" in caplog.text
         assert "max.block.ms" not in caplog.text

@@ -384,7 +384,7 @@ def test_waiting_in_a_signal_handler_in_the_midst_of_a_fetch_is_refused_or_done(
 
 @pytest.mark.parametrize(
     "options",
-    [{"linger_ms": 1}, {"compression_type": "lz4"}, {"acks": "0", "enable_idempotence": False}, {"partitioner": lambda *_: 0}],
+    [{"linger_ms": 1}, {"compression_type": "lz4"}, {"acks": "0", "enable_idempotence": False}],
     ids=str,
 )
 def test_producers_without_a_lane(producer_of: Make, broker: EmbeddedBroker, options: dict[str, Any]) -> None:

@@ -215,7 +215,7 @@ def test_a_close_whose_clean_up_is_interrupted_too_may_be_called_again(
 
     producer = producer_of(broker)
     future = producer.send("orders", b"v")
-    monkeypatch.setattr(producer, "_end", ctrl_c)
+    monkeypatch.setattr(producer._closing, "_end", ctrl_c)
     with pytest.raises(KeyboardInterrupt):
         producer.close()
     monkeypatch.undo()

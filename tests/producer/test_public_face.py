@@ -418,7 +418,7 @@ with Producer(bootstrap_servers=sys.argv[1]) as producer:
     def test_a_close_that_takes_long_says_what_it_waits_for(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("chaffinch.producer.producer.SILENT_S", 0.05)
+        monkeypatch.setattr("chaffinch.producer.closing.SILENT_S", 0.05)
         broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=100_000)
         producer = producer_of(broker)
         future = producer.send("orders", b"v")
@@ -434,7 +434,7 @@ with Producer(bootstrap_servers=sys.argv[1]) as producer:
     def test_a_close_that_waits_for_the_abort_alone_speaks_of_no_records(
         self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("chaffinch.producer.producer.SILENT_S", 0.05)
+        monkeypatch.setattr("chaffinch.producer.closing.SILENT_S", 0.05)
         producer = producer_of(broker, transactional_id="t")
         producer.init_transactions()
         producer.begin_transaction()

@@ -22,7 +22,6 @@ from chaffinch.client.lent_connection import Borrowed, LentConnection
 from chaffinch.client.network import Network
 from chaffinch.errors import UnsupportedVersionException
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.batches.accumulator import RECORD_OVERHEAD_BYTES
 from chaffinch.producer.core.batches.batch import Parcel, Receipts
 from chaffinch.producer.core.batches.produce_requests import ProduceSent
 from chaffinch.producer.core.express import Track
@@ -64,7 +63,7 @@ class ExpressLane:
         self._clock = clock
         self._lock = lock
         self._wakeup = wakeup
-        self._routes: dict[str, dict[int, _Route | None]] = {}
+        self._routes: dict[TopicPartition, _Route | None] = {}
         self._route: _Route | None = None
         """Where the one that is on its way goes; kept behind it."""
         self._borrowed: Borrowed | None = None
@@ -87,8 +86,9 @@ class ExpressLane:
             self._is_open = self.is_free = False
             borrowed, self._borrowed = self._borrowed, None
             request = self._express.adopt(self._clock.now_ms())
-            for lent in {route.lent for routes in self._routes.values() for route in routes.values() if route is not None}:
-                lent.give_the_ear_back()
+            for route in self._routes.values():
+                if route is not None:
+                    route.lent.give_the_ear_back()
             self._routes.clear()
         if borrowed is not None:
             if borrowed.is_awaited:
@@ -103,20 +103,20 @@ class ExpressLane:
 
     # By callers.
 
-    def send(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, future: RecordFuture[RecordMetadata]) -> bool:
-        """Send a record at once; whether it was. Only while `is_free`."""
-        core, now_ms = self._core, self._clock.now_ms()
-        size = RECORD_OVERHEAD_BYTES + (len(value) if value else 0) + (len(key) if key else 0)
-        count = core.usable_count(topic, None)
-        if count is None or core.is_shut or size > core.record_bytes_max or not core.accumulator.has_room_for(size):
-            return False
-        partition = core.choose_partition(topic, key, value, count, size)
-        routes = self._routes.get(topic)
-        if routes is None:
-            routes = self._routes[topic] = {}
-        if partition not in routes:
-            routes[partition] = self._route_to(TopicPartition(topic, partition), now_ms)
-        route = routes[partition]
+    def send(
+        self,
+        topic_partition: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        size: int,
+        future: RecordFuture[RecordMetadata],
+    ) -> bool:
+        """Send a record of at most `size` bytes (`record_size`), for which there is memory, at once; whether it was. While `is_free`."""
+        routes, now_ms = self._routes, self._clock.now_ms()
+        if topic_partition not in routes:
+            routes[topic_partition] = self._route_to(topic_partition, now_ms)
+        route = routes[topic_partition]
         parcel = None if route is None else self._express.pack(route.track, key, value, timestamp_ms, size, now_ms)
         if route is None or parcel is None:
             return False

@@ -11,7 +11,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
@@ -20,8 +20,9 @@ from chaffinch.client.metrics import read_all
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.errors import IllegalStateException, KafkaException, Stored, TimeoutException
-from chaffinch.identifiers import TopicPartition, counted
+from chaffinch.identifiers import TopicPartition
 from chaffinch.producer import arguments, outcomes, pluggable
+from chaffinch.producer.closing import Closing
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, record_size
 from chaffinch.producer.core.options import parse_options
@@ -32,7 +33,7 @@ from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
 from chaffinch.producer.metrics import METRICS
 from chaffinch.producer.outcomes import settle
 from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord, RecordMetadata
-from chaffinch.producer.sender_thread import NEVER_MS, SenderThread
+from chaffinch.producer.sender_thread import SenderThread
 from chaffinch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -43,11 +44,6 @@ log = logging.getLogger("chaffinch.producer")
 # Batches of tables, unless batch.size is given. A table need not wait for its batches to fill, so they are as large as brokers take by
 # default (max.message.bytes 1048588): measured, 1 MB batches go out a third faster than 256 KB ones.
 TABLE_BATCH_BYTES: Final = 1_000_000
-# close() says what it waits for when it takes longer than this; sooner after Ctrl-C, for somebody is waiting.
-SILENT_S: Final = 5.0
-INTERRUPTED_SILENT_S: Final = 1.0
-# So much longer than close's own limit the sender thread may take, before close goes without it: a callback may hold it up for ever.
-GRACE_S: Final = 1.0
 
 
 class Producer:
@@ -85,6 +81,7 @@ class Producer:
         self._sender = SenderThread(self._core, network, self._clock, name, outcomes.tell, self._handler.answer)
         self._changed = self._sender.changed
         self._door = Door(self.settings, self._core, self._sender, self._clock, self._handler)
+        self._closing = Closing(self._core, self._sender, self._door, self._handler, self._clock, self._max_block_ms)
         self._size_max = min(self._door.request_bytes_max, self._core.accumulator.memory_bytes) - BATCH_OVERHEAD_BYTES
         # Records go in as they are, and nobody wants to see them again.
         self._is_plain = self._key_serializer is None and self._value_serializer is None and not self._handler.questions
@@ -112,7 +109,7 @@ class Producer:
         return f"<Producer {self.settings['client.id']!r} of {','.join(servers)}{name}{', closed' if self._door.is_closed else ''}>"
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._close(None, is_interrupted=kind is not None and issubclass(kind, KeyboardInterrupt))
+        self._closing.close(None, is_interrupted=kind is not None and issubclass(kind, KeyboardInterrupt))
 
     def send(
         self,
@@ -156,8 +153,6 @@ class Producer:
                     future.batch, future.index = receipts, len(receipts) - 1
                     if on_delivery is not None:
                         receipts.callbacks[future.index] = on_delivery
-                    return future
-                if self._express.is_free and on_delivery is None and self._express.send(topic, key, value, self._clock.wall_ms(), future):
                     return future
             future.batch = None
             self._put(topic, None, key, value, self._clock.wall_ms(), (), future, on_delivery, partial(ProducerRecord, topic, value, key))
@@ -253,14 +248,7 @@ class Producer:
                     if count is None:  # Or the topic has gone: the memory is for whoever waits behind this one.
                         self._changed.notify_all()
                 if stop is None and count is not None:
-                    chosen = core.choose_partition(topic, key, value, count, size) if partition is None else partition
-                    place = TopicPartition(topic, chosen)
-                    receipts, wants_look = core.append(place, key, value, timestamp_ms, headers, future, size, self._clock.now_ms())
-                    future.batch, future.index = receipts, len(receipts) - 1
-                    if on_delivery is not None:
-                        receipts.callbacks[future.index] = on_delivery
-                    if partition is None:
-                        core.open_lane(place, key)
+                    wants_look = self._enter(topic, partition, count, key, value, timestamp_ms, headers, future, on_delivery, size)
                     break
             if stop is None and size > self._size_max:
                 stop = door.too_large(size, record_of)
@@ -272,6 +260,34 @@ class Producer:
         if wants_look:
             self._sender.wakeup()
         return None
+
+    def _enter(
+        self,
+        topic: str,
+        partition: int | None,
+        count: int,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Headers,
+        future: RecordFuture[RecordMetadata],
+        on_delivery: Callback | None,
+        size: int,
+    ) -> bool:
+        """Put a record, for which there are a topic and memory, on the express lane or into its batch; whether the core should be asked to
+        look. With the lock."""
+        core, express = self._core, self._express
+        chosen = core.choose_partition(topic, key, value, count, size) if partition is None else partition
+        place = TopicPartition(topic, chosen)
+        if express.is_free and not headers and on_delivery is None and express.send(place, key, value, timestamp_ms, size, future):
+            return False
+        receipts, wants_look = core.append(place, key, value, timestamp_ms, headers, future, size, self._clock.now_ms())
+        future.batch, future.index = receipts, len(receipts) - 1
+        if on_delivery is not None:
+            receipts.callbacks[future.index] = on_delivery
+        if partition is None:
+            core.open_lane(place, key)
+        return wants_look
 
     def send_table(self, topic: str | None, table: Any) -> RecordFuture[SendTableResult]:
         """Hand over all rows of a table: columns value, and key, timestamp, headers, partition, topic if there.
@@ -307,99 +323,11 @@ class Producer:
         of another call it returns at once, since nothing can be sent before that call goes on: a thread closes then, for which the end of
         the interpreter waits.
         """
-        close = partial(self._close, arguments.checked_timeout_ms(timeout), is_interrupted=False)
+        close = partial(self._closing.close, arguments.checked_timeout_ms(timeout), is_interrupted=False)
         if self._sender.holds_lock and not self._sender.is_in_other_process:
             threading.Thread(target=close, name=f"{self._sender.name}-close", daemon=False).start()
         else:
             close()
-
-    def _close(self, timeout_ms: int | None, *, is_interrupted: bool) -> None:
-        deadline_ms = self._clock.now_ms() + (NEVER_MS if timeout_ms is None else timeout_ms)
-        was_open = not self._door.is_closed
-        try:
-            if self._door.close():
-                self._close_first(deadline_ms, INTERRUPTED_SILENT_S if is_interrupted else SILENT_S)
-            else:
-                was_open = False
-                self._wait_for_close(deadline_ms)
-        except BaseException:
-            if was_open:  # Of a second call it is the first that is to go on.
-                self._end(0)
-            raise
-
-    def _close_first(self, deadline_ms: int, silent_s: float) -> None:
-        """What the first of several calls does; however it is left, the thread is to end."""
-        join_ms = None
-        try:
-            self._abort_open_transaction(deadline_ms, silent_s)
-            future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
-            if not self._sender.is_own_thread:
-                self._wait_aloud(future, deadline_ms, silent_s)
-        except KafkaException as error:
-            if not self._sender.is_in_other_process:
-                log.warning("close: %s", error.message)
-        except FutureTimeoutError:
-            log.warning("close: a callback or handler holds up the sender thread; outcomes that are left are told once it returns")
-            join_ms = 0
-        except KeyboardInterrupt:
-            log.warning("close was interrupted: %s not waited for any longer", self._unfinished())
-            raise
-        finally:
-            self._end(join_ms)
-
-    def _end(self, join_ms: int | None) -> None:
-        """End the thread, and close the exception handler. Again it has no effect."""
-        try:
-            self._sender.stop(join_ms)
-        finally:
-            self._handler.close()
-
-    def _wait_for_close(self, deadline_ms: int) -> None:
-        """Wait with another call of close, perhaps of this very thread; what came of it that one says."""
-        if self._sender.is_own_thread:
-            return
-        if self._sender.is_stopping:
-            if self._sender.death is not None:
-                self._handler.close()  # Unless that is done: the first call may have been interrupted before it.
-            return
-        with suppress(KafkaException, FutureTimeoutError):
-            future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
-            future.result(self._limit_s(deadline_ms))
-        self._end(round(1000 * GRACE_S))  # The first call may have been interrupted, and its clean-up too.
-
-    def _limit_s(self, deadline_ms: int) -> float:
-        return min((deadline_ms - self._clock.now_ms()) / 1000 + GRACE_S, threading.TIMEOUT_MAX)
-
-    def _wait_aloud(self, future: RecordFuture[None], deadline_ms: int, silent_s: float) -> None:
-        """Wait for an end; after a while say what for, because a broker that is not there can take minutes."""
-        limit_s = self._limit_s(deadline_ms)
-        try:
-            future.result(min(silent_s, limit_s))
-        except FutureTimeoutError:
-            if future.done() or limit_s <= silent_s:
-                raise
-            log.warning("closing waits for %s; Ctrl-C ends it without them", self._unfinished())
-            future.result(limit_s - silent_s)
-
-    def _unfinished(self) -> str:
-        """What has no outcome yet, and why, as far as anybody knows."""
-        with self._lock:
-            count, why = self._core.outstanding_count, self._core.reason_for_waiting()
-        is_for_end = not count and self._core.transaction is not None
-        waiting = "the end of the transaction" if is_for_end else f"{counted(count, 'record')} without an outcome"
-        return waiting + (f" ({why})" if why else "")
-
-    def _abort_open_transaction(self, deadline_ms: int, silent_s: float) -> None:
-        if not self._core.has_open_transaction:
-            return
-        block_until_ms = self._block_until_ms()
-        within = "close's timeout" if deadline_ms < block_until_ms else "max.block.ms"
-        until_ms = min(deadline_ms, block_until_ms)
-        future = self._sender.call(
-            lambda call: events.AbortCalled(call=call, deadline_ms=until_ms, closes_within=within, only_if_open=True)
-        )
-        if not self._sender.is_own_thread:
-            self._wait_aloud(future, until_ms, silent_s)
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic, waiting for metadata up to `max.block.ms`. Raises what `send` would fail with."""

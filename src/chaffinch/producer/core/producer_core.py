@@ -105,18 +105,14 @@ class ProducerCore:
         self.inquiries = Inquiries(wiring, identity, transaction, queues, self.delivery, self.desk, self.giving_up, self.out)
         self.express = Express(wiring, accumulator, queues, identity, self.sending, self.outage)
         self.takes_express = (
-            settings["linger.ms"] == 0
-            and settings["compression.type"] == "none"
-            and wiring.acks != 0
-            and transaction is None
-            and not self.partitioner.asks
+            settings["linger.ms"] == 0 and settings["compression.type"] == "none" and wiring.acks != 0 and transaction is None
         )
         """Whether a record that finds nothing before it may go at once, in its caller's thread."""
         self.still_asking = StillAsking(identity.asking, self._who_waits, self.out)
         self._places: dict[str, list[TopicPartition]] = {}
         """Partitions of topics that are written to, as of `_places_version` of the cluster."""
         self._places_version = -1
-        self.record_bytes_max: int = settings["max.request.size"] - BATCH_OVERHEAD_BYTES
+        self._record_bytes_max: int = settings["max.request.size"] - BATCH_OVERHEAD_BYTES
         self.is_shut = False
         """The shell takes no more records."""
         self._lanes: dict[str, OpenBatch] = {}
@@ -216,7 +212,7 @@ class ProducerCore:
             return None
         accumulator = self.accumulator
         filled, free = growing.size + size, accumulator.memory_free
-        if filled >= growing.bytes_max or size > free or size > self.record_bytes_max:
+        if filled >= growing.bytes_max or size > free or size > self._record_bytes_max:
             return None
         receipts = growing.receipts
         try:  # `growing.append`, whose call would be felt here.

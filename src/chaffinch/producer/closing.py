@@ -1,0 +1,129 @@
+"""How a producer is closed: by one call or several, within limits, and aloud when it takes long."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+from typing import Final
+
+from chaffinch.errors import KafkaException
+from chaffinch.identifiers import counted
+from chaffinch.producer.core import events
+from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.producer.door import Door
+from chaffinch.producer.futures import RecordFuture
+from chaffinch.producer.handler_calls import HandlerCalls
+from chaffinch.producer.sender_thread import NEVER_MS, SenderThread
+from chaffinch.runtime.clock import Clock
+
+log = logging.getLogger("chaffinch.producer")
+
+# close() says what it waits for when it takes longer than this; sooner after Ctrl-C, for somebody is waiting.
+SILENT_S: Final = 5.0
+INTERRUPTED_SILENT_S: Final = 1.0
+# So much longer than close's own limit the sender thread may take, before close goes without it: a callback may hold it up for ever.
+GRACE_S: Final = 1.0
+
+
+class Closing:
+    """Of one producer."""
+
+    def __init__(self, core: ProducerCore, sender: SenderThread, door: Door, handler: HandlerCalls, clock: Clock, block_ms: int) -> None:
+        """`block_ms`: `max.block.ms`, so long an open transaction may take to be aborted."""
+        self._core = core
+        self._sender = sender
+        self._door = door
+        self._handler = handler
+        self._clock = clock
+        self._block_ms = block_ms
+
+    def close(self, timeout_ms: int | None, *, is_interrupted: bool) -> None:
+        """Send what is left and end, within `timeout_ms` if that is given. `is_interrupted`: somebody has pressed Ctrl-C, and waits."""
+        deadline_ms = self._clock.now_ms() + (NEVER_MS if timeout_ms is None else timeout_ms)
+        was_open = not self._door.is_closed
+        try:
+            if self._door.close():
+                self._close_first(deadline_ms, INTERRUPTED_SILENT_S if is_interrupted else SILENT_S)
+            else:
+                was_open = False
+                self._wait_with_another(deadline_ms)
+        except BaseException:
+            if was_open:  # Of a second call it is the first that is to go on.
+                self._end(0)
+            raise
+
+    def _close_first(self, deadline_ms: int, silent_s: float) -> None:
+        """What the first of several calls does; however it is left, the thread is to end."""
+        join_ms = None
+        try:
+            self._abort_open_transaction(deadline_ms, silent_s)
+            future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
+            if not self._sender.is_own_thread:
+                self._wait_aloud(future, deadline_ms, silent_s)
+        except KafkaException as error:
+            if not self._sender.is_in_other_process:
+                log.warning("close: %s", error.message)
+        except FutureTimeoutError:
+            log.warning("close: a callback or handler holds up the sender thread; outcomes that are left are told once it returns")
+            join_ms = 0
+        except KeyboardInterrupt:
+            log.warning("close was interrupted: %s not waited for any longer", self._unfinished())
+            raise
+        finally:
+            self._end(join_ms)
+
+    def _end(self, join_ms: int | None) -> None:
+        """End the thread, and close the exception handler. Again it has no effect."""
+        try:
+            self._sender.stop(join_ms)
+        finally:
+            self._handler.close()
+
+    def _wait_with_another(self, deadline_ms: int) -> None:
+        """Wait with another call of close, perhaps of this very thread; what came of it that one says."""
+        if self._sender.is_own_thread:
+            return
+        if self._sender.is_stopping:
+            if self._sender.death is not None:
+                self._handler.close()  # Unless that is done: the first call may have been interrupted before it.
+            return
+        with suppress(KafkaException, FutureTimeoutError):
+            future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
+            future.result(self._limit_s(deadline_ms))
+        self._end(round(1000 * GRACE_S))  # The first call may have been interrupted, and its clean-up too.
+
+    def _limit_s(self, deadline_ms: int) -> float:
+        return min((deadline_ms - self._clock.now_ms()) / 1000 + GRACE_S, threading.TIMEOUT_MAX)
+
+    def _wait_aloud(self, future: RecordFuture[None], deadline_ms: int, silent_s: float) -> None:
+        """Wait for an end; after a while say what for, because a broker that is not there can take minutes."""
+        limit_s = self._limit_s(deadline_ms)
+        try:
+            future.result(min(silent_s, limit_s))
+        except FutureTimeoutError:
+            if future.done() or limit_s <= silent_s:
+                raise
+            log.warning("closing waits for %s; Ctrl-C ends it without them", self._unfinished())
+            future.result(limit_s - silent_s)
+
+    def _unfinished(self) -> str:
+        """What has no outcome yet, and why, as far as anybody knows."""
+        with self._sender.lock:
+            count, why = self._core.outstanding_count, self._core.reason_for_waiting()
+        is_for_end = not count and self._core.transaction is not None
+        waiting = "the end of the transaction" if is_for_end else f"{counted(count, 'record')} without an outcome"
+        return waiting + (f" ({why})" if why else "")
+
+    def _abort_open_transaction(self, deadline_ms: int, silent_s: float) -> None:
+        if not self._core.has_open_transaction:
+            return
+        block_until_ms = self._clock.now_ms() + self._block_ms
+        within = "close's timeout" if deadline_ms < block_until_ms else "max.block.ms"
+        until_ms = min(deadline_ms, block_until_ms)
+        future = self._sender.call(
+            lambda call: events.AbortCalled(call=call, deadline_ms=until_ms, closes_within=within, only_if_open=True)
+        )
+        if not self._sender.is_own_thread:
+            self._wait_aloud(future, until_ms, silent_s)
