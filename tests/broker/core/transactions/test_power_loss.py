@@ -165,6 +165,81 @@ def test_one_whose_last_transaction_is_decided_and_cannot_be_completed_is_fenced
     assert finish(client, identity, True, VERSIONS[version][1])[0] == 90
 
 
+@pytest.mark.parametrize("verifies", ["true", "false"])
+@pytest.mark.parametrize("is_commit", [True, False], ids=["commit", "abort"])
+def test_a_marker_is_not_written_again_behind_the_next_transaction(cluster: Cluster, is_commit: bool, verifies: str) -> None:
+    """It would end what is left of that one. A partition that only has the records of the transaction gets its marker."""
+    cluster.topic("others", 1)
+    cluster.config["transaction.partition.verification.enable"] = verifies
+    cluster.restart()
+    identity, client = decided_and_followed(cluster, is_commit)
+    first, unmarked = (partition.log for partition in cluster.core.topics.partitions() if partition.topic_partition.topic == "orders")
+    decided = [b"decided", b"too"] if is_commit else []
+    assert values(cluster) == decided
+    assert unmarked.last_stable_offset == unmarked.log_end_offset == 2
+    assert first.has_ongoing_transaction(identity.producer_id) == (verifies == "false"), "the coordinator need not have known of it then"
+    if verifies == "true":
+        assert first.last_stable_offset == first.log_end_offset == 4, "a batch, a marker, each twice"
+        assert write(client, identity, b"rest", version=2, sequence=1) == 47
+        assert finish(client, identity, True)[0] == 90
+        assert values(cluster) == decided
+    else:
+        assert finish(client, identity, False)[0] == 0
+
+
+@pytest.mark.parametrize("is_written", ["at the next try", "at the next start"])
+def test_nor_under_the_epoch_of_a_fence(cluster: Cluster, is_written: str) -> None:
+    """One partition takes no marker: the transaction stays decided, and is fenced with what follows it."""
+    cluster.topic("others", 1)
+    unmarked = "logs/orders-1"
+    assert any(partition.log.directory == unmarked for partition in cluster.core.topics.partitions())
+    full = ("logs/orders-1",) if is_written == "at the next try" else ("logs/orders-0", "logs/orders-1")
+    identity, client = decided_and_followed(cluster, True, full=full)
+    cluster.file_system.hook = None
+    if is_written == "at the next try":
+        cluster.advance(MARKER_RETRY_MS)
+    else:
+        cluster.advance(MARKER_RETRY_MS)
+        assert b"half" not in values(cluster)
+        cluster.restart()
+        client = cluster.client()
+    assert values(cluster) == [b"decided", b"too"]
+    for partition in cluster.core.topics.partitions():
+        assert partition.log.last_stable_offset == partition.log.log_end_offset
+    assert write(client, identity, b"rest", version=2, sequence=1) == 47
+    assert finish(client, identity, True)[0] == 90
+    assert values(cluster) == [b"decided", b"too"]
+
+
+def decided_and_followed(cluster: Cluster, is_commit: bool, full: tuple[str, ...] = ()) -> tuple[ProducerIdentity, Client]:
+    """Power is lost. Left are a transaction's decision, its records in both partitions, its marker in the first one, and what the next one
+    has written there, which has written elsewhere too. The directories `full` take nothing at the start.
+    """
+    client = cluster.client()
+    identity = identity_of(client)
+    first, second = (partition.log for partition in cluster.core.topics.partitions() if partition.topic_partition.topic == "orders")
+    for partition, value in enumerate((b"decided", b"too")):
+        assert write(client, identity, value, version=2, partition=partition) == 0
+    second.sync()
+    cluster.file_system.hook = failing_at(second.directory, StorageError(second.directory, "write", "no space left"))
+    code, identity = finish(client, identity, is_commit)
+    assert code == 0
+    sync_journals(cluster)
+    cluster.file_system.hook = None
+    cluster.advance(MARKER_RETRY_MS)
+    for topic in ("orders", "others"):
+        records = bytes(batch_of(b"half", identity=identity, sequence=0, transactional=True))
+        assert client.produce(topic, records, txn="t", version=VERSIONS[2][0]).error_code == 0
+
+    def refuse(operation: str, path: str, _size: int) -> None:
+        if operation == "append" and path.startswith(full):
+            raise StorageError(path, "write", "no space left")
+
+    if full:
+        cluster.file_system.hook = refuse
+    return identity, lose_power(cluster, first.directory)
+
+
 def test_a_producer_of_which_nothing_is_left(cluster: Cluster) -> None:
     client = cluster.client()
     identity = identity_of(client)
