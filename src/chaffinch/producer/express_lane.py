@@ -196,7 +196,7 @@ class ExpressLane:
         topic, partition = parcel.track.topic_partition
         metadata = RecordMetadata(topic, partition, base_offset, parcel.timestamp_ms if append_time_ms < 0 else append_time_ms)
         with SHARED_LOCK:
-            if parcel.receipts.apart or self._core.accumulator.claims_count:  # Others wait for the same, or for its memory, or watch.
+            if self._express.concerns_others(parcel):
                 return False
             self._express.written(parcel, lambda _: metadata, self._clock.now_ms())
         # Who is interrupted here leaves nothing behind but a lane that is not free.

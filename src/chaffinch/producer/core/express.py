@@ -29,6 +29,8 @@ from chaffinch.producer.core.batches.batch import Parcel, ProducerBatch, Receipt
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.batches.partition_queues import PartitionQueues
 from chaffinch.producer.core.batches.produce_requests import ProduceSent
+from chaffinch.producer.core.callers import Callers
+from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.identity import IdentityKeeper
 from chaffinch.producer.core.outage import Outage
 from chaffinch.producer.core.sending import Sending
@@ -52,7 +54,15 @@ class Express:
     """All calls with the core's lock held, those of callers between two turns of the core, while everything has its outcome."""
 
     def __init__(
-        self, wiring: Wiring, accumulator: Accumulator, queues: PartitionQueues, identity: IdentityKeeper, sending: Sending, outage: Outage
+        self,
+        wiring: Wiring,
+        accumulator: Accumulator,
+        queues: PartitionQueues,
+        identity: IdentityKeeper,
+        sending: Sending,
+        outage: Outage,
+        endings: Endings,
+        callers: Callers,
     ) -> None:
         self.parcel: Parcel | None = None
         """The record that is on its way."""
@@ -62,6 +72,8 @@ class Express:
         self._identity = identity
         self._sending = sending
         self._outage = outage
+        self._endings = endings
+        self._callers = callers
 
     def track_to(self, topic_partition: TopicPartition, now_ms: int) -> Track | None:
         """How records get there; None where it takes more than to send them."""
@@ -88,6 +100,10 @@ class Express:
         waiting, accumulator = parcel.track.waiting, self._accumulator
         waiting.closed_until, accumulator.memory_free, self.parcel = parcel.position + 1, accumulator.memory_free - parcel.size, parcel
 
+    def concerns_others(self, parcel: Parcel) -> bool:
+        """Whether others than who fetches the outcome are to be told: they wait in another way, or watch, or wait for memory."""
+        return bool(parcel.receipts.apart or self._callers.for_memory)
+
     def written(self, parcel: Parcel, outcome: Any, now_ms: int) -> None:
         """It is written, and its future done, to which `outcome` gives the result (`Receipts.outcome`)."""
         accumulator, wiring, track = self._accumulator, self._wiring, parcel.track
@@ -110,7 +126,7 @@ class Express:
         if parcel is None:
             return None
         if parcel.is_over:  # Its caller was interrupted just then.
-            self._accumulator.release(parcel.size)
+            self._endings.release(parcel.size)
             return None
         track = parcel.track
         batch = ProducerBatch(

@@ -103,7 +103,7 @@ class ProducerCore:
         self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction, screening, refused_again)
         self.desk = HandlerDesk(self.delivery, wiring, accumulator, queues, self.outstanding)
         self.inquiries = Inquiries(wiring, identity, transaction, queues, self.delivery, self.desk, self.giving_up, self.out)
-        self.express = Express(wiring, accumulator, queues, identity, self.sending, self.outage)
+        self.express = Express(wiring, accumulator, queues, identity, self.sending, self.outage, endings, self.callers)
         self.takes_express = (
             settings["linger.ms"] == 0 and settings["compression.type"] == "none" and wiring.acks != 0 and transaction is None
         )

@@ -1,0 +1,256 @@
+"""One record past the core: when it may go, under which number, and that it ends as it would have on the ordinary way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaffinch.errors import codes
+from chaffinch.identifiers import NO_SEQUENCE, SEQUENCE_MODULUS
+from chaffinch.producer.core import events
+from chaffinch.producer.core.batches.accumulator import record_size
+from chaffinch.producer.core.batches.batch import Parcel
+from chaffinch.producer.core.effects import SendRequest, WakeCallers
+from chaffinch.records import batch as record_batch
+from tests.producer.core.rig import BROKER, LOST, OK, ORDERS_0, ORDERS_1, Answer, Rig
+
+TIMESTAMP_MS = 1_700_000_000_000
+
+
+def quiet(records: str = "a", **options: Any) -> Rig:
+    """A producer that has sent these records, one after the other, and has nothing to do."""
+    rig = Rig(options=options)
+    for offset, value in enumerate(records):
+        rig.send(value)
+        rig.answer(Answer(base_offset=offset))
+    assert rig.core.is_idle
+    return rig
+
+
+def packed(rig: Rig, value: str = "x") -> Parcel | None:
+    express = rig.core.express
+    track = express.track_to(ORDERS_0, rig.now_ms)
+    if track is None:
+        return None
+    content = value.encode()
+    return express.pack(track, content, content, TIMESTAMP_MS, record_size(content, content, ()), rig.now_ms)
+
+
+def departed(rig: Rig, value: str = "x") -> Parcel:
+    parcel = packed(rig, value)
+    assert parcel is not None
+    parcel.receipts.append(value)
+    rig.core.express.depart(parcel)
+    return parcel
+
+
+def adopted(rig: Rig) -> SendRequest:
+    """The core has a turn: what is on its way is its own."""
+    request = rig.core.express.adopt(rig.now_ms)
+    assert request is not None
+    rig._take(request)
+    rig.step(events.TimePassed())
+    return request
+
+
+def is_told(rig: Rig, parcel: Parcel, offset: int = 9) -> None:
+    rig.core.express.written(parcel, lambda _: offset, rig.now_ms)
+
+
+def numbers(parcel: Parcel) -> tuple[int, int, int]:
+    """Producer id, epoch and sequence of the encoded batch."""
+    (view,) = record_batch.views(bytes(parcel.data))
+    assert view.crc_is_valid()
+    return view.header.producer_id, view.header.producer_epoch, view.header.base_sequence
+
+
+TAKES: list[tuple[str, dict[str, Any], bool]] = [
+    ("nothing lingers", {"linger.ms": 0}, True),
+    ("without idempotence", {"enable.idempotence": False}, True),
+    ("acks=1", {"enable.idempotence": False, "acks": "1"}, True),
+    ("acks=0 has no answer", {"enable.idempotence": False, "acks": "0"}, False),
+    ("records linger", {"linger.ms": 1}, False),
+    ("batches are compressed", {"compression.type": "lz4"}, False),
+    ("in transactions", {"transactional.id": "t"}, False),
+]
+
+
+@pytest.mark.parametrize(("options", "takes"), [row[1:] for row in TAKES], ids=[row[0] for row in TAKES])
+def test_which_producers_have_a_lane(options: dict[str, Any], takes: bool) -> None:
+    assert Rig(options=options).core.takes_express is takes
+
+
+def held(rig: Rig) -> None:
+    rig.send("bc")
+    rig.answer(Answer(codes.INVALID_RECORD))
+
+
+REFUSED: list[tuple[str, Callable[[Rig], Any]]] = [
+    ("a record waits", lambda rig: rig.append("b")),
+    ("a batch waits", lambda rig: rig.hand_over("bc")),
+    ("a batch is in flight", lambda rig: rig.send("b")),
+    ("a batch goes again", lambda rig: (rig.send("b"), rig.answer(LOST))),
+    ("numbering is to restart", held),
+    ("the partition has no leader", lambda rig: rig.core.wiring.cluster.forget("orders")),
+    ("the leader is to be left alone", lambda rig: rig.core.wiring.attempts.throttled(BROKER, rig.now_ms + 1)),
+]
+
+
+@pytest.mark.parametrize("happens", [row[1] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_when_a_record_goes_the_ordinary_way(happens: Callable[[Rig], Any]) -> None:
+    rig = quiet()
+    assert packed(rig) is not None
+    happens(rig)
+    assert packed(rig) is None
+
+
+def test_the_first_of_an_identity_goes_the_ordinary_way() -> None:
+    """So there is one, and the broker knows it."""
+    assert packed(Rig()) is None
+
+
+def test_what_waits_for_another_partition_is_in_nobodys_way() -> None:
+    rig = quiet()
+    rig.append("b", ORDERS_1)
+    assert packed(rig) is not None
+
+
+def test_each_goes_under_the_next_sequence() -> None:
+    rig, seen = quiet("ab"), []
+    for _ in range(3):
+        parcel = departed(rig)
+        seen.append(numbers(parcel))
+        is_told(rig, parcel)
+    rig.send("c")
+    assert [sequence for _, _, sequence in seen] == [2, 3, 4]
+    assert {(producer_id, epoch) for producer_id, epoch, _ in seen} == {tuple(rig.core.identity.current)}
+    assert rig.trace == ["a@0/0", "b@1/0", "c@5/0"]
+
+
+def test_without_idempotence_there_are_no_numbers() -> None:
+    rig = quiet(**{"enable.idempotence": False})
+    parcel = departed(rig)
+    assert (numbers(parcel)[2], parcel.base_sequence) == (NO_SEQUENCE, NO_SEQUENCE)
+    adopted(rig)
+    assert rig.trace[-1] == "x"
+
+
+@pytest.mark.parametrize("way", [is_told, lambda rig, _: (adopted(rig), rig.answer(OK))], ids=["written", "adopted"])
+def test_sequences_wrap(way: Callable[[Rig, Parcel], Any]) -> None:
+    rig = quiet()
+    rig.core.queues.of(ORDERS_0)._sequence_next = SEQUENCE_MODULUS - 1
+    parcel = departed(rig)
+    assert numbers(parcel)[2] == SEQUENCE_MODULUS - 1
+    way(rig, parcel)
+    assert numbers(departed(rig))[2] == 0
+
+
+ENDS: list[tuple[str, Any, str]] = [
+    ("written", Answer(base_offset=7), "7"),
+    ("refused", Answer(codes.INVALID_RECORD), "InvalidRecordException no"),
+]
+
+
+@pytest.mark.parametrize(("answer", "fate"), [row[1:] for row in ENDS], ids=[row[0] for row in ENDS])
+def test_what_is_adopted_ends_as_any_batch(answer: Any, fate: str) -> None:
+    rig = quiet()
+    departed(rig)
+    adopted(rig)
+    assert rig.fate("x") == ["open"]
+    assert rig.trace[1:] == ["x@1/0"]
+    rig.answer(answer)
+    assert rig.fate("x") == [fate]
+    assert rig.core.is_idle
+
+
+def test_an_answer_that_is_lost() -> None:
+    """It goes again under its number, and what came meanwhile goes behind it."""
+    rig = quiet()
+    departed(rig)
+    rig.append("b")
+    adopted(rig)
+    assert rig.trace[1:] == ["x@1/0", "b@2/0"]
+    rig.answer(LOST)
+    rig.answer(LOST)
+    rig.sleep(500)
+    rig.answer(OK)
+    assert rig.trace[3:] == ["x@1/0", "b@2/0"]
+
+
+def test_it_has_a_position_of_its_own() -> None:
+    """Batches that come back are put in the order of their positions."""
+    rig = quiet()
+    parcel = departed(rig)
+    rig.append("b")
+    adopted(rig)
+    assert [batch.position for batch in rig.core.queues.of(ORDERS_0).in_flight] == [parcel.position, parcel.position + 1] == [1, 2]
+
+
+def test_what_is_over_is_not_adopted() -> None:
+    """Its caller was interrupted when its future was done, and had not come to the rest."""
+    rig = quiet()
+    free = rig.core.accumulator.memory_free
+    parcel = departed(rig)
+    parcel.track.queue.passed_by(parcel, lambda _: 9, rig.now_ms)
+    assert rig.core.express.adopt(rig.now_ms) is None
+    assert (rig.core.is_idle, rig.core.express.parcel, rig.core.accumulator.memory_free) == (True, None, free)
+    assert numbers(departed(rig))[2] == 2
+
+
+def test_it_is_adopted_once() -> None:
+    rig = quiet()
+    departed(rig)
+    adopted(rig)
+    assert rig.core.express.adopt(rig.now_ms) is None
+    assert rig.core.outstanding_count == 1
+
+
+WAYS: list[tuple[str, Callable[[Rig], Any]]] = [
+    ("written", lambda rig: is_told(rig, departed(rig))),
+    ("adopted", lambda rig: (departed(rig), adopted(rig), rig.answer(OK))),
+]
+
+
+@pytest.mark.parametrize("way", [row[1] for row in WAYS], ids=[row[0] for row in WAYS])
+def test_memory_and_metrics_are_those_of_the_ordinary_way(way: Callable[[Rig], Any]) -> None:
+    ordinary, express = quiet(), quiet()
+    ordinary.send("x")
+    assert ordinary.core.outstanding_count == 1
+    ordinary.answer(OK)
+    free = express.core.accumulator.memory_free
+    way(express)
+    assert (express.core.accumulator.memory_free, express.core.outstanding_count) == (free, 0)
+    assert express.core.wiring.counts == ordinary.core.wiring.counts
+
+
+def test_on_its_way_it_holds_memory_and_counts() -> None:
+    rig = quiet()
+    free = rig.core.accumulator.memory_free
+    parcel = departed(rig)
+    assert (rig.core.accumulator.memory_free, rig.core.outstanding_count) == (free - parcel.size, 1)
+
+
+OTHERS: list[tuple[str, Callable[[Rig, Parcel], Any]]] = [
+    ("who waits in another way", lambda _, parcel: parcel.receipts.apart.append(0)),
+    ("who waits for memory", lambda rig, _: rig.core.waits_for_memory()),
+]
+
+
+@pytest.mark.parametrize("waits", [row[1] for row in OTHERS], ids=[row[0] for row in OTHERS])
+def test_others_are_told_by_the_core(waits: Callable[[Rig, Parcel], Any]) -> None:
+    rig = quiet()
+    parcel = departed(rig)
+    assert not rig.core.express.concerns_others(parcel)
+    waits(rig, parcel)
+    assert rig.core.express.concerns_others(parcel)
+
+
+def test_who_waits_for_memory_hears_of_what_was_over() -> None:
+    rig = quiet()
+    parcel = departed(rig)
+    parcel.track.queue.passed_by(parcel, lambda _: 9, rig.now_ms)
+    rig.core.waits_for_memory()
+    rig.core.express.adopt(rig.now_ms)
+    assert WakeCallers() in rig.core.handle(events.TimePassed(), rig.now_ms)
