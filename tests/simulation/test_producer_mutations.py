@@ -262,7 +262,6 @@ PRODUCER = [
         breaks=forgets_late_requests,
         knobs={**TRANSACTIONAL, "deeds": Deeds(), "faults": SLOW, "bad_share": 0.0, "producer_records": 200},
         says=("transaction",),
-        first=4,
     ),
     Mutation(
         name="once real: records are blamed for their batch's size", breaks=blames_all_for_size, knobs=PLAIN, says=("innocent",), first=7
@@ -293,7 +292,7 @@ PRODUCER = [
     Mutation(
         name="once real: leaders that lost the partition have written nothing",
         breaks=ignores_where_it_was_written,
-        knobs=OVERTAKEN,
+        knobs={**OVERTAKEN, "has_express": False},
         says=("stored 2 times", "as not stored"),
         first=260,
         seeds=60,

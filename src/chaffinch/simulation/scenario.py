@@ -59,6 +59,10 @@ SETTINGS: Final = {
     "leader.imbalance.check.interval.seconds": 2,
 }
 """Of the broker: chores and groups in a world's short time."""
+EXPRESS_OPTIONS: Final = {"linger.ms": 0, "compression.type": "none"}
+"""Of a producer with an express lane."""
+SCARCE_BYTES: Final = 2_000
+"""For a key, what is said of a record, and records that are too large."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +163,7 @@ class _Scene:
         count = self.knobs.producer_records
         has_tables = self.knobs.has_tables and number == 0
         work = iter(self.workload.tables(count) if has_tables else self.workload.bursts(count, self.targets))
-        return self._user(f"plain-{number}", self._options(), work, last=self._last_burst)
+        return self._user(f"plain-{number}", self._plain_options(), work, last=self._last_burst)
 
     def _last_burst(self) -> Burst | None:
         """Where a topic comes and goes, whoever has written to it writes again once it is back for good."""
@@ -201,6 +205,7 @@ class _Scene:
             process=process,
             last=last,
             has_handler=self.knobs.has_handler,
+            has_express=self.knobs.has_express and "transactional.id" not in options,
         )
 
     def _group(self, name: str, topics: Sequence[str], *, committed_only: bool, begins_at_end: bool = False) -> Group:
@@ -264,6 +269,14 @@ class _Scene:
             "max.in.flight.requests.per.connection": max(self.knobs.in_flight_max, dice.choice((1, BROKER_REMEMBERED_BATCHES))),
         }
 
+    def _plain_options(self) -> dict[str, Any]:
+        """Of one without transactions. With an express lane its memory may hold one large record, and no second one."""
+        options = self._options()
+        if not self.knobs.has_express:
+            return options
+        memory_bytes = self.world.dice.choice((options["buffer.memory"], self.knobs.value_bytes_max + SCARCE_BYTES))
+        return {**options, **EXPRESS_OPTIONS, "buffer.memory": memory_bytes}
+
     def play(self) -> list[str]:
         world, knobs = self.world, self.knobs
         everybody: list[ProducerUser | Supervisor | Member] = [*self.actors, *self.members, *self.transformers]
@@ -297,7 +310,7 @@ class _Scene:
         )
         if sent < self.knobs.records_least:
             self.world.count("records written at the end", self.knobs.records_least - sent)
-            rest = self._user("plain-rest", self._options(), iter(self.workload.bursts(self.knobs.records_least - sent)))
+            rest = self._user("plain-rest", self._plain_options(), iter(self.workload.bursts(self.knobs.records_least - sent)))
             self.producers.append(rest)
             rest.start()
             self._wait_until_done([rest])

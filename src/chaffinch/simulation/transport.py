@@ -11,6 +11,8 @@ from typing import Any
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import BrokerConnection, ConnectionEvent
+from chaffinch.client.effects import SendRequest
+from chaffinch.client.lent_connection import Borrowed
 from chaffinch.protocol.schema import Message
 from chaffinch.simulation.network import Link, Network, joined
 from chaffinch.simulation.wakes import WakeTimer
@@ -20,7 +22,7 @@ Tell = Callable[[Sequence[ConnectionEvent]], None]
 """Hears what happened at one moment, in order."""
 
 
-class _Connection:
+class Connection:
     """One connection and its link, which comes later, or never."""
 
     def __init__(self, transport: Transport, address: Address) -> None:
@@ -28,11 +30,27 @@ class _Connection:
         self.link: Link | None = None
         self.is_lost = False
         self.timer = WakeTimer(transport.world, f"{transport.who} to {address}", self._deadline)
+        self.unread = bytearray()
+        """What has come past the owner, who did not hear it."""
+        self.is_unheard = False
+        """The owner does not wake up for what comes."""
+        self.caller: Callable[[], None] | None = None
+        """Who waits for what comes, past the owner."""
         self._transport = transport
 
     def arrived(self, data: bytes) -> None:
         if self.is_lost:
             return
+        if self.caller is not None or self.is_unheard:
+            self.unread += data
+            if self.caller is not None:
+                self.caller()
+            return
+        self._transport.on_awake()
+        self.take_in(data)
+
+    def take_in(self, data: bytes) -> None:
+        """Bytes for the owner."""
         world = self._transport.world
         view = memoryview(data)
         while view and not self.is_lost:
@@ -41,14 +59,14 @@ class _Connection:
             buffer[:count] = view[:count]
             view = view[count:]
             self._transport.happened(self.core.received(count, world.now_ms))
-            if self.core.violation is not None:
-                self._transport.lose(self, self.core.violation)
+            assert self.core.violation is None, f"{self._transport.who}: no broker here breaks the protocol: {self.core.violation}"
         self._transport.flush(self)
 
     def finished(self, reason: str) -> None:
         self.closed(reason)
 
     def closed(self, reason: str) -> None:
+        self._transport.on_awake()
         self._transport.lose(self, reason)
 
     def _deadline(self) -> None:
@@ -68,7 +86,10 @@ class Transport:
         request_timeout_ms: int,
         connect_timeout_ms: int,
         connection: type[BrokerConnection] = BrokerConnection,
+        on_awake: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_awake` is called before anything is taken in."""
+        self.on_awake = on_awake
         self.connection = connection
         self.world = world
         self.who = who
@@ -76,7 +97,7 @@ class Transport:
         self._network = network
         self._tell = tell
         self._connect_timeout_ms = connect_timeout_ms
-        self._connections: dict[Address, _Connection] = {}
+        self._connections: dict[Address, Connection] = {}
         self._untold: list[ConnectionEvent] = []
         self.is_closed = False
 
@@ -97,6 +118,35 @@ class Transport:
             connection.core.send(message, token, now_ms, timeout_ms=timeout_ms, version_max=version_max, expects_answer=expects_answer)
         )
         self.flush(connection)
+
+    def lend(self, address: Address) -> Connection | None:
+        """As `Network.lend`."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and connection.core.is_at_rest else None
+
+    def take_back(self, request: SendRequest, borrowed: Borrowed) -> None:
+        """As `Network.take_back`."""
+        connection, written = self._connections[request.address], borrowed.written
+        connection.core.adopt(
+            request.message,
+            request.token,
+            frame=borrowed.frame,
+            written=len(borrowed.frame) if written is None else written,
+            correlation_id=borrowed.correlation_id,
+            version=borrowed.version,
+            deadline_ms=borrowed.sent_ms + request.timeout_ms,
+        )
+        if written is None or borrowed.is_reading:
+            self.lose(connection, "who used the connection was interrupted")
+        else:
+            connection.take_in(borrowed.received)
+
+    def drain(self) -> None:
+        """Take in what has come unheard."""
+        for connection in list(self._connections.values()):
+            if connection.unread:
+                data, connection.unread = bytes(connection.unread), bytearray()
+                connection.take_in(data)
 
     def disconnect(self, address: Address, reason: str) -> None:
         connection = self._connections.get(address)
@@ -120,14 +170,15 @@ class Transport:
         if not self.is_closed:
             self._tell(events)
 
-    def _connect(self, address: Address) -> _Connection:
-        connection = _Connection(self, address)
+    def _connect(self, address: Address) -> Connection:
+        connection = Connection(self, address)
         self._connections[address] = connection
         self._network.connect(self.who, address.first_lane, lambda link: self._connected(connection, link))
         connection.timer.set(self.world.now_ms + self._connect_timeout_ms)
         return connection
 
-    def _connected(self, connection: _Connection, link: Link | None) -> None:
+    def _connected(self, connection: Connection, link: Link | None) -> None:
+        self.on_awake()
         if link is None:
             self.lose(connection, "connection refused")
         elif connection.is_lost:
@@ -138,12 +189,12 @@ class Transport:
             # The broker's end is set when this action is over: write in the next.
             self.world.after(0, lambda: self._opened(connection))
 
-    def _opened(self, connection: _Connection) -> None:
+    def _opened(self, connection: Connection) -> None:
         if not connection.is_lost:
             connection.core.opened(self.world.now_ms)
             self.flush(connection)
 
-    def flush(self, connection: _Connection) -> None:
+    def flush(self, connection: Connection) -> None:
         """Write what wants to be written, and see to the time-outs."""
         if connection.is_lost:
             return
@@ -154,15 +205,16 @@ class Transport:
                 connection.link.to_broker.send(data)
             connection.timer.set(connection.core.deadline_ms)
 
-    def deadline(self, connection: _Connection) -> None:
+    def deadline(self, connection: Connection) -> None:
         """The connection was not made in time, or its first request in flight was not answered."""
+        self.on_awake()
         if connection.link is None:
             self.lose(connection, "no connection in time")
         elif connection.core.is_stuck(self.world.now_ms):
             self.world.count("request time-outs")
             self.lose(connection, "no answer within the request time-out")
 
-    def lose(self, connection: _Connection, reason: str) -> None:
+    def lose(self, connection: Connection, reason: str) -> None:
         """The connection is of no use any more: its requests fail."""
         if connection.is_lost:
             return

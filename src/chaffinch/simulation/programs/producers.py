@@ -30,10 +30,10 @@ from chaffinch.producer.core.effects import (
 )
 from chaffinch.producer.core.exception_handler import HandlerSaid, Question, RetriableResponse
 from chaffinch.producer.core.options import parse_options
-from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.refusals.culprit_errors import ScreenedErrors
 from chaffinch.records.columns import RecordColumns
 from chaffinch.simulation.network import Network
+from chaffinch.simulation.programs.express import ExpressCore, Lane
 from chaffinch.simulation.programs.program_process import ProgramProcess
 from chaffinch.simulation.programs.programs import (
     GROUP_PARTITION,
@@ -57,6 +57,8 @@ from chaffinch.simulation.world import World
 
 CONNECT_TIMEOUT_MS: Final = 700
 MAX_BLOCK_MS: Final = 10_000
+WAITS_SHARE: Final = 0.6
+"""Of bursts, of a producer with an express lane."""
 CLOSE_WITHIN_MS: Final = 60_000
 RESTART_MS_MAX: Final = 800
 INCARNATIONS_MAX: Final = 60
@@ -79,7 +81,7 @@ class ProducerUser:
 
     `process`: what an incarnation is; by default our own producer. `last`: what it sends in the end, if it is no transactional one.
     `has_handler`: it has an exception handler (KIP-1038), which drops most of the records that a broker rejects, and has most of those
-    tried again whose topic nobody knows.
+    tried again whose topic nobody knows. `has_express`: its callers send by the express lane where they may.
     """
 
     def __init__(
@@ -94,12 +96,14 @@ class ProducerUser:
         *,
         last: Callable[[], Burst | None] = lambda: NOTHING,
         has_handler: bool = False,
+        has_express: bool = False,
     ) -> None:
         self.is_waiting = False
         """All is sent but what is sent in the end."""
         self._last = last
         self.ledger = Ledger(name=name)
         self.has_handler = has_handler
+        self.has_express = has_express
         self.options = {**options, "bootstrap.servers": ",".join(map(str, bootstrap)), "client.id": name}
         self.is_transactional = "transactional.id" in options
         self.world = world
@@ -181,7 +185,7 @@ class ProducerProcess(ProgramProcess):
         super().__init__(user, who, program)
         settings = parse_options(user.options)
         questions = frozenset(Question) if user.has_handler else frozenset()
-        self._core = ProducerCore(settings, self._world.new_dice(), questions=questions)
+        self._core = ExpressCore(settings, self._world.new_dice(), questions=questions)
         self._transport = Transport(
             self._world,
             user.network,
@@ -189,9 +193,12 @@ class ProducerProcess(ProgramProcess):
             self._heard_all,
             request_timeout_ms=settings["request.timeout.ms"],
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
+            on_awake=self._awake,
         )
+        self._lane = Lane(self._world, who, self._core, self._transport, self) if user.has_express else None
         self._blocked: Callable[[], bool] | None = None
         self._awaited: Call | None = None
+        self._awaited_record: Told | None = None
         # A batch that is larger than all the memory would wait for it in vain; `tables/sending.py` cuts there too.
         self._batch_bytes: int = min(settings["batch.size"], settings["buffer.memory"])
         self._timer = WakeTimer(self._world, who, lambda: self.handle(events.TimePassed()))
@@ -214,13 +221,18 @@ class ProducerProcess(ProgramProcess):
     # Sending, as `Producer.send` and `send_table` do -------------------------------------------------------------------------------------
 
     def _send_each(self, burst: Burst) -> None:
-        """One after the other; a caller without metadata or memory waits, up to max.block.ms."""
+        """One after the other; a caller without metadata or memory waits, up to max.block.ms. With a lane some wait for each outcome."""
         left = list(burst.records)
+        waits = self._lane is not None and not burst.as_table and self._world.chance(WAITS_SHARE)
         began_ms = self._world.now_ms
 
         def try_all() -> bool:
+            nonlocal began_ms
             while left:
-                count = self._try_table(left, began_ms) if burst.as_table else self._try_send(left[0])
+                if self._awaited_record is not None:  # Its caller waits for it, as long as it takes.
+                    began_ms = self._world.now_ms
+                    return False
+                count = self._try_table(left, began_ms) if burst.as_table else self._try_send(left[0], waits=waits)
                 if not count and self._world.now_ms - began_ms >= MAX_BLOCK_MS:
                     topic, partition = left[0].topic_partition
                     error = self._core.records_refused(1, self._core.reasons.waited_in_vain(topic, partition, MAX_BLOCK_MS))
@@ -228,6 +240,8 @@ class ProducerProcess(ProgramProcess):
                     count = 1
                 if not count:
                     return False
+                if waits:
+                    self._await(left[0])
                 del left[:count]
             self._go_on_soon()
             return True
@@ -235,11 +249,18 @@ class ProducerProcess(ProgramProcess):
         self._world.after(MAX_BLOCK_MS, self._wake)
         self._block(try_all)
 
-    def _try_send(self, record: Record) -> int:
+    def _await(self, record: Record) -> None:
+        """Its caller waits for the outcome, if there is none yet."""
+        told = self._user.ledger.told[record.number]
+        self._awaited_record = told if told.ended_ms is None and not told.errors else None
+
+    def _try_send(self, record: Record, *, waits: bool) -> int:
         """1 when the record's `send` has returned, 0 while it has to wait."""
         refusal = self._refusal()
         if refusal is not None:
             self._note(record).errors.append(refusal)
+            return 1
+        if self._lane is not None and self._lane.send(record, self._note, waits=waits):
             return 1
         size = record_size(record.key, record.value, ())
         if not self._is_known(record) or not self._has_memory(size):
@@ -359,9 +380,29 @@ class ProducerProcess(ProgramProcess):
         """What the network reports at one moment goes through the core together, as in the sender's thread."""
         if self._is_dead:
             return
+        if self._lane is not None:
+            self._lane.close()
         for effect in self._core.handle_all(heard, self._world.now_ms):
             self._perform(effect)
-        self._timer.set(self._core.next_deadline_ms)
+        self._timer.set(self._core.next_deadline_ms if self._lane is None else self._lane.open())
+
+    def _awake(self) -> None:
+        """The network has something to say: the lane is closed before it does, and opened in the round that follows."""
+        if self._lane is not None and self._lane.is_open:
+            self._lane.close()
+            self._world.after(0, self.look)
+
+    def look(self) -> None:
+        """The sender wakes up, for whatever reason."""
+        self._heard_all(())
+
+    def is_told(self, told: Told) -> None:
+        """A record has its outcome."""
+        told.ended_ms = self._world.now_ms
+        if told is self._awaited_record:
+            self._awaited_record = None
+            self._world.after(MAX_BLOCK_MS, self._wake)
+            self._world.after(0, self._wake)
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -392,7 +433,7 @@ class ProducerProcess(ProgramProcess):
         for index, row in enumerate(effect.batch.rows):
             told: Told = effect.batch.receipt[row]
             told.offsets.append(effect.base_offset + index if effect.base_offset >= 0 else -1)
-            told.ended_ms = self._world.now_ms
+            self.is_told(told)
             numbers.append(told.record.number)
         self._world.tell(self.who, f"records {numbers} are written in {effect.batch.topic_partition} from offset {effect.base_offset}")
 
@@ -409,7 +450,7 @@ class ProducerProcess(ProgramProcess):
             told: Told = effect.batch.receipt[row]
             error = effect.errors.get(index, effect.error)
             if index in effect.dropped or error is not None:
-                told.ended_ms = self._world.now_ms
+                self.is_told(told)
             if index in effect.dropped:
                 told.drops += 1
                 self._world.tell(self.who, f"record {told.record.number} is dropped")
@@ -445,7 +486,10 @@ class ProducerProcess(ProgramProcess):
         attempt, self._blocked = self._blocked, None
         if not attempt() and self._blocked is None:
             self._blocked = attempt
-        self.handle(events.TimePassed())
+        if self._lane is None or not self._lane.is_busy:
+            self.handle(events.TimePassed())
+        elif not self._core.accumulator.is_empty:
+            self._lane.wakeup()
 
 
 def group_of_producer(name: str) -> str:

@@ -1,0 +1,115 @@
+"""Each promise of the express lane broken once by hand: the simulation must notice within a few seeds.
+
+That a record on the lane has a position of its own is a row of `tests/producer/core/test_express.py`: batches of one position change places
+too seldom.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaffinch.client.connections import BrokerConnection
+from chaffinch.producer.core.batches.in_flight import PartitionQueue
+from chaffinch.producer.core.express import Express
+from chaffinch.simulation.transport import Transport
+from tests.simulation.mutation import PLAIN, Mutation, Patch, find, returns
+
+
+def keeps_the_sequence(patch: Patch) -> None:
+    """The next batch goes under the number of the one that went by the lane."""
+    passed_by = PartitionQueue.passed_by
+
+    def stays(self: PartitionQueue, *arguments: Any) -> None:
+        sequence = self._sequence_next
+        passed_by(self, *arguments)
+        self._sequence_next = sequence
+
+    patch.setattr(PartitionQueue, "passed_by", stays)
+
+
+def forgets_the_number(patch: Patch) -> None:
+    """What goes by the lane is numbered behind what is in the log."""
+    sequence_now = PartitionQueue.sequence_now
+
+    def skips(self: PartitionQueue, *arguments: Any) -> int | None:
+        found = sequence_now(self, *arguments)
+        return found if found is None or found < 0 else found + 1
+
+    patch.setattr(PartitionQueue, "sequence_now", skips)
+
+
+def is_never_in_flight(patch: Patch) -> None:
+    """What is adopted is sent, and no batch of its partition."""
+    adopt = Express.adopt
+
+    def forgets(self: Express, now_ms: int) -> Any:
+        parcel, request = self.parcel, adopt(self, now_ms)
+        if parcel is not None and request is not None:
+            parcel.track.queue.in_flight.clear()
+        return request
+
+    patch.setattr(Express, "adopt", forgets)
+
+
+def adopts_what_is_over(patch: Patch) -> None:
+    """What is written, and told, becomes a batch in flight all the same."""
+    written = Express.written
+
+    def is_kept(self: Express, parcel: Any, *arguments: Any) -> None:
+        written(self, parcel, *arguments)
+        self.parcel, parcel.is_over = parcel, False
+
+    patch.setattr(Express, "written", is_kept)
+
+
+def goes_on_after_interruptions(patch: Patch) -> None:
+    """A connection with a request or an answer of which bytes are missing is kept."""
+    take_back = Transport.take_back
+
+    def keeps(self: Transport, request: Any, borrowed: Any) -> None:
+        borrowed.written = len(borrowed.frame) if borrowed.written is None else borrowed.written
+        borrowed.is_reading = False
+        take_back(self, request, borrowed)
+
+    patch.setattr(Transport, "take_back", keeps)
+
+
+def writes_again(patch: Patch) -> None:
+    """Of what is adopted the first bytes are written once more."""
+    adopt = BrokerConnection.adopt
+
+    def from_the_start(self: BrokerConnection, *arguments: Any, **known: Any) -> None:
+        adopt(self, *arguments, **{**known, "written": 0})
+
+    patch.setattr(BrokerConnection, "adopt", from_the_start)
+
+
+def forgets_who_waits_for_memory(patch: Patch) -> None:
+    """Once real: a record went by the lane, and who waited for its memory heard nothing of it."""
+    patch.setattr(Express, "concerns_others", lambda _self, parcel: bool(parcel.receipts.apart))
+
+
+EXPRESS: dict[str, Any] = {**PLAIN, "has_express": True}
+NARROW: dict[str, Any] = {**EXPRESS, "value_bytes_max": 8_000}
+MUTATIONS = [
+    Mutation(name="its sequence is given again", breaks=keeps_the_sequence, knobs=EXPRESS, says=("is not there",)),
+    Mutation(name="it takes another sequence than the next", breaks=forgets_the_number, knobs=EXPRESS),
+    Mutation(name="adopted, it is never in flight", breaks=is_never_in_flight, knobs=EXPRESS, says=("not under way",)),
+    Mutation(name="nobody adopts it", breaks=returns(Express, "adopt", None), knobs=EXPRESS),
+    Mutation(name="what is over is adopted", breaks=adopts_what_is_over, knobs=EXPRESS),
+    Mutation(name="who was interrupted leaves the connection", breaks=goes_on_after_interruptions, knobs=EXPRESS, says=("the protocol",)),
+    Mutation(name="what has gone goes again", breaks=writes_again, knobs=EXPRESS, says=("the protocol",)),
+    Mutation(
+        name="once real: its memory is free, and nobody tells who waits",
+        breaks=forgets_who_waits_for_memory,
+        knobs=NARROW,
+        says=("memory is free",),
+    ),
+]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
+    find(mutation, monkeypatch)
