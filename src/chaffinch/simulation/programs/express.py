@@ -40,15 +40,6 @@ class Owner(Protocol):
     def is_told(self, told: Told) -> None: ...
 
 
-class ExpressCore(ProducerCore):
-    """Records of the simulated world name their partitions, and the lane asks for them."""
-
-    chosen = 0
-
-    def choose_partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, size: int) -> int:
-        return self.chosen
-
-
 class _Ticket:
     """In place of a future."""
 
@@ -103,7 +94,7 @@ class _Lent:
     def give_the_ear_back(self) -> None:
         self.end.is_unheard, self.end.caller = False, None
 
-    def ring(self, _count: int) -> None:
+    def ring(self) -> None:
         raise AssertionError("callers here come when the answer is there: none waits while another is served")
 
     def heard(self) -> None:
@@ -113,7 +104,7 @@ class _Lent:
 class Lane:
     """The lane of one process. `is_open`: from one round of the core to the next thing that wakes the sender up."""
 
-    def __init__(self, world: World, who: str, core: ExpressCore, transport: Transport, owner: Owner) -> None:
+    def __init__(self, world: World, who: str, core: ProducerCore, transport: Transport, owner: Owner) -> None:
         self.is_open = False
         self._world = world
         self._who = who
@@ -159,15 +150,14 @@ class Lane:
 
     # By a caller.
 
-    def send(self, record: Record, note: Callable[[Record], Told], *, waits: bool) -> bool:
-        """Whether the record is on its way. `waits`: its caller waits for its outcome."""
+    def send(self, record: Record, size: int, note: Callable[[Record], Told], *, waits: bool) -> bool:
+        """Whether the record, for which there are a topic and memory, is on its way. `waits`: its caller waits for its outcome."""
         world = self._world
         if not self._express.is_free or world.chance(ORDINARY_SHARE):
             return False
-        topic, self._core.chosen = record.topic_partition
-        ticket = _Ticket()
+        place, ticket = record.topic_partition, _Ticket()
         try:
-            if not self._express.send(topic, record.key, record.value, record.timestamp_ms, cast(Any, ticket)):
+            if not self._express.send(place, record.key, record.value, record.timestamp_ms, size, cast(Any, ticket)):
                 return False
         except KeyboardInterrupt:
             world.tell(self._who, "the caller is interrupted while he writes")

@@ -30,10 +30,11 @@ from chaffinch.producer.core.effects import (
 )
 from chaffinch.producer.core.exception_handler import HandlerSaid, Question, RetriableResponse
 from chaffinch.producer.core.options import parse_options
+from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.refusals.culprit_errors import ScreenedErrors
 from chaffinch.records.columns import RecordColumns
 from chaffinch.simulation.network import Network
-from chaffinch.simulation.programs.express import ExpressCore, Lane
+from chaffinch.simulation.programs.express import Lane
 from chaffinch.simulation.programs.program_process import ProgramProcess
 from chaffinch.simulation.programs.programs import (
     GROUP_PARTITION,
@@ -185,7 +186,7 @@ class ProducerProcess(ProgramProcess):
         super().__init__(user, who, program)
         settings = parse_options(user.options)
         questions = frozenset(Question) if user.has_handler else frozenset()
-        self._core = ExpressCore(settings, self._world.new_dice(), questions=questions)
+        self._core = ProducerCore(settings, self._world.new_dice(), questions=questions)
         self._transport = Transport(
             self._world,
             user.network,
@@ -260,11 +261,11 @@ class ProducerProcess(ProgramProcess):
         if refusal is not None:
             self._note(record).errors.append(refusal)
             return 1
-        if self._lane is not None and self._lane.send(record, self._note, waits=waits):
-            return 1
         size = record_size(record.key, record.value, ())
         if not self._is_known(record) or not self._has_memory(size):
             return 0
+        if self._lane is not None and self._lane.send(record, size, self._note, waits=waits):
+            return 1
         self._core.append(
             record.topic_partition, record.key, record.value, record.timestamp_ms, (), self._note(record), size, self._world.now_ms
         )
