@@ -355,5 +355,6 @@ class TestMarkersOfVersion2:
         assert partition.sequences.has_marker(marker)
         assert partition.sequences.check_marker(marker, 0, needs_higher_epoch=True) is None
         partition.send(header(0, epoch=1))
-        assert partition.sequences.has_marker(marker), "behind it the next transaction has begun under this epoch"
-        partition.send(header(0, epoch=1, transactional=True), base_offset=9) if False else None
+        assert partition.sequences.has_marker(marker), "the next transaction begins behind it"
+        partition.send(header(1, epoch=1, transactional=True))
+        assert partition.sequences.has_marker(marker)

@@ -124,9 +124,12 @@ class ProducerSequences:
         return producer_id in self._ongoing and (epoch is None or self._states[producer_id].epoch == epoch)
 
     def has_marker(self, identity: ProducerIdentity) -> bool:
-        """Whether the last that came from this producer is a marker that brought this epoch (transaction version 2)."""
+        """Whether the marker of transaction version 2 that brings this epoch was written, or one after it. What follows may be open.
+
+        Nobody is let in under this epoch before it; as in Apache Kafka, which refuses the marker of an epoch that has something open.
+        """
         state = self._states.get(identity.producer_id)
-        return state is not None and state.epoch == identity.epoch and state.first_offset == NO_OFFSET and not state.batches
+        return state is not None and state.epoch >= identity.epoch
 
     def states(self) -> Iterator[tuple[int, ProducerState]]:
         """Each producer id with what is known of it, to look at."""

@@ -294,10 +294,10 @@ class TransactionCoordinator:
         decided = [metadata for metadata in self if metadata.is_decided]
         return sum(self._complete_or_later(metadata, now_ms) for metadata in decided)
 
-    def fence(self, metadata: TransactionMetadata, seen_epoch: int) -> None:
+    def fence(self, metadata: TransactionMetadata, seen_epoch: int, partitions: frozenset[TopicPartition]) -> None:
         """Raise an id's epoch above its own and `seen_epoch`, that nobody goes on with it; see `power_loss.py`. At start only. What is
-        decided gets its markers under the raised one. Raises StorageError."""
-        lifted = transaction_epochs.above(metadata, seen_epoch)
+        decided gets its markers under the raised one, in these of its partitions. Raises StorageError."""
+        lifted = replace(transaction_epochs.above(metadata, seen_epoch), partitions=partitions)
         self._journal.put({_key(lifted.transactional_id): transaction_metadata.to_bytes(lifted)})
         self._transactions[lifted.transactional_id] = lifted
 

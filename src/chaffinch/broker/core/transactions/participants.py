@@ -31,7 +31,7 @@ class TransactionParticipants:
         if refused is not None and refused.code is codes.INVALID_PRODUCER_EPOCH:
             return  # Whoever raised the epoch here has ended the transaction. A later coordinator's epoch is one that a tool made up.
         if transaction_version >= VERSION_WITH_EPOCH_BUMP and partition.log.producers.has_marker(identity):
-            return  # Written before a crash: in version 2 each marker has an epoch of its own.
+            return  # Written before a crash: in version 2 each marker has an epoch of its own, under which the next transaction begins.
         partition.log.append_marker(is_commit, identity, COORDINATOR_EPOCH, now_ms, leader_epoch=partition.replicas.leader_epoch)
         self._grown.append(partition)
 

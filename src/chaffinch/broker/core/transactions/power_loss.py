@@ -19,8 +19,9 @@ from typing import Final
 from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.broker.core.transactions.coordinator import COORDINATOR_EPOCH, TransactionCoordinator
-from chaffinch.broker.core.transactions.metadata import EPOCH_MAX
-from chaffinch.identifiers import ProducerIdentity, counted
+from chaffinch.broker.core.transactions.metadata import EPOCH_MAX, TransactionMetadata
+from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP
+from chaffinch.identifiers import ProducerIdentity, TopicPartition, counted
 from chaffinch.storage.journal import Journal
 from chaffinch.storage.producer_sequences import OngoingTransaction
 
@@ -57,19 +58,18 @@ def mend(
     Raises StorageError; what is left is mended at the next start.
     """
     known = {metadata.producer_id: metadata for metadata in transactions}
-
-    def has(producer_id: int, part: object) -> bool:
-        metadata = known.get(producer_id)
-        return metadata is not None and (part in metadata.partitions or part in metadata.groups)
-
+    places = {metadata.producer_id: _without_marker(metadata, topics) for metadata in known.values()}
     open_now = _open_transactions(topics) if verifies else ()
-    lost = [found for found in open_now if not has(found[1].producer_id, found[0].topic_partition)]
-    lost_offsets = [(group, producer_id) for group, producer_id in offsets.pending() if not has(producer_id, group)]
+    lost = [found for found in open_now if found[0].topic_partition not in places.get(found[1].producer_id, ())]
+    pending = offsets.pending()
+    lost_offsets = [
+        (group, producer_id) for group, producer_id in pending if producer_id not in known or group not in known[producer_id].groups
+    ]
     seen = _epochs_seen(topics) if known else {}
     stale = {producer_id for producer_id, metadata in known.items() if seen.get(producer_id, -1) > metadata.producer_epoch}
     stale |= known.keys() & ({ongoing.producer_id for _, ongoing in lost} | {producer_id for _, producer_id in lost_offsets})
     for producer_id in sorted(stale):
-        transactions.fence(known[producer_id], seen.get(producer_id, -1))
+        transactions.fence(known[producer_id], seen.get(producer_id, -1), places[producer_id])
         yield f"transactional id {known[producer_id].transactional_id!r} is fenced: what its coordinator knew was lost with the power"
     for partition, ongoing in lost:
         _abort(partition, ongoing, now_ms)
@@ -79,6 +79,16 @@ def mend(
     for group, producer_id in lost_offsets:
         offsets.complete(group, producer_id, is_commit=False)
         yield f"group {group!r}: offsets of a transaction are dropped: what the coordinator knew of it was lost with the power"
+
+
+def _without_marker(metadata: TransactionMetadata, topics: TopicRegistry) -> frozenset[TopicPartition]:
+    """The partitions of a transaction but those where it has ended: what is open there came after it. In version 2 epochs tell."""
+    if not metadata.is_decided or metadata.transaction_version < VERSION_WITH_EPOCH_BUMP:
+        return metadata.partitions
+    found = {place: topics.partition(*place) for place in metadata.partitions}
+    return frozenset(
+        place for place, partition in found.items() if partition is None or not partition.log.producers.has_marker(metadata.identity)
+    )
 
 
 def _open_transactions(topics: TopicRegistry) -> Iterator[tuple[Partition, OngoingTransaction]]:
