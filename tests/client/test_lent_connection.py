@@ -32,6 +32,7 @@ def server() -> Iterator[ScriptedServer]:
 def network(server: ScriptedServer) -> Iterator[Network]:
     """With a connection at rest."""
     made = Network(ConnectionSettings(client_id="me", request_timeout_ms=60_000, setup_timeout_ms=5_000))
+    made.get_ready_to_lend()
     made.send(address(server), MESSAGE, "first")
     until(made, 1)
     yield made
@@ -65,6 +66,7 @@ def told(events: list[Any]) -> list[tuple[type, Any]]:
 
 def test_what_is_not_at_rest_is_not_lent(server: ScriptedServer) -> None:
     network = Network(ConnectionSettings(client_id="me", request_timeout_ms=60_000, setup_timeout_ms=5_000))
+    network.get_ready_to_lend()
     assert network.lend(address(server)) is None
     network.send(address(server), MESSAGE, "first")
     assert network.lend(address(server)) is None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
+from tests.producer.lane import warm
 
 TOPICS = {
     "orders": {"partitions": 3},
@@ -39,3 +40,11 @@ def producer_of() -> Callable[..., Producer]:
         return Producer(bootstrap_servers=broker.bootstrap_servers, **{"linger_ms": 1, "retry_backoff_ms": 10, **options})
 
     return make
+
+
+@pytest.fixture
+def quiet(producer_of: Callable[..., Producer], broker: EmbeddedBroker) -> Iterator[Producer]:
+    """A producer with an open lane to all partitions of `orders`."""
+    with producer_of(broker, linger_ms=0) as producer:
+        warm(producer)
+        yield producer

@@ -3,77 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
 import threading
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import wait
-from contextlib import contextmanager
-from itertools import count
 from typing import Any
 
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from chaffinch.errors import IllegalStateException, InvalidCompactionKeyException, KafkaException, NetworkException, RecordTooLargeException
-from chaffinch.producer.core.express import Express
+from chaffinch.errors import InvalidCompactionKeyException, KafkaException, NetworkException, RecordTooLargeException
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from chaffinch.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
-from tests.client.interrupts import Interrupt
 from tests.client.scripted_server import HANG_UP, STAY_SILENT, ScriptedServer
+from tests.producer.lane import await_lane, counted, values, warm, went_by_lane
 from tests.producer.waits import LATEST_S, awaited, held_up, in_thread
 
 Make = Callable[..., Producer]
-INTERRUPTED = b"interrupted"
-MOMENTS_MIN = 50
-LANE_MOMENTS_MIN = 3
-
-
-@pytest.fixture
-def quiet(producer_of: Make, broker: EmbeddedBroker) -> Iterator[Producer]:
-    """A producer with an open lane to all partitions of `orders`."""
-    with producer_of(broker, linger_ms=0) as producer:
-        warm(producer)
-        yield producer
-
-
-def warm(producer: Producer, topic: str = "orders") -> None:
-    """Until a record has gone by the lane, and been fetched: partitions and connections are known then."""
-    while not went_by_lane(producer, lambda: producer.send(topic, b"warm", key=b"k").result(LATEST_S)):
-        pass
-
-
-def await_lane(producer: Producer) -> None:
-    """The sender thread opens it when it has nothing left to do."""
-    while not producer._express.is_free:
-        producer._clock.now_ms()
-
-
-@contextmanager
-def counted(kind: str) -> Iterator[list[int]]:
-    """How often the lane's core did something."""
-    calls = [0]
-    real = getattr(Express, kind)
-
-    def counting(*arguments: Any, **named: Any) -> Any:
-        calls[0] += 1
-        return real(*arguments, **named)
-
-    setattr(Express, kind, counting)
-    try:
-        yield calls
-    finally:
-        setattr(Express, kind, real)
-
-
-def went_by_lane(producer: Producer, call: Callable[[], object]) -> bool:
-    """Whether a record was sent, and fetched, on the lane."""
-    await_lane(producer)
-    with counted("written") as written:
-        call()
-    return written[0] > 0
-
-
-def values(broker: EmbeddedBroker, topic: str = "orders") -> Counter[Any]:
-    return Counter(value for value in broker.read(topic)["value"].to_pylist() if value not in (b"warm", INTERRUPTED))
 
 
 class TestAcknowledgements:
@@ -113,10 +62,9 @@ class TestAcknowledgements:
         assert by_lane == by_sender
         assert by_lane["record-written-total"] == 1
 
-    @pytest.mark.parametrize("acks", ["all", "1"])
-    def test_thousands_one_after_the_other(self, producer_of: Make, broker: EmbeddedBroker, acks: str) -> None:
-        """Idempotent and not; in order, and each once. Nearly all of them on the lane."""
-        with producer_of(broker, linger_ms=0, acks=acks, enable_idempotence=acks == "all") as producer, counted("written") as written:
+    def test_thousands_one_after_the_other(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        """In order, and each once. Nearly all of them on the lane."""
+        with producer_of(broker, linger_ms=0) as producer, counted("written") as written:
             offsets = [producer.send("latest", b"%d" % number, key=b"k%d" % number).result(LATEST_S).offset for number in range(2000)]
             assert offsets == list(range(2000))
             assert producer._core.accumulator.memory_free == producer._core.accumulator.memory_bytes
@@ -218,6 +166,8 @@ def taking(records: int, then: Any = None) -> Callable[[ScriptedServer, Any], An
     left = [records]
 
     def script(_: ScriptedServer, message: Any) -> Any:
+        if isinstance(message, InitProducerIdRequest):
+            return InitProducerIdResponse(producer_id=1, producer_epoch=0)
         if not isinstance(message, ProduceRequest):
             return None
         left[0] -= 1
@@ -233,7 +183,7 @@ def taking(records: int, then: Any = None) -> Callable[[ScriptedServer, Any], An
 
 
 def plain_producer(server: ScriptedServer, **options: Any) -> Producer:
-    usual = {"linger_ms": 0, "acks": "1", "enable_idempotence": False, "retry_backoff_ms": 1}
+    usual = {"linger_ms": 0, "retry_backoff_ms": 1}
     return Producer(bootstrap_servers=server.bootstrap_servers, **{**usual, **options})
 
 
@@ -323,68 +273,9 @@ class TestOtherAnswers:
                 assert producer.send("orders", b"v", key=b"k").result(LATEST_S)
 
 
-CALLS: dict[str, Callable[[Producer], object]] = {
-    "send": lambda producer: producer.send("orders", INTERRUPTED, key=b"k"),
-    "send and result": lambda producer: producer.send("orders", INTERRUPTED, key=b"k").result(LATEST_S),
-    "done": lambda producer: producer.send("orders", INTERRUPTED, key=b"k").done(),
-}
-
-
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_ctrl_c_at_every_moment_leaves_the_producer_whole(
-    quiet: Producer, broker: EmbeddedBroker, call: Callable[[Producer], object]
-) -> None:
-    """The next records are stored once, and a record that was not told lies there once at most."""
-    core, by_lane = quiet._core, 0
-    for index in count():
-        warm(quiet)  # The interrupt before may have cost the connection.
-        await_lane(quiet)
-        interrupt = Interrupt(index)
-        with counted("depart") as departed:
-            try:
-                with interrupt:
-                    call(quiet)
-            except KeyboardInterrupt:
-                pass
-        by_lane += departed[0]
-        future = in_thread(lambda index=index: quiet.send("orders", b"%d" % index, key=b"k").result(LATEST_S))  # type: ignore[misc]
-        assert future.result(LATEST_S).offset >= 0, interrupt.place
-        in_thread(quiet.flush).result(LATEST_S)
-        assert core.express.parcel is None, interrupt.place
-        assert core.accumulator.memory_free == core.accumulator.memory_bytes, interrupt.place
-        assert core.outstanding_count == 0, interrupt.place
-        if not interrupt.has_come:
-            break
-    assert index >= MOMENTS_MIN
-    assert by_lane >= LANE_MOMENTS_MIN
-    assert values(broker) == Counter(b"%d" % done for done in range(index + 1))
-    found = Counter(broker.read("orders")["value"].to_pylist())
-    assert found[INTERRUPTED] <= index + 1
-
-
-def test_waiting_in_a_signal_handler_in_the_midst_of_a_fetch_is_refused_or_done(quiet: Producer) -> None:
-    """It never waits for ever: for the call that it interrupts, or for the lane that this one holds."""
-    for index in count():
-        await_lane(quiet)
-        told: list[object] = []
-
-        def handler(told: list[object] = told) -> None:
-            try:
-                quiet.flush(LATEST_S)
-            except IllegalStateException as error:
-                told.append(error)
-
-        interrupt = Interrupt(index, handler)
-        with interrupt:
-            quiet.send("orders", b"v", key=b"k").result(LATEST_S)
-        if not interrupt.has_come:
-            break
-    assert index >= MOMENTS_MIN
-
-
 @pytest.mark.parametrize(
     "options",
-    [{"linger_ms": 1}, {"compression_type": "lz4"}, {"acks": "0", "enable_idempotence": False}],
+    [{"linger_ms": 1}, {"compression_type": "lz4"}, {"acks": "1", "enable_idempotence": False}, {"acks": "0", "enable_idempotence": False}],
     ids=str,
 )
 def test_producers_without_a_lane(producer_of: Make, broker: EmbeddedBroker, options: dict[str, Any]) -> None:
@@ -392,3 +283,83 @@ def test_producers_without_a_lane(producer_of: Make, broker: EmbeddedBroker, opt
         for _ in range(20):
             producer.send("orders", b"v").result(LATEST_S)
             assert not producer._express.is_free
+
+
+def test_turns_are_taken_by_each_record_once(producer_of: Make, broker: EmbeddedBroker) -> None:
+    with producer_of(broker, linger_ms=0, partitioner="round_robin") as producer:
+        chosen = Counter(producer.send("orders", b"v").result(LATEST_S).partition for _ in range(30))
+    assert chosen == Counter({0: 10, 1: 10, 2: 10})
+
+
+def test_a_limit_holds_for_the_lane_and_what_comes_after_it() -> None:
+    with ScriptedServer(taking(FEW, STAY_SILENT)) as server, plain_producer(server) as producer:
+        for _ in range(FEW):
+            producer.send("orders", b"v", key=b"k").result(LATEST_S)
+        await_lane(producer)
+        future, waits = producer.send("orders", b"v", key=b"k"), []
+        lock_of = threading.Lock
+
+        class Watched:
+            def __init__(self) -> None:
+                self.lock = lock_of()
+                self.release = self.lock.release
+
+            def acquire(self, timeout: float = -1) -> bool:
+                waits.append(timeout)
+                return self.lock.acquire(timeout=timeout)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("chaffinch.producer.futures.threading.Lock", Watched)
+            with pytest.raises(TimeoutError):
+                future.result(0.02)
+        assert max(waits) < 0.02
+        producer.close(0)
+
+
+def test_a_record_that_the_system_refuses_is_not_stored(quiet: Producer, broker: EmbeddedBroker) -> None:
+    for _ in range(20):
+        warm(quiet)
+        await_lane(quiet)
+        for transport in list(quiet._sender._network._transports.values()):
+            transport.opened.shutdown(socket.SHUT_WR)
+        assert quiet.send("orders", b"v", key=b"k").result(LATEST_S).offset >= 0
+    assert values(broker) == Counter({b"v": 20})
+
+
+def test_a_connection_in_use_is_not_idle(producer_of: Make, broker: EmbeddedBroker) -> None:
+    with producer_of(broker, linger_ms=0) as producer:
+        warm(producer)
+        for transport in list(producer._sender._network._transports.values()):
+            transport.active_ms = 0
+        while not went_by_lane(producer, lambda: producer.send("orders", b"v", key=b"k").result(LATEST_S)):
+            pass
+        producer.flush()
+        assert max(transport.active_ms for transport in producer._sender._network._transports.values()) > 0
+
+
+def test_an_ended_sender_is_freed_at_once(producer_of: Make, broker: EmbeddedBroker) -> None:
+    """By no collector, whose time nobody knows."""
+    producer = producer_of(broker, linger_ms=0)
+    warm(producer)
+    gone = weakref.ref(producer._sender)
+    gc.collect()
+    gc.disable()
+    try:
+        producer.close()
+        del producer
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_nobody_looks_where_nothing_is_sent(producer_of: Make, broker: EmbeddedBroker) -> None:
+    """The sender thread sleeps as long as without a lane, once it has looked in vain."""
+    with producer_of(broker, linger_ms=0, request_timeout_ms=80, delivery_timeout_ms=80) as producer:
+        producer.send("orders", b"v", key=b"k").result(LATEST_S)
+        sleeps: list[int] = []
+        real = producer._sender._network.poll
+        producer._sender._network.poll = lambda timeout_ms, **named: (sleeps.append(timeout_ms), real(timeout_ms, **named))[1]  # type: ignore[method-assign]
+        producer._sender.wakeup()
+        while not sleeps or sleeps[-1] <= 1000:
+            pass
+        assert len(sleeps) <= 5

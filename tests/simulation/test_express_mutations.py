@@ -21,10 +21,11 @@ def keeps_the_sequence(patch: Patch) -> None:
     """The next batch goes under the number of the one that went by the lane."""
     passed_by = PartitionQueue.passed_by
 
-    def stays(self: PartitionQueue, *arguments: Any) -> None:
+    def stays(self: PartitionQueue, *arguments: Any) -> bool:
         sequence = self._sequence_next
-        passed_by(self, *arguments)
+        is_over = passed_by(self, *arguments)
         self._sequence_next = sequence
+        return is_over
 
     patch.setattr(PartitionQueue, "passed_by", stays)
 
@@ -88,7 +89,16 @@ def writes_again(patch: Patch) -> None:
 
 def forgets_who_waits_for_memory(patch: Patch) -> None:
     """Once real: a record went by the lane, and who waited for its memory heard nothing of it."""
-    patch.setattr(Express, "concerns_others", lambda _self, parcel: bool(parcel.receipts.apart))
+    written = Express.written
+
+    def careless(self: Express, *arguments: Any) -> bool:
+        waiting, self._callers.for_memory = self._callers.for_memory, 0
+        try:
+            return written(self, *arguments)
+        finally:
+            self._callers.for_memory = waiting
+
+    patch.setattr(Express, "written", careless)
 
 
 EXPRESS: dict[str, Any] = {**PLAIN, "has_express": True}

@@ -35,6 +35,8 @@ class Borrowed:
     """How many bytes of the frame have gone; None: nobody knows."""
     received: bytes = b""
     """What has come, and is not plain."""
+    is_tried: bool = False
+    """Somebody has looked for the answer: it is who polls who reads on."""
     is_reading: bool = False
     """Bytes may have been read that are nowhere."""
     is_awaited: bool = False

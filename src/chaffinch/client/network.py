@@ -11,7 +11,7 @@ import random
 import selectors
 import socket
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -63,7 +63,7 @@ class _Transport:
 
 
 class Network:
-    """Connections by address, made when first used. Everything but `wakeup` belongs to one thread."""
+    """Connections by address, made when first used. Everything but `wakeup` and `lend` belongs to one thread."""
 
     def __init__(self, settings: ConnectionSettings, *, clock: Clock | None = None, dice: Dice | None = None) -> None:
         self._settings = settings
@@ -160,19 +160,29 @@ class Network:
     def lend(self, address: Address) -> LentConnection | None:
         """The connection to an address, for exchanges of other threads while this one sleeps in `poll`, anew each time that it does: who
         used it last may still be waking up. None where there is none at rest, or none that could be lent: with TLS, with a login that ends,
-        or on a system without epoll. Raises OSError where no file descriptor is left."""
+        or on a system without epoll. Called by those threads."""
         transport = self._transports.get(address)
-        if (
-            transport is None
-            or not (Ears.IS_POSSIBLE and Bell.IS_POSSIBLE)
-            or transport.tls is not None
-            or not transport.connection.is_at_rest
-        ):
+        if self._ears is None or self._bell is None or transport is None or not transport.connection.is_at_rest:
             return None
-        if self._ears is None or self._bell is None:
-            self._ears = Ears(self._selector.fileno())  # type: ignore[attr-defined]  # Selectors with epoll have one.
-            self._bell = Bell()
         return LentConnection(transport.connection, transport.opened, self._ears, self._bell)
+
+    def get_ready_to_lend(self) -> None:
+        """Make what lending takes, where it is possible and file descriptors are left."""
+        if self._ears is None and self._tls is None and Ears.IS_POSSIBLE and Bell.IS_POSSIBLE:
+            with contextlib.suppress(OSError):
+                self._bell = Bell()
+                self._ears = Ears(self._selector.fileno())  # type: ignore[attr-defined]  # Selectors with epoll have one.
+
+    @property
+    def lends(self) -> bool:
+        """Whether connections may be lent at all."""
+        return self._tls is None and Ears.IS_POSSIBLE and Bell.IS_POSSIBLE
+
+    def was_used(self, addresses: Iterable[Address]) -> None:
+        """Connections that were lent are not idle: requests went over them, and answers came."""
+        now_ms = self._clock.now_ms()
+        for address in addresses:
+            self._transports[address].active_ms = now_ms
 
     def take_back(self, request: SendRequest, borrowed: Borrowed) -> None:
         """What another thread sent over a connection that was lent goes on as if it had been sent here, as `request`."""

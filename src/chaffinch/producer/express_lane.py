@@ -10,7 +10,7 @@ after the first that was fetched the sender thread hears nothing of those connec
 woken up by who asks a future whether it is done, or wants to be called. So late the error of a record at most is noticed to which nobody
 listens.
 
-`lock` is the core's. Everything but `fetch` and `hurry` is called with it, or takes it.
+`lock` is the core's. `open`, `end` and `send` are called with it; `close` and `fetch` take it; `hurry` needs none.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ LOOKS_PER_TIMEOUT: Final = 8
 WAIT_MS: Final = 50
 
 
+def _nobody() -> None:
+    """Wakes nobody."""
+
+
 class _Route:
     """A track, the connection that leads there, and what is written to it."""
 
@@ -56,6 +60,8 @@ class ExpressLane:
         self._is_open = False
         self._is_fetching = False
         """Callers fetch what they send, one after the other: the sender thread does not hear what comes."""
+        self._has_ears = False
+        """Of some connection the sender thread hears nothing."""
         self._was_used = False
         self._core = core
         self._express = core.express
@@ -74,6 +80,7 @@ class ExpressLane:
 
     def open(self) -> int:
         """The core has nothing left to do: callers may send until it is closed. How long the sender thread may sleep, in ms."""
+        self._network.get_ready_to_lend()
         self._is_fetching = self._is_fetching and self._was_used
         self._is_open, self.is_free, self._was_used = True, True, False
         return min(LOOK_MS, self._look_ms) if self._is_fetching else self._look_ms
@@ -86,20 +93,34 @@ class ExpressLane:
             self._is_open = self.is_free = False
             borrowed, self._borrowed = self._borrowed, None
             request = self._express.adopt(self._clock.now_ms())
-            for route in self._routes.values():
-                if route is not None:
-                    route.lent.give_the_ear_back()
+            routes = [route for route in self._routes.values() if route is not None]
             self._routes.clear()
-        if borrowed is not None:
-            if borrowed.is_awaited:
+            if self._has_ears:
+                for route in routes:
+                    route.lent.give_the_ear_back()
+                self._has_ears = False
+            if borrowed is not None and borrowed.is_awaited:
                 borrowed.lent.bell.ring()
-            if request is not None:
-                self._network.take_back(request, borrowed)
+        if self._was_used:
+            self._network.was_used([route.track.address for route in routes])
+        if borrowed is not None and request is not None:
+            self._network.take_back(request, borrowed)
 
-    def abandon(self) -> None:
-        """The sender thread is at its end, whatever it was that ended it, and so are the connections."""
+    def end(self) -> None:
+        """The sender thread is at its end, whatever it was that ended it, and so are the connections: what is on its way is the core's.
+        With the lock."""
         self._is_open = self.is_free = False
         self._express.adopt(self._clock.now_ms())
+        borrowed, self._borrowed = self._borrowed, None
+        if borrowed is not None and borrowed.is_awaited:
+            borrowed.lent.bell.ring()
+        self._routes.clear()
+        self._wakeup = _nobody  # Else the sender thread would wait for the collector.
+
+    @property
+    def was_used(self) -> bool:
+        """Whether something was sent since it was opened last."""
+        return self._was_used
 
     # By callers.
 
@@ -115,7 +136,9 @@ class ExpressLane:
         """Send a record of at most `size` bytes (`record_size`), for which there is memory, at once; whether it was. While `is_free`."""
         routes, now_ms = self._routes, self._clock.now_ms()
         if topic_partition not in routes:
-            routes[topic_partition] = self._route_to(topic_partition, now_ms)
+            route = routes[topic_partition] = self._route_to(topic_partition, now_ms)
+            if route is not None and self._is_fetching:  # Not before `close` knows of it: who is interrupted leaves nobody deaf.
+                self._take_the_ear(route.lent)
         route = routes[topic_partition]
         parcel = None if route is None else self._express.pack(route.track, key, value, timestamp_ms, size, now_ms)
         if route is None or parcel is None:
@@ -136,13 +159,15 @@ class ExpressLane:
             self._express.depart(parcel)
             try:
                 borrowed.written = lent.send(frame)
-            except BlockingIOError:
+            except OSError:  # There is no room; or the sender thread finds out why not.
                 borrowed.written = 0
-            except OSError:
-                pass
         finally:
             if borrowed.written != len(frame):
                 self._wakeup()
+
+    def _take_the_ear(self, lent: LentConnection) -> None:
+        self._has_ears = True
+        lent.take_the_ear()
 
     def hurry(self, receipts: Receipts) -> None:
         """Somebody looks whether a record has its outcome, or wants to be told: that is the sender thread's business."""
@@ -159,12 +184,14 @@ class ExpressLane:
         is_over = False
         try:
             with self._lock:
-                if self._borrowed is not borrowed or borrowed.is_awaited:
+                if self._borrowed is not borrowed:
                     is_over = True
+                    return
+                if borrowed.is_awaited or borrowed.is_tried:  # Another thread waits, or one that this call interrupts.
                     return
                 borrowed.is_awaited = True
                 if not self._is_fetching:
-                    borrowed.lent.take_the_ear()
+                    self._take_the_ear(borrowed.lent)
             has_come = borrowed.lent.wait(WAIT_MS if timeout_s is None else min(WAIT_MS, int(timeout_s * 1000)))
             with self._lock:
                 if self._borrowed is not borrowed:  # The sender thread has taken it, and has rung.
@@ -180,7 +207,7 @@ class ExpressLane:
 
     def _receive(self, borrowed: Borrowed, parcel: Parcel) -> bool:
         """Read the answer; whether it is the plain one, and the record has its outcome."""
-        borrowed.is_reading = True
+        borrowed.is_tried = borrowed.is_reading = True
         try:
             received = borrowed.lent.receive()
         except OSError:  # Nothing has come, or the sender thread finds out the same.
@@ -196,9 +223,8 @@ class ExpressLane:
         topic, partition = parcel.track.topic_partition
         metadata = RecordMetadata(topic, partition, base_offset, parcel.timestamp_ms if append_time_ms < 0 else append_time_ms)
         with SHARED_LOCK:
-            if self._express.concerns_others(parcel):
+            if not self._express.written(parcel, lambda _: metadata, self._clock.now_ms()):
                 return False
-            self._express.written(parcel, lambda _: metadata, self._clock.now_ms())
         # Who is interrupted here leaves nothing behind but a lane that is not free.
         self._borrowed, self._is_fetching, self.is_free = None, True, True
         parcel.receipts.clear()
@@ -207,10 +233,7 @@ class ExpressLane:
     def _route_to(self, topic_partition: TopicPartition, now_ms: int) -> _Route | None:
         """The way to a partition, until the lane is closed; None if there is none past the core."""
         track = self._express.track_to(topic_partition, now_ms)
-        try:
-            lent = None if track is None else self._network.lend(track.address)
-        except OSError:  # No file descriptor is left.
-            return None
+        lent = None if track is None else self._network.lend(track.address)
         if track is None or lent is None:
             return None
         wiring, (topic, partition) = self._core.wiring, topic_partition
@@ -229,6 +252,4 @@ class ExpressLane:
             )
         except (UnsupportedVersionException, ValueError):
             return None
-        if self._is_fetching:
-            lent.take_the_ear()
         return _Route(track, lent, requests, version)

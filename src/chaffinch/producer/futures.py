@@ -191,6 +191,10 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
             completer.fetch(self.batch, timeout)
             if self._state == _base.FINISHED:
                 return timeout
+            self._check_process()  # A signal handler may have forked meanwhile.
+            if timeout is not None:
+                timeout = max(0.0, timeout - (monotonic() - began))
+                began = monotonic()
         lock = threading.Lock()
         lock.acquire()
         with SHARED_LOCK:

@@ -116,6 +116,7 @@ class SenderThread(ClientThread):
     def leave_to_parent(self) -> None:
         """In a forked child: close the child's copies of the connections, and say from now on whose producer this is."""
         self.is_in_other_process = True
+        self.express.end()
         self.death = IllegalStateException("the producer belongs to the process that made it, not to its forked child")
         self.core.shut()
         self._network.close()
@@ -126,6 +127,7 @@ class SenderThread(ClientThread):
             if self._unclosed is not None:
                 self.warn_of_unclosed()
                 heard += self._last_calls()
+            has_news = self.express.was_used or bool(heard or self._inbox)
             effects = self._handle(heard)
             # Requests first: brokers work on them meanwhile. Outcomes last: who hears his wants the interpreter, which is free in `poll`.
             self._untold.extend(effects)
@@ -134,7 +136,7 @@ class SenderThread(ClientThread):
                 deadline_ms, is_awaited = self.core.next_deadline_ms, self.core.is_awaited
             self._tell_all()
             wait_ms = IDLE_WAIT_MS if deadline_ms is None else max(0, deadline_ms - self._clock.now_ms())
-            if self.core.takes_express and not is_awaited:
+            if (has_news or effects) and self.core.takes_express and self._network.lends and not is_awaited:
                 wait_ms = min(wait_ms, self._open_express())
             heard = list(self._network.poll(0 if self._inbox else wait_ms, is_awaited=is_awaited))
         if self._inbox:
@@ -231,7 +233,7 @@ class SenderThread(ClientThread):
         with self.lock:
             self.death = death
             self.core.shut()
-            self.express.abandon()
+            self.express.end()
             effects, self._outbox = [*self._end_transaction(), *self._untold, *self._outbox], []
             # Of a producer that is closed nobody needs to hear in the log that it cannot go on.
             given_up = self.core.give_up(death)
@@ -245,3 +247,4 @@ class SenderThread(ClientThread):
             except BaseException:
                 log.exception("an outcome could not be told")
         process_ends.forget(self)
+        self._network.on_awake = None

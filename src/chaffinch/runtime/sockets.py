@@ -148,12 +148,13 @@ class Bell:
         self.fileno: Final = self._file.fileno
 
     def ring(self) -> None:
-        """From any thread."""
-        os.eventfd_write(self.fileno(), 1)
+        """From any thread, and after `close` without effect."""
+        with contextlib.suppress(ValueError):
+            os.eventfd_write(self.fileno(), 1)
 
     def heard(self) -> None:
-        """It is awake; without effect if something else woke it."""
-        with contextlib.suppress(BlockingIOError):
+        """It is awake; without effect if something else woke it, and after `close`."""
+        with contextlib.suppress(BlockingIOError, ValueError):
             os.eventfd_read(self.fileno())
 
     def close(self) -> None:

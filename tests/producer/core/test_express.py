@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaffinch.errors import codes
-from chaffinch.identifiers import NO_SEQUENCE, SEQUENCE_MODULUS
+from chaffinch.identifiers import SEQUENCE_MODULUS
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import record_size
 from chaffinch.producer.core.batches.batch import Parcel
@@ -68,8 +68,7 @@ def numbers(parcel: Parcel) -> tuple[int, int, int]:
 
 TAKES: list[tuple[str, dict[str, Any], bool]] = [
     ("nothing lingers", {"linger.ms": 0}, True),
-    ("without idempotence", {"enable.idempotence": False}, True),
-    ("acks=1", {"enable.idempotence": False, "acks": "1"}, True),
+    ("without idempotence a lost acknowledgement is a second record", {"enable.idempotence": False}, False),
     ("acks=0 has no answer", {"enable.idempotence": False, "acks": "0"}, False),
     ("records linger", {"linger.ms": 1}, False),
     ("batches are compressed", {"compression.type": "lz4"}, False),
@@ -127,14 +126,6 @@ def test_each_goes_under_the_next_sequence() -> None:
     assert [sequence for _, _, sequence in seen] == [2, 3, 4]
     assert {(producer_id, epoch) for producer_id, epoch, _ in seen} == {tuple(rig.core.identity.current)}
     assert rig.trace == ["a@0/0", "b@1/0", "c@5/0"]
-
-
-def test_without_idempotence_there_are_no_numbers() -> None:
-    rig = quiet(**{"enable.idempotence": False})
-    parcel = departed(rig)
-    assert (numbers(parcel)[2], parcel.base_sequence) == (NO_SEQUENCE, NO_SEQUENCE)
-    adopted(rig)
-    assert rig.trace[-1] == "x"
 
 
 @pytest.mark.parametrize("way", [is_told, lambda rig, _: (adopted(rig), rig.answer(OK))], ids=["written", "adopted"])
@@ -242,9 +233,9 @@ OTHERS: list[tuple[str, Callable[[Rig, Parcel], Any]]] = [
 def test_others_are_told_by_the_core(waits: Callable[[Rig, Parcel], Any]) -> None:
     rig = quiet()
     parcel = departed(rig)
-    assert not rig.core.express.concerns_others(parcel)
     waits(rig, parcel)
-    assert rig.core.express.concerns_others(parcel)
+    assert not rig.core.express.written(parcel, lambda _: 9, rig.now_ms)
+    assert (parcel.is_over, parcel.receipts.outcome, rig.core.express.parcel) == (False, None, parcel)
 
 
 def test_who_waits_for_memory_hears_of_what_was_over() -> None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.effects import SendRequest
-from chaffinch.identifiers import NO_SEQUENCE, TopicPartition
+from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches.accumulator import Accumulator, WaitingQueue, all_rows
 from chaffinch.producer.core.batches.batch import Parcel, ProducerBatch, Receipts
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
@@ -100,23 +100,25 @@ class Express:
         waiting, accumulator = parcel.track.waiting, self._accumulator
         waiting.closed_until, accumulator.memory_free, self.parcel = parcel.position + 1, accumulator.memory_free - parcel.size, parcel
 
-    def concerns_others(self, parcel: Parcel) -> bool:
-        """Whether others than who fetches the outcome are to be told: they wait in another way, or watch, or wait for memory."""
-        return bool(parcel.receipts.apart or self._callers.for_memory)
-
-    def written(self, parcel: Parcel, outcome: Any, now_ms: int) -> None:
-        """It is written, and its future done, to which `outcome` gives the result (`Receipts.outcome`)."""
-        accumulator, wiring, track = self._accumulator, self._wiring, parcel.track
-        track.queue.passed_by(parcel, outcome, now_ms)
+    def written(self, parcel: Parcel, outcome: Any, now_ms: int) -> bool:
+        """It is written, and its future done, to which `outcome` gives the result (`Receipts.outcome`); False, and nothing is done, where
+        others are to be told: they wait in another way, or watch, or wait for memory."""
+        accumulator, track = self._accumulator, parcel.track
+        if self._callers.for_memory or not track.queue.passed_by(parcel, outcome, now_ms):
+            return False
         accumulator.memory_free, self.parcel = accumulator.memory_free + parcel.size, None
-        counts = wiring.counts
+        self._count(parcel, now_ms)
+        return True
+
+    def _count(self, parcel: Parcel, now_ms: int) -> None:
+        counts, track = self._wiring.counts, parcel.track
         counts["requests_sent"] += 1
         counts["batches_sent"] += 1
         counts["records_sent"] += 1
         counts["bytes_sent"] += len(parcel.data)
         counts["batches_written"] += 1
         counts["records_written"] += 1
-        wiring.metadata.use(track.topic_partition.topic, now_ms)
+        self._wiring.metadata.use(track.topic_partition.topic, now_ms)
         self._outage.answered(track.address, now_ms)
 
     def adopt(self, now_ms: int) -> SendRequest | None:
@@ -127,6 +129,7 @@ class Express:
             return None
         if parcel.is_over:  # Its caller was interrupted just then.
             self._endings.release(parcel.size)
+            self._count(parcel, now_ms)
             return None
         track = parcel.track
         batch = ProducerBatch(
@@ -142,7 +145,7 @@ class Express:
         # Time is as it was then: of what has passed since the core does not know yet.
         numbered = track.queue.next_batch(parcel.created_ms, self._identity.current, lambda: batch)
         assert numbered is batch
-        assert batch.base_sequence == parcel.base_sequence or parcel.base_sequence == NO_SEQUENCE
+        assert batch.base_sequence == parcel.base_sequence
         batch.sent_ms = parcel.created_ms
         sent = ProduceSent(track.address)
         sent.add(batch, track.topic_id)

@@ -105,7 +105,7 @@ class ProducerCore:
         self.inquiries = Inquiries(wiring, identity, transaction, queues, self.delivery, self.desk, self.giving_up, self.out)
         self.express = Express(wiring, accumulator, queues, identity, self.sending, self.outage, endings, self.callers)
         self.takes_express = (
-            settings["linger.ms"] == 0 and settings["compression.type"] == "none" and wiring.acks != 0 and transaction is None
+            settings["linger.ms"] == 0 and settings["compression.type"] == "none" and wiring.is_idempotent and transaction is None
         )
         """Whether a record that finds nothing before it may go at once, in its caller's thread."""
         self.still_asking = StillAsking(identity.asking, self._who_waits, self.out)

@@ -7,7 +7,7 @@ wakes the sender up closes the lane first, as in its thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import RLock
 from typing import Any, Final, Protocol, cast
 
@@ -92,7 +92,7 @@ class _Lent:
         self.end.is_unheard = True
 
     def give_the_ear_back(self) -> None:
-        self.end.is_unheard, self.end.caller = False, None
+        self.end.is_unheard = False
 
     def ring(self) -> None:
         raise AssertionError("callers here come when the answer is there: none waits while another is served")
@@ -136,6 +136,8 @@ class Lane:
         """The sender is awake."""
         self.is_open = False
         self._express.close()
+        if self._end is not None:
+            self._end.caller = None
         self._transport.drain()
 
     def wakeup(self) -> None:
@@ -201,6 +203,12 @@ class Lane:
 
     def _goes_over(self, end: Connection) -> None:
         self._end = end
+
+    def get_ready_to_lend(self) -> None:
+        pass
+
+    def was_used(self, addresses: Iterable[Address]) -> None:
+        pass
 
     def take_back(self, request: SendRequest, borrowed: Borrowed) -> None:
         is_interrupted = borrowed.written is None or borrowed.is_reading

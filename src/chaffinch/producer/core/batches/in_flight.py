@@ -25,7 +25,7 @@ from uuid import UUID
 
 from chaffinch.client.addresses import Address
 from chaffinch.errors import KafkaException
-from chaffinch.identifiers import NO_PRODUCER, NO_SEQUENCE, SEQUENCE_MODULUS, ProducerIdentity, TopicPartition, sequence_add
+from chaffinch.identifiers import NO_PRODUCER, SEQUENCE_MODULUS, ProducerIdentity, TopicPartition, sequence_add
 from chaffinch.producer.core.batches.batch import Parcel, ProducerBatch
 from chaffinch.producer.core.options import IDEMPOTENT_IN_FLIGHT_MAX
 
@@ -162,28 +162,23 @@ class PartitionQueue:
         return batch
 
     def sequence_now(self, now_ms: int, identity: ProducerIdentity) -> int | None:
-        """Under which sequence a new batch would go now, while nothing is under way and numbering just goes on; NO_SEQUENCE without
-        idempotence. None: it is for `next_batch` to say."""
+        """Under which sequence a new batch would go now, while nothing is under way and numbering just goes on; None: it is for
+        `next_batch` to say, as always without idempotence."""
         if self.in_flight or self.retries or self.returned or self.is_held or self._is_used_up or now_ms < self.not_before_ms:
             return None
-        if not self._is_idempotent:
-            return NO_SEQUENCE
-        return self._sequence_next if identity == self._identity else None
+        return self._sequence_next if self._is_idempotent and identity == self._identity else None
 
-    def passed_by(self, parcel: Parcel, outcome: Any, now_ms: int) -> None:
-        """The broker has one record that went under `sequence_now`, and has not been in flight here; its future is done."""
-        sequence, numbered = self._sequence_next, self._numbered
-        if self._is_idempotent:
-            sequence, numbered = sequence_add(sequence, 1), numbered + 1
-        # All at once, for Ctrl-C may come with any call: a sequence that is used must not be given again, and nobody told twice.
-        (self._sequence_next, self._numbered, self._acknowledged_ms, self.last_error, parcel.is_over, parcel.receipts.outcome) = (
-            sequence,
-            numbered,
-            now_ms,
-            None,
-            True,
-            outcome,
-        )
+    def passed_by(self, parcel: Parcel, outcome: Any, now_ms: int) -> bool:
+        """The broker has one record that went under `sequence_now`, and has not been in flight here; its future is done, unless others
+        than who fetches it are to be told: then False, and nothing is done."""
+        sequence, numbered, receipts = sequence_add(self._sequence_next, 1), self._numbered + 1, parcel.receipts
+        # From here on nothing is called, for Ctrl-C and other handlers come with calls: none may begin to watch the future in between, no
+        # sequence that is used may be given again, and nobody be told twice.
+        if receipts.apart:
+            return False
+        self._sequence_next, self._numbered, self._acknowledged_ms, self.last_error = sequence, numbered, now_ms, None
+        parcel.is_over, receipts.outcome = True, outcome
+        return True
 
     def _begin(self, identity: ProducerIdentity) -> None:
         """Before a batch gets its number: adopt a new identity, or take sequences back, when the partition has drained."""

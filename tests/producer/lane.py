@@ -1,0 +1,55 @@
+"""When a producer's express lane is open, and what goes by it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from chaffinch import EmbeddedBroker, Producer
+from chaffinch.producer.core.express import Express
+from tests.producer.waits import LATEST_S, in_thread
+
+INTERRUPTED = b"interrupted"
+
+
+def warm(producer: Producer, topic: str = "orders") -> None:
+    """Until a record has gone by the lane, and been fetched: partitions and connections are known then."""
+    while not went_by_lane(producer, lambda: producer.send(topic, b"warm", key=b"k").result(LATEST_S)):
+        pass
+
+
+def await_lane(producer: Producer) -> None:
+    """The sender thread opens it when it has done something, and has nothing left to do."""
+    while not producer._express.is_free:
+        in_thread(producer.flush).result(LATEST_S)
+
+
+@contextmanager
+def counted(kind: str) -> Iterator[list[int]]:
+    """How often the lane's core did something."""
+    calls = [0]
+    real = getattr(Express, kind)
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        calls[0] += 1
+        return real(*arguments, **named)
+
+    setattr(Express, kind, counting)
+    try:
+        yield calls
+    finally:
+        setattr(Express, kind, real)
+
+
+def went_by_lane(producer: Producer, call: Callable[[], object]) -> bool:
+    """Whether a record was sent, and fetched, on the lane."""
+    await_lane(producer)
+    with counted("written") as written:
+        call()
+    return written[0] > 0
+
+
+def values(broker: EmbeddedBroker, topic: str = "orders") -> Counter[Any]:
+    return Counter(value for value in broker.read(topic)["value"].to_pylist() if value not in (b"warm", INTERRUPTED))

@@ -1,0 +1,141 @@
+"""Ctrl-C, and other handlers, at every moment of a record on the express lane: the producer stays whole, and whoever waits is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer
+from chaffinch.errors import IllegalStateException
+from tests.client.interrupts import Interrupt
+from tests.producer.lane import INTERRUPTED, await_lane, counted, values, warm
+from tests.producer.waits import LATEST_S, in_thread
+
+Make = Callable[..., Producer]
+MOMENTS_MIN = 50
+LANE_MOMENTS_MIN = 3
+
+CALLS: dict[str, Callable[[Producer], object]] = {
+    "send": lambda producer: producer.send("orders", INTERRUPTED, key=b"k"),
+    "send and result": lambda producer: producer.send("orders", INTERRUPTED, key=b"k").result(LATEST_S),
+    "done": lambda producer: producer.send("orders", INTERRUPTED, key=b"k").done(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_ctrl_c_at_every_moment_leaves_the_producer_whole(
+    quiet: Producer, broker: EmbeddedBroker, call: Callable[[Producer], object]
+) -> None:
+    """The next records are stored once, and a record that was not told lies there once at most."""
+    core, by_lane = quiet._core, 0
+    for index in count():
+        warm(quiet)  # The interrupt before may have cost the connection.
+        await_lane(quiet)
+        interrupt = Interrupt(index)
+        with counted("depart") as departed:
+            try:
+                with interrupt:
+                    call(quiet)
+            except KeyboardInterrupt:
+                pass
+        by_lane += departed[0]
+        future = in_thread(lambda index=index: quiet.send("orders", b"%d" % index, key=b"k").result(LATEST_S))  # type: ignore[misc]
+        assert future.result(LATEST_S).offset >= 0, interrupt.place
+        in_thread(quiet.flush).result(LATEST_S)
+        assert core.express.parcel is None, interrupt.place
+        assert core.accumulator.memory_free == core.accumulator.memory_bytes, interrupt.place
+        assert core.outstanding_count == 0, interrupt.place
+        if not interrupt.has_come:
+            break
+    assert index >= MOMENTS_MIN
+    assert by_lane >= LANE_MOMENTS_MIN
+    assert values(broker) == Counter(b"%d" % done for done in range(index + 1))
+    found = Counter(broker.read("orders")["value"].to_pylist())
+    assert found[INTERRUPTED] <= index + 1
+
+
+def test_waiting_in_a_signal_handler_in_the_midst_of_a_fetch_is_refused_or_done(quiet: Producer) -> None:
+    """It never waits for ever: for the call that it interrupts, or for the lane that this one holds."""
+    for index in count():
+        await_lane(quiet)
+        told: list[object] = []
+
+        def handler(told: list[object] = told) -> None:
+            try:
+                quiet.flush(LATEST_S)
+            except IllegalStateException as error:
+                told.append(error)
+
+        interrupt = Interrupt(index, handler)
+        with interrupt:
+            quiet.send("orders", b"v", key=b"k").result(LATEST_S)
+        if not interrupt.has_come:
+            break
+    assert index >= MOMENTS_MIN
+
+
+def test_ctrl_c_leaves_no_connection_unheard(producer_of: Make, broker: EmbeddedBroker) -> None:
+    """What goes the ordinary way next is told when its answer is there: time-outs are longer than this test may take."""
+    with producer_of(broker, linger_ms=0, request_timeout_ms=600_000, delivery_timeout_ms=1_200_000) as producer:
+        for index in count():
+            warm(producer)
+            await_lane(producer)
+            interrupt = Interrupt(index)
+            try:
+                with interrupt:
+                    producer.send("orders", INTERRUPTED, key=b"other %d" % index).result(LATEST_S)
+            except KeyboardInterrupt:
+                pass
+            ordinary = in_thread(lambda: producer.send("orders", b"v", headers=[("n", None)]).result(LATEST_S))
+            assert ordinary.result(LATEST_S).offset >= 0, interrupt.place
+            if not interrupt.has_come:
+                break
+    assert index >= MOMENTS_MIN
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        lambda future: future.running(),
+        lambda future: future.add_done_callback(lambda _: None),
+        lambda future: future.done(),
+    ],
+    ids=["running", "add_done_callback", "done"],
+)
+def test_who_begins_to_watch_in_the_midst_of_a_fetch_is_told(quiet: Producer, handler: Callable[[Any], object]) -> None:
+    for index in count():
+        await_lane(quiet)
+        future = quiet.send("orders", b"v", key=b"k")
+        interrupt = Interrupt(index, lambda future=future: handler(future))
+        with interrupt:
+            future.result(LATEST_S)
+        quiet.flush(LATEST_S)
+        assert future.done(), interrupt.place
+        assert future.result(LATEST_S).offset >= 0, interrupt.place
+        if not interrupt.has_come:
+            break
+    assert index >= MOMENTS_MIN / 2
+
+
+def test_who_waits_in_a_handler_for_what_is_being_fetched_is_told(producer_of: Make, broker: EmbeddedBroker) -> None:
+    with producer_of(broker, linger_ms=0, request_timeout_ms=600_000, delivery_timeout_ms=1_200_000) as producer:
+        for index in count():
+            warm(producer)
+            await_lane(producer)
+            future = producer.send("orders", b"v", key=b"k")
+
+            def handler(future: Any = future) -> None:
+                with suppress(IllegalStateException):
+                    future.result(LATEST_S)
+
+            interrupt = Interrupt(index, handler)
+            with interrupt:
+                assert future.result(LATEST_S).offset >= 0, interrupt.place
+            if not interrupt.has_come:
+                break
+    assert index >= MOMENTS_MIN / 2
