@@ -296,7 +296,7 @@ def test_a_broker_that_stays_no_controller_is_asked_until_time_is_over() -> None
         return created(41) if isinstance(message, CreateTopicsRequest) else None
 
     with ScriptedServer(script) as server, client_of(server, timeout_ms=60) as client:
-        error = times_out("the last answer was NOT_CONTROLLER", lambda: topics.create_topic(client, "new"))
+        error = times_out("NOT_CONTROLLER", lambda: topics.create_topic(client, "new"))
     assert "CreateTopics request to the controller" in str(error)
 
 
