@@ -15,7 +15,7 @@ from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.metadata import MetadataRequest
-from tests.client.scripted_server import ScriptedServer, metadata
+from tests.client.scripted_server import STAY_SILENT, ScriptedServer, metadata
 from tests.client.test_network import address, until
 
 TOPICS = {"orders": 3}
@@ -137,6 +137,15 @@ def test_who_was_interrupted_costs_the_connection_and_may_have_sent(network: Net
     assert (failed.token, failed.was_sent) == ("lent", True)
     assert isinstance(disconnected, Disconnected)
     assert "interrupted" in disconnected.reason
+
+
+def test_the_time_of_a_request_runs_since_it_was_sent(network: Network, server: ScriptedServer) -> None:
+    server.script = lambda server, message: STAY_SILENT
+    borrowed = begin(lent_by(network, server))
+    borrowed.written, borrowed.sent_ms = 0, network._clock.now_ms() - 60_000
+    network.take_back(SendRequest(address=address(server), message=MESSAGE, token="late", timeout_ms=60_000), borrowed)
+    (failed,) = [event for event in until(network, 1) if isinstance(event, Failed)]
+    assert (failed.token, failed.is_timeout) == ("late", True)
 
 
 def test_a_bell_wakes_who_waits(network: Network, server: ScriptedServer) -> None:
