@@ -346,12 +346,17 @@ def test_a_record_that_the_system_refuses_is_not_stored(quiet: Producer, broker:
 def test_a_connection_in_use_is_not_idle(producer_of: Make, broker: EmbeddedBroker) -> None:
     with producer_of(broker, linger_ms=0) as producer:
         warm(producer)
-        for transport in list(producer._sender._network._transports.values()):
-            transport.active_ms = 0
-        while not went_by_lane(producer, lambda: producer.send("orders", b"v", key=b"k").result(LATEST_S)):
+        transports = producer._sender._network._transports
+
+        def send_past_the_network() -> None:
+            for transport in list(transports.values()):
+                transport.active_ms = 0
+            producer.send("orders", b"v", key=b"k").result(LATEST_S)
+
+        while not went_by_lane(producer, send_past_the_network):
             pass
         producer.flush()
-        assert max(transport.active_ms for transport in producer._sender._network._transports.values()) > 0
+        assert max(transport.active_ms for transport in list(transports.values())) > 0
 
 
 def test_an_ended_sender_is_freed_at_once(producer_of: Make, broker: EmbeddedBroker) -> None:
