@@ -51,5 +51,14 @@ def went_by_lane(producer: Producer, call: Callable[[], object]) -> bool:
     return written[0] > 0
 
 
+def is_awaited_on_lane(producer: Producer) -> bool:
+    """Whether the record that was just sent is on the lane when somebody begins to wait for it there; until he does."""
+    borrowed = producer._express._borrowed
+    while borrowed is not None and borrowed is producer._express._borrowed:
+        if borrowed.is_awaited:
+            return True
+    return False
+
+
 def values(broker: EmbeddedBroker, topic: str = "orders") -> Counter[Any]:
     return Counter(value for value in broker.read(topic)["value"].to_pylist() if value not in (b"warm", INTERRUPTED))

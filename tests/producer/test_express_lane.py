@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import socket
 import threading
 import weakref
 from collections import Counter
@@ -263,23 +262,6 @@ class TestOtherAnswers:
                 future.result(0.01)
             assert isinstance(future.exception(LATEST_S), KafkaException)
 
-    def test_who_waits_on_the_lane_is_woken_when_the_sender_thread_takes_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By a bell: the connection says nothing."""
-        monkeypatch.setattr("chaffinch.producer.express_lane.WAIT_MS", 600_000)
-        with ScriptedServer(taking(FEW, STAY_SILENT)) as server, plain_producer(server, request_timeout_ms=100_000) as producer:
-            for _ in range(FEW):
-                producer.send("orders", b"v", key=b"k").result(LATEST_S)
-            await_lane(producer)
-            future = producer.send("orders", b"v", key=b"k")
-            borrowed = producer._express._borrowed
-            assert borrowed is not None
-            fetching = in_thread(lambda: producer._express.fetch(future.batch, None))  # type: ignore[arg-type]
-            while not borrowed.is_awaited:
-                pass
-            producer._sender.wakeup()
-            fetching.result(LATEST_S)
-            producer.close(0)
-
     def test_an_answer_in_pieces(self) -> None:
         """Each byte by itself: the lane takes what is whole, the sender thread puts together what is not."""
         with ScriptedServer(taking(ALL)) as server, plain_producer(server) as producer:
@@ -331,16 +313,6 @@ def test_a_limit_holds_for_the_lane_and_what_comes_after_it() -> None:
                 future.result(0.02)
         assert max(waits) < 0.02
         producer.close(0)
-
-
-def test_a_record_that_the_system_refuses_is_not_stored(quiet: Producer, broker: EmbeddedBroker) -> None:
-    for _ in range(20):
-        warm(quiet)
-        await_lane(quiet)
-        for transport in list(quiet._sender._network._transports.values()):
-            transport.opened.shutdown(socket.SHUT_WR)
-        assert quiet.send("orders", b"v", key=b"k").result(LATEST_S).offset >= 0
-    assert values(broker) == Counter({b"v": 20})
 
 
 def test_a_connection_in_use_is_not_idle(producer_of: Make, broker: EmbeddedBroker) -> None:

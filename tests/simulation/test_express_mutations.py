@@ -13,6 +13,7 @@ import pytest
 from chaffinch.client.connections import BrokerConnection
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.express import Express
+from chaffinch.producer.express_lane import ExpressLane
 from chaffinch.simulation.transport import Transport
 from tests.simulation.mutation import PLAIN, Mutation, Patch, find, returns
 
@@ -87,6 +88,18 @@ def writes_again(patch: Patch) -> None:
     patch.setattr(BrokerConnection, "adopt", from_the_start)
 
 
+def reads_behind_half_an_answer(patch: Patch) -> None:
+    """Who looks second takes what comes then for the whole."""
+    receive = ExpressLane._receive
+
+    def forgets(self: ExpressLane, borrowed: Any, parcel: Any) -> bool:
+        is_over = receive(self, borrowed, parcel)
+        borrowed.is_tried = False
+        return is_over
+
+    patch.setattr(ExpressLane, "_receive", forgets)
+
+
 def forgets_who_waits_for_memory(patch: Patch) -> None:
     """Once real: a record went by the lane, and who waited for its memory heard nothing of it."""
     written = Express.written
@@ -111,6 +124,7 @@ MUTATIONS = [
     Mutation(name="what is over is adopted", breaks=adopts_what_is_over, knobs=EXPRESS),
     Mutation(name="who was interrupted leaves the connection", breaks=goes_on_after_interruptions, knobs=EXPRESS, says=("the protocol",)),
     Mutation(name="what has gone goes again", breaks=writes_again, knobs=EXPRESS, says=("the protocol",)),
+    Mutation(name="half an answer is read over", breaks=reads_behind_half_an_answer, knobs=EXPRESS, says=("the protocol",)),
     Mutation(
         name="once real: its memory is free, and nobody tells who waits",
         breaks=forgets_who_waits_for_memory,

@@ -302,6 +302,18 @@ class BrokerConnection:
                 )
         return events
 
+    def take(self, data: bytes, now_ms: int) -> list[ConnectionEvent]:
+        """As `received`, of bytes that were read into other memory."""
+        events: list[ConnectionEvent] = []
+        left = memoryview(data)
+        while left and not self.is_useless:
+            buffer = self.get_buffer()
+            count = min(len(buffer), len(left))
+            buffer[:count] = left[:count]
+            events += self.received(count, now_ms)
+            left = left[count:]
+        return events
+
     def _negotiate(self, answer: Message, now_ms: int, events: list[ConnectionEvent]) -> None:
         if self._protocol.versions is not None:
             if self._make_login is None:

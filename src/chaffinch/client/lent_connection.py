@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from chaffinch.client.busy_poll import BusyPoll
-from chaffinch.client.connections import BrokerConnection
+from chaffinch.client.connections import BrokerConnection, ConnectionEvent
+from chaffinch.client.effects import SendRequest
 from chaffinch.runtime.sockets import Bell, Ears
 
 if TYPE_CHECKING:
@@ -41,6 +42,25 @@ class Borrowed:
     """Bytes may have been read that are nowhere."""
     is_awaited: bool = False
     """A thread waits for the answer itself."""
+
+    @property
+    def is_unclear(self) -> bool:
+        """Nobody knows how much was written, or read: the connection is of no use any more."""
+        return self.written is None or self.is_reading
+
+    def go_on(self, request: SendRequest, now_ms: int) -> list[ConnectionEvent]:
+        """From now on it is a request of the connection's own, as if that had sent `request`; what has come of it so far."""
+        connection = self.lent.connection
+        connection.adopt(
+            request.message,
+            request.token,
+            frame=self.frame,
+            written=len(self.frame) if self.written is None else self.written,
+            correlation_id=self.correlation_id,
+            version=self.version,
+            deadline_ms=self.sent_ms + request.timeout_ms,
+        )
+        return [] if self.is_unclear else connection.take(self.received, now_ms)
 
 
 class LentConnection:

@@ -186,29 +186,13 @@ class Network:
 
     def take_back(self, request: SendRequest, borrowed: Borrowed) -> None:
         """What another thread sent over a connection that was lent goes on as if it had been sent here, as `request`."""
-        transport, now_ms = self._transports[request.address], self._clock.now_ms()
-        transport.active_ms = now_ms
-        connection, written = transport.connection, borrowed.written
-        connection.adopt(
-            request.message,
-            request.token,
-            frame=borrowed.frame,
-            written=len(borrowed.frame) if written is None else written,
-            correlation_id=borrowed.correlation_id,
-            version=borrowed.version,
-            deadline_ms=borrowed.sent_ms + request.timeout_ms,
-        )
-        if written is None or borrowed.is_reading:
+        transport = self._transports[request.address]
+        transport.active_ms = self._clock.now_ms()
+        self._events += borrowed.go_on(request, transport.active_ms)
+        if borrowed.is_unclear:
             self._lose(transport, "who used the connection was interrupted")
-            return
-        received = memoryview(borrowed.received)
-        while received:
-            buffer = connection.get_buffer()
-            count = min(len(buffer), len(received))
-            buffer[:count] = received[:count]
-            self._events += connection.received(count, now_ms)
-            received = received[count:]
-        self._guarded(transport, self._write)
+        else:
+            self._guarded(transport, self._write)
 
     def disconnect(self, address: Address, reason: str) -> None:
         """Close the connection to an address, if there is one; its requests fail in the next `poll`."""

@@ -51,15 +51,8 @@ class Connection:
 
     def take_in(self, data: bytes) -> None:
         """Bytes for the owner."""
-        world = self._transport.world
-        view = memoryview(data)
-        while view and not self.is_lost:
-            buffer = self.core.get_buffer()
-            count = min(len(buffer), len(view))
-            buffer[:count] = view[:count]
-            view = view[count:]
-            self._transport.happened(self.core.received(count, world.now_ms))
-            assert self.core.violation is None, f"{self._transport.who}: no broker here breaks the protocol: {self.core.violation}"
+        self._transport.happened(self.core.take(data, self._transport.world.now_ms))
+        assert self.core.violation is None, f"{self._transport.who}: no broker here breaks the protocol: {self.core.violation}"
         self._transport.flush(self)
 
     def finished(self, reason: str) -> None:
@@ -126,20 +119,12 @@ class Transport:
 
     def take_back(self, request: SendRequest, borrowed: Borrowed) -> None:
         """As `Network.take_back`."""
-        connection, written = self._connections[request.address], borrowed.written
-        connection.core.adopt(
-            request.message,
-            request.token,
-            frame=borrowed.frame,
-            written=len(borrowed.frame) if written is None else written,
-            correlation_id=borrowed.correlation_id,
-            version=borrowed.version,
-            deadline_ms=borrowed.sent_ms + request.timeout_ms,
-        )
-        if written is None or borrowed.is_reading:
+        connection = self._connections[request.address]
+        self.happened(borrowed.go_on(request, self.world.now_ms))
+        if borrowed.is_unclear:
             self.lose(connection, "who used the connection was interrupted")
         else:
-            connection.take_in(borrowed.received)
+            self.flush(connection)
 
     def drain(self) -> None:
         """Take in what has come unheard."""

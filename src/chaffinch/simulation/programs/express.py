@@ -174,7 +174,7 @@ class Lane:
         return True
 
     def _fetch(self, told: Told, receipts: Receipts) -> None:
-        """Bytes have come, and their caller looks at them, once."""
+        """Bytes have come, and their caller looks at them."""
         world, parcel = self._world, self._core.express.parcel
         assert self._end is not None
         assert parcel is not None
@@ -190,6 +190,8 @@ class Lane:
             world.tell(self._who, f"record {told.record.number} is written in {told.record.topic_partition} at offset {offset}")
             assert not self._core.callers.for_memory, f"{self._who}: memory is free again, and nobody tells who waits for it"
             self._owner.is_told(told)
+        elif self._core.express.parcel is parcel:  # Half an answer, say. There are more callers than one.
+            self._end.caller = lambda: self._fetch(told, receipts)
 
     # In place of network and clock.
 
@@ -211,7 +213,7 @@ class Lane:
         pass
 
     def take_back(self, request: SendRequest, borrowed: Borrowed) -> None:
-        is_interrupted = borrowed.written is None or borrowed.is_reading
+        is_interrupted = borrowed.is_unclear
         self._world.count("express records interrupted" if is_interrupted else "express records adopted")
         if borrowed.received:
             self._world.count("express answers handed over")

@@ -1,0 +1,154 @@
+"""Whatever comes in the midst of a record on the express lane, it has one outcome: refusals, half answers, forks and closing."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer
+from chaffinch.errors import IllegalStateException, TimeoutException
+from chaffinch.producer.express_lane import ExpressLane
+from chaffinch.producer.futures import RecordFuture
+from chaffinch.producer.records import RecordMetadata
+from chaffinch.protocol.messages.produce import ProduceRequest
+from tests.client.scripted_server import ScriptedServer
+from tests.producer.lane import await_lane, is_awaited_on_lane, values, warm, went_by_lane
+from tests.producer.test_express_lane import ALL, plain_producer, taking
+from tests.producer.waits import LATEST_S, in_thread
+
+Make = Callable[..., Producer]
+
+
+class Gate:
+    """A script that acknowledges everything, Produce requests only while it is open."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self._answer = taking(ALL)
+
+    def __call__(self, server: ScriptedServer, message: Any) -> Any:
+        if isinstance(message, ProduceRequest):
+            assert self.open.wait(LATEST_S)
+        return self._answer(server, message)
+
+
+@contextmanager
+def awaited_on_lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Producer, Gate, RecordFuture[RecordMetadata], Future[Any]]]:
+    """A producer, what holds back its answers, and a record on its lane with a thread that waits for it there."""
+    for name in ("WAIT_MS", "LOOK_MS"):
+        monkeypatch.setattr(f"chaffinch.producer.express_lane.{name}", 600_000)
+    gate = Gate()
+    with ScriptedServer(gate) as server, plain_producer(server, request_timeout_ms=100_000) as producer:
+        warm(producer)
+        try:
+            while True:
+                await_lane(producer)
+                gate.open.clear()
+                future = producer.send("orders", b"v", key=b"k")
+                waiting = in_thread(lambda: future.result(LATEST_S))  # noqa: B023
+                if is_awaited_on_lane(producer):
+                    break
+                gate.open.set()  # The sender thread was awake still.
+                waiting.result(LATEST_S)
+            yield producer, gate, future, waiting
+        finally:
+            gate.open.set()
+
+
+def outcome_in_child(call: Callable[[], Any]) -> str:
+    """What the call raises in a child of this process, by name; it is given up after a minute."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, type(in_thread(call).exception(LATEST_S)).__name__.encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as told:
+        return told.read()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_fork_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is the parent's, and so is the connection: nothing that the child does is felt there."""
+    with awaited_on_lane(monkeypatch) as (producer, gate, future, waiting):
+        for ask in (future.result, producer.flush, lambda: producer.send("orders", b"child").result()):
+            assert outcome_in_child(ask) == IllegalStateException.__name__
+        assert outcome_in_child(producer.close) == "NoneType"
+        assert not waiting.done()
+        gate.open.set()
+        assert waiting.result(LATEST_S) == future.result(0)
+        while not went_by_lane(producer, lambda: producer.send("orders", b"v", key=b"k").result(LATEST_S)):
+            pass
+
+
+def test_who_waits_is_woken_when_the_sender_thread_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a bell: the connection says nothing."""
+    fetch, has_left = ExpressLane.fetch, threading.Event()
+    monkeypatch.setattr(ExpressLane, "fetch", lambda *arguments: (fetch(*arguments), has_left.set()))  # type: ignore[func-returns-value]
+    with awaited_on_lane(monkeypatch) as (producer, _, _, waiting):
+        has_left.clear()  # By those before.
+        producer._sender.wakeup()
+        assert has_left.wait(LATEST_S)
+        assert not waiting.done()
+
+
+def test_closing_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without time for the answer: he is told so."""
+    with awaited_on_lane(monkeypatch) as (producer, _, future, waiting):
+        producer.close(0)
+        error = waiting.exception(LATEST_S)
+        assert isinstance(error, TimeoutException)
+        assert future.exception(0) is error
+
+
+def test_closing_with_time_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with awaited_on_lane(monkeypatch) as (producer, gate, future, waiting):
+        closing = in_thread(producer.close)
+        while producer._express._borrowed is not None:
+            pass
+        gate.open.set()
+        closing.result(LATEST_S)
+        assert waiting.result(LATEST_S) == future.result(0)
+
+
+def test_who_looks_after_another_leaves_half_an_answer_alone() -> None:
+    """It is put together by the sender thread, which is slow here."""
+    with ScriptedServer(taking(ALL)) as server, plain_producer(server) as producer:
+        warm(producer)
+        server.bytes_per_write = 1
+        wakeups: list[None] = []
+        for _ in range(20):
+            await_lane(producer)
+            producer._express._wakeup = lambda: wakeups.append(None)
+            future = producer.send("orders", b"v", key=b"k")
+            for _ in range(3):
+                producer._express.fetch(future.batch, None)  # type: ignore[arg-type]
+            producer._express._wakeup = producer._sender.wakeup
+            producer._sender.wakeup()
+            assert future.result(LATEST_S)
+        assert wakeups
+
+
+def test_a_record_that_the_system_refuses_is_not_stored(producer_of: Make, broker: EmbeddedBroker) -> None:
+    """Nor is that an attempt: the connection behind it is lost, too, and there is one retry."""
+    with producer_of(broker, linger_ms=0, retries=1) as producer:
+        for _ in range(20):
+            warm(producer)
+            await_lane(producer)
+            broker.faults.add(api="Produce", action="drop_before", count=1)
+            for transport in list(producer._sender._network._transports.values()):
+                transport.opened.shutdown(socket.SHUT_WR)
+            assert producer.send("orders", b"v", key=b"k").result(LATEST_S).offset >= 0
+    assert values(broker) == Counter({b"v": 20})
