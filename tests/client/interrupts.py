@@ -11,7 +11,7 @@ from __future__ import annotations
 import dis
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ LOOPS: Final = {number for name, number in dis.opmap.items() if name.startswith(
 BEGINS: Final = dis.opmap["RESUME"]
 WAITS: Final = ("lock.acquire", "RLock.acquire", "lock.acquire_lock")
 OTHERS: Final = ("/numba/", "/numpy/", "/pyarrow/")
+TRIES_MAX: Final = 100
 NOT_OURS: Final = (__file__, logging.__file__, dis.__file__)
 
 
@@ -31,11 +32,13 @@ class Interrupt:
 
     def __init__(self, index: int, handler: Callable[[], object] = ctrl_c) -> None:
         self.left = index
-        self._handler = handler
+        self.handler = handler
         self._before: Any = (None, None)
         self._outside: FrameType | None = None
         self.place = ""
         """Where it was called, for people."""
+        self.is_elsewhere = False
+        """What was done within is not what was meant."""
 
     def __enter__(self) -> None:
         self._before, self._outside = (sys.gettrace(), sys.getprofile()), sys._getframe(1)
@@ -83,7 +86,23 @@ class Interrupt:
             sys.settrace(None)
             code: CodeType = frame.f_code
             self.place = f"{code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} {code.co_qualname}: {what}"
-            self._handler()
+            self.handler()
+
+
+def moments() -> Iterator[Interrupt]:
+    """An interrupt for each moment of a call, one after the other, until the call is over before it comes. A call that went another way,
+    `is_elsewhere`, is made again for the same moment."""
+    index = tries = 0
+    while tries < TRIES_MAX:
+        interrupt = Interrupt(index)
+        yield interrupt
+        if interrupt.has_come:
+            index, tries = index + 1, 0
+        elif not interrupt.is_elsewhere:
+            return
+        else:
+            tries += 1
+    raise AssertionError(f"{index} moments, and then {tries} calls that went another way")
 
 
 def _is_not_ours(frame: FrameType) -> bool:

@@ -21,9 +21,11 @@ def warm(producer: Producer, topic: str = "orders") -> None:
 
 
 def await_lane(producer: Producer) -> None:
-    """The sender thread opens it when it has done something, and has nothing left to do."""
-    while not producer._express.is_free:
-        in_thread(producer.flush).result(LATEST_S)
+    """The sender thread opens it when it has done something, and has nothing left to do. One that is about to wake up closes it again."""
+    waker = producer._sender._network._waker
+    while waker._is_awake or not producer._express.is_free:
+        if not waker._is_awake:
+            in_thread(producer.flush).result(LATEST_S)
 
 
 @contextmanager
