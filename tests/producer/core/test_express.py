@@ -216,6 +216,15 @@ def test_memory_and_metrics_are_those_of_the_ordinary_way(way: Callable[[Rig], A
     assert express.core.wiring.counts == ordinary.core.wiring.counts
 
 
+@pytest.mark.parametrize("way", [row[1] for row in WAYS], ids=[row[0] for row in WAYS])
+def test_its_topic_is_not_forgotten(way: Callable[[Rig], Any]) -> None:
+    rig = quiet(**{"metadata.max.age.ms": 10_000, "metadata.max.idle.ms": 5_000})
+    rig.sleep(8_000)
+    way(rig)
+    rig.sleep(2_000)
+    assert [topic.name for topic in rig.requests[-1].topics] == ["orders"]
+
+
 def test_on_its_way_it_holds_memory_and_counts() -> None:
     rig = quiet()
     free = rig.core.accumulator.memory_free
