@@ -28,6 +28,14 @@ def await_lane(producer: Producer) -> None:
             in_thread(producer.flush).result(LATEST_S)
 
 
+def await_new_lane(producer: Producer) -> None:
+    """One that nobody has used yet: each record that goes by it first makes the same calls."""
+    await_lane(producer)
+    while producer._express._is_fetching or producer._express._routes:
+        in_thread(producer.flush).result(LATEST_S)
+        await_lane(producer)
+
+
 @contextmanager
 def counted(kind: str) -> Iterator[list[int]]:
     """How often the lane's core did something."""

@@ -12,7 +12,7 @@ import pytest
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import IllegalStateException
 from tests.client.interrupts import moments
-from tests.producer.lane import INTERRUPTED, await_lane, counted, values, warm
+from tests.producer.lane import INTERRUPTED, await_lane, await_new_lane, counted, values, warm
 from tests.producer.waits import LATEST_S, in_thread
 
 Make = Callable[..., Producer]
@@ -33,7 +33,7 @@ def test_ctrl_c_at_every_moment_leaves_the_producer_whole(
     core, by_lane = quiet._core, 0
     for index, interrupt in enumerate(moments()):
         warm(quiet)  # The interrupt before may have cost the connection.
-        await_lane(quiet)
+        await_new_lane(quiet)
         with counted("depart") as departed:
             try:
                 with interrupt:
@@ -41,14 +41,14 @@ def test_ctrl_c_at_every_moment_leaves_the_producer_whole(
             except KeyboardInterrupt:
                 pass
         by_lane += departed[0] and interrupt.has_come
-        # On the lane calls have more moments or fewer, whether the sender thread hears what comes or not.
-        interrupt.is_elsewhere = not departed[0] or by_lane < LANE_MOMENTS_MIN
+        interrupt.is_elsewhere = not departed[0]
         future = in_thread(lambda index=index: quiet.send("orders", b"%d" % index, key=b"k").result(LATEST_S))  # type: ignore[misc]
         assert future.result(LATEST_S).offset >= 0, interrupt.place
         in_thread(quiet.flush).result(LATEST_S)
         assert core.express.parcel is None, interrupt.place
         assert core.accumulator.memory_free == core.accumulator.memory_bytes, interrupt.place
         assert core.outstanding_count == 0, interrupt.place
+    assert by_lane >= LANE_MOMENTS_MIN
     assert values(broker) == Counter(b"%d" % done for done in range(index + 1))
     found = Counter(broker.read("orders")["value"].to_pylist())
     assert found[INTERRUPTED] <= index + 1
