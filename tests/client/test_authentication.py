@@ -167,6 +167,16 @@ def test_requests_wait_for_the_login() -> None:
     assert isinstance(wire.answer(request, MetadataResponse())[0], Answered)
 
 
+@pytest.mark.parametrize(("lifetime_ms", "is_at_rest"), [(0, True), (60_000, False)])
+def test_a_connection_whose_login_ends_is_never_at_rest(lifetime_ms: int, is_at_rest: bool) -> None:
+    """Else who borrows it would have to log in."""
+    wire = Wire()
+    wire.negotiate()
+    assert not wire.connection.is_at_rest
+    wire.log_in(lifetime_ms)
+    assert wire.connection.is_at_rest is is_at_rest
+
+
 def test_a_login_is_renewed_before_the_next_request() -> None:
     wire = Wire()
     wire.negotiate()

@@ -12,9 +12,10 @@ from chaffinch.client.connections import Answered, Disconnected, Failed
 from chaffinch.client.effects import SendRequest
 from chaffinch.client.lent_connection import Borrowed, LentConnection
 from chaffinch.client.network import Network
-from chaffinch.client.options import ConnectionSettings
+from chaffinch.client.options import ConnectionSettings, Security
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.runtime.tls import TlsSettings
 from tests.client.scripted_server import STAY_SILENT, ScriptedServer, metadata
 from tests.client.test_network import address, until
 
@@ -62,6 +63,15 @@ def request(server: ScriptedServer) -> SendRequest:
 
 def told(events: list[Any]) -> list[tuple[type, Any]]:
     return [(type(event), getattr(event, "token", None)) for event in events if isinstance(event, (Answered, Failed, Disconnected))]
+
+
+def test_with_tls_nothing_is_lent() -> None:
+    """Bytes may have come that the socket does not show."""
+    tls = Security(tls=TlsSettings())
+    network = Network(ConnectionSettings(client_id="me", request_timeout_ms=60_000, setup_timeout_ms=5_000, security=tls))
+    network.get_ready_to_lend()
+    assert (network.lends, network._ears, network._bell) == (False, None, None)
+    network.close()
 
 
 def test_what_is_not_at_rest_is_not_lent(server: ScriptedServer) -> None:
@@ -144,6 +154,7 @@ def test_the_time_of_a_request_runs_since_it_was_sent(network: Network, server: 
     borrowed = begin(lent_by(network, server))
     borrowed.written, borrowed.sent_ms = 0, network._clock.now_ms() - 60_000
     network.take_back(SendRequest(address=address(server), message=MESSAGE, token="late", timeout_ms=60_000), borrowed)
+    assert borrowed.lent.connection.deadline_ms == borrowed.sent_ms + 60_000
     (failed,) = [event for event in until(network, 1) if isinstance(event, Failed)]
     assert (failed.token, failed.is_timeout) == ("late", True)
 

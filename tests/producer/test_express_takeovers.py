@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import threading
 from collections import Counter
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from chaffinch.errors import IllegalStateException, TimeoutException
+from chaffinch.errors import IllegalStateException, KafkaException, TimeoutException
 from chaffinch.producer.express_lane import ExpressLane
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.records import RecordMetadata
@@ -93,15 +94,29 @@ def test_a_fork_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
 
-def test_who_waits_is_woken_when_the_sender_thread_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a bell: the connection says nothing."""
+@pytest.mark.parametrize(
+    "call",
+    [lambda producer: producer._sender.wakeup(), lambda producer: producer._sender._network._bell.ring()],
+    ids=["the sender thread takes over", "the bell rings late, for somebody before him"],
+)
+def test_who_waits_is_woken_by_a_bell(monkeypatch: pytest.MonkeyPatch, call: Callable[[Producer], None]) -> None:
+    """The connection says nothing. He has heard it: it wakes up nobody else."""
     fetch, has_left = ExpressLane.fetch, threading.Event()
     monkeypatch.setattr(ExpressLane, "fetch", lambda *arguments: (fetch(*arguments), has_left.set()))  # type: ignore[func-returns-value]
     with awaited_on_lane(monkeypatch) as (producer, _, _, waiting):
         has_left.clear()  # By those before.
-        producer._sender.wakeup()
+        call(producer)
         assert has_left.wait(LATEST_S)
         assert not waiting.done()
+        assert not select.select([producer._sender._network._bell], [], [], 0)[0]
+
+
+def test_who_waits_is_woken_when_the_sender_thread_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    with awaited_on_lane(monkeypatch) as (producer, _, _, waiting):
+        producer._sender._network.on_awake = lambda: 1 / 0
+        producer._sender.wakeup()
+        with pytest.raises(KafkaException, match="ZeroDivisionError"):
+            waiting.result(LATEST_S)
 
 
 def test_closing_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +154,23 @@ def test_who_looks_after_another_leaves_half_an_answer_alone() -> None:
             producer._sender.wakeup()
             assert future.result(LATEST_S)
         assert wakeups
+
+
+def test_what_is_written_in_part_is_the_sender_threads_at_once(producer_of: Make, broker: EmbeddedBroker) -> None:
+    """It would look after it too late: time-outs are longer than this test may take."""
+    timeouts = {"request_timeout_ms": 1_000_000, "delivery_timeout_ms": 2_000_000}
+    with producer_of(broker, linger_ms=0, send_buffer_bytes=4096, **timeouts) as producer:
+        is_in_part = False
+        while not is_in_part:
+            warm(producer)
+            await_lane(producer)
+            wakeups: list[None] = []
+            producer._express._wakeup = lambda: (wakeups.append(None), producer._sender.wakeup())  # type: ignore[func-returns-value] # noqa: B023
+            future = producer.send("orders", bytes(900_000), key=b"k")
+            borrowed = producer._express._borrowed
+            is_in_part = borrowed is not None and borrowed.written != len(borrowed.frame)
+            assert wakeups or not is_in_part
+            assert future.result(LATEST_S)
 
 
 def test_a_record_that_the_system_refuses_is_not_stored(producer_of: Make, broker: EmbeddedBroker) -> None:

@@ -168,7 +168,7 @@ class Network:
 
     def get_ready_to_lend(self) -> None:
         """Make what lending takes, where it is possible and file descriptors are left."""
-        if self._ears is None and self._tls is None and Ears.IS_POSSIBLE and Bell.IS_POSSIBLE:
+        if self._ears is None and self.lends:
             with contextlib.suppress(OSError):
                 self._bell = Bell()
                 self._ears = Ears(self._selector.fileno())  # type: ignore[attr-defined]  # Selectors with epoll have one.

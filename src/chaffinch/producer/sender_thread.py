@@ -70,6 +70,7 @@ class SenderThread(ClientThread):
         """This is a forked child; the thread and the connections stay with the process that made them."""
         self._clock = clock
         self.express = ExpressLane(core, network, clock, self.lock, self.wakeup)
+        self._has_express = core.takes_express and network.lends
         network.on_awake = self.express.close
         self._on_outcome = on_outcome
         self._on_question = on_question
@@ -136,7 +137,7 @@ class SenderThread(ClientThread):
                 deadline_ms, is_awaited = self.core.next_deadline_ms, self.core.is_awaited
             self._tell_all()
             wait_ms = IDLE_WAIT_MS if deadline_ms is None else max(0, deadline_ms - self._clock.now_ms())
-            if (has_news or effects) and self.core.takes_express and self._network.lends and not is_awaited:
+            if self._has_express and (has_news or effects):
                 wait_ms = min(wait_ms, self._open_express())
             heard = list(self._network.poll(0 if self._inbox else wait_ms, is_awaited=is_awaited))
         if self._inbox:
@@ -145,8 +146,7 @@ class SenderThread(ClientThread):
     def _open_express(self) -> int:
         """Let callers send for themselves while this thread sleeps, if there is nothing to do; how long it may sleep then, in ms."""
         with self.lock:
-            is_quiet = self.core.is_idle and not self._inbox and not self.core.is_shut
-            return self.express.open() if is_quiet else IDLE_WAIT_MS
+            return self.express.open() if self.core.is_idle and not self._inbox else IDLE_WAIT_MS
 
     def fetch(self, receipts: Receipts, timeout: float | None) -> None:
         """A caller waits for the outcome of one of these records."""

@@ -126,7 +126,7 @@ class Lane:
     def open(self) -> int | None:
         """If there is nothing to do; when the sender wakes up by itself."""
         core = self._core
-        self.is_open, deadline_ms = core.takes_express and not core.is_awaited and core.is_idle and not core.is_shut, core.next_deadline_ms
+        self.is_open, deadline_ms = core.takes_express and core.is_idle, core.next_deadline_ms
         if not self.is_open:
             return deadline_ms
         look_at_ms = self._world.now_ms + self._express.open()

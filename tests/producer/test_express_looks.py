@@ -1,0 +1,61 @@
+"""How often the sender thread looks up beside an open express lane: seldom, and in time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer
+from chaffinch.producer.express_lane import LOOKS_PER_TIMEOUT
+from tests.producer.lane import await_new_lane, went_by_lane
+from tests.producer.waits import LATEST_S
+
+Make = Callable[..., Producer]
+OFTEN_MS = 7
+
+
+class Sleeps:
+    """How long the sender thread has wanted to sleep, in ms."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.seen: list[int] = []
+        self.is_short = threading.Event()
+        self._poll = producer._sender._network.poll
+        producer._sender._network.poll = self._sleep  # type: ignore[method-assign]
+        producer._sender.wakeup()
+
+    def _sleep(self, timeout_ms: int, **named: Any) -> Any:
+        self.seen.append(timeout_ms)
+        if timeout_ms == OFTEN_MS:
+            self.is_short.set()
+        return self._poll(timeout_ms, **named)
+
+
+def test_nobody_looks_where_nothing_is_sent(producer_of: Make, broker: EmbeddedBroker) -> None:
+    """The sender thread sleeps as long as without a lane, once it has looked in vain."""
+    with producer_of(broker, linger_ms=0, request_timeout_ms=80, delivery_timeout_ms=80) as producer:
+        producer.send("orders", b"v", key=b"k").result(LATEST_S)
+        sleeps = Sleeps(producer)
+        while not sleeps.seen or sleeps.seen[-1] <= 1000:
+            pass
+        assert len(sleeps.seen) <= 5
+
+
+def test_it_looks_often_from_the_first_record_on_that_is_fetched(
+    producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hears nothing then. Until then it looks within the time-outs only."""
+    monkeypatch.setattr("chaffinch.producer.express_lane.LOOK_MS", OFTEN_MS)
+    look_ms = 59_000
+    timeout_ms = look_ms * LOOKS_PER_TIMEOUT
+    with producer_of(broker, linger_ms=0, request_timeout_ms=timeout_ms, delivery_timeout_ms=timeout_ms) as producer:
+        sleeps = Sleeps(producer)
+        await_new_lane(producer)
+        assert look_ms in sleeps.seen
+        sleeps.is_short.clear()
+        while not went_by_lane(producer, lambda: producer.send("orders", b"v", key=b"k").result(LATEST_S)):
+            pass
+        assert sleeps.is_short.wait(look_ms / 2000)
