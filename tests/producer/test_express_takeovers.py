@@ -20,6 +20,7 @@ from chaffinch.producer.express_lane import ExpressLane
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.records import RecordMetadata
 from chaffinch.protocol.messages.produce import ProduceRequest
+from chaffinch.runtime.sockets import Bell
 from tests.client.scripted_server import ScriptedServer
 from tests.producer.lane import await_lane, is_awaited_on_lane, values, warm, went_by_lane
 from tests.producer.test_express_lane import ALL, plain_producer, taking
@@ -55,7 +56,7 @@ def awaited_on_lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Producer,
                 await_lane(producer)
                 gate.open.clear()
                 future = producer.send("orders", b"v", key=b"k")
-                waiting = in_thread(lambda: future.result(LATEST_S))  # noqa: B023
+                waiting = in_thread(lambda: future.result())  # noqa: B023
                 if is_awaited_on_lane(producer):
                     break
                 gate.open.set()  # The sender thread was awake still.
@@ -112,11 +113,16 @@ def test_who_waits_is_woken_by_a_bell(monkeypatch: pytest.MonkeyPatch, call: Cal
 
 
 def test_who_waits_is_woken_when_the_sender_thread_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the bell: connections that this process closes wake up nobody who has fallen asleep."""
     with awaited_on_lane(monkeypatch) as (producer, _, _, waiting):
+        rings: list[Bell] = []
+        ring = Bell.ring
+        monkeypatch.setattr(Bell, "ring", lambda bell: (rings.append(bell), ring(bell)))  # type: ignore[func-returns-value]
         producer._sender._network.on_awake = lambda: 1 / 0
         producer._sender.wakeup()
         with pytest.raises(KafkaException, match="ZeroDivisionError"):
             waiting.result(LATEST_S)
+        assert rings
 
 
 def test_closing_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
