@@ -295,8 +295,10 @@ def test_turns_are_taken_by_each_record_once(producer_of: Make, broker: Embedded
 
 
 def test_a_limit_holds_for_the_lane_and_what_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chaffinch.producer.express_lane.WAIT_MS", 600_000)
-    with ScriptedServer(taking(FEW, STAY_SILENT)) as server, plain_producer(server) as producer:
+    for name in ("WAIT_MS", "LOOK_MS"):
+        monkeypatch.setattr(f"chaffinch.producer.express_lane.{name}", 600_000)
+    timeouts = {"request_timeout_ms": 2_000_000, "delivery_timeout_ms": 4_000_000}
+    with ScriptedServer(taking(FEW, STAY_SILENT)) as server, plain_producer(server, **timeouts) as producer:
         for _ in range(FEW):
             producer.send("orders", b"v", key=b"k").result(LATEST_S)
         await_lane(producer)
