@@ -88,7 +88,8 @@ class WordCount:
 
 
 def count_words(lines: Iterable[ConsumerRecord]) -> Counter[str]:
-    return Counter(word for line in lines for word in (line.value or b"").decode().split())
+    """Bytes that are no UTF-8 are counted as what Python replaces them by: an error would come again at every start."""
+    return Counter(word for line in lines for word in (line.value or b"").decode(errors="replace").split())
 
 
 def positions_after(lines: Iterable[ConsumerRecord]) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -122,6 +122,13 @@ def test_interrupted_in_a_transaction(broker: EmbeddedBroker, monkeypatch: pytes
     assert run(broker.bootstrap_servers, IDLE_S) == 1, "the line is read again"
 
 
+def test_bytes_that_are_no_text_stop_nothing(broker: EmbeddedBroker) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send(INPUT, b"one \xff\xfe two").result()
+    assert run(broker.bootstrap_servers, IDLE_S) == 1
+    assert counted(broker) == Counter(["one", "two", "\ufffd\ufffd"])
+
+
 class Process:
     """A process that is read line by line and killed."""
 

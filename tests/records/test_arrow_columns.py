@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from chaffinch.records.arrow_columns import SCHEMA, may_refuse_values, plain_bytes
+from chaffinch.records.arrow_columns import SCHEMA, from_arrow, may_refuse_values, plain_bytes
 from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
@@ -214,9 +214,11 @@ class TestTimestamps:
         assert records(data.slice(0, 0)) == []
 
     def test_seconds_beyond_64_bits_of_ms(self):
-        stamps = pa.array([2**62], pa.int64()).cast(pa.timestamp("s"))
-        with pytest.raises(InvalidColumn, match=r"column 'timestamp' is timestamp\[s\] with a value beyond 64 bits of ms"):
-            records(table(value=[b"v"], timestamp=stamps))
+        stamps = pa.array([None, 1, 2**62, -(2**62)], pa.int64()).cast(pa.timestamp("s"))
+        for first_row, beyond in ((0, 2**62), (3, -(2**62))):
+            words = rf"column 'timestamp' is timestamp\[s\] with {beyond} in row {max(2, first_row)}, beyond 64 bits of ms"
+            with pytest.raises(InvalidColumn, match=words):
+                from_arrow(table(value=[b"v"] * 4, timestamp=stamps).slice(first_row), timestamp_default_ms=DEFAULT_MS, first_row=first_row)
 
 
 HEADERS = [[("a", b"1"), ("b", None)], None, [], [("c", b"")]]

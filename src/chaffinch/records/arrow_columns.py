@@ -126,7 +126,7 @@ def _from_batch(batch: pa.RecordBatch, timestamp_default_ms: int, first_row: int
     keys = _bytes(KEY, batch.column(KEY)) if KEY in names else ByteColumn.nulls(count)
     timestamps = np.full(count, timestamp_default_ms, np.int64)
     if TIMESTAMP in names:
-        timestamps = _timestamps(batch.column(TIMESTAMP), timestamp_default_ms)
+        timestamps = _timestamps(batch.column(TIMESTAMP), timestamp_default_ms, first_row)
     columns = RecordColumns.of(keys, _bytes(VALUE, batch.column(VALUE)), timestamps)
     return _with_headers(columns, batch.column(HEADERS), first_row) if HEADERS in names else columns
 
@@ -181,7 +181,7 @@ def _validity(array: pa.Array) -> Bytes | None:
     return np.unpackbits(bits, count=first_bit + len(array), bitorder="little")[first_bit:]
 
 
-def _timestamps(array: pa.Array, default_ms: int) -> Int64s:
+def _timestamps(array: pa.Array, default_ms: int, first_row: int) -> Int64s:
     data_type = array.type
     is_timestamp = pa.types.is_timestamp(data_type)
     if pa.types.is_null(data_type):
@@ -196,10 +196,15 @@ def _timestamps(array: pa.Array, default_ms: int) -> Int64s:
     if unit in _UNITS_PER_MS:
         found = found // _UNITS_PER_MS[unit]
     elif unit != "ms":
-        present = found if valid is None else found[valid == 1]
         limit = _INT64_MAX // _MS_PER_UNIT[unit]
-        if len(present) and not -limit <= present.min() <= present.max() <= limit:
-            raise InvalidColumn(TIMESTAMP, f"{data_type} with a value beyond 64 bits of ms", TIMESTAMPS_ALLOWED)
+        is_beyond = (found < -limit) | (found > limit)
+        if valid is not None:
+            is_beyond &= valid == 1
+        if is_beyond.any():
+            row = int(np.argmax(is_beyond))
+            raise InvalidColumn(
+                TIMESTAMP, f"{data_type} with {found[row]} in row {first_row + row}, beyond 64 bits of ms", TIMESTAMPS_ALLOWED
+            )
         found = found * _MS_PER_UNIT[unit]
     return found if valid is None else np.where(valid == 1, found, np.int64(default_ms))
 

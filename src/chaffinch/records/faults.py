@@ -114,8 +114,9 @@ class BatchTooLarge(RecordsError):
         return f"a batch of {self.size_bytes} bytes is larger than the format allows, {self.size_bytes_max} bytes"
 
 
-class InvalidColumn(RecordsError):
-    """A column that cannot be turned into records: names it, what it is, and what is allowed."""
+class InvalidColumn(RecordsError, ValueError):
+    """A column that cannot be turned into records: names it, what it is, and what is allowed. A ValueError, as arguments that can never be
+    right are for `send`."""
 
     def __init__(self, column: str, seen: Any, allowed: Iterable[str] | str) -> None:
         allowed_text = allowed if isinstance(allowed, str) else ", ".join(allowed)
