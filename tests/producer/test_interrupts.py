@@ -8,12 +8,15 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, NoReturn
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from chaffinch import EmbeddedBroker, Producer
-from chaffinch.errors import IllegalStateException, TransactionAbortableException
-from tests.client.interrupts import Interrupt
+from chaffinch import EmbeddedBroker, Producer, TopicPartition
+from chaffinch.errors import IllegalStateException, KafkaException, TransactionAbortableException
+from chaffinch.producer.futures import SHARED_LOCK, RecordFuture
+from chaffinch.producer.tables.result import TableOutcome
+from tests.client.interrupts import Interrupt, moments
 from tests.producer.waits import in_thread
 
 Make = Callable[..., Producer]
@@ -239,3 +242,40 @@ def test_an_init_that_is_interrupted_may_be_called_again(producer_of: Make, brok
             break
     assert index >= MOMENTS_MIN
     assert stored(broker) == Counter(b"%d" % done for done in range(index + 1))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda producer: producer.send("orders", b"v"),
+        lambda producer: producer.send_table("orders", TABLE),
+        lambda producer: producer.partitions_for("orders"),
+        lambda producer: producer.flush(),
+    ],
+    ids=["send", "send_table", "partitions_for", "flush"],
+)
+def test_a_handler_in_the_moment_of_a_futures_lock_is_refused(
+    producer_of: Make, broker: EmbeddedBroker, call: Callable[[Producer], object]
+) -> None:
+    """Who waited there for the producer's lock would wait for ever for one who holds that and wants the other."""
+    with producer_of(broker) as producer:
+        with SHARED_LOCK, pytest.raises(IllegalStateException, match="in a signal handler"):
+            call(producer)
+        call(producer)
+
+
+def test_while_the_outcome_of_a_table_is_changed_a_handler_holds_up_nobody_unawares() -> None:
+    """Neither at any moment of what the caller's thread changes: the sender's can go on, or the handler is told that it cannot."""
+    for interrupt in moments():
+        outcome = TableOutcome(RecordFuture())
+        outcome.add(2)
+
+        def handler(outcome: TableOutcome = outcome) -> None:
+            done = in_thread(lambda: outcome.written(np.arange(1), 0, 0))
+            if not SHARED_LOCK._is_owned():
+                done.result(LATEST_S)
+
+        interrupt.handler = handler
+        with interrupt:
+            outcome.add(1)
+            outcome.rejected(np.arange(1, 2), TopicPartition("orders", 0), KafkaException("no"))

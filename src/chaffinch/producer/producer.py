@@ -28,7 +28,7 @@ from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, re
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.door import Door
-from chaffinch.producer.futures import Callback, RecordFuture
+from chaffinch.producer.futures import SHARED_LOCK, Callback, RecordFuture
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
 from chaffinch.producer.metrics import METRICS
 from chaffinch.producer.outcomes import settle
@@ -133,7 +133,7 @@ class Producer:
         closed, that it is transactional and no transaction is open, or that this is a signal handler, or a finalizer, that has come in
         the midst of another call of the same producer: then set a flag there, and send in the main flow.
         """
-        if self._lock._is_owned():
+        if self._lock._is_owned() or SHARED_LOCK._is_owned():
             raise self._door.interrupted("send")
         future: RecordFuture[RecordMetadata] = self._new_future()
         if on_delivery is not None:
@@ -299,7 +299,7 @@ class Producer:
         """
         from chaffinch.producer.tables.sending import send_table  # pyarrow is loaded by whoever sends tables.
 
-        if self._lock._is_owned():
+        if self._sender.holds_lock:
             raise self._door.interrupted("send_table")
         self._door.check_open("send_table")
         batch_bytes = self.settings["batch.size"] if "batch.size" in self.settings.given else TABLE_BATCH_BYTES
@@ -331,7 +331,7 @@ class Producer:
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic, waiting for metadata up to `max.block.ms`. Raises what `send` would fail with."""
-        if self._lock._is_owned():
+        if self._sender.holds_lock:
             raise self._door.interrupted("partitions_for")
         self._door.check_open("partitions_for")
         name = arguments.checked_topic(topic)

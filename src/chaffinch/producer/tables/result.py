@@ -6,7 +6,6 @@ batch completes the future. The result's tables are built when they are looked a
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from chaffinch.errors import KafkaException, TimeoutException, UnknownTopicOrPartitionException, group_of
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.futures import RecordFuture
+from chaffinch.producer.futures import SHARED_LOCK, RecordFuture
 
 Rows = npt.NDArray[np.int64]
 
@@ -124,7 +123,8 @@ def _told(error: KafkaException) -> KafkaException:
 class TableOutcome:
     """Gathers the outcome of one table. Rows may be rejected by the caller's thread and settled by the sender's.
 
-    Rows are announced (`add`) before anything becomes of them, and after the last ones `complete` is called.
+    Rows are announced (`add`) before anything becomes of them, and after the last ones `complete` is called. Guarded by the lock of futures
+    and no other: a signal handler that comes while the caller's thread holds it is told so, and does not wait for the sender's.
     """
 
     def __init__(self, future: RecordFuture[SendTableResult]) -> None:
@@ -135,11 +135,10 @@ class TableOutcome:
         self._written: list[_Written] = []
         self._rejected: list[_Rejected] = []
         self._dropped: list[_Dropped] = []
-        self._lock = threading.Lock()
 
     def add(self, count: int) -> int:
         """Announce the next rows; the number of the first of them."""
-        with self._lock:
+        with SHARED_LOCK:
             first = self._row_count
             self._row_count += count
             self._open_count += count
@@ -156,20 +155,21 @@ class TableOutcome:
 
     def written(self, rows: Rows, partition: int, base_offset: int) -> None:
         """These rows are in the log, the first at `base_offset` and the others behind it."""
-        with self._lock:
+        with SHARED_LOCK:
             self._written.append(_Written(rows, partition, base_offset))
         self._settle(len(rows))
 
     def rejected(self, rows: Rows, topic_partition: TopicPartition, error: KafkaException) -> None:
         """These rows failed, all with the same error."""
         if len(rows):
-            with self._lock:
-                self._rejected.append(_Rejected(rows, topic_partition, dict.fromkeys(range(len(rows)), error)))
+            rejected = _Rejected(rows, topic_partition, dict.fromkeys(range(len(rows)), error))
+            with SHARED_LOCK:
+                self._rejected.append(rejected)
             self._settle(len(rows))
 
     def dropped(self, rows: Rows) -> None:
         """These rows were dropped."""
-        with self._lock:
+        with SHARED_LOCK:
             self._dropped.append(_Dropped(rows))
         self._settle(len(rows))
 
@@ -186,7 +186,7 @@ class TableOutcome:
         if dropped:
             self.dropped(rows[sorted(dropped)])
         if errors:
-            with self._lock:
+            with SHARED_LOCK:
                 self._rejected.append(_Rejected(rows, topic_partition, errors))
             self._settle(len(errors))
         if error is not None:
@@ -194,7 +194,7 @@ class TableOutcome:
             self.rejected(np.delete(rows, apart) if apart else rows, topic_partition, error)
 
     def _settle(self, count: int) -> None:
-        with self._lock:
+        with SHARED_LOCK:
             self._open_count -= count
             is_done = self._open_count == 0
             assert self._open_count >= 0, f"{-self._open_count} rows were settled twice"
