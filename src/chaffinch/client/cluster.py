@@ -25,7 +25,6 @@ class PartitionState:
     leader_id: int
     leader_epoch: int
     replica_count: int
-    in_sync_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,5 +148,4 @@ def _newer(heard: MetadataResponsePartition, before: PartitionState | None) -> P
         leader_id=heard.leader_id if has_leader else NO_NODE,
         leader_epoch=heard.leader_epoch,
         replica_count=len(heard.replica_nodes),
-        in_sync_count=len(heard.isr_nodes),
     )

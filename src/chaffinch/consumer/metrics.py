@@ -13,7 +13,7 @@ from chaffinch.consumer.core.consumer_core import ConsumerCore
 
 def _lag_max(core: ConsumerCore, now_ms: int) -> float:
     states = core.subscriptions.assigned.values()
-    lags = [state.high_watermark - position.offset for state in states if (position := state.consumed) and state.high_watermark >= 0]
+    lags = [state.end - position.offset for state in states if (position := state.consumed) and state.end >= 0]
     return max((lag for lag in lags if lag > 0), default=0)
 
 

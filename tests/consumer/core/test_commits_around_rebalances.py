@@ -44,6 +44,13 @@ class TestCommitsAroundRebalances:
         rig.poll()
         assert (rig.state, rig.callbacks) == (State.JOINING, [("assign", 2), ("revoke", 2)])
 
+    def test_a_commit_that_another_broker_should_have_had_looks_for_that(self):
+        rig = self.rig()
+        self.committed(rig, "NOT_COORDINATOR")
+        rig.advance(1_000)
+        rig.find_coordinator()
+        assert len(rig.pending(OffsetCommitRequest)) == 1
+
     def test_an_automatic_commit_that_waits_for_the_coordinator_is_not_made_besides(self):
         """It would come after the partitions are given up, with what was read up to long before."""
         rig = Rig(**{"enable.auto.commit": True, "auto.commit.interval.ms": 1_000, "default.api.timeout.ms": 9_000}).reach(State.STABLE)

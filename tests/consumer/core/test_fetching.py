@@ -8,6 +8,7 @@ from chaffinch import errors
 from chaffinch.consumer.core.lookups import OffsetsCall
 from chaffinch.consumer.core.positions import Position, Stage
 from chaffinch.consumer.iteration import mark, one_by_one
+from chaffinch.consumer.metrics import METRICS
 from chaffinch.consumer.records import records_of_all
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.fetch import FetchRequest, PartitionData
@@ -113,6 +114,7 @@ class TestHandingOut:
         rig.answer_fetch(p0=records(3, b"c"))
         assert next(given, None) is None
         assert rig.poll() == [(0, b"c")]
+        assert rig.core.subscriptions.of(P0).consumed.offset == 4
 
     def test_a_loop_that_ends_early_gives_back_the_rest(self):
         rig = Rig().assign(0)
@@ -235,6 +237,27 @@ class TestErrors:
         assert asked(rig)[1] == {0: 0}
         assert rig.poll() == []
 
+    def test_what_is_refused_is_told_however_much_another_partition_gives(self):
+        """By the poll after the one that gives what came with it, again and again."""
+        rig, given, told = Rig(**{"group.id": None}).assign(0, 1), [], []
+        for offset in range(10):
+            refused = {"p1": number_of("TOPIC_AUTHORIZATION_FAILED")} if 1 in asked(rig)[1] else {}
+            rig.answer_fetch(p0=records(offset, b"%d" % offset), **refused)
+            for _ in range(2):
+                try:
+                    given += [value for _, value in rig.poll()]
+                except errors.TopicAuthorizationException as error:
+                    told.append(error.topic_partition.partition)
+        assert given == [b"%d" % offset for offset in range(10)]
+        assert told == [1] * 5  # The next fetch is under way before the poll that tells it.
+
+    @pytest.mark.parametrize(("level", "lag"), [("read_committed", 2), ("read_uncommitted", 9)])
+    def test_how_far_behind_counts_up_to_what_may_be_read(self, level, lag):
+        rig = Rig(**{"isolation.level": level}).assign(0)
+        rig.answer_fetch(p0=PartitionData(high_watermark=10, last_stable_offset=3, records=memoryview(records(0, b"v"))))
+        assert rig.poll() == [(0, b"v")]
+        assert METRICS["records-lag-max"].read(rig.core, rig.now_ms) == lag
+
     def test_a_leader_that_is_named_is_followed_at_once(self):
         rig = Rig().assign(0)
         told = PartitionData(error_code=number_of("NOT_LEADER_OR_FOLLOWER"), current_leader=LeaderIdAndEpoch(leader_id=5, leader_epoch=4))
@@ -321,6 +344,23 @@ class TestLeaderEpochs:
         assert (state.stage, part.leader_epoch, part.current_leader_epoch) == (Stage.VALIDATING, 0, 1)
         self.told(rig, 0, 2)
         assert (state.stage, state.position) == (Stage.READING, Position(2, 0, 1))
+
+    def test_who_has_read_all_is_not_cut_off(self):
+        rig = self.moved("none")
+        self.told(rig, 0, 2)
+        assert (rig.poll(), rig.reports) == ([], [])
+
+    def test_that_of_a_committed_offset_is_asked_for(self):
+        """Kept beside the offset (KIP-320)."""
+        rig = Rig()
+        rig.core.assign([P0], rig.now_ms)
+        rig.step()
+        rig.tell_metadata()
+        rig.find_coordinator()
+        rig.answer_offsets({0: 5}, epoch=0)
+        assert rig.core.subscriptions.of(P0).stage is Stage.VALIDATING
+        assert rig.pending(OffsetForLeaderEpochRequest)[0].message.topics[0].partitions[0].leader_epoch == 0
+        assert not rig.pending(FetchRequest)
 
     def test_what_was_cut_off_is_gone_back_for(self):
         rig = self.moved()

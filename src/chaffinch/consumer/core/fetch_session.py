@@ -17,7 +17,6 @@ from chaffinch.protocol.primitives import ZERO_UUID
 
 NO_SESSION: Final = 0
 EPOCH_INITIAL: Final = 0
-EPOCH_FINAL: Final = -1
 EPOCH_MAX: Final = 2**31 - 1
 
 LAST_VERSION_WITH_NAMES: Final = 12

@@ -21,7 +21,7 @@ from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import LANE_FETCH, Wiring
 from chaffinch.errors import CorruptRecordException, ErrorCode, KafkaException, OffsetOutOfRangeException, Stored, codes, exception_for
 from chaffinch.identifiers import TopicPartition
-from chaffinch.protocol.messages.fetch import FetchResponse, PartitionData
+from chaffinch.protocol.messages.fetch import READ_COMMITTED, FetchResponse, PartitionData
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import RecordsError
 from chaffinch.records.fetched import FetchedRecords, end_offset
@@ -196,9 +196,7 @@ class Fetcher:
             state.preferred_replica = data.preferred_read_replica
             state.preferred_until_ms = now_ms + int(self._wiring.settings["metadata.max.age.ms"])
         if code is codes.NONE:
-            state.high_watermark = data.high_watermark
-            state.last_stable_offset = data.last_stable_offset
-            state.log_start_offset = data.log_start_offset
+            state.end = data.last_stable_offset if self._isolation_level == READ_COMMITTED else data.high_watermark
         records: Any = data.records or b""
         assert not isinstance(records, list), "records that were received are one buffer"
         end = end_offset(records)
@@ -229,10 +227,6 @@ class Fetcher:
 
     # Handing out.
 
-    def _is_due(self, fetched: _Fetched) -> bool:
-        state = self._subscriptions.assigned.get(fetched.place)
-        return state is None or (state.is_reading and not state.is_paused)
-
     def take(self, records_max: int) -> list[Portion]:
         """Up to `records_max` records; positions move behind them. What is wrong is raised once everything before it was given."""
         portions: list[Portion] = []
@@ -260,7 +254,7 @@ class Fetcher:
             state.position = state.position._replace(offset=int(portion.columns.offsets[0]))
 
     def _portions(self, left: int) -> Iterator[Portion]:
-        index = 0
+        index, has_given = 0, False
         bytes_left = POLL_BYTES_MAX
         while left and bytes_left > 0 and index < len(self._fetched):
             fetched = self._fetched[index]
@@ -270,6 +264,8 @@ class Fetcher:
             elif state is None or state.position is None or state.position.offset != _begins(fetched):
                 del self._fetched[index]
             elif fetched.reader is None:
+                if has_given:
+                    return  # The next call begins with it: raised now, nobody would hear of it, and it would be forgotten.
                 self._refused(fetched, state, index)
             else:
                 portion = self._next_of(fetched, fetched.reader, state, left)
@@ -279,6 +275,7 @@ class Fetcher:
                 else:
                     left -= len(portion.columns)
                     bytes_left -= _size(portion.columns)
+                    has_given = True
                     yield portion
 
     def _next_of(self, fetched: _Fetched, reader: FetchedRecords, state: PartitionState, left: int) -> Portion | None:

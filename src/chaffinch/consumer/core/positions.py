@@ -63,9 +63,8 @@ class PartitionState:
     preferred_until_ms: int = 0
     given: int = -1
     """While records are given one by one: the offset after the last one given, before `position`. -1 otherwise."""
-    high_watermark: int = -1
-    last_stable_offset: int = -1
-    log_start_offset: int = -1
+    end: int = -1
+    """Where what may be read ends, by the last answer: the high watermark, or the last stable offset. -1: nobody has said."""
 
     @property
     def is_reading(self) -> bool:

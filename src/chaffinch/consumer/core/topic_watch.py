@@ -61,9 +61,6 @@ class TopicWatch:
         """Whether all topics have been asked for since that was wanted."""
         return self._all_heard_ms is not None
 
-    def is_known(self, topic: str) -> bool:
-        return self._wiring.cluster.partition_count(topic) is not None
-
     @property
     def _is_lacking(self) -> bool:
         if self._wants_all and self._all_heard_ms is None:
