@@ -102,3 +102,33 @@ def test_a_topic_that_is_not_known_yet_cannot_be_waited_for(calling: Callable[[s
     assert isinstance(error, TimeoutException)
     assert "topic 'orders' is not known yet, and a callback cannot wait for it: ask partitions_for('orders') before" in str(error)
     assert producer.send("orders", b"v").result(LATEST_S).offset == 0
+
+
+def _leave(_: Producer) -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("record", SENDS, ids=["too large", "unknown"])
+def test_on_the_callers_thread_what_ends_the_program_ends_send(
+    calling: Callable[[str], tuple[Producer, Calling]], record: ProducerRecord
+) -> None:
+    """A signal handler that exits may come while it thinks; its SystemExit became the cause of the record's error."""
+    producer, handler = calling("send")
+    handler.call = _leave
+    with pytest.raises(SystemExit):
+        producer.send(record)
+    assert producer.send("orders", b"v").result(LATEST_S).offset == 0
+
+
+@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
+def test_on_the_producers_own_it_ends_nothing(calling: Callable[[str], tuple[Producer, Calling]], ending: type[BaseException]) -> None:
+    producer, handler = calling("send")
+
+    def leave(_: Producer) -> None:
+        raise ending
+
+    handler.call = leave
+    error = producer.send("latest", b"no key").exception(LATEST_S)
+    assert isinstance(error, InvalidCompactionKeyException)
+    assert isinstance(error.__cause__, ending)
+    assert producer.send("orders", b"v").result(LATEST_S).offset == 0

@@ -303,11 +303,14 @@ _UNSET: Final[dict[str, Any]] = {"batch": None, "index": 0}
 _PARTS: Final[dict[str, Any]] = {"_own_waiters": list, "_done_callbacks": list, "_condition": Condition}
 
 
-def call(callback: Callback, result: Any, error: BaseException | None) -> None:
-    """Call `on_delivery(result, error)`; whatever it raises is logged, because nobody else is there to hear of it."""
+def call(callback: Callback, result: Any, error: BaseException | None, logged: type[BaseException] = BaseException) -> None:
+    """Call `on_delivery(result, error)`; what it raises of the class `logged` is logged, because nobody else is there to hear of it.
+
+    In the sender thread that is everything: SystemExit and its like would end it, and others' outcomes with it. In the thread of who
+    called `send` they end the call, as Ctrl-C and what signal handlers raise do: those may come while the callback runs."""
     try:
         callback(result, error)
-    except BaseException:  # SystemExit and its like would end the sender thread, and others' outcomes with it.
+    except logged:
         log.exception("a delivery callback raised")
 
 

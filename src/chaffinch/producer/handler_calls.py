@@ -64,15 +64,15 @@ class HandlerCalls:
         return DROPPED if said.response is RetriableResponse.SWALLOW else _with_cause(error, said.failure)
 
     def answer(self, effect: AskHandler) -> HandlerSaid:
-        """The same for records that are in a batch, each asked about."""
+        """The same for records that are in a batch, each asked about, by the sender thread."""
         swallowed, retried, failures = set(), set(), {}
         for (index, error), record in zip(effect.errors.items(), records_of(effect.batch, effect.errors), strict=True):
             if effect.question is Question.REJECTED:
-                rejected = ask(NonRetriableResponse, getattr(self._handler, REJECTED_METHOD), record, error)
+                rejected = ask(NonRetriableResponse, getattr(self._handler, REJECTED_METHOD), record, error, BaseException)
                 response: Any = rejected.response
                 failure = rejected.failure
             else:
-                unknown = ask(RetriableResponse, self._handler.handle, record, error)
+                unknown = ask(RetriableResponse, self._handler.handle, record, error, BaseException)
                 response, failure = unknown.response, unknown.failure
             if response in (NonRetriableResponse.SWALLOW, RetriableResponse.SWALLOW):
                 swallowed.add(index)

@@ -13,14 +13,20 @@ from chaffinch.producer.futures import Callback, RecordFuture, call, complete_al
 from chaffinch.producer.records import ProducerRecord, RecordMetadata
 
 
-def settle(future: RecordFuture[RecordMetadata], callback: Callback | None, metadata: RecordMetadata | None, error: Any = None) -> None:
-    """Complete one future with its metadata or error, and call who wanted that."""
+def settle(
+    future: RecordFuture[RecordMetadata],
+    callback: Callback | None,
+    metadata: RecordMetadata | None,
+    error: Any = None,
+    logged: type[BaseException] = BaseException,
+) -> None:
+    """Complete one future with its metadata or error, and call who wanted that; `logged` as for `call`."""
     if metadata is not None:
         future.complete(metadata)
     else:
         future.fail(error)
     if callback is not None:
-        call(callback, metadata, error)
+        call(callback, metadata, error, logged)
 
 
 def tell(effect: CompleteBatch | FailRecords) -> None:

@@ -122,7 +122,8 @@ class Producer:
         headers: Headers | None = None,
         on_delivery: Callback | None = None,
     ) -> RecordFuture[RecordMetadata]:
-        """Hand over one record; the future has its outcome, and `on_delivery(metadata, error)` is called with it by the sender thread.
+        """Hand over one record; the future has its outcome, and `on_delivery(metadata, error)` is called with it by the sender thread,
+        or, of a record that is refused or dropped before it is in a batch, within `send` by the caller's.
 
         `value` and `key` are bytes, text (UTF-8), None, or what the serializers take; `headers` a list of pairs, a name and bytes or None;
         `timestamp_ms` counts from 1970, by default now. Without `partition` the option `partitioner` decides, by the key as in Java.
@@ -214,9 +215,9 @@ class Producer:
             raise
         if isinstance(stop, Dropped):
             metadata = RecordMetadata(topic, -1 if partition is None else partition, timestamp_ms=timestamp_ms, dropped=True)
-            settle(future, on_delivery, metadata)
+            settle(future, on_delivery, metadata, logged=Exception)
         elif stop is not None:
-            settle(future, on_delivery, None, stop)
+            settle(future, on_delivery, None, stop, logged=Exception)
 
     def _append(
         self,

@@ -102,14 +102,19 @@ class Said(Generic[Response]):
 
 
 def ask(
-    allowed: type[Response], call: Callable[[ProducerRecord, Any], object], record: ProducerRecord, error: ApiException
+    allowed: type[Response],
+    call: Callable[[ProducerRecord, Any], object],
+    record: ProducerRecord,
+    error: ApiException,
+    caught: type[BaseException] = Exception,
 ) -> Said[Response]:
-    """One call of a handler. One that raises, or answers anything but `allowed`, has said FAIL."""
+    """One call of a handler. One that raises what is `caught`, or answers anything but `allowed`, has said FAIL.
+
+    Ctrl-C, SystemExit and their like end the call of `send` that they come in, as everywhere; they may be a signal handler's. Only the
+    sender thread, which is everybody's, catches them."""
     try:
         response = call(record, error)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as failure:
+    except caught as failure:
         return Said(allowed["FAIL"], failure)
     if isinstance(response, allowed):
         return Said(response)

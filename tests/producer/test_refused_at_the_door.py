@@ -1,0 +1,52 @@
+"""Records that `send` itself refuses: who is told, in which thread, and in which words."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer
+from chaffinch.errors import RecordTooLargeException
+
+Make = Callable[..., Producer]
+LATEST_S = 60
+LARGE = bytes(2_000_000)
+
+
+class TestOnDelivery:
+    """It is called within `send`, by the caller's own thread."""
+
+    @pytest.mark.parametrize("ending", [SystemExit(3), KeyboardInterrupt()], ids=repr)
+    @pytest.mark.parametrize("options", [{}, {"drop_invalid_large_records": True}], ids=["refused", "dropped"])
+    def test_what_ends_the_program_there_ends_send(
+        self, producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, ending: BaseException, options: dict[str, Any]
+    ) -> None:
+        made: list[Any] = []
+        told: list[Any] = []
+
+        def end(*outcome: object) -> None:
+            told.append(outcome)
+            raise ending
+
+        with producer_of(broker, **options) as producer:
+            new_future = producer._new_future
+            monkeypatch.setattr(producer, "_new_future", lambda: made.append(new_future()) or made[-1])
+            with pytest.raises(type(ending)) as raised:
+                producer.send("orders", LARGE, on_delivery=end)
+            assert raised.value is ending
+            (future,) = made
+            assert told == [(future.result(0) if options else None, future.exception(0))]
+            assert producer.send("orders", b"v").result(LATEST_S).offset == 0
+
+    def test_an_exception_is_logged_and_the_future_returned(
+        self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise ZeroDivisionError("in the callback")
+
+        with caplog.at_level(logging.ERROR), producer_of(broker) as producer:
+            assert isinstance(producer.send("orders", LARGE, on_delivery=fail).exception(0), RecordTooLargeException)
+        assert "a delivery callback raised" in caplog.text
