@@ -57,18 +57,21 @@ class Closing:
     def _close_first(self, deadline_ms: int, silent_s: float) -> None:
         """What the first of several calls does; however it is left, the thread is to end."""
         join_ms = None
+        expired_before = self._core.giving_up.expired_count
         try:
             self._abort_open_transaction(deadline_ms, silent_s)
             future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
             if not self._sender.is_own_thread:
                 self._wait_aloud(future, deadline_ms, silent_s)
+            self._say_given_up(expired_before)
         except KafkaException as error:
             if not self._sender.is_in_other_process:
                 log.warning("close: %s", error.message)
+                self._say_given_up(expired_before)
         except FutureTimeoutError:
             log.warning("close: a callback or handler holds up the sender thread; outcomes that are left are told once it returns")
             join_ms = 0
-        except KeyboardInterrupt:
+        except BaseException:  # Ctrl-C, or what a signal handler raises.
             log.warning("close was interrupted: %s not waited for any longer", self._unfinished())
             raise
         finally:
@@ -108,10 +111,25 @@ class Closing:
             log.warning("closing waits for %s; Ctrl-C ends it without them", self._unfinished())
             future.result(limit_s - silent_s)
 
+    def _say_given_up(self, expired_before: int) -> None:
+        """One line about records that close has ended without an outcome, or will when it ends the thread, and those that expired while it
+        waited: who closes a producer seldom looks at their futures after it."""
+        with self._sender.lock:
+            giving_up, left_count = self._core.giving_up, self._core.outstanding_count
+            lost = (
+                ("given up without an outcome", giving_up.closed_count, giving_up.closed_why),
+                ("given up without an outcome", left_count, giving_up.reason()),
+                ("expired after delivery.timeout.ms", giving_up.expired_count - expired_before, giving_up.expired_why),
+            )
+        for what, count, why in lost:
+            if count:
+                reason = "" if why is None else f" ({why})"
+                log.warning("close: %s %s%s; each future says whether it may be stored", counted(count, "record"), what, reason)
+
     def _unfinished(self) -> str:
         """What has no outcome yet, and why, as far as anybody knows."""
         with self._sender.lock:
-            count, why = self._core.outstanding_count, self._core.reason_for_waiting()
+            count, why = self._core.outstanding_count, self._core.giving_up.reason()
         is_for_end = not count and self._core.transaction is not None
         waiting = "the end of the transaction" if is_for_end else f"{counted(count, 'record')} without an outcome"
         return waiting + (f" ({why})" if why else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from chaffinch.errors import KafkaException
+from chaffinch.errors import KafkaException, Stored, TimeoutException
 from chaffinch.producer.core.batches.accumulator import Accumulator
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
@@ -34,6 +34,14 @@ class GivingUp:
         self._endings = endings
         self._transaction = transaction
         self._reason_for_waiting = reason_for_waiting
+        self.expired_count = 0
+        """Records whose delivery timeout was over, since the start."""
+        self.expired_why: KafkaException | None = None
+        """What the last of them waited for, as far as anybody knew."""
+        self.closed_count = 0
+        """Records that close gave up, when its own time was over."""
+        self.closed_why: KafkaException | None = None
+        """The same for these."""
 
     def expire(self, now_ms: int) -> None:
         """Fail every batch whose delivery timeout is over. One whose answer is awaited keeps its numbers until the answer comes."""
@@ -58,6 +66,7 @@ class GivingUp:
         # Of a batch that never went: what all wait for, or what the one in front of it was told.
         own = batch.last_error or self._reason_for_waiting()
         cause = own or self._error_of_front(batch)
+        self.expired_count, self.expired_why = self.expired_count + batch.count, cause
         is_of_front = own is None and cause is not None
         error = expired(batch, self._wiring.delivery_timeout_ms, cause, is_awaited=is_awaited, is_of_front=is_of_front)
         return self._endings.in_words(error)
@@ -95,6 +104,19 @@ class GivingUp:
     @staticmethod
     def _dropped(transaction: TransactionManager, batch: ProducerBatch) -> KafkaException:
         return dropped_with_transaction(batch, transaction.error, is_final=transaction.state is State.FATAL_ERROR)
+
+    def close(self) -> None:
+        """Fail everything that has no outcome: the time of close is over."""
+        counts, why = self._wiring.counts, self.reason()
+        failed_before = counts["records_failed"]
+        self.give_up(TimeoutException("the producer was closed before this record had its outcome", stored=Stored.NO))
+        if counts["records_failed"] > failed_before:
+            self.closed_count, self.closed_why = self.closed_count + counts["records_failed"] - failed_before, why
+
+    def reason(self) -> KafkaException | None:
+        """Why what is under way has no outcome yet: what some batch was told last, else what all wait for."""
+        told = (batch.last_error for queue in self._queues.busy() for batch in queue.batches() if not batch.is_done)
+        return next((error for error in told if error is not None), None) or self._reason_for_waiting()
 
     def give_up(self, error: KafkaException) -> None:
         """Fail everything that has no outcome: the producer is being closed, or nothing can be written any more."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
-from chaffinch.errors import KafkaException, Stored, TimeoutException
+from chaffinch.errors import KafkaException
 from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.producer.core import events
 from chaffinch.producer.core.asking import Waiting
@@ -405,7 +405,7 @@ class ProducerCore:
             if transaction.is_failed:
                 self.giving_up.drop_unsent()
         if self.callers.is_late(now_ms):
-            self.giving_up.give_up(TimeoutException("the producer was closed before this record had its outcome", stored=Stored.NO))
+            self.giving_up.close()
         self.sending.send_ready(now_ms, hurries=self._hurries)
         if transaction is not None:
             self._advance_transaction(transaction, now_ms)

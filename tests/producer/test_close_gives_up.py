@@ -1,0 +1,101 @@
+"""Close never gives up a record without a word: of whom nobody looks at any more the log says how many, and why."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer
+from chaffinch.errors import KafkaException
+from tests.producer.waits import LATEST_S, in_thread
+
+Make = Callable[..., Producer]
+MANY = 1_000_000
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "chaffinch.producer" and record.levelno == logging.WARNING]
+
+
+def until(condition: Callable[[], object]) -> None:
+    ends = time.monotonic() + LATEST_S
+    while not condition():
+        assert time.monotonic() < ends
+
+
+def test_when_its_time_is_over(producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=MANY)
+    producer = producer_of(broker)
+    futures = [producer.send("orders", b"v", partition=0) for _ in range(3)]
+    until(lambda: producer.metrics()["record-retry-total"] >= 3)
+    producer.close(0)
+    assert all(isinstance(future.exception(0), KafkaException) for future in futures)
+    (line,) = said(caplog)
+    assert line.startswith("close: 3 records given up without an outcome (Produce for orders-0: NOT_ENOUGH_REPLICAS (19): ")
+    assert line.endswith("; each future says whether it may be stored")
+
+
+def test_with_nothing_known_of_why(producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.faults.add(api="Produce", action="delay", delay_ms=100_000)
+    producer = producer_of(broker)
+    producer.send("orders", b"v")
+    producer.close(0)
+    assert said(caplog) == ["close: 1 record given up without an outcome; each future says whether it may be stored"]
+
+
+def test_within_a_callback(producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """There it cannot wait."""
+    others: list[Any] = []
+
+    def close(*_: object) -> None:
+        others.extend(producer.send("orders", b"other", partition=0) for _ in range(2))
+        producer.close()
+
+    producer = producer_of(broker, linger_ms=0)
+    producer.send("orders", b"v", partition=0, on_delivery=close).result(LATEST_S)
+    producer._sender._thread.join(LATEST_S)
+    assert all(isinstance(other.exception(LATEST_S), KafkaException) for other in others)
+    assert said(caplog) == ["close: 2 records given up without an outcome; each future says whether it may be stored"]
+
+
+def test_what_expires_while_it_waits(
+    producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of a `with` statement nobody looks at the futures any more."""
+    broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=MANY)
+    producer = producer_of(broker, request_timeout_ms=100_000_000, delivery_timeout_ms=200_000_000)
+    clock = producer._clock
+
+    class Later:
+        now_ms = staticmethod(lambda: clock.now_ms() + 300_000_000)
+
+    producer.send("orders", b"v", partition=0)
+    until(lambda: producer.metrics()["record-retry-total"])
+    closed = in_thread(producer.close)
+    until(lambda: producer._core.callers.are_for_all)
+    monkeypatch.setattr(producer._sender, "_clock", Later)
+    producer._sender.wakeup()
+    assert closed.exception(LATEST_S) is None
+    (line,) = [line for line in said(caplog) if "expired" in line]
+    assert line.startswith("close: 1 record expired after delivery.timeout.ms (Produce for orders-0: NOT_ENOUGH_REPLICAS (19): ")
+
+
+def test_what_a_signal_handler_ends(
+    producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SystemExit, as Ctrl-C."""
+
+    def leave(*_: object) -> None:
+        raise SystemExit(3)
+
+    broker.faults.add(api="Produce", action="delay", delay_ms=100_000)
+    producer = producer_of(broker)
+    producer.send("orders", b"v")
+    monkeypatch.setattr(producer._closing, "_wait_aloud", leave)
+    with pytest.raises(SystemExit):
+        producer.close()
+    assert said(caplog) == ["close was interrupted: 1 record without an outcome not waited for any longer"]
