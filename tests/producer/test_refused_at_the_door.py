@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +11,38 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import RecordTooLargeException
+from chaffinch.identifiers import TopicPartition
 
 Make = Callable[..., Producer]
 LATEST_S = 60
 LARGE = bytes(2_000_000)
+
+
+class TestTooLarge:
+    """Who reads the line has many records: it says where this one was to go, and that nothing was."""
+
+    @pytest.mark.parametrize(("partition", "where"), [(None, "orders"), (2, "orders-2")])
+    @pytest.mark.parametrize("option", ["max.request.size", "buffer.memory"])
+    def test_the_error_names_topic_size_and_option(
+        self, producer_of: Make, broker: EmbeddedBroker, partition: int | None, where: str, option: str
+    ) -> None:
+        with producer_of(broker, **{"max_request_size": 3_000_000, option.replace(".", "_"): 100_000}) as producer:
+            error = producer.send("orders", LARGE, partition=partition).exception(0)
+        assert isinstance(error, RecordTooLargeException)
+        assert error.topic_partition == TopicPartition("orders", -1 if partition is None else partition)
+        assert re.fullmatch(
+            rf"{where}: MESSAGE_TOO_LARGE \(10\): the record takes 20000\d\d bytes, {option} allows 100000: it was not sent; not stored; "
+            "correct the data or the configuration, the producer stays usable",
+            str(error),
+        )
+
+    def test_so_does_that_of_the_commit(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, transactional_id="t") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("orders", LARGE)
+            with pytest.raises(RecordTooLargeException, match=r"^orders: .*: it was not sent"):
+                producer.commit_transaction()
 
 
 class TestOnDelivery:

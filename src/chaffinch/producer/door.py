@@ -22,6 +22,7 @@ from chaffinch.errors import (
     UnknownTopicOrPartitionException,
 )
 from chaffinch.errors.again import again
+from chaffinch.identifiers import TopicPartition
 from chaffinch.producer import arguments
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, Claim
@@ -146,13 +147,13 @@ class Door:
             self._sender.submit(events.RecordsRefused(count=count, error=error))
         return error
 
-    def too_large(self, size: int, record_of: Callable[[], ProducerRecord]) -> Stop | None:
-        """A record that takes `size` bytes in a batch, against the options that limit it."""
+    def too_large(self, place: TopicPartition, size: int, record_of: Callable[[], ProducerRecord]) -> Stop | None:
+        """A record that takes `size` bytes in a batch, against the options that limit it. `place`: where it was to go, as far as known."""
         size += BATCH_OVERHEAD_BYTES
         for limit, option in ((self.request_bytes_max, "max.request.size"), (self.core.accumulator.memory_bytes, "buffer.memory")):
             if size > limit:
-                text = f"the record takes {size} bytes, {option} allows {limit}"
-                error = RecordTooLargeException(text, stored=Stored.NO, api="Produce")
+                text = f"the record takes {size} bytes, {option} allows {limit}: it was not sent"
+                error = RecordTooLargeException(text, topic_partition=place, stored=Stored.NO)
                 return self.handler.too_large(record_of, error, may_drop=option == "max.request.size")
         return None
 

@@ -236,11 +236,9 @@ class _Sending:
             if partitions[index] >= partition_count:
                 stop = self._beyond(place, waited)
             elif sizes[index] > self._record_bytes_max:
-                found = self._door.too_large(int(sizes[index]), _record_of(topic, columns, partitions, int(index)))
+                found = self._door.too_large(place, int(sizes[index]), _record_of(topic, columns, partitions, int(index)))
                 assert found is not None, "a record above the limit is stopped"
                 stop = found
-                if isinstance(stop, KafkaException):
-                    stop.topic_partition = place
             else:
                 text = f"timestamp {columns.timestamps[index]} ms lies before 1970"
                 stop = InvalidTimestampException(text, topic_partition=place, stored=Stored.NO, api="Produce")
