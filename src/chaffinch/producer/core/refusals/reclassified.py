@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from chaffinch.errors import (
-    ApiException,
-    CommitFailedException,
-    Group,
-    KafkaException,
-    TransactionAbortableException,
-    UnknownServerException,
-    codes,
-)
+from chaffinch.errors import Group, KafkaException, TransactionAbortableException, UnknownServerException
 from chaffinch.errors.again import again
-
-COMMIT_FAILED_CODES: Final = frozenset({codes.ILLEGAL_GENERATION, codes.UNKNOWN_MEMBER_ID, codes.FENCED_INSTANCE_ID})
 
 
 def as_abortable(error: KafkaException) -> TransactionAbortableException:
@@ -31,15 +19,6 @@ def as_abortable(error: KafkaException) -> TransactionAbortableException:
     )
     abortable.__cause__ = error
     return abortable
-
-
-def as_commit_failed(error: ApiException) -> KafkaException:
-    """Offsets of a group that has moved on have an exception of their own; any other error is returned as it is."""
-    if error.code not in COMMIT_FAILED_CODES:
-        return error
-    failed = CommitFailedException(f"offsets were not committed: {error.message}", code=error.code)
-    failed.__cause__ = error
-    return failed
 
 
 def as_fatal(error: KafkaException) -> KafkaException:

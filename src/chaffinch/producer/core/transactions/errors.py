@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from chaffinch.errors import Group, KafkaException, Stored, TimeoutException, codes, group_of
+from chaffinch.errors import ApiException, CommitFailedException, Group, KafkaException, Stored, TimeoutException, codes, group_of
 from chaffinch.errors.again import AnyError, with_message
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.refusals.reclassified import as_fatal
@@ -13,6 +13,17 @@ from chaffinch.producer.core.refusals.reclassified import as_fatal
 # How a producer hears that the coordinator has given its id, or its epoch, to somebody else: another producer, or nobody after a time-out.
 FENCED_CODES: Final = frozenset({codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH})
 FENCED_ADVICE: Final = "producers that are to live side by side need an id each"
+
+_GONE_ON: Final = (
+    "the group has gone on without this member, and others read again what it has read since; its consumer joins again with the next poll, "
+    "and stays if it polls within max.poll.interval.ms"
+)
+# How a producer hears that the consumer whose offsets it commits is a member of its group no more, and why that is.
+_COMMIT_FAILED: Final = {
+    codes.ILLEGAL_GENERATION: _GONE_ON,
+    codes.UNKNOWN_MEMBER_ID: _GONE_ON,
+    codes.FENCED_INSTANCE_ID: "another consumer with the same group.instance.id has taken this one's place; each needs an id of its own",
+}
 
 
 def explained(error: AnyError, transactional_id: str, timeout_ms: int, open_ms: int | None, block_ms: int) -> AnyError:
@@ -37,17 +48,36 @@ def offsets_late(
 ) -> TimeoutException:
     """Offsets that were not taken into the transaction in time; `cause` is the last answer. `unreachable`: which brokers were tried, where
     none can be reached."""
-    first, *others = sorted(offsets)
-    more = f" and {len(others)} more" if others else ""
     why = "" if unreachable is None else f"; {unreachable}"
     if cause is not None and unreachable is None:
         place = "" if cause.topic_partition is None else f" for {cause.topic_partition}"
         why = f"; the last answer{place} was {cause.name}: {cause.message.rstrip('.')}"
-    late = TimeoutException(
-        f"the offsets of group {group_id!r} for {first}{more} were not accepted within max.block.ms, {block_ms} ms{why}"
-    )
+    late = TimeoutException(f"{_offsets_of(group_id, offsets)} were not accepted within max.block.ms, {block_ms} ms{why}")
     late.__cause__ = cause
     return late
+
+
+def offsets_refused(group_id: str, offsets: Iterable[TopicPartition], error: ApiException) -> KafkaException:
+    """Offsets that a group has refused which has moved on: they have an exception of their own, which says what to do with both clients.
+    Any other error is returned as it is."""
+    why = _COMMIT_FAILED.get(error.code)
+    if why is None:
+        return error
+    failed = CommitFailedException(
+        f"{_offsets_of(group_id, offsets)} were not committed ({error.name}): {why}; the transaction is aborted once a producer with the "
+        "same transactional.id calls init_transactions(): close this one, and start a new one",
+        code=error.code,
+        topic_partition=error.topic_partition,
+        api=error.api,
+    )
+    failed.__cause__ = error
+    return failed
+
+
+def _offsets_of(group_id: str, offsets: Iterable[TopicPartition]) -> str:
+    first, *others = sorted(offsets)
+    more = f" and {len(others)} more" if others else ""
+    return f"the offsets of group {group_id!r} for {first}{more}"
 
 
 def commit_given_up(transactional_id: str, error: KafkaException, *, is_asked: bool) -> KafkaException:

@@ -33,7 +33,7 @@ from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.asking import Asking
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, Report, WakeCallers
-from chaffinch.producer.core.refusals.reclassified import as_abortable, as_commit_failed, as_fatal
+from chaffinch.producer.core.refusals.reclassified import as_abortable, as_fatal
 from chaffinch.producer.core.transactions import errors as transaction_errors
 from chaffinch.producer.core.transactions.callers import Caller, Callers, Offsets, complete, fail
 from chaffinch.producer.core.transactions.moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved, order_of_calls
@@ -383,7 +383,10 @@ class TransactionManager:
         if is_curable and self.state is State.ABORTING and step not in ENDING_STEPS:
             return []  # What was asked before the abort does not matter any more.
         if not is_curable or self.state is State.ABORTING:
-            return self._fail_fatally(error if step is not Step.COMMIT_OFFSETS else as_commit_failed(error))
+            first = self.callers.of_offsets[0] if step is Step.COMMIT_OFFSETS and self.callers.of_offsets else None
+            if first is not None:
+                return self._fail_fatally(transaction_errors.offsets_refused(first.group.group_id, first.offsets, error))
+            return self._fail_fatally(error)
         return self._init_refused(error) if self.state is State.INITIALIZING else self._fail_abortably(error)
 
     def _init_refused(self, error: KafkaException) -> list[Effect]:
