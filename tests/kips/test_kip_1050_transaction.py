@@ -98,7 +98,7 @@ INITIALIZING    | waits | !                      | !                      | !   
 READY           | !     | IN_TRANSACTION         | !                      | !                      | !                      | !
 IN_TRANSACTION  | !     | !                      | =                      | =                      | READY                  | READY
 COMMITTING      | !     | !                      | !                      | !                      | waits                  | !
-ABORTABLE_ERROR | !     | = InvalidRecord        | = TransactionAbortable | = InvalidRecord        | = InvalidRecord        | READY
+ABORTABLE_ERROR | !     | !                      | = TransactionAbortable | = InvalidRecord        | = InvalidRecord        | READY
 ABORTING        | !     | !                      | !                      | !                      | !                      | waits
 FATAL_ERROR     | ended | ended                  | ended                  | ended                  | ended                  | ended
 

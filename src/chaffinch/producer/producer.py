@@ -363,7 +363,8 @@ class Producer:
         self._transact("init_transactions", lambda call: events.InitTransactionsCalled(call=call, deadline_ms=self._block_until_ms()))
 
     def begin_transaction(self) -> None:
-        """From now on records belong to a transaction. IllegalStateException before `init_transactions`, and while one is open."""
+        """From now on records belong to a transaction. IllegalStateException before `init_transactions`, and while one is open, or has
+        failed and is not aborted."""
         self._transact("begin_transaction", lambda call: events.BeginTransactionCalled(call=call))
 
     def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, Any], group_metadata: str | GroupMetadata) -> None:

@@ -114,6 +114,19 @@ def test_every_call_in_every_state(state: State, move: Move) -> None:
         assert rig.core.transaction.state is state
 
 
+def test_who_begins_anew_without_the_abort_is_told_that_it_comes_first() -> None:
+    """And why: the error of the record, told again, said neither."""
+    rig = rig_in(State.ABORTABLE_ERROR)
+    outcome = rig.call(events.BeginTransactionCalled, "call")
+    assert rig.core.transaction is not None
+    assert isinstance(outcome, IllegalStateException)
+    assert outcome.message == "begin_transaction() is not possible now: the transaction has failed: call abort_transaction() first"
+    assert outcome.__cause__ is not None
+    assert outcome.__cause__ == rig.core.transaction.error
+    assert rig.call(events.AbortCalled, "abort") == "done"
+    assert rig.call(events.BeginTransactionCalled, "begin again") == "done"
+
+
 @pytest.mark.parametrize("move", Move, ids=lambda move: move.name)
 @pytest.mark.parametrize("state", State, ids=lambda state: state.name)
 def test_every_pair_of_the_table(state: State, move: Move) -> None:

@@ -116,7 +116,9 @@ class TransactionManager:
         except IllegalMove as illegal:
             if self.error is not None and (illegal.state, illegal.move) in REFUSED_WITH_ERROR:
                 return [FailCall(call=call, error=again(self.error))]
-            return [FailCall(call=call, error=IllegalStateException(order_of_calls(illegal.call, illegal.state)))]
+            refusal = IllegalStateException(order_of_calls(illegal.call, illegal.state))
+            refusal.__cause__ = self.error  # If the order is wrong because of one.
+            return [FailCall(call=call, error=refusal)]
         if move is Move.BEGIN_CALLED:
             self.error, self._is_ended = None, False
         return []

@@ -80,7 +80,6 @@ MOVES: Final[dict[tuple[State, Move], State]] = {
 REFUSED_WITH_ERROR: Final = frozenset(
     {
         *((State.FATAL_ERROR, move) for move in (Move.INIT_CALLED, Move.BEGIN_CALLED, Move.COMMIT_CALLED, Move.ABORT_CALLED)),
-        (State.ABORTABLE_ERROR, Move.BEGIN_CALLED),
         (State.ABORTABLE_ERROR, Move.COMMIT_CALLED),
     }
 )
