@@ -118,6 +118,28 @@ def test_options_that_no_request_can_carry_are_refused(producer_of: Make, broker
         producer_of(broker, **{option: HALF})
 
 
+@pytest.mark.parametrize(
+    ("options", "because_of"),
+    [
+        ({"acks": "1"}, "acks=1"),
+        ({"acks": 0, "retries": 0}, "acks=0"),
+        ({"retries": 0}, "retries=0"),
+        ({}, None),
+        ({"acks": "-1", "retries": 1}, None),
+        ({"acks": "1", "enable_idempotence": False}, None),
+    ],
+    ids=str,
+)
+def test_what_turns_idempotence_off_is_said_unless_it_is_meant(
+    producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, options: dict[str, Any], because_of: str | None
+) -> None:
+    with caplog.at_level(logging.INFO, "chaffinch.producer"), producer_of(broker, **options):
+        pass
+    said = [record.getMessage() for record in caplog.records if "idempotence is off" in record.getMessage()]
+    start = f"idempotence is off because of {because_of}, "
+    assert [line[: len(start)] for line in said] == ([] if because_of is None else [start])
+
+
 class TestSerializers:
     def test_they_make_the_bytes(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, value_serializer=as_json, key_serializer=str) as producer:

@@ -27,11 +27,25 @@ _SENDING: Final = (
         "acks",
         "string",
         "all",
-        "who has a batch before it counts as written: `all` in-sync replicas (also `-1`), the leader (`1`), or nobody is asked (`0`)",
+        "who has a batch before it counts as written: `all` in-sync replicas (also `-1`), the leader (`1`), or nobody is asked (`0`); "
+        "`1` and `0` turn idempotence off",
         choices=("all", "-1", "1", "0"),
     ),
-    Option("enable.idempotence", "bool", True, "each batch is written once, however often it is sent; needs acks=all and retries"),
-    Option("retries", "int", INT_MAX, "how often a batch is sent again after a retriable error", minimum=0, maximum=INT_MAX),
+    Option(
+        "enable.idempotence",
+        "bool",
+        True,
+        "each batch is written once, however often it is sent; needs `acks=all` and `retries`: where it is not given, others turn it off, "
+        "as the log says",
+    ),
+    Option(
+        "retries",
+        "int",
+        INT_MAX,
+        "how often a batch is sent again after a retriable error; 0 turns idempotence off",
+        minimum=0,
+        maximum=INT_MAX,
+    ),
     Option(
         "delivery.timeout.ms",
         "int",
@@ -147,7 +161,16 @@ def is_idempotent(settings: Settings) -> bool:
     """Whether batches carry sequences. As in Kafka, acks or retries that rule it out turn the default off; what was asked for is kept."""
     if "enable.idempotence" in settings.given or settings["transactional.id"] is not None:
         return bool(settings["enable.idempotence"])
-    return ACKS[settings["acks"]] == -1 and settings["retries"] > 0
+    return idempotence_ended_by(settings) is None
+
+
+def idempotence_ended_by(settings: Settings) -> str | None:
+    """The option that turns the default off, with its value; None: none does, or it is no default, because somebody asked for or against
+    it."""
+    if "enable.idempotence" in settings.given or settings["transactional.id"] is not None:
+        return None
+    rules_out = {"acks": ACKS[settings["acks"]] != -1, "retries": settings["retries"] == 0}
+    return next((f"{name}={settings[name]}" for name, does in rules_out.items() if does), None)
 
 
 def compression_level(settings: Settings) -> int | None:
