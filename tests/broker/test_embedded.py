@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -167,6 +168,13 @@ def test_calls_from_many_threads() -> None:
         assert len(broker.topics()) == 40
         list(threads.map(lambda number: produce(broker, b"x", topic=f"t{number}"), range(40)))
         assert broker.counters()["MessagesInPerSec"] == 40
+
+
+def test_it_cannot_be_pickled() -> None:
+    with EmbeddedBroker() as broker:
+        for it in (broker, broker.faults):
+            with pytest.raises(TypeError, match=r"^an EmbeddedBroker cannot be pickled: give other processes its bootstrap_servers$"):
+                pickle.dumps(it)
 
 
 def test_a_closed_broker_says_so() -> None:

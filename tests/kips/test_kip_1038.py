@@ -73,6 +73,24 @@ class RejectedToo(Handler):
         return self._say(NonRetriableResponse.SWALLOW, record, exception)  # type: ignore[no-any-return]
 
 
+class Forgetful(ProducerExceptionHandler):
+    """Without `return` in any method."""
+
+    def handle_record_too_large(self, record: Any, exception: Any) -> Any:
+        pass
+
+    def handle_unknown_topic_or_partition(self, record: Any, exception: Any) -> Any:
+        pass
+
+    def handle_rejected_record(self, record: Any, exception: Any) -> Any:
+        pass
+
+
+class ForgetfulItself(Forgetful):
+    def handle(self, record: Any, exception: Any) -> Any:
+        pass
+
+
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
     topics = {"orders": {"partitions": 2}, "latest": {"partitions": 1, "cleanup.policy": "compact"}}
@@ -129,6 +147,24 @@ class TestTooLarge:
         assert isinstance(error, RecordTooLargeException)
         assert isinstance(error.__cause__, TypeError)
         assert "must answer a NonRetriableResponse" in str(error.__cause__)
+
+    def test_whose_answer_it_was_is_said(self, make: Make) -> None:
+        """One that forgets `return` is looked for where it is, not where it is called from."""
+        texts = []
+        for handler in (Forgetful(), ForgetfulItself()):
+            with make(handler) as producer:
+                for record in (ProducerRecord("orders", LARGE), ProducerRecord("ordres", b"v"), ProducerRecord("latest", b"no key")):
+                    error = producer.send(record).exception(LATEST_S)
+                    texts.append(str(error and error.__cause__))
+        start, no_return = "the exception handler's ", " answered None, as a method without return does, to "
+        assert [text.removeprefix(start).partition(": ")[0].replace(no_return, " ") for text in texts] == [
+            "Forgetful.handle_record_too_large MESSAGE_TOO_LARGE",
+            "Forgetful.handle_unknown_topic_or_partition UNKNOWN_TOPIC_OR_PARTITION",
+            "Forgetful.handle_rejected_record INVALID_COMPACTION_KEY",
+            "ForgetfulItself.handle MESSAGE_TOO_LARGE",
+            "ForgetfulItself.handle UNKNOWN_TOPIC_OR_PARTITION",
+            "ForgetfulItself.handle_rejected_record INVALID_COMPACTION_KEY",
+        ]
 
     def test_a_handler_that_raises_means_fail(self, make: Make) -> None:
         with make(Handler(too_large=ZeroDivisionError("in the handler"))) as producer:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import pickle
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from chaffinch import Producer
@@ -366,6 +368,15 @@ def test_who_gives_up_waiting_leaves_no_lock_behind(ask: Any) -> None:
     assert not futures[1]._own_locks
     complete_batch(receipts, lambda index: index)
     assert futures[1].result(0) == 1
+
+
+def test_it_cannot_be_pickled(quiet: Producer) -> None:
+    future = quiet.send("orders", b"v")
+    for one in (future, quiet.send_table("orders", pa.table({"value": [b"v"]})), RecordFuture()):
+        with pytest.raises(TypeError, match=r"^a RecordFuture cannot be pickled, .*: hand over what its result\(\) gives$"):
+            pickle.dumps(one)
+    metadata = future.result(60)
+    assert pickle.loads(pickle.dumps(metadata)) == metadata
 
 
 def test_no_other_attributes_appear() -> None:

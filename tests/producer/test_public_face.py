@@ -43,6 +43,16 @@ HALF = "\ud800"
         (lambda p: p.send("orders", b"v", key=HALF), ValueError, "argument key has no UTF-8"),
         (lambda p: p.send("orders", b"v", headers=[(HALF, b"")]), ValueError, "argument headers, in a key, has no UTF-8"),
         (lambda p: p.send("orders", b"v", headers=[("h", HALF)]), ValueError, r"argument headers\['h'\] has no UTF-8"),
+        (
+            lambda p: p.send("orders", b"v", headers=np.array([["a", "b"]])),
+            TypeError,
+            r"argument headers must be a sequence of \(str, bytes\) pairs; one entry is array\(\['a', 'b'\]",
+        ),
+        (
+            lambda p: p.send("orders", b"v", headers=pd.DataFrame({"name": ["h"], "value": [b"v"]})),
+            TypeError,
+            r"argument headers must be a sequence of \(str, bytes\) pairs; one entry is 'name'",
+        ),
         (lambda p: p.send("orders", b"v", headers=7), TypeError, r"argument headers must be a sequence of \(str, bytes\) pairs, not int"),
         (lambda p: p.send("orders", b"v", headers=iter([("h", b"")])), TypeError, r"not list_iterator: list\(headers\) is one"),
         (lambda p: p.send(ProducerRecord("orders", b"v", headers=(h for h in ()))), TypeError, r"not generator: list\(headers\) is one"),

@@ -12,7 +12,7 @@ import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
 
 from chaffinch.broker import argument_checks, committed_records
 from chaffinch.broker.core.broker_core import BrokerCore
@@ -86,6 +86,9 @@ class EmbeddedBroker:
 
     def __enter__(self) -> Self:
         return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an EmbeddedBroker cannot be pickled: give other processes its bootstrap_servers")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()

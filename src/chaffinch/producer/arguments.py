@@ -62,8 +62,9 @@ def _type_error(value: Any, name: str) -> TypeError:
 
 def checked_headers(headers: Any) -> Headers:
     """Headers as a list of (str, bytes or None); strings as values are their UTF-8."""
-    if not headers:
+    if headers is None or (isinstance(headers, str | bytes | Mapping) and not headers):
         return ()
+    # Arrays and data frames have no truth value.
     if type(headers) is not list and type(headers) is not tuple:
         _check_headers_may_be_read_again(headers)
     checked = []

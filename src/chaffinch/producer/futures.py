@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import _base
 from time import monotonic
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, NoReturn, Protocol, TypeVar
 
 from chaffinch.client.condition import Condition
 from chaffinch.errors import IllegalStateException
@@ -129,6 +129,9 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
             return f"<{type(self).__name__} pending>"
         error = self.exception()
         return f"<{type(self).__name__} done: {self.result()!r}>" if error is None else f"<{type(self).__name__} failed: {error!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled, it belongs to its process: hand over what its result() gives")
 
     def __await__(self) -> Generator[Any, None, T]:
         """`await future` in any running loop of asyncio."""

@@ -147,7 +147,7 @@ class Producer:
             and (key is None or type(key) is bytes)
             and partition is None
             and timestamp_ms is None
-            and not headers
+            and headers is None
             and type(topic) is str
         ):
             # What `_send` does, where nothing is to be checked. In a method of its own, whose closures would cost something here.
@@ -191,7 +191,7 @@ class Producer:
         timestamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
 
         def record_itself() -> ProducerRecord:
-            return record or ProducerRecord(name, value, key, partition, timestamp_ms, headers or ())
+            return record or ProducerRecord(name, value, key, partition, timestamp_ms, () if headers is None else headers)
 
         if self._handler.questions:
             future.record = record_itself()

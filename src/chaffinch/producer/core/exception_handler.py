@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from chaffinch.errors import ApiException, RecordTooLargeException, UnknownTopicOrPartitionException, codes
 from chaffinch.producer.records import ProducerRecord
@@ -64,10 +64,10 @@ class ProducerExceptionHandler:
 
     def handle(self, record: ProducerRecord, exception: ApiException) -> NonRetriableResponse | RetriableResponse:
         """What the producer calls: one of the two methods below, by the class of the exception."""
-        if isinstance(exception, RecordTooLargeException):
-            return self.handle_record_too_large(record, exception)
-        if isinstance(exception, UnknownTopicOrPartitionException):
-            return self.handle_unknown_topic_or_partition(record, exception)
+        for kind, method in _METHODS.items():
+            if isinstance(exception, kind):
+                response: NonRetriableResponse | RetriableResponse = getattr(self, method)(record, exception)
+                return response
         raise TypeError(f"a {type(exception).__name__} is not handled by exception handlers")
 
     def handle_record_too_large(self, record: ProducerRecord, exception: RecordTooLargeException) -> NonRetriableResponse:
@@ -77,6 +77,13 @@ class ProducerExceptionHandler:
     def handle_unknown_topic_or_partition(self, record: ProducerRecord, exception: UnknownTopicOrPartitionException) -> RetriableResponse:
         """No broker knows the topic, or the topic has no such partition. Asked again with each answer that says so."""
         return RetriableResponse.RETRY
+
+
+_METHODS: Final = {
+    RecordTooLargeException: "handle_record_too_large",
+    UnknownTopicOrPartitionException: "handle_unknown_topic_or_partition",
+}
+"""Which method is about which exceptions."""
 
 
 class Question(Enum):
@@ -118,9 +125,20 @@ def ask(
         return Said(allowed["FAIL"], failure)
     if isinstance(response, allowed):
         return Said(response)
-    name = getattr(call, "__qualname__", repr(call))
-    nonsense = TypeError(f"the exception handler's {name} answered {response!r} to {error.name}: it must answer a {allowed.__name__}")
-    return Said(allowed["FAIL"], nonsense)
+    answered = f"{response!r}, as a method without return does," if response is None else f"{response!r}"
+    text = f"the exception handler's {_name_of(call, error)} answered {answered} to {error.name}: it must answer a {allowed.__name__}"
+    return Said(allowed["FAIL"], TypeError(text))
+
+
+def _name_of(call: Callable[..., object], error: ApiException) -> str:
+    """The class and method of the application's own that was asked: `handle`, unless it is overridden, only chooses one."""
+    handler = getattr(call, "__self__", None)
+    if not isinstance(handler, ProducerExceptionHandler):
+        return getattr(call, "__qualname__", repr(call))
+    method = call.__name__
+    if method == "handle" and type(handler).handle is ProducerExceptionHandler.handle:
+        method = next((name for kind, name in _METHODS.items() if isinstance(error, kind)), method)
+    return f"{type(handler).__qualname__}.{method}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
