@@ -37,6 +37,14 @@ class TestTransaction:
         assert isinstance(rig.call(events.CommitCalled, "commit"), InvalidRecordException)
         assert rig.call(events.AbortCalled, "abort") == "done"
 
+    def test_of_several_culprits_the_commit_raises_the_first_ones_error(self) -> None:
+        rig = transactional()
+        rig.send("abcd")
+        rig.answer(rejected(1, 3))
+        told = rig.call(events.CommitCalled, "commit")
+        assert (type(told), str(told)) == (InvalidRecordException, str(rig.error("b")))
+        assert str(told) != str(rig.error("d"))
+
     def test_never_a_bump_the_sequence_is_taken_back(self) -> None:
         rig = transactional()
         rig.send("abc")

@@ -337,6 +337,13 @@ def test_a_transaction_without_records_asks_nobody() -> None:
     assert not [request for request in rig.requests if isinstance(request, EndTxnRequest)]
 
 
+def test_no_offsets_ask_nobody() -> None:
+    rig = rig_in(State.IN_TRANSACTION)
+    before = len(rig.requests)
+    assert rig.call(events.SendOffsetsCalled, "offsets", offsets={}, group=GROUP) == "done"
+    assert len(rig.requests) == before
+
+
 def test_records_wait_until_their_partition_is_added() -> None:
     rig = rig_in(State.READY)
     rig.call(events.BeginTransactionCalled, "begin")
