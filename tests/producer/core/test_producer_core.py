@@ -216,6 +216,22 @@ def test_requests_per_broker_are_limited() -> None:
     assert rig.fate("abcd") == ["0"] * 4
 
 
+def test_where_requests_are_limited_every_partition_has_its_turn() -> None:
+    """However much waits for those before it."""
+    rig = Rig(partitions=3, options={"max.in.flight.requests.per.connection": 1, "max.request.size": 90})
+    letters = iter(string.ascii_letters)
+    for partition in (0, 1, 2):
+        for _ in range(4):
+            rig.append(next(letters), place := ORDERS_0._replace(partition=partition))
+            rig.core.accumulator.queue_of(place).close()
+    rig.step(events.TimePassed())
+    while rig.open:
+        rig.answer(OK)
+    sent = [batch.place.partition for batch in rig.sent]
+    assert len(sent) == 12
+    assert all(set(sent[at : at + 3]) == {0, 1, 2} for at in range(0, 12, 3))
+
+
 def test_an_unknown_topic_is_asked_about_again_and_again_with_growing_waits() -> None:
     rig = Rig()
     rig.requests.clear()
@@ -288,6 +304,18 @@ def test_close_waits_for_what_is_left_and_then_gives_up() -> None:
     assert rig.calls["close"] == "done"
 
 
+@pytest.mark.parametrize("limits_ms", [(500, 60_000), (60_000, 500)])
+def test_of_several_closes_the_one_with_the_least_time_ends_it_for_all(limits_ms: tuple[int, int]) -> None:
+    rig = Rig()
+    rig.send("a")
+    for name, limit_ms in zip(("first", "second"), limits_ms, strict=True):
+        rig.call(events.CloseCalled, name, deadline_ms=rig.now_ms + limit_ms)
+    rig.sleep(499)
+    assert (rig.calls, rig.fate("a")) == ({}, ["open"])
+    rig.sleep(1)
+    assert (rig.calls, rig.fate("a")) == ({"first": "done", "second": "done"}, ["TimeoutException possibly"])
+
+
 def test_everybody_is_told_when_the_shell_gives_up() -> None:
     rig = Rig(options={"transactional.id": "t"})
     rig.hold.add(InitProducerIdRequest)
@@ -348,6 +376,41 @@ def test_a_connection_that_is_refused_after_time_was_up(transactional_id: str | 
     rig.step(refused)
     assert (rig.fate("ab"), rig.core.wiring.counts["records_failed"]) == before
     assert rig.core.is_idle
+
+
+@pytest.mark.parametrize(("was_sent", "stored"), [(True, "possibly"), (False, "no")])
+def test_what_was_on_a_connection_that_is_refused_may_be_stored_if_it_was_sent(was_sent: bool, stored: str) -> None:
+    rig = Rig()
+    rig.send("a")
+    sent = rig.open.pop()
+    error = SaslAuthenticationException("the login is over")
+    rig.step(Failed(address=sent.address, token=sent.token, reason="refused", was_sent=was_sent, error=error))
+    assert rig.fate("a") == [f"SaslAuthenticationException {stored}"]
+
+
+@pytest.mark.parametrize(("answer", "sent_next"), [(OK, "b@1/0"), (Answer(codes.INVALID_RECORD), "b@0/1")], ids=["written", "refused"])
+def test_an_answer_after_time_was_up_tells_where_numbering_goes_on(answer: Answer, sent_next: str) -> None:
+    """What was written after all has used its numbers; for what was not, another epoch begins."""
+    rig = Rig(options={"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000})
+    rig.send("a")
+    rig.sleep(2_000)
+    assert rig.fate("a") == ["TimeoutException possibly"]
+    rig.answer(answer)
+    rig.send("b")
+    assert rig.trace == ["a@0/0", sent_next]
+
+
+def test_what_the_broker_expected_under_another_number_waits_before_it_goes_under_that() -> None:
+    """Nothing in front of it explains the gap: a broker that is not itself yet would be asked over and over."""
+    rig = Rig()
+    rig.send("a")
+    rig.answer(OK)
+    rig.send("b")
+    rig.answer(Answer(codes.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    rig.sleep(50)
+    assert rig.trace == ["a@0/0", "b@1/0"]
+    rig.sleep(100)
+    assert rig.trace == ["a@0/0", "b@1/0", "b@0/1"]
 
 
 def test_a_full_batch_is_encoded_ahead_when_it_can_go() -> None:

@@ -116,6 +116,19 @@ def test_a_new_epoch_waits_for_the_old_ones_answers() -> None:
     assert (second.identity, second.base_sequence) == (SECOND, 0)
 
 
+def test_under_a_new_epoch_one_is_in_flight_until_it_is_acknowledged() -> None:
+    """As under the first: the broker may not know it, and would accept the second before the first."""
+    queue, waiting = queue_of(batch(0), batch(2), batch(4))
+    acknowledge_one(queue)
+    first = send(queue, waiting)
+    queue.acknowledged(first, 0)
+    second = send(queue, waiting, SECOND)
+    assert not queue.wants_batch(0, SECOND)
+    queue.acknowledged(second, 0)
+    send(queue, waiting, SECOND)
+    assert queue.wants_batch(0, SECOND)
+
+
 def test_what_comes_back_keeps_its_old_order() -> None:
     queue, waiting = queue_of(batch(0), batch(2), batch(4))
     acknowledge_one(queue)
