@@ -330,6 +330,21 @@ def test_a_call_that_is_done_when_the_thread_dies_is_told_so(
     producer.close()
 
 
+def test_a_call_of_which_the_core_never_heard_is_told_that_the_thread_died(
+    broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full batch is encoded before the core has its turn."""
+    producer = producer_of(broker)
+    producer.send("orders", b"first", partition=0).result(LATEST_S)
+    with held_up(producer):
+        monkeypatch.setattr(producer._core.accumulator, "encode_ahead", no_memory)
+        producer.send("orders", bytes(20_000), partition=0)
+        flushed = producer._sender.call(lambda call: events.FlushCalled(call=call))
+    with pytest.raises(KafkaException, match="the producer's thread has died: MemoryError"):
+        flushed.result(LATEST_S)
+    producer.close()
+
+
 @pytest.mark.parametrize("step", ["encoded", "sent"])
 def test_a_batch_that_cannot_be_encoded_or_sent_takes_nobody_along_unheard(
     broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch, step: str

@@ -8,7 +8,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import Any
 
@@ -176,6 +176,28 @@ def test_what_is_written_in_part_is_the_sender_threads_at_once(producer_of: Make
             borrowed = producer._express._borrowed
             is_in_part = borrowed is not None and borrowed.written != len(borrowed.frame)
             assert wakeups or not is_in_part
+            assert future.result(LATEST_S)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [RecordFuture.done, lambda future: wait([future], 0), lambda future: future.add_done_callback(lambda _: None)],
+    ids=["done", "wait", "callback"],
+)
+def test_who_looks_wakes_up_the_sender_thread(monkeypatch: pytest.MonkeyPatch, look: Callable[[RecordFuture[Any]], object]) -> None:
+    """Which hears nothing of the answer, and by itself would look too late: the times are longer than this test may take."""
+    monkeypatch.setattr("chaffinch.producer.express_lane.LOOK_MS", 600_000)
+    with ScriptedServer(taking(ALL)) as server, plain_producer(server, request_timeout_ms=1_000_000) as producer:
+        is_deaf = False
+        while not is_deaf:
+            warm(producer)
+            await_lane(producer)
+            future = producer.send("orders", b"v", key=b"k")
+            is_deaf = producer._express._has_ears and producer._express._borrowed is not None
+            wakeups: list[None] = []
+            producer._express._wakeup = lambda: (wakeups.append(None), producer._sender.wakeup())  # type: ignore[func-returns-value] # noqa: B023
+            look(future)
+            assert wakeups or not is_deaf
             assert future.result(LATEST_S)
 
 
