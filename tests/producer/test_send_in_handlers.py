@@ -10,7 +10,6 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import IllegalStateException
-from chaffinch.producer.futures import SHARED_LOCK
 from tests.producer.waits import in_thread
 
 Make = Callable[..., Producer]
@@ -61,15 +60,6 @@ def test_what_is_changed_by_half_is_let_alone(
         text.startswith(f"{name}() in a signal handler or finalizer that interrupts a call of the same producer") for text in refused
     )
     assert sorted(broker.read("orders").column("value").to_pylist()) == [b"first", b"free", b"joins", b"row", b"there"]
-
-
-def test_in_the_midst_of_a_futures_result_it_sends(producer_of: Make, broker: EmbeddedBroker) -> None:
-    """Its lock guards nothing of the producer."""
-    with producer_of(broker) as producer:
-        producer.partitions_for("orders")
-        with SHARED_LOCK:
-            sent = producer.send("orders", b"v", partition=0)
-        assert sent.result(LATEST_S).offset == 0
 
 
 @CALLS

@@ -164,7 +164,7 @@ class PartitionQueue:
     def sequence_now(self, now_ms: int, identity: ProducerIdentity) -> int | None:
         """Under which sequence a new batch would go now, while nothing is under way and numbering just goes on; None: it is for
         `next_batch` to say, as always without idempotence."""
-        if self.in_flight or self.retries or self.returned or self.is_held or self._is_used_up or now_ms < self.not_before_ms:
+        if self.in_flight or self.retries or self.returned or self.is_held or now_ms < self.not_before_ms:
             return None
         return self._sequence_next if self._is_idempotent and identity == self._identity else None
 
