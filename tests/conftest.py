@@ -1,4 +1,5 @@
-"""Settings of all tests. Hypothesis looks at no clock: how long an example takes, or to think of it, is luck, on a machine that does other things too.
+"""Settings of all tests. Hypothesis looks at no clock: how long an example takes, or to think of it, is luck, on a machine that does other
+things too.
 
 A shell has what runs in its background ignore Ctrl-C, and so would all that the tests start and interrupt.
 
