@@ -198,6 +198,25 @@ class TestRebalances:
 
 
 class TestStaticMembers:
+    @pytest.mark.parametrize("strategy", [*STRATEGIES, "range,cooperative-sticky"])
+    @pytest.mark.parametrize("with_another", [False, True])
+    def test_a_restart_finds_what_was_added_meanwhile(self, broker, name, consumer_of, strategy, with_another):
+        topics = [f"{name}-{suffix}" for suffix in "ab"]
+        broker.create_topic(topics[0], 2)
+        options = {"partition_assignment_strategy": strategy, "session_timeout_ms": 30_000, "metadata_max_age_ms": 60_000}
+        first = consumer_of(broker, group_instance_id="one", **options)
+        first.subscribe(topics)
+        poll_until(lambda: shares(first) == [2], first)
+        others = [consumer_of(broker, group_instance_id="two", **options)] if with_another else []
+        for other in others:
+            other.subscribe(topics)
+            poll_until(lambda other=other: shares(first, other) == [1, 1], first, other)
+        first.close()
+        broker.create_topic(topics[1], 1)
+        again = consumer_of(broker, group_instance_id="one", **options)
+        again.subscribe(topics)
+        poll_until(lambda: sum(shares(again, *others)) == 3, again, *others)
+
     def test_a_restart_moves_nothing(self, broker, name, consumer_of):
         topic = f"{name}-t"
         broker.create_topic(topic, 4)

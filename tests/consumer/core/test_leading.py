@@ -1,13 +1,22 @@
 """What a leader does for its group, and what keeps a partition from being nobody's, with a clock and answers by hand."""
 
+from types import MappingProxyType
+
 import pytest
 
-from chaffinch.consumer.core.group_protocol import decode_assignment
+from chaffinch.consumer.core.group_protocol import decode_assignment, encode_assignment
 from chaffinch.consumer.core.membership_moves import State
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest
-from tests.consumer.core.rig import ME, Rig
+from tests.consumer.core.rig import ME, Rig, number_of
 
 EAGER = {"partition.assignment.strategy": "range"}
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
@@ -40,9 +49,9 @@ def test_the_leader_looks_after_the_topics(leads, state):
 class TestAStaticLeaderThatComesBack:
     """Its assignment stands, and that of the others (KIP-814)."""
 
-    def back(self, *assigned, **options):
+    def back(self, *assigned, others=MappingProxyType({"other": [2]}), **options):
         rig = Rig(**{"group.instance.id": "i", "metadata.max.age.ms": 1_000, **options}).reach(State.JOINING)
-        rig.answer_join(is_back=True, generation=7, others={"other": [2]})
+        rig.answer_join(is_back=True, generation=7, others=others)
         assert rig.pending(SyncGroupRequest)[0].message.assignments == []
         rig.answer_sync(*assigned)
         rig.poll()
@@ -68,9 +77,63 @@ class TestAStaticLeaderThatComesBack:
         assert sorted(place.partition for share in shares for place in decode_assignment(share.assignment)) == [0, 1, 2]
 
     @pytest.mark.parametrize("options", [EAGER, MIXED])
-    def test_asks_for_none_where_everything_stops_for_it(self, options):
-        """Eager members have not said what they have, and those with a mixed list are eager, whatever the group has chosen of it."""
-        assert self.back(0, **options).state is State.STABLE
+    @pytest.mark.parametrize(("others_have", "state"), [((1, 2), State.STABLE), ((2,), State.UNJOINED)])
+    def test_asks_what_eager_members_have(self, options, others_have, state):
+        """They do not say it, and everything stops for another round: it is asked for where partitions were added meanwhile. Those with a
+        mixed list are eager, whatever the group has chosen of it."""
+        rig = self.back(0, **options)
+        assert rig.state is State.STABLE
+        rig.answer(DescribeGroupsRequest, described([0], others_have))
+        assert rig.state is state
+        rig.advance(2_000)
+        assert not rig.pending(DescribeGroupsRequest)
+
+    @pytest.mark.parametrize("options", [EAGER, MIXED])
+    @pytest.mark.parametrize(("assigned", "state"), [((0, 1, 2), State.STABLE), ((0, 1), State.UNJOINED), ((), State.UNJOINED)])
+    def test_that_is_alone_asks_nobody(self, options, assigned, state):
+        rig = self.back(*assigned, others={}, **options)
+        assert rig.state is state
+        assert not rig.pending(DescribeGroupsRequest)
+        if state is State.UNJOINED:
+            rig.poll()
+            rig.answer_join(generation=8)
+            rig.answer_sync(0, 1, 2)
+            rig.poll()
+            rig.advance(100)
+            assert rig.state is State.STABLE
+
+    def test_asks_again_what_was_not_answered(self):
+        rig = self.back(0, **EAGER)
+        rig.answer(DescribeGroupsRequest, described(code="COORDINATOR_LOAD_IN_PROGRESS"))
+        rig.advance(1_000)
+        rig.fail(DescribeGroupsRequest)
+        rig.advance(1_000)
+        rig.find_coordinator()
+        rig.answer(DescribeGroupsRequest, described([0], [2]))
+        assert rig.state is State.UNJOINED
+
+    @pytest.mark.parametrize(
+        ("answer", "reports"),
+        [({"state": "PreparingRebalance"}, 0), ({"code": "GROUP_AUTHORIZATION_FAILED"}, 1)],
+    )
+    def test_leaves_it_at_that_where_it_is_not_told(self, answer, reports):
+        """A round that others have begun leaves nothing out."""
+        rig = self.back(0, **EAGER)
+        rig.answer(DescribeGroupsRequest, described([0], **answer))
+        assert rig.state is State.STABLE
+        assert len(rig.reports) == reports
+        rig.advance(1_000)
+        assert not rig.pending(DescribeGroupsRequest)
+
+
+def described(*shares, state="Stable", code="NONE"):
+    members = [
+        DescribedGroupMember(
+            member_id=str(number), member_assignment=encode_assignment(TopicPartition("t", partition) for partition in partitions)
+        )
+        for number, partitions in enumerate(shares)
+    ]
+    return DescribeGroupsResponse(groups=[DescribedGroup(group_id="g", group_state=state, error_code=number_of(code), members=members)])
 
 
 class TestAPartitionThatIsToBeGivenUpFirst:

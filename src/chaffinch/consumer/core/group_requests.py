@@ -14,6 +14,7 @@ from chaffinch.consumer.core.group_protocol import (
     encode_subscription,
 )
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.protocol.messages.describe_groups import DescribeGroupsRequest
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest
 from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
@@ -81,6 +82,10 @@ def heartbeat(group_id: str, identity: Identity, instance_id: str | None) -> Hea
     return HeartbeatRequest(
         group_id=group_id, generation_id=identity.generation, member_id=identity.member_id, group_instance_id=instance_id
     )
+
+
+def describe(group_id: str) -> DescribeGroupsRequest:
+    return DescribeGroupsRequest(groups=[group_id])
 
 
 def leave(group_id: str, member_id: str, reason: str) -> LeaveGroupRequest:

@@ -2,11 +2,13 @@
 that no partition is left without a member.
 
 A static leader that comes back is told who is in the group, and that its assignment stands (KIP-814): it watches the topics again, and
-shares nothing out.
+shares nothing out. Nobody watched them while it was away, so it looks whether what the topics have now is somebody's. Cooperative members
+say what they have when they join; what eager ones have only the coordinator knows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,6 +21,8 @@ ORPHANS: Final = "partitions are nobody's: the member that was to give them up, 
 """Under a cooperative assignor a partition goes from one member to another in two rounds. The second one begins when its owner has given it
 up. Where a static member dies in between, another process takes its place without a round, owns nothing, and so does not begin one."""
 
+ADDED: Final = "partitions are nobody's: they were added while the leader of the group was away"
+
 
 class Leadership:
     """`topics`: what all members subscribe to; empty for a member that does not lead.
@@ -27,6 +31,10 @@ class Leadership:
 
     def __init__(self, wiring: Wiring, *, is_cooperative: bool) -> None:
         self.topics: frozenset[str] = frozenset()
+        self.is_unsure = False
+        """Whether the coordinator is to be asked what the other members have."""
+        self.next_reason = ORPHANS
+        """Why the next round is asked for."""
         self._is_cooperative = is_cooperative
         self._wiring = wiring
         self._me = ""
@@ -41,6 +49,7 @@ class Leadership:
     def end(self) -> None:
         """Another one leads, or nobody."""
         self.topics = frozenset()
+        self.is_unsure = False
         self._members = {}
 
     def begin(self, answer: Any) -> None:
@@ -72,11 +81,15 @@ class Leadership:
         is somebody's."""
         members, self._members = self._members, {}
         asked_for, self._asked_for = self._asked_for, frozenset()
-        if not members or self._assignor is None or not self._assignor.is_cooperative:
+        if not members or self._assignor is None:
             return None
         if self._is_back and not self._is_cooperative:
+            self.is_unsure, self.next_reason = len(members) > 1, ADDED
+            return now_ms if len(members) == 1 and self.is_lacking(assignment) else None
+        if not self._assignor.is_cooperative:
             return None
-        everything = {TopicPartition(topic, number) for topic, count in self._counts.items() for number in range(count)}
+        self.next_reason = ORPHANS
+        everything = self._everything()
         given = self._given
         if self._is_back:
             said = {member: replace(told, owned=assignment) if member == self._me else told for member, told in members.items()}
@@ -90,6 +103,13 @@ class Leadership:
             return None  # A member that does not give up what it is told to, whatever happens, would be asked for ever.
         # There is one to come, as soon as their owner polls.
         return now_ms + int(self._wiring.settings["max.poll.interval.ms"])
+
+    def _everything(self) -> set[TopicPartition]:
+        return {TopicPartition(topic, number) for topic, count in self._counts.items() for number in range(count)}
+
+    def is_lacking(self, given: Iterable[TopicPartition]) -> bool:
+        """Whether the topics have more than these, which are all that members have."""
+        return not self._everything() <= set(given)
 
     def asks(self) -> None:
         """This member begins another round."""

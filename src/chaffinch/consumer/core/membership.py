@@ -7,6 +7,7 @@ is `rebalance.py`'s; here is what the coordinator is told and what it answers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from chaffinch.consumer.core.assignors import ASSIGNORS
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
 from chaffinch.consumer.core.group_protocol import PROTOCOL_TYPE, MemberSubscription, decode_assignment
 from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
-from chaffinch.consumer.core.leading import ORPHANS, Leadership
+from chaffinch.consumer.core.leading import ADDED, Leadership
 from chaffinch.consumer.core.membership_moves import MOVES, Happening, State
 from chaffinch.consumer.core.positions import Subscriptions
 from chaffinch.consumer.core.wiring import Wiring
@@ -27,6 +28,7 @@ from chaffinch.protocol.violations import MalformedMessage
 # JoinGroup waits for the other members for as long as a rebalance may take; so much later its answer is late.
 JOIN_LAPSE_MS: Final = 5_000
 
+STABLE_GROUP: Final = "Stable"
 COORDINATOR_GONE: Final = frozenset({codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR})
 OUT_OF_GROUP: Final = frozenset({codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION})
 COMES_AGAIN: Final = frozenset({codes.COORDINATOR_LOAD_IN_PROGRESS, codes.REBALANCE_IN_PROGRESS})
@@ -144,7 +146,7 @@ class Membership:
         self._check_poll_interval(now_ms)
         if self.state is State.STABLE and self._next_round_ms is not None and now_ms >= self._next_round_ms:
             self.leadership.asks()
-            self.rebalance(ORPHANS)
+            self.rebalance(self.leadership.next_reason)
             self._wiring.wake()
         address = self._finder.address(now_ms)
         if address is None or now_ms < self._not_before_ms or self.fatal is not None:
@@ -154,6 +156,8 @@ class Membership:
         elif self.state is State.SYNCING and "sync" not in self._under_way and self.leadership.is_ready:
             shares = self.leadership.shares()
             self._send("sync", address, group_requests.sync(self.group_id, self.identity, self.instance_id, self.protocol_name, shares))
+        elif self.state is State.STABLE and self.leadership.is_unsure and "describe" not in self._under_way:
+            self._send("describe", address, group_requests.describe(self.group_id))
         elif self._beats and "heartbeat" not in self._under_way and now_ms >= self._heartbeat_ms:
             self._heartbeat_ms = now_ms + self._heartbeat_interval_ms
             self._wiring.counts["heartbeats_sent"] += 1
@@ -211,6 +215,10 @@ class Membership:
     def answered(self, event: Answered, now_ms: int) -> None:
         token: GroupAsked = event.token
         self._under_way.discard(token.kind)
+        if token.kind == "describe":
+            if token.identity == self.identity and self.leadership.is_unsure:
+                self._described(event, now_ms)
+            return
         code = codes.by_number(event.message.error_code, numbering=event.numbering)
         if token.kind == "join":
             self._join_answered(event.message, code, now_ms)
@@ -222,7 +230,9 @@ class Membership:
     def failed(self, token: GroupAsked, event: Failed, now_ms: int) -> None:
         """No answer: asked again. That the connection is gone, and the coordinator perhaps with it, the finder hears for itself."""
         self._under_way.discard(token.kind)
-        if event.is_unsupported:
+        if event.is_unsupported and token.kind == "describe":
+            self.leadership.is_unsure = False
+        elif event.is_unsupported:
             self._refused(UnsupportedVersionException(f"{event.address}: {event.reason}"))
             return
         if token.kind == "sync" and self.state is State.SYNCING:
@@ -301,6 +311,23 @@ class Membership:
             self._wiring.wake()
         elif code is not codes.NONE and not self._passes(code, now_ms):
             self._refused(exception_for(code, message=f"group {self.group_id!r}: {code.text}", api="Heartbeat"))
+
+    def _described(self, event: Answered, now_ms: int) -> None:
+        """What the others have, while there is no other round that leaves nothing out."""
+        for group in event.message.groups:
+            code = codes.by_number(group.error_code, numbering=event.numbering)
+            if self._passes(code, now_ms):
+                return
+            self.leadership.is_unsure = False
+            if code is not codes.NONE:
+                self._wiring.report(f"group {self.group_id!r}: whether new partitions are left out is not known: {code.name}: {code.text}")
+            elif group.group_state == STABLE_GROUP and self.state is State.STABLE:
+                with suppress(MalformedMessage):  # A leader of another kind knows what it gave.
+                    if self.leadership.is_lacking(
+                        place for member in group.members for place in decode_assignment(member.member_assignment)
+                    ):
+                        self.rebalance(ADDED)
+                        self._wiring.wake()
 
     def _passes(self, code: ErrorCode, now_ms: int) -> bool:
         """Whether an error passes by itself; then it is waited for, or the coordinator looked for."""
