@@ -20,8 +20,10 @@ from chaffinch.client.options import ConnectionSettings
 from chaffinch.consumer import arguments, closing
 from chaffinch.consumer.callbacks import Callbacks, OnCommit, OnPartitions
 from chaffinch.consumer.consumer_thread import ConsumerThread, Pending
+from chaffinch.consumer.core.commits import API_TIMEOUT
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.fetcher import Portion
+from chaffinch.consumer.core.late import within
 from chaffinch.consumer.core.lookups import FoundOffset, OffsetsCall
 from chaffinch.consumer.core.options import EARLIEST, LATEST, TABLE_RECORDS, parse_options
 from chaffinch.consumer.core.positions import Position
@@ -76,7 +78,7 @@ class Consumer:
         self._core.tell_time_of_day(self._clock.now_ms(), self._clock.wall_ms())  # A position may be asked for before the first poll.
         self._records_max: int = self.settings["max.poll.records"]
         self._table_records_max = self._records_max if "max.poll.records" in self.settings.given else TABLE_RECORDS
-        self._api_timeout_ms: int = self.settings["default.api.timeout.ms"]
+        self._api_timeout_ms: int = self.settings[API_TIMEOUT]
         self._door = Door()
         network = Network(ConnectionSettings.of(self.settings), clock=self._clock)
         self._thread = ConsumerThread(self._core, network, self._clock, f"{self.settings['client.id']}-network")
@@ -215,7 +217,7 @@ class Consumer:
     def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
         """The offset of the next record that `poll` gives of an assigned partition; looked up if need be, for `timeout` seconds at most."""
         place = arguments.checked_place(partition)
-        deadline_ms = self._deadline_ms(timeout)
+        deadline_ms, limit = self._limit(timeout)
 
         def step() -> Position | None:
             position = self._core.subscriptions.of(place).consumed
@@ -228,7 +230,7 @@ class Consumer:
         limit_s = max(0, deadline_ms - self._clock.now_ms()) / 1000
         found = self._enter("position", lambda: self._thread.run_until(step, limit_s))
         if found is None:
-            raise self._look("position", lambda: self._core.unreachable(f"the position of {place} was not told in time"))
+            raise self._look("position", lambda: self._core.unreachable(f"the position of {place} was not told {limit}"))
         return found.offset
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
@@ -288,7 +290,7 @@ class Consumer:
         """
         checked = None if offsets is None else arguments.checked_offsets(offsets)
         callback = arguments.checked_callback(on_commit, "on_commit")
-        deadline_ms = self._deadline_ms(timeout)
+        deadline_ms, limit = self._limit(timeout)
 
         def begin(pending: Pending) -> None:
             wanted = self._core.positions() if checked is None else checked
@@ -297,7 +299,7 @@ class Consumer:
                 pending.complete(error=error)
                 self._callbacks.note_commit(callback, wanted, error)
 
-            self._core.commit(wanted, deadline_ms, done, retries=not asynchronous)
+            self._core.commit(wanted, deadline_ms, done, retries=not asynchronous, limit=limit)
 
         def call() -> None:
             self._check_group("commit")
@@ -317,13 +319,13 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed; None for partitions without."""
         places = arguments.checked_places(partitions)
-        deadline_ms = self._deadline_ms(timeout)
+        deadline_ms, limit = self._limit(timeout)
 
         def call() -> dict[TopicPartition, OffsetAndMetadata | None]:
             self._check_group("committed")
             group = self._core.group
             assert group is not None, "it was just checked"
-            return self._asked(lambda pending: group.commits.look_up(places, deadline_ms, pending)) if places else {}
+            return self._asked(lambda pending: group.commits.look_up(places, deadline_ms, pending, limit)) if places else {}
 
         return self._enter("committed", call)
 
@@ -357,18 +359,18 @@ class Consumer:
         return {place: offset.offset for place, offset in found.items() if offset is not None}
 
     def _offsets(self, times: dict[TopicPartition, int], timeout: float | None, what: str) -> dict[TopicPartition, FoundOffset | None]:
-        deadline_ms = self._deadline_ms(timeout)
+        deadline_ms, limit = self._limit(timeout)
         found: dict[TopicPartition, FoundOffset | None] = self._enter(
-            what, lambda: self._asked(lambda pending: self._core.ask_offsets(OffsetsCall(pending, times, deadline_ms)))
+            what, lambda: self._asked(lambda pending: self._core.ask_offsets(OffsetsCall(pending, times, deadline_ms, limit)))
         )
         return found
 
     def partitions_for(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
         """The partitions of a topic."""
         name = arguments.checked_topic(topic)
-        deadline_ms = self._deadline_ms(timeout)
+        deadline_ms, limit = self._limit(timeout)
         found: list[TopicPartition] = self._enter(
-            "partitions_for", lambda: self._asked(lambda pending: self._core.topic_calls.ask(TopicCall(pending, name, deadline_ms)))
+            "partitions_for", lambda: self._asked(lambda pending: self._core.topic_calls.ask(TopicCall(pending, name, deadline_ms, limit)))
         )
         return found
 
@@ -443,9 +445,12 @@ class Consumer:
             raise pending.error
         return pending.result
 
-    def _deadline_ms(self, timeout: float | None) -> int:
-        timeout_ms = arguments.checked_timeout_ms(timeout)
-        return self._clock.now_ms() + (self._api_timeout_ms if timeout_ms is None else timeout_ms)
+    def _limit(self, timeout: float | None) -> tuple[int, str]:
+        """When the time of a call is over, and how long it is in words."""
+        timeout_ms, name = arguments.checked_timeout_ms(timeout), "timeout"
+        if timeout_ms is None:
+            timeout_ms, name = self._api_timeout_ms, API_TIMEOUT
+        return self._clock.now_ms() + timeout_ms, within(timeout_ms, name)
 
     def _check_group(self, what: str) -> None:
         if self._core.group is None:

@@ -347,6 +347,6 @@ def test_committed_offsets_that_come_late_say_whether_the_group_rebalances(state
     rig.step()
     rig.advance(2_000)
     (failed,) = [done for done in rig.done if done.call == "mine"]
-    text = "in time: group 'g' rebalances, and its coordinator answers when that is over: poll until partitions are assigned"
+    text = "in time: the group rebalances, and its coordinator answers when that is over: poll until partitions are assigned"
     assert (text in str(failed.error)) is rebalances
-    assert "the committed offsets were not told in time" in str(failed.error)
+    assert "group 'g': the committed offsets of t-0 were not told in time" in str(failed.error)

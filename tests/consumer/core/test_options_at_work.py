@@ -118,7 +118,7 @@ def test_a_commit_of_polls_has_the_time_of_calls():
     rig.advance(699)
     assert rig.reports == []
     rig.advance(1)
-    assert "offsets were not committed in time" in rig.reports[0]
+    assert "offsets of t-0 were not committed within 700 ms (default.api.timeout.ms)" in rig.reports[0]
 
 
 def test_a_request_has_its_time():

@@ -4,13 +4,18 @@ import pytest
 
 from chaffinch import errors
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Connected, Disconnected
+from chaffinch.client.connections import Connected, Disconnected, Failed
+from chaffinch.consumer.core.effects import FailCall
+from chaffinch.consumer.core.late import names_of
 from chaffinch.consumer.core.lookups import OffsetsCall
+from chaffinch.consumer.core.topic_calls import TopicCall
 from chaffinch.errors import codes
-from chaffinch.identifiers import TopicPartition
+from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tests.consumer.core.rig import Rig
 
 B, C = Address("b", 1), Address("c", 2)
+LIMIT = "within 3000 ms (timeout)"
 
 
 def lose(rig: Rig, address: Address, after_ms: int) -> None:
@@ -61,8 +66,84 @@ def test_who_is_not_answered_is_told_so():
     rig.tell_metadata()
     rig.advance(3_000)
     [failed] = rig.done
-    with pytest.raises(errors.TimeoutException, match="no offset of t-0 was told in time; it may"):
+    with pytest.raises(errors.TimeoutException, match="no offset of t-0 was told in time, b:1 has not answered yet; it may"):
         raise failed.error
+
+
+class TestACallWhoseTimeIsOverSaysWhy:
+    """Where nothing is known of the cluster, and where its leader or coordinator cannot be reached."""
+
+    def ask(self, rig, call):
+        places, until_ms = [TopicPartition("t", 0), TopicPartition("t", 1)], rig.now_ms + 3_000
+        commits = rig.core.group.commits
+        match call:
+            case "offsets":
+                rig.core.ask_offsets(OffsetsCall(call, dict.fromkeys(places, -1), until_ms, LIMIT))
+            case "partitions":
+                rig.core.topic_calls.ask(TopicCall(call, "t", until_ms, LIMIT))
+            case "committed":
+                commits.look_up(places, until_ms, call, LIMIT)
+            case "commit":
+                offsets = dict.fromkeys(places, OffsetAndMetadata(1))
+                done = rig.done
+                rig.core.commit(offsets, until_ms, lambda error: done.append(FailCall(call=call, error=error)), retries=True, limit=LIMIT)
+        rig.step()
+
+    def error(self, rig):
+        [failed] = rig.done
+        return str(failed.error)
+
+    @pytest.mark.parametrize(
+        ("call", "what"),
+        [
+            ("offsets", "ListOffsets: REQUEST_TIMED_OUT (7): no offset of t-0, t-1 was told"),
+            ("partitions", "REQUEST_TIMED_OUT (7): the partitions of topic 't' were not told"),
+            ("committed", "OffsetFetch: REQUEST_TIMED_OUT (7): group 'g': the committed offsets of t-0, t-1 were not told"),
+            ("commit", "OffsetCommit: REQUEST_TIMED_OUT (7): group 'g': offsets of t-0, t-1 were not committed"),
+        ],
+    )
+    def test_no_broker(self, call, what):
+        rig = Rig()
+        self.ask(rig, call)
+        for _ in range(30):
+            waiting, rig.waiting = rig.waiting, []
+            lost = [Failed(address=B, token=sent.token, reason="refused", was_sent=False) for sent in waiting]
+            rig.step(*lost, Disconnected(address=B, reason="refused"))
+            rig.advance(100)
+        assert self.error(rig).startswith(f"{what} {LIMIT}: no broker reachable at b:1 (refused)")
+
+    def test_the_leader(self):
+        rig = Rig(**{"bootstrap.servers": "c:2"})
+        self.ask(rig, "offsets")
+        rig.tell_metadata()
+        rig.fail(ListOffsetsRequest)
+        rig.advance(3_000)
+        assert f"was told {LIMIT}, b:1 has not answered yet; the last error was NETWORK_EXCEPTION: b:1: closed by the broker" in self.error(
+            rig
+        )
+
+    def test_no_leader(self):
+        rig = Rig()
+        self.ask(rig, "offsets")
+        rig.partitions = 1
+        rig.tell_metadata()
+        rig.advance(2_900)
+        for sent in rig.pending(ListOffsetsRequest):
+            rig.answer(sent, ListOffsetsResponse())
+        rig.advance(100)
+        assert f"was told {LIMIT}, no leader is known of t-1" in self.error(rig)
+
+    @pytest.mark.parametrize(("call", "verb"), [("committed", "told"), ("commit", "committed")])
+    def test_a_silent_coordinator(self, call, verb):
+        rig = Rig()
+        self.ask(rig, call)
+        rig.find_coordinator()
+        rig.advance(3_000)
+        assert f"were not {verb} {LIMIT}, the coordinator b:1 has not answered yet" in self.error(rig)
+
+
+def test_a_few_of_many_partitions_are_named():
+    assert names_of([TopicPartition("t", number) for number in range(9)]) == "t-0, t-1, t-2, t-3, t-4 and 4 more"
 
 
 def test_an_address_is_said_once():

@@ -16,6 +16,7 @@ from chaffinch.consumer.core.absences import ABSENT_MS, Absences
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
 from chaffinch.consumer.core.effects import CompleteCall, FailCall
 from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
+from chaffinch.consumer.core.late import IN_TIME, names_of, within
 from chaffinch.consumer.core.membership import COORDINATOR_GONE, OUT_OF_GROUP, Membership
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.options import ResetStrategy, commits_itself
@@ -29,7 +30,6 @@ from chaffinch.errors import (
     NetworkException,
     RebalanceInProgressException,
     Stored,
-    TimeoutException,
     UnsupportedVersionException,
     codes,
     exception_for,
@@ -38,6 +38,7 @@ from chaffinch.errors.again import again
 from chaffinch.identifiers import NO_OFFSET, OffsetAndMetadata, TopicPartition
 
 AGAIN: Final = frozenset({codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNSTABLE_OFFSET_COMMIT})
+API_TIMEOUT: Final = "default.api.timeout.ms"
 OVERTAKEN: Final = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS})
 ELSEWHERE: Final = COORDINATOR_GONE | {codes.REQUEST_TIMED_OUT}
 
@@ -62,6 +63,8 @@ class Commit:
     not_before_ms: int = 0
     is_under_way: bool = False
     last_error: KafkaException | None = None
+    limit: str = IN_TIME
+    """How long there is, in words."""
     unknown_since_ms: int | None = None
     """Since when the coordinator says that it knows no such partition."""
 
@@ -86,6 +89,7 @@ class Lookup:
     places: tuple[TopicPartition, ...]
     deadline_ms: int | None = None
     call: Any = None
+    limit: str = IN_TIME
     failures: int = 0
     not_before_ms: int = 0
     is_under_way: bool = False
@@ -105,9 +109,9 @@ class Commits:
         absences: Absences,
         reset_strategy: ResetStrategy,
         fail: Callable[[KafkaException], None],
-        unreachable: Callable[[str], KafkaException],
+        unreachable: Callable[..., KafkaException],
     ) -> None:
-        """`unreachable` makes the error of a call while no broker answers."""
+        """`unreachable` makes the error of a call whose time is over."""
         self.is_automatic = commits_itself(wiring.settings)
         self._wiring = wiring
         self._subscriptions = subscriptions
@@ -143,7 +147,7 @@ class Commits:
     # Writing.
 
     def commit_all(
-        self, deadline_ms: int, done: Outcome, *, retries: bool, places: Collection[TopicPartition] | None = None
+        self, deadline_ms: int, done: Outcome, *, retries: bool, places: Collection[TopicPartition] | None = None, limit: str = IN_TIME
     ) -> Commit | None:
         """Commit what was read, of all partitions or of `places`, and of topics that are still there; as `commit`."""
         if retries:
@@ -153,7 +157,7 @@ class Commits:
             for place, offset in self.positions().items()
             if self._wiring.cluster.partition(place) is not None and (places is None or place in places)
         }
-        return self.commit(offsets, deadline_ms, done, retries=retries, is_automatic=True)
+        return self.commit(offsets, deadline_ms, done, retries=retries, is_automatic=True, limit=limit)
 
     def _supersede(self) -> None:
         """A commit of the moment that still waits for the coordinator says less than the one that comes now, and would come after it."""
@@ -169,13 +173,14 @@ class Commits:
         *,
         retries: bool,
         is_automatic: bool = False,
+        limit: str = IN_TIME,
     ) -> Commit | None:
         """Begin to commit; None when it was over at once."""
         refusal = self._refusal(is_automatic=is_automatic) if offsets else None
         if refusal is not None or not offsets:
             done(refusal)
             return None
-        found = Commit(offsets, deadline_ms, retries, done, self._identity, is_automatic)
+        found = Commit(offsets, deadline_ms, retries, done, self._identity, is_automatic, limit=limit)
         self._commits.append(found)
         return found
 
@@ -212,8 +217,9 @@ class Commits:
         """The caller polls again, so what it had is done with: commit it when it is time to."""
         if self.is_automatic and self._auto is None and now_ms >= self._auto_due_ms and self._may_commit_itself:
             self._auto_due_ms = now_ms + int(self._wiring.settings["auto.commit.interval.ms"])
-            deadline_ms = now_ms + int(self._wiring.settings["default.api.timeout.ms"])
-            self._auto = self.commit_all(deadline_ms, self._auto_done, retries=False)
+            time_ms = int(self._wiring.settings[API_TIMEOUT])
+            limit = within(time_ms, API_TIMEOUT)
+            self._auto = self.commit_all(now_ms + time_ms, self._auto_done, retries=False, limit=limit)
 
     @property
     def _may_commit_itself(self) -> bool:
@@ -227,9 +233,9 @@ class Commits:
 
     # Looking up.
 
-    def look_up(self, places: Collection[TopicPartition], deadline_ms: int, call: Any) -> None:
+    def look_up(self, places: Collection[TopicPartition], deadline_ms: int, call: Any, limit: str = IN_TIME) -> None:
         """Committed offsets for a caller: a mapping with None where there is none."""
-        self._lookups.append(Lookup(tuple(places), deadline_ms, call))
+        self._lookups.append(Lookup(tuple(places), deadline_ms, call, limit))
 
     def _want_positions(self, now_ms: int) -> None:
         if self._positions_asked is None:
@@ -276,19 +282,26 @@ class Commits:
 
     def _expire(self, now_ms: int) -> None:
         for commit in [found for found in self._commits if now_ms >= found.deadline_ms]:
-            self._end(commit, _late("offsets were not committed in time", commit.last_error or self._finder.last_error, "OffsetCommit"))
+            text = f"group {self._membership.group_id!r}: offsets of {names_of(commit.offsets)} were not committed {commit.limit}"
+            text += self._silent() if commit.is_under_way else ""
+            self._end(commit, self._unreachable(text, commit.last_error, api="OffsetCommit", stored=Stored.POSSIBLY))
         for lookup in [found for found in self._lookups if found.deadline_ms is not None and now_ms >= found.deadline_ms]:
             self._lookups.remove(lookup)
-            late = f"the committed offsets were not told in time{self._rebalancing()}"
-            error = _late(late, lookup.last_error or self._finder.last_error, "OffsetFetch")
+            text = f"the committed offsets of {names_of(lookup.places)} were not told {lookup.limit}"
+            text += self._rebalancing() or (self._silent() if lookup.is_under_way else "")
+            error = self._unreachable(f"group {self._membership.group_id!r}: {text}", lookup.last_error, api="OffsetFetch")
             self._wiring.out.append(FailCall(call=lookup.call, error=error))
+
+    def _silent(self) -> str:
+        """In words, of a request that is under way."""
+        address = self._finder.address_known
+        return "" if address is None else f", the coordinator {address} has not answered yet"
 
     def _rebalancing(self) -> str:
         """In words: the coordinator answers a connection's requests in turn, and those of a rebalance at its end."""
         if self._membership.state not in (State.JOINING, State.SYNCING):
             return ""
-        group_id = self._membership.group_id
-        return f": group {group_id!r} rebalances, and its coordinator answers when that is over: poll until partitions are assigned"
+        return ": the group rebalances, and its coordinator answers when that is over: poll until partitions are assigned"
 
     def give_up(self, error: KafkaException) -> None:
         """Nobody will hear any more."""
@@ -464,14 +477,6 @@ def _not_a_member(group_id: str) -> KafkaException:
         " for partitions that you assign"
     )
     return CommitFailedException(text, api="OffsetCommit")
-
-
-def _late(text: str, cause: KafkaException | None, api: str) -> KafkaException:
-    stored = Stored.POSSIBLY if api == "OffsetCommit" else Stored.NO
-    why = "" if cause is None else f"; the last answer was {cause.name}: {cause.message}"
-    error = TimeoutException(f"{text}{why}", stored=stored, api=api)
-    error.__cause__ = cause
-    return error
 
 
 def _lost(event: Failed, api: str) -> KafkaException:

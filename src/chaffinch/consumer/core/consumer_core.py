@@ -21,6 +21,7 @@ from chaffinch.consumer.core.commits import Commits, CommitSent, Lookup, Outcome
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
 from chaffinch.consumer.core.effects import CompleteCall, Effect
 from chaffinch.consumer.core.fetcher import Fetcher, FetchSent, Portion
+from chaffinch.consumer.core.late import IN_TIME, network_error
 from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups, OffsetsCall
 from chaffinch.consumer.core.membership import GroupAsked, Membership
 from chaffinch.consumer.core.membership_moves import Happening, State
@@ -32,11 +33,9 @@ from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import (
     KafkaException,
-    NetworkException,
     NoOffsetForPartitionException,
     Stored,
     TimeoutException,
-    UnsupportedVersionException,
     exception_for,
 )
 from chaffinch.errors.again import again
@@ -79,7 +78,7 @@ class Group:
         absences: Absences,
         fetcher: Fetcher,
         fail: Callable[[KafkaException], None],
-        unreachable: Callable[[str], KafkaException],
+        unreachable: Callable[..., KafkaException],
     ) -> None:
         self.finder = CoordinatorFinder(wiring, wiring.settings["group.id"])
         self.membership = Membership(wiring, subscriptions, self.finder, fail)
@@ -99,7 +98,7 @@ class ConsumerCore:
         self.absences = Absences(self.wiring)
         self.fetcher = Fetcher(self.wiring, self.subscriptions, self.watch, self.reset_strategy)
         self.lookups = OffsetLookups(
-            self.wiring, self.subscriptions, self.watch, self.absences, self.fetcher, self.reset_strategy, self._fail
+            self.wiring, self.subscriptions, self.watch, self.absences, self.fetcher, self.reset_strategy, self._fail, self.unreachable
         )
         self.group: Group | None = None
         if settings["group.id"] is not None:
@@ -194,9 +193,9 @@ class ConsumerCore:
             case EpochsSent():
                 self.lookups.epochs_failed(token, event, now_ms)
             case MetadataAsked():
-                self.watch.unanswered(_network_error(event), now_ms)
+                self.watch.unanswered(network_error(event), now_ms)
             case CoordinatorAsked() if group is not None:
-                group.finder.unanswered(_network_error(event), now_ms)
+                group.finder.unanswered(network_error(event), now_ms)
             case GroupAsked() if group is not None:
                 group.membership.failed(token, event, now_ms)
             case CommitSent() if group is not None:
@@ -294,14 +293,16 @@ class ConsumerCore:
                 self._close = None
                 self.wiring.out.append(CompleteCall(call=call_of_close))
 
-    def unreachable(self, text: str) -> KafkaException:
-        """A time-out, with what is known of why."""
-        cause = self.watch.last_error or (None if self.group is None else self.group.finder.last_error)
+    def unreachable(
+        self, text: str, last_error: KafkaException | None = None, *, api: str | None = None, stored: Stored = Stored.NO
+    ) -> KafkaException:
+        """A time-out, with what is known of why. `last_error`: what was asked for was refused with it last."""
+        cause = last_error or self.watch.last_error or (None if self.group is None else self.group.finder.last_error)
         if self.wiring.cluster.updated_ms is None or self.wiring.is_cut_off:
             text = f"{text}: {self.wiring.attempts.describe(self.wiring.known_addresses)}"
         elif cause is not None:
             text = f"{text}; the last error was {cause.name}: {cause.message}"
-        error = TimeoutException(text, stored=Stored.NO)
+        error = TimeoutException(text, stored=stored, api=api)
         error.__cause__ = cause
         return error
 
@@ -446,9 +447,17 @@ class ConsumerCore:
         assert self.group is not None, "the shell asks for a group.id"
         return self.group.commits.positions()
 
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline_ms: int, done: Outcome, *, retries: bool) -> None:
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        deadline_ms: int,
+        done: Outcome,
+        *,
+        retries: bool,
+        limit: str = IN_TIME,
+    ) -> None:
         assert self.group is not None, "the shell asks for a group.id"
-        self.group.commits.commit(offsets, deadline_ms, done, retries=retries)
+        self.group.commits.commit(offsets, deadline_ms, done, retries=retries, limit=limit)
 
     def ask_offsets(self, call: OffsetsCall) -> None:
         self.lookups.ask(call)
@@ -472,11 +481,3 @@ class ConsumerCore:
         if self.group is not None:
             self.group.commits.give_up(error)
         self.topic_calls.give_up(error)
-
-
-def _network_error(event: Failed) -> KafkaException:
-    """A request without an answer, as an exception."""
-    text = f"{event.address}: {event.reason}"
-    if event.is_unsupported:
-        return UnsupportedVersionException(text, stored=Stored.NO)
-    return TimeoutException(text, stored=Stored.NO) if event.is_timeout else NetworkException(text, stored=Stored.NO)

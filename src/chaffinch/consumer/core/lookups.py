@@ -13,11 +13,12 @@ from chaffinch.client.connections import Answered, Failed
 from chaffinch.consumer.core.absences import Absences
 from chaffinch.consumer.core.effects import CompleteCall, FailCall
 from chaffinch.consumer.core.fetcher import TRANSIENT, Fetcher
+from chaffinch.consumer.core.late import IN_TIME, names_of, network_error
 from chaffinch.consumer.core.options import ISOLATION_LEVELS, LATEST, NONE, ResetStrategy
 from chaffinch.consumer.core.positions import PartitionState, Position, Stage, Subscriptions
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
-from chaffinch.errors import ErrorCode, KafkaException, OffsetOutOfRangeException, Stored, TimeoutException, codes, exception_for
+from chaffinch.errors import ErrorCode, KafkaException, OffsetOutOfRangeException, Stored, codes, exception_for
 from chaffinch.identifiers import NO_OFFSET, OFFSET_LATEST, TopicPartition
 from chaffinch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from chaffinch.protocol.messages.offset_for_leader_epoch import (
@@ -44,6 +45,8 @@ class OffsetsCall:
     call: Any
     times: Mapping[TopicPartition, int]
     deadline_ms: int
+    limit: str = IN_TIME
+    """In words."""
     found: dict[TopicPartition, FoundOffset | None] = field(default_factory=dict)
     last_error: KafkaException | None = None
 
@@ -78,7 +81,9 @@ class OffsetLookups:
         fetcher: Fetcher,
         reset_strategy: ResetStrategy,
         fail: Callable[[KafkaException], None],
+        unreachable: Callable[..., KafkaException],
     ) -> None:
+        """`unreachable` makes the error of a call whose time is over."""
         self.wall_offset_ms = 0
         self._wiring = wiring
         self._subscriptions = subscriptions
@@ -87,6 +92,7 @@ class OffsetLookups:
         self._fetcher = fetcher
         self._reset_strategy = reset_strategy
         self._fail = fail
+        self._unreachable = unreachable
         self._isolation_level = ISOLATION_LEVELS[wiring.settings["isolation.level"]]
         self._under_way: set[TopicPartition] = set()
         self._calls: list[OffsetsCall] = []
@@ -217,10 +223,20 @@ class OffsetLookups:
                 self._absences.forget(call.times)
                 self._finish(call, FailCall(call=call.call, error=absence))
             elif now_ms >= call.deadline_ms:
-                missing = ", ".join(str(place) for place in call.times if place not in call.found)
-                error = TimeoutException(f"no offset of {missing} was told in time", stored=Stored.NO, api="ListOffsets")
-                error.__cause__ = call.last_error or self._watch.last_error
+                error = self._unreachable(self._late(call), call.last_error, api="ListOffsets")
                 self._finish(call, FailCall(call=call.call, error=error))
+
+    def _late(self, call: OffsetsCall) -> str:
+        """Of which partitions nothing was told, and for whom each of them waits."""
+        missing = call.times.keys() - call.found.keys()
+        text = f"no offset of {names_of(missing)} was told {call.limit}"
+        cluster = self._wiring.cluster
+        leaders = {place: cluster.leader_of(place) for place in missing}
+        leaderless = [place for place, leader in leaders.items() if leader is None]
+        if leaderless and cluster.updated_ms is not None:
+            text += f", no leader is known of {names_of(leaderless)}"
+        asked = {cluster.address_of(leader) for place, leader in leaders.items() if leader is not None and place in self._calls_under_way}
+        return text + "".join(sorted(f", {address} has not answered yet" for address in asked if address is not None))
 
     def _finish(self, call: OffsetsCall, effect: CompleteCall | FailCall) -> None:
         if call in self._calls:
@@ -300,6 +316,8 @@ class OffsetLookups:
 
     def list_failed(self, token: ListSent, event: Failed, now_ms: int) -> None:
         self._forget(token)
+        if token.call is not None:
+            token.call.last_error = network_error(event, "ListOffsets")
         self._unanswered(token.times if token.call is None else (), now_ms)
         self._calls_not_before_ms = now_ms + self._wiring.wait_ms(1)
 

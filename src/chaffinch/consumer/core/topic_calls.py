@@ -8,6 +8,7 @@ from typing import Any
 
 from chaffinch.consumer.core.absences import Absences
 from chaffinch.consumer.core.effects import CompleteCall, FailCall
+from chaffinch.consumer.core.late import IN_TIME
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException, Stored, codes, exception_for
@@ -21,6 +22,8 @@ class TopicCall:
     call: Any
     topic: str
     deadline_ms: int
+    limit: str = IN_TIME
+    """In words."""
 
 
 class TopicCalls:
@@ -59,13 +62,13 @@ class TopicCalls:
             if absence is not None or now_ms >= call.deadline_ms or call.topic in self._watch.refusals():
                 self._calls.remove(call)
                 self._absences.forget(topic)
-                self._wiring.out.append(FailCall(call=call.call, error=absence or self._unknown(call.topic)))
+                self._wiring.out.append(FailCall(call=call.call, error=absence or self._unknown(call.topic, call.limit)))
 
-    def _unknown(self, topic: str) -> KafkaException:
+    def _unknown(self, topic: str, limit: str) -> KafkaException:
         state = self._wiring.cluster.topic(topic)
         if state is not None and state.code is not codes.NONE:
             return exception_for(state.code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
-        return self._late("the partitions were not told in time")
+        return self._late(f"the partitions of topic {topic!r} were not told {limit}")
 
     def give_up(self, error: KafkaException) -> None:
         self._wiring.out += [FailCall(call=call.call, error=error) for call in self._calls]
