@@ -6,17 +6,26 @@ from random import Random
 
 import pytest
 
-from chaffinch.client.addresses import Address
+from chaffinch.client.addresses import Address, Attempts
 from chaffinch.client.backoff import Backoff
-from chaffinch.client.bootstrap import Bootstrap
+from chaffinch.client.bootstrap import Bootstrap, first_patience_ms
 from chaffinch.client.cluster import ClusterState
+from chaffinch.client.connections import Disconnected, Failed
+from chaffinch.client.effects import SendRequest
+from chaffinch.client.options import ConnectionSettings
+from chaffinch.client.sync_client import SyncClient
 from chaffinch.consumer.core.options import CONSUMER_OPTIONS
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import ConfigException, NetworkException, codes
+from chaffinch.producer.core.events import TimePassed, TopicWanted
 from chaffinch.producer.core.metadata_watch import MetadataWatch
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
-from chaffinch.protocol.messages.metadata import MetadataResponse
+from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tests.client.scripted_server import STAY_SILENT, ScriptedServer
+from tests.consumer.core.rig import Rig as ConsumerRig
 
 FIRST, KNOWN = Address("first", 1), Address("known", 2)
 
@@ -24,7 +33,7 @@ FIRST, KNOWN = Address("first", 1), Address("known", 2)
 def bootstrap_of(**options: str) -> tuple[Bootstrap, ClusterState]:
     cluster = ClusterState()
     settings = CONSUMER_OPTIONS.parse({"bootstrap.servers": "first:1", **{name.replace("_", "."): text for name, text in options.items()}})
-    return Bootstrap(settings, cluster), cluster
+    return Bootstrap(settings, cluster, limit_ms=60_000), cluster
 
 
 @pytest.mark.parametrize(
@@ -96,3 +105,76 @@ def test_a_broker_may_ask_them_to(made, strategy, is_known):
     cluster.learn_node(0, KNOWN)
     watch.answered(MetadataResponse(error_code=codes.REBOOTSTRAP_REQUIRED.number), 5_500)
     assert bool(cluster.nodes) is is_known
+
+
+A, B, C = (Address(host, 1) for host in "abc")
+
+
+@pytest.mark.parametrize(
+    ("setup_ms", "limit_ms", "patience_ms"),
+    [(10_000, 60_000, 2_000), (10_000, 6_000, 1_000), (10_000, 0, 100), (400_000, 600_000, 30_000)],
+    ids=["a part of a connection's time", "a part of the callers' time", "not too little", "no more than anybody has"],
+)
+def test_a_silent_one_does_not_hold_up_the_next(setup_ms, limit_ms, patience_ms):
+    attempts = Attempts(Backoff(initial_ms=50, max_ms=1_000), Random(1))
+
+    def patience(address):
+        return first_patience_ms(address, [A, B, C], attempts, setup_ms=setup_ms, request_ms=30_000, limit_ms=limit_ms)
+
+    assert patience(A) == patience_ms
+    attempts.failed(A, "no answer", 0)
+    assert patience(B) == patience_ms
+    attempts.failed(B, "no answer", 0)
+    assert (patience(C), patience(A)) == (30_000, 30_000), "the last one may just be slow, and so may the others be"
+
+
+def test_a_broker_that_is_known_has_its_time():
+    bootstrap, cluster = bootstrap_of(bootstrap_servers="first:1,second:1")
+    attempts = Attempts(Backoff(initial_ms=50, max_ms=1_000), Random(1))
+    assert bootstrap.patience_ms(FIRST, attempts) == 2_000
+    cluster.learn_node(0, KNOWN)
+    assert bootstrap.patience_ms(KNOWN, attempts) == 30_000
+
+
+def test_one_alone_has_its_time():
+    assert bootstrap_of()[0].patience_ms(FIRST, Attempts(Backoff(initial_ms=50, max_ms=1_000), Random(1))) == 30_000
+
+
+SERVERS = {"bootstrap.servers": "a:1,b:1"}
+
+
+def test_a_consumer_asks_the_next():
+    rig = ConsumerRig(**SERVERS)
+    rig.core.subscribe(["t"])
+    rig.step()
+    assert {(type(sent.message), sent.address, sent.timeout_ms) for sent in rig.waiting} == {
+        (MetadataRequest, A, 2_000),
+        (FindCoordinatorRequest, A, 2_000),
+    }
+    lost = [Failed(address=A, token=sent.token, reason="no answer", was_sent=True, is_timeout=True) for sent in rig.waiting]
+    rig.waiting.clear()
+    assert "at a:1 (no answer yet), b:1 (not asked yet)" in str(rig.core.unreachable("late"))
+    rig.step(*lost, Disconnected(address=A, reason="no answer"))
+    rig.advance(200)
+    assert {(type(sent.message), sent.address, sent.timeout_ms) for sent in rig.waiting} == {
+        (MetadataRequest, B, 30_000),
+        (FindCoordinatorRequest, B, 30_000),
+    }
+
+
+def test_a_producer_asks_the_next():
+    core = ProducerCore(PRODUCER_OPTIONS.parse(SERVERS), Random(1))
+    sent = [effect for effect in core.handle(TopicWanted(topic="t"), 0) if isinstance(effect, SendRequest)]
+    assert {(request.address, request.timeout_ms) for request in sent} == {(A, 2_000)}
+    lost = [Failed(address=A, token=request.token, reason="no answer", was_sent=True, is_timeout=True) for request in sent]
+    again = [*core.handle_all([*lost, Disconnected(address=A, reason="no answer")], 2_000), *core.handle(TimePassed(), 2_200)]
+    assert {(effect.address, effect.timeout_ms) for effect in again if isinstance(effect, SendRequest)} == {(B, 30_000)}
+
+
+def test_a_client_that_waits_asks_the_next():
+    """With a connection's time of half a second it takes a tenth, with the whole of a request the test would be too late."""
+    with ScriptedServer(lambda server, message: STAY_SILENT) as silent, ScriptedServer() as server:
+        servers = [silent.bootstrap_servers, server.bootstrap_servers]
+        with SyncClient(servers, connections=ConnectionSettings(setup_timeout_ms=500, request_timeout_ms=600_000)) as client:
+            assert client.refresh_metadata().nodes
+        assert silent.connection_count == 1

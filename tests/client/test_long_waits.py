@@ -31,7 +31,7 @@ class PretendNetwork:
         self._refuses = refuses
         self._heard: list[Any] = []
 
-    def send(self, address: Address, message: Any, token: Any, *, version_max: int | None) -> None:
+    def send(self, address: Address, message: Any, token: Any, *, version_max: int | None, timeout_ms: int | None) -> None:
         if self._refuses:
             self._heard.append(Failed(address=address, token=token, reason="refused", was_sent=False))
             self._heard.append(Disconnected(address=address, reason="refused"))

@@ -59,7 +59,7 @@ def _parse(text: str) -> Address:
 class Attempts:
     """What came of connecting to each address: failures in a row, the last reason, and when it may be tried again."""
 
-    __slots__ = ("_backoff", "_dice", "_failures", "_forgiven", "_reasons", "_wait_until_ms")
+    __slots__ = ("_asked", "_backoff", "_dice", "_failures", "_forgiven", "_reasons", "_wait_until_ms")
 
     def __init__(self, backoff: Backoff, dice: Dice) -> None:
         self._backoff = backoff
@@ -67,8 +67,13 @@ class Attempts:
         self._failures: dict[Address, int] = {}
         self._reasons: dict[Address, str] = {}
         self._wait_until_ms: dict[Address, int] = {}
+        self._asked: set[Address] = set()
         self._forgiven: dict[Address, int] = {}
         """Failures before the connection there is now."""
+
+    def asks(self, address: Address) -> None:
+        """Something is sent there."""
+        self._asked.add(address.first_lane)
 
     def succeeded(self, address: Address) -> None:
         """A connection is ready: forget the failures, unless it ends before it has answered anything."""
@@ -113,5 +118,9 @@ class Attempts:
     def describe(self, candidates: Iterable[Address], waited_ms: int | None = None) -> str:
         """One line for an error: which addresses, the last reason of each, and how long they were tried unless that is said elsewhere."""
         addresses = list(dict.fromkeys(candidates))
-        reasons = [f"{address} ({self._reasons.get(address, 'no answer yet')})" for address in addresses]
-        return f"no broker reachable at {', '.join(reasons)}" + ("" if waited_ms is None else f"; tried for {waited_ms} ms")
+        return f"no broker reachable at {', '.join(f'{address} ({self._reason(address)})' for address in addresses)}" + (
+            "" if waited_ms is None else f"; tried for {waited_ms} ms"
+        )
+
+    def _reason(self, address: Address) -> str:
+        return self._reasons.get(address, "no answer yet" if address.first_lane in self._asked else "not asked yet")

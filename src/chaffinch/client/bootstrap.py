@@ -3,14 +3,17 @@
 With `metadata.recovery.strategy=rebootstrap` the first addresses stay candidates beside the known ones, and are the only ones once no
 metadata has come for `metadata.recovery.rebootstrap.trigger.ms`: a cluster that has moved altogether is found again. With `none` they
 are asked until the cluster is known, and never again.
+
+Until the cluster is known, one that accepts and says nothing does not have the whole of `request.timeout.ms`, while there is another one
+that has not failed: it would hold up every start. One after the other is asked, so there is never more than one connection for this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from chaffinch.client.addresses import Address, parse_bootstrap_servers
+from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_servers
 from chaffinch.client.cluster import ClusterState
 from chaffinch.settings import Option
 
@@ -35,11 +38,29 @@ RECOVERY_OPTIONS: Final = (
     ),
 )
 
+# Of socket.connection.setup.timeout.ms, which alone would be a long time to wait for one of several.
+_PARTS: Final = 5
+# Less may be too little for a broker that does answer.
+_PATIENCE_MS_MIN: Final = 100
+
+
+def first_patience_ms(
+    address: Address, servers: Collection[Address], attempts: Attempts, *, setup_ms: int, request_ms: int, limit_ms: int
+) -> int:
+    """How long a broker may take for the first answer about a cluster of which nothing is known. Callers wait for `limit_ms`, half of
+    which is enough for all of them."""
+    if attempts.failures(address) or all(attempts.failures(other) for other in servers if other != address):
+        return request_ms
+    return min(request_ms, max(_PATIENCE_MS_MIN, min(setup_ms // _PARTS, limit_ms // (2 * len(servers)))))
+
 
 class Bootstrap:
-    """The candidates for questions that any broker can answer. `servers` are the first addresses."""
+    """The candidates for questions that any broker can answer. `servers` are the first addresses, callers wait for `limit_ms` at most."""
 
-    def __init__(self, settings: Mapping[str, Any], cluster: ClusterState) -> None:
+    def __init__(self, settings: Mapping[str, Any], cluster: ClusterState, *, limit_ms: int) -> None:
+        self._setup_ms: int = settings["socket.connection.setup.timeout.ms"]
+        self._request_ms: int = settings["request.timeout.ms"]
+        self._limit_ms = limit_ms
         self.servers = parse_bootstrap_servers(settings["bootstrap.servers"])
         self._cluster = cluster
         self._goes_back: bool = settings["metadata.recovery.strategy"] == REBOOTSTRAP
@@ -50,6 +71,14 @@ class Bootstrap:
         """The cluster's brokers, and where it was first looked for."""
         known = self._cluster.nodes.values()
         return list(known) if known and not self._goes_back else list(dict.fromkeys([*known, *self.servers]))
+
+    def patience_ms(self, address: Address, attempts: Attempts) -> int:
+        """How long to wait for the answer to such a question."""
+        if self._cluster.nodes:
+            return self._request_ms
+        return first_patience_ms(
+            address, self.servers, attempts, setup_ms=self._setup_ms, request_ms=self._request_ms, limit_ms=self._limit_ms
+        )
 
     def answered(self) -> None:
         """Metadata has come."""

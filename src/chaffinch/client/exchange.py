@@ -44,6 +44,11 @@ class Deadline:
         return self._clock.now_ms() >= self.at_ms
 
     @property
+    def total_ms(self) -> int:
+        """How long it is."""
+        return self.at_ms - self.started_ms
+
+    @property
     def waited_ms(self) -> int:
         return self._clock.now_ms() - self.started_ms
 

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, Self
 from chaffinch.client import answers, coordinators
 from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_servers
 from chaffinch.client.backoff import Backoff, Dice
+from chaffinch.client.bootstrap import first_patience_ms
 from chaffinch.client.cluster import ClusterState
 from chaffinch.client.connections import Answered, Connected, ConnectionEvent, Disconnected, Failed, Written
 from chaffinch.client.coordinators import CoordinatorKind, Coordinators
@@ -40,6 +41,7 @@ from chaffinch.errors import (
 from chaffinch.errors.handling import Handling
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from chaffinch.protocol.schema import Message
 from chaffinch.runtime.clock import Clock, SystemClock
@@ -56,6 +58,8 @@ POLL_MS_MAX: Final = 1_000
 
 # Asking again changes nothing: the broker has no such API, or one of the two does not accept the other.
 _FINAL: Final = (UnsupportedVersionException, UnsupportedCompressionTypeException, AuthenticationException)
+# What any broker can answer.
+_ASKED_FIRST: Final = (MetadataRequest, FindCoordinatorRequest)
 
 Target = int | Address | Literal["any"]
 
@@ -88,6 +92,7 @@ class SyncClient:
         self._retry_backoff = retry_backoff
         self._attempts = Attempts(reconnect_backoff, self._dice)
         self._coordinators = Coordinators()
+        self._connections = connections
         self._network = Network(connections, clock=self._clock, dice=self._dice)
         self.lock = threading.RLock()
         self._is_closed = False
@@ -242,13 +247,14 @@ class SyncClient:
         asked_to_wait_ms = getattr(message, "max_wait_ms", 0)  # A Fetch for what is not there yet.
         return Deadline(self._clock, self._timeout_ms if timeout_ms is None else timeout_ms, what, api, asked_to_wait_ms)
 
-    def start(self, message: Message, address: Address, version_max: int | None = None) -> Exchange:
-        """Hand over a request without waiting for its answer."""
+    def start(self, message: Message, address: Address, version_max: int | None = None, timeout_ms: int | None = None) -> Exchange:
+        """Hand over a request without waiting for its answer. `timeout_ms`: how long that may take."""
         if self._is_closed:
             raise IllegalStateException("the client is closed")
         exchange = Exchange(message, address)
+        self._attempts.asks(address)
         with self._whole_network():
-            self._network.send(address, message, exchange, version_max=version_max)
+            self._network.send(address, message, exchange, version_max=version_max, timeout_ms=timeout_ms)
         return exchange
 
     def pump(self, wait_ms: int) -> None:
@@ -322,7 +328,7 @@ class SyncClient:
             address = self._until_found(find, deadline)
             if deadline.last_error is not None and deadline.is_over:
                 raise self._unreachable(deadline)
-            exchange = self.start(message, address, version_max)
+            exchange = self.start(message, address, version_max, self._patience_ms(message, address, deadline))
             while exchange.outcome is None and not deadline.is_over:
                 self.pump(deadline.left_ms)
                 if exchange.outcome is None:
@@ -338,6 +344,15 @@ class SyncClient:
                 raise error
             if deadline.is_over:
                 raise self._unreachable(deadline)
+
+    def _patience_ms(self, message: Message, address: Address, deadline: Deadline) -> int | None:
+        """How long one of the first addresses may be silent; None: as long as any."""
+        if self.cluster.nodes or not isinstance(message, _ASKED_FIRST):
+            return None
+        setup_ms, request_ms = self._connections.setup_timeout_ms, self._connections.request_timeout_ms
+        return first_patience_ms(
+            address, self._bootstrap, self._attempts, setup_ms=setup_ms, request_ms=request_ms, limit_ms=deadline.total_ms
+        )
 
     def _until_settled(
         self,

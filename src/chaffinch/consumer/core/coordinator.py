@@ -47,7 +47,7 @@ class CoordinatorFinder:
         broker = self._wiring.any_address(now_ms)
         if broker is not None:
             self._is_under_way = True
-            self._wiring.send(broker, coordinators.find_request(self._group_id, "group"), token)
+            self._wiring.ask_any(broker, coordinators.find_request(self._group_id, "group"), token)
 
     def answered(self, response: FindCoordinatorResponse, now_ms: int) -> KafkaException | None:
         """Take the answer in; the error, if it is one that does not pass."""

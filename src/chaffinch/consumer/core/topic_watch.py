@@ -82,7 +82,7 @@ class TopicWatch:
             return
         address = self._wiring.any_address(now_ms)
         if address is not None:
-            self._wiring.send(address, self._request(), token)
+            self._wiring.ask_any(address, self._request(), token)
 
     def _request(self) -> MetadataRequest:
         asked = self._topics, self._wants_all

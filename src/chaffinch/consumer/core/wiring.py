@@ -44,7 +44,7 @@ class Wiring:
         self.request_timeout_ms: int = settings["request.timeout.ms"]
         self.retry_backoff = retry_backoff(settings)
         self.cluster = ClusterState()
-        self.bootstrap = Bootstrap(settings, self.cluster)
+        self.bootstrap = Bootstrap(settings, self.cluster, limit_ms=settings["default.api.timeout.ms"])
         self.attempts = Attempts(reconnect_backoff(settings), dice)
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.out: list[Effect] = []
@@ -89,7 +89,12 @@ class Wiring:
         present = self.topic_id(topic)
         return present == topic_id or ZERO_UUID in (present, topic_id)
 
+    def ask_any(self, address: Address, message: Any, token: Any) -> None:
+        """Send what any broker can answer to one that `any_address` has given."""
+        self.send(address, message, token, timeout_ms=self.bootstrap.patience_ms(address, self.attempts))
+
     def send(self, address: Address, message: Any, token: Any, *, timeout_ms: int | None = None, version_max: int | None = None) -> None:
+        self.attempts.asks(address)
         self.out.append(
             SendRequest(
                 address=address,

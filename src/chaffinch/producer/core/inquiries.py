@@ -55,26 +55,29 @@ class Inquiries:
         """Metadata, an identity, configurations: from any broker, what is due."""
         wiring = self._wiring
         if wiring.metadata.is_due(now_ms) and (address := wiring.any_address(now_ms)) is not None:
-            self._request(address, wiring.metadata.request(now_ms), METADATA_ASKED)
+            self._ask_any(address, wiring.metadata.request(now_ms), METADATA_ASKED)
         if self._identity.is_due(now_ms) and (address := wiring.any_address(now_ms)) is not None:
-            self._request(address, self._identity.request(address), IDENTITY_ASKED)
+            self._ask_any(address, self._identity.request(address), IDENTITY_ASKED)
         for topic in [name for name in self._delivery.facts_wanted if name not in self._facts_under_way]:
             if (address := wiring.any_address(now_ms)) is not None:
                 self._facts_under_way.add(topic)
-                self._request(address, facts_request(topic), FactsAsked(topic))
+                self._ask_any(address, facts_request(topic), FactsAsked(topic))
 
     def ask_step(self, transaction: TransactionManager, step: Step, now_ms: int) -> None:
         """The next request of the transaction, if who is to get it may be tried now."""
         address = transaction.address_of(step)
         if address is None:
-            address = self._wiring.any_address(now_ms)
-        elif not self._wiring.attempts.may_try(address, now_ms):
-            address = None
-        if address is not None:
-            self._request(address, transaction.request(step, address), StepAsked(step))
+            if (broker := self._wiring.any_address(now_ms)) is not None:
+                self._ask_any(broker, transaction.request(step, broker), StepAsked(step))
+        elif self._wiring.attempts.may_try(address, now_ms):
+            self._request(address, transaction.request(step, address), StepAsked(step), self._wiring.request_timeout_ms)
 
-    def _request(self, address: Address, message: Any, token: Any) -> None:
-        self._out.append(SendRequest(address=address, message=message, token=token, timeout_ms=self._wiring.request_timeout_ms))
+    def _ask_any(self, address: Address, message: Any, token: Any) -> None:
+        self._request(address, message, token, self._wiring.bootstrap.patience_ms(address, self._wiring.attempts))
+
+    def _request(self, address: Address, message: Any, token: Any, timeout_ms: int) -> None:
+        self._wiring.attempts.asks(address)
+        self._out.append(SendRequest(address=address, message=message, token=token, timeout_ms=timeout_ms))
 
     def answered(self, event: Answered, now_ms: int) -> None:
         """A broker answered one of them."""

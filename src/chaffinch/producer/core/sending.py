@@ -164,6 +164,7 @@ class Sending:
         """The request, counted as sent."""
         wiring = self._wiring
         self._requests[sent.address] += 1
+        wiring.attempts.asks(sent.address)
         wiring.counts["requests_sent"] += 1
         wiring.counts["batches_sent"] += len(sent.batches)
         wiring.counts["records_sent"] += sent.record_count

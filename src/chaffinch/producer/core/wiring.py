@@ -53,7 +53,7 @@ class Wiring:
         self.requests_per_node_max: int = settings["max.in.flight.requests.per.connection"]
         self.retry_backoff = retry_backoff(settings)
         self.cluster = ClusterState()
-        self.bootstrap = Bootstrap(settings, self.cluster)
+        self.bootstrap = Bootstrap(settings, self.cluster, limit_ms=self.block_ms)
         self.attempts = Attempts(reconnect_backoff(settings), dice)
         self.metadata = MetadataWatch(
             self.cluster,
