@@ -66,6 +66,24 @@ def test_poll_tells_of_a_partition_that_the_caller_assigned_once():
         rig.poll()
 
 
+def test_the_log_says_it_again_now_and_then():
+    """Whoever was told by `poll` gets nothing of the partition, and no more errors."""
+    rig = alone()
+    assign(rig, ABSENT, PRESENT)
+    go_on(rig, 3_400)
+    with pytest.raises(errors.UnknownTopicOrPartitionException, match=TOLD):
+        rig.poll()
+    go_on(rig, 26_000)
+    assert rig.reports == [SAID]
+    go_on(rig, 65_000)
+    again = r"topic 't' has partitions 0 to 2, there is no partition 7, for (30|60|90)\d\d\d ms now; the consumer goes on asking for it"
+    assert len(rig.reports) == 4
+    assert all(re.fullmatch(again, text) for text in rig.reports[1:])
+    rig.partitions = 8
+    go_on(rig, 65_000)
+    assert len(rig.reports) == 4
+
+
 def test_position_tells_of_it_and_poll_does_not_repeat_it():
     rig = alone()
     assign(rig, ABSENT)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from chaffinch.client.long_waits import SAID_AGAIN_MS
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException, Stored, UnknownTopicOrPartitionException, codes
 from chaffinch.identifiers import TopicPartition, partitions_in_words
@@ -23,7 +24,8 @@ class Absences:
     def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
         self._since_ms: dict[TopicPartition, int] = {}
-        self._said: set[TopicPartition] = set()
+        self._said: dict[TopicPartition, tuple[int, int]] = {}
+        """When the log said so first, and last."""
 
     def _absent(self, place: TopicPartition) -> TopicPartition | None:
         """The place, or all of its topic, if metadata says that it is not there."""
@@ -33,18 +35,24 @@ class Absences:
         return place if topic is not None and topic.partitions and place.partition >= topic.partition_count else None
 
     def look(self, missed: Collection[TopicPartition], now_ms: int) -> None:
-        """`missed`: those wanted now that have no leader; the first time it is said in the log."""
+        """`missed`: those wanted now that have no leader; the log says it the first time, and again now and then."""
         if not (missed or self._since_ms or self._said):
             return
         self._since_ms = {place: since_ms for place, since_ms in self._since_ms.items() if self._absent(place) == place}
-        self._said = {place for place in self._said if self._absent(place) == place}
+        self._said = {place: said for place, said in self._said.items() if self._absent(place) == place}
         for place in missed:
             absent = self._absent(place)
             if absent is not None and absent not in self._since_ms:
                 self._since_ms[absent] = now_ms
-            if absent is not None and absent not in self._said:
-                self._said.add(absent)
-                self._wiring.report(f"{self._text(absent)}; the consumer goes on asking for it")
+            if absent is not None:
+                self._say(absent, now_ms)
+
+    def _say(self, absent: TopicPartition, now_ms: int) -> None:
+        first_ms, last_ms = self._said.get(absent, (now_ms, None))
+        if last_ms is None or now_ms - last_ms >= SAID_AGAIN_MS:
+            self._said[absent] = first_ms, now_ms
+            lasts = "" if last_ms is None else f", for {now_ms - first_ms} ms now"
+            self._wiring.report(f"{self._text(absent)}{lasts}; the consumer goes on asking for it")
 
     def _text(self, absent: TopicPartition) -> str:
         if absent.partition < 0:
@@ -77,7 +85,7 @@ class Absences:
 
     def clear(self) -> None:
         """Other partitions are read now."""
-        self._since_ms, self._said = {}, set()
+        self._since_ms, self._said = {}, {}
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When the next of them is absent for long enough; those that are already hide no later one."""
