@@ -36,6 +36,16 @@ def test_beside_a_group_s_members(broker, topic, consumer_of):
         stranger.commit({TopicPartition(topic, 0): 0}, timeout=LIMIT_S)
 
 
+def test_of_metadata_that_is_too_long(broker, topic, consumer_of):
+    consumer = consumer_of(broker)
+    with pytest.raises(
+        errors.OffsetMetadataTooLarge, match=r"the metadata has 5000 characters, more than .*offset\.metadata\.max\.bytes"
+    ) as caught:
+        consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(0, "m" * 5_000)})
+    assert "producer" not in str(caught.value)
+    consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(0, "m")})
+
+
 @pytest.mark.parametrize("began_ms", [0, 1_000])
 def test_of_a_partition_that_is_not_there(began_ms):
     rig = Rig()

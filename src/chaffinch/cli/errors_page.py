@@ -64,7 +64,8 @@ An error in no group is a plain `ApiException`. Numbers that nobody knows keep t
 |---|---|
 {groups}
 
-In Spark the query takes the producer's place: what each group asks for there is in [spark-pipeline.md](spark-pipeline.md#errors).
+A consumer stays usable after an ApplicationRecoverable error, once what the text names is corrected; only FencedInstanceIdException ends it: another
+one has its name. In Spark the query takes the producer's place: what each group asks for there is in [spark-pipeline.md](spark-pipeline.md#errors).
 
 ## Names of the Spark format
 

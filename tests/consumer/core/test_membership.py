@@ -5,6 +5,7 @@ import pytest
 from chaffinch import errors
 from chaffinch.consumer.core.group_protocol import decode_subscription
 from chaffinch.consumer.core.membership_moves import MOVES, Happening, State, diagram
+from chaffinch.errors import codes
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -96,6 +97,22 @@ def test_what_join_is_told(name, state, keeps_id, raised):
     else:
         with pytest.raises(raised):
             rig.poll()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("INVALID_SESSION_TIMEOUT", "group 'g': session.timeout.ms is 5000: choose one between the broker's group.min.session.timeout.ms"),
+        ("INCONSISTENT_GROUP_PROTOCOL", "group 'g': this member offers the assignors sticky, range, the others have none of them"),
+        ("GROUP_MAX_SIZE_REACHED", f"group 'g': {codes.GROUP_MAX_SIZE_REACHED.text}"),
+    ],
+)
+def test_a_refused_join_names_the_value_at_fault(name, text):
+    rig = Rig(**{"session.timeout.ms": 5_000, "partition.assignment.strategy": "sticky,range"}).reach(State.JOINING)
+    rig.answer_join(code=number_of(name))
+    with pytest.raises(errors.KafkaException) as caught:
+        rig.poll()
+    assert text.rstrip(".") in str(caught.value)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("other", "consumer"), (None, None), ("range", "connect")])

@@ -351,7 +351,8 @@ class Commits:
             if is_present and membership.state is not State.JOINING:  # There the answer to JoinGroup tells what has become of it.
                 membership.lose(f"a commit was answered with {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
             return _expelled(membership.group_id)
-        error = exception_for(code, topic_partition=place, stored=Stored.NO, api="OffsetCommit")
+        text = _too_long(token.commit.offsets.get(place)) if code is codes.OFFSET_METADATA_TOO_LARGE else None
+        error = exception_for(code, message=text, topic_partition=place, stored=Stored.NO, api="OffsetCommit")
         if code is codes.FENCED_INSTANCE_ID and is_present:
             membership.fenced(error)
         elif code is codes.REBALANCE_IN_PROGRESS:
@@ -469,6 +470,11 @@ def _expelled(group_id: str) -> KafkaException:
         f"group {group_id!r} has gone on without this member: what it read since is read again by others; it joins again with the next poll"
     )
     return CommitFailedException(text, api="OffsetCommit")
+
+
+def _too_long(committed: OffsetAndMetadata | None) -> str:
+    characters = 0 if committed is None else len(committed.metadata)
+    return f"the metadata has {characters} characters, more than the broker's offset.metadata.max.bytes, 4096 unless it is set: shorten it"
 
 
 def _not_a_member(group_id: str) -> KafkaException:

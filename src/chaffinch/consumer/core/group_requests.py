@@ -13,6 +13,7 @@ from chaffinch.consumer.core.group_protocol import (
     encode_sticky,
     encode_subscription,
 )
+from chaffinch.errors import ErrorCode, codes
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.describe_groups import DescribeGroupsRequest
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest
@@ -57,6 +58,18 @@ def join(settings: Settings, identity: Identity, said: Iterable[tuple[str, Membe
         protocols=[JoinGroupRequestProtocol(name=name, metadata=encode_subscription(subscription)) for name, subscription in said],
         reason=reason[:_REASON_CHARACTERS_MAX],
     )
+
+
+def refusal_of_join(settings: Settings, code: ErrorCode) -> str:
+    """Why the coordinator does not take this member, with the value of ours that is at fault, and what to do."""
+    if code is codes.INVALID_SESSION_TIMEOUT:
+        limits = "the broker's group.min.session.timeout.ms and group.max.session.timeout.ms, 6000 and 1800000 unless they are set"
+        return f"session.timeout.ms is {settings['session.timeout.ms']}: choose one between {limits}"
+    if code is codes.INCONSISTENT_GROUP_PROTOCOL:
+        offered = ", ".join(settings["partition.assignment.strategy"])
+        common = f"there must be one in the partition.assignment.strategy of every member, of protocol type {PROTOCOL_TYPE!r}"
+        return f"this member offers the assignors {offered}, the others have none of them in common, or are no consumers: {common}"
+    return code.text
 
 
 def user_data(assignor: str, remembered: tuple[Sequence[TopicPartition], int] | None, generation: int) -> bytes | None:

@@ -255,7 +255,8 @@ class Membership:
         elif code is codes.UNKNOWN_MEMBER_ID:
             self.lose("the coordinator does not know this member")
         elif not self._passes(code, now_ms):
-            self._refused(exception_for(code, message=f"group {self.group_id!r}: {code.text}", api="JoinGroup"))
+            why = group_requests.refusal_of_join(self._wiring.settings, code)
+            self._refused(exception_for(code, message=f"group {self.group_id!r}: {why}", api="JoinGroup"))
 
     def _joined(self, answer: Any, now_ms: int) -> None:
         self._failures = 0
