@@ -156,6 +156,27 @@ class TestRebalances:
             poll_until(lambda: False, consumer)
         assert consumer.assignment() == {TopicPartition(topic, 0)}
 
+    @pytest.mark.parametrize("asynchronous", [False, True])
+    def test_a_callback_of_a_commit_that_raises(self, broker, topic, consumer_of, asynchronous):
+        consumer, place = consumer_of(broker), TopicPartition(topic, 0)
+        consumer.assign([place])
+        told = []
+
+        def refuse(_offsets, _error):
+            raise ValueError("no, thank you")
+
+        def commit():
+            consumer.commit({place: 1}, asynchronous=asynchronous, on_commit=refuse)
+            consumer.commit({place: 2}, asynchronous=True, on_commit=lambda offsets, error: told.append((offsets[place].offset, error)))
+            poll_until(lambda: False, consumer)
+
+        with pytest.raises(errors.KafkaException, match=r"the callback on_commit raised ValueError\('no, thank you'\)") as caught:
+            commit()
+        assert isinstance(caught.value.__cause__, ValueError)
+        if asynchronous:
+            poll_until(lambda: bool(told), consumer)
+            assert told == [(2, None)]
+
     def test_callbacks_may_use_the_consumer(self, broker, topic, consumer_of):
         write(broker, topic, [b"0", b"1", b"2"])
         consumer = consumer_of(broker)

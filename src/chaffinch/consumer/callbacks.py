@@ -46,9 +46,7 @@ class Callbacks:
         except KafkaException as error:
             return error
         except Exception as error:
-            failure = KafkaException(f"the callback on_{callback.kind} raised {error!r}")
-            failure.__cause__ = error
-            return failure
+            return _failure(f"on_{callback.kind}", error)
         finally:
             self._telling = told_before
         return None
@@ -61,6 +59,18 @@ class Callbacks:
             self._commits.append((callback, offsets, error))
 
     def tell_commits(self) -> None:
+        """Raises what a callback raised, as one of our own; those after it are told by the next call."""
         while self._commits:
             callback, offsets, error = self._commits.popleft()
-            callback(offsets, error)
+            try:
+                callback(offsets, error)
+            except KafkaException:
+                raise
+            except Exception as raised:
+                raise _failure("on_commit", raised) from raised
+
+
+def _failure(callback: str, raised: Exception) -> KafkaException:
+    failure = KafkaException(f"the callback {callback} raised {raised!r}")
+    failure.__cause__ = raised
+    return failure
