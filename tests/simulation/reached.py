@@ -17,6 +17,7 @@ REACHED: Final[dict[str, tuple[int, ...]]] = {
     "broker power lost": (0, 16, 17),
     "broker stopped": (8, 9, 38),
     "clock steps": (6, 27, 34),
+    "closes in the midst of a commit": (10, 16, 34),
     "commits failed: FencedInstanceIdException": (12, 137),
     "connects without an answer": (6, 10, 22),
     "culprits twisted": (9, 14, 19),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chaffinch.client.cluster import ClusterState
-from chaffinch.errors import codes
+from chaffinch.errors import Stored, TimeoutException, codes
 from chaffinch.producer.core import delivery
 from chaffinch.producer.core.batches import in_flight
 from chaffinch.producer.core.batches.accumulator import Accumulator
@@ -19,6 +19,7 @@ from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.endings import Endings
+from chaffinch.producer.core.giving_up import GivingUp
 from chaffinch.producer.core.metadata_watch import MetadataWatch
 from chaffinch.producer.core.refusals import batch_answers, culprits
 from chaffinch.producer.core.refusals.screening import Screening
@@ -150,6 +151,12 @@ def stays_in_the_epoch(patch: Patch) -> None:
 def commits_failed(patch: Patch) -> None:
     """A transaction with a failed record commits."""
     patch.setattr(TransactionManager, "record_failed", lambda _self, _error: [])
+
+
+def commits_without_late_records(patch: Patch) -> None:
+    """Once real: a close that ended before a commit had its records failed them alone, and the rest was committed."""
+    late = TimeoutException("closed", stored=Stored.NO)
+    patch.setattr(GivingUp, "close", lambda self: self.give_up(late))
 
 
 def spins(patch: Patch) -> None:
@@ -327,6 +334,12 @@ PRODUCER = [
     ),
     Mutation(name="numbers are used again outside a transaction", breaks=stays_in_the_epoch, knobs=FIVE, seeds=60, first=2),
     Mutation(name="a transaction with a failed record commits", breaks=commits_failed, knobs=TRANSACTIONAL, says=("not acknowledged",)),
+    Mutation(
+        name="once real: a close in the midst of a commit has half of it committed",
+        breaks=commits_without_late_records,
+        knobs={**TRANSACTIONAL, "deeds": Deeds(), "faults": SLOW, "bad_share": 0.0, "producer_records": 200, "closes_hastily": True},
+        says=("not acknowledged", "records are visible"),
+    ),
     Mutation(name="what was screened is sent", breaks=sends_what_was_screened, knobs=TABLES, says=("2 outcomes",)),
     Mutation(name="a refusal counts for every topic", breaks=screens_every_topic, knobs=TABLES, says=("innocent",)),
     Mutation(name="rows with keys are screened", breaks=counts_rows_with_keys, knobs=TABLES, says=("innocent",)),

@@ -24,13 +24,14 @@ TABLES_EVERY: Final = 6
 LATEST_EVERY: Final = 6
 TWINS_EVERY: Final = 5
 HASTY_EVERY: Final = 5
+HASTY_CLOSES_EVERY: Final = 3
 EXPRESS_OF: Final = 7
 EXPRESS: Final = (1, 4)
 """One world of so many has a producer of transaction version 2, a broker that lies, one that forgets, one whose clock is set, producers
 with exception handlers, a topic that is deleted and made again, logs that lose their oldest records, brokers that tell such a topic by its
 name only, a producer of tables with many culprits, readers that begin at the end, two processes with one group.instance.id,
-transformers that often abort and wait for nothing long; two of seven have producers with an express lane. By the seed and not by the
-dice: the others stay what they are."""
+transformers that often abort and wait for nothing long, transactional producers that are closed in the midst of a commit; two of seven
+have producers with an express lane. By the seed and not by the dice: the others stay what they are."""
 RECORDS_MIN, RECORDS_MAX = 255, 280
 """Of all that write together: producers, a query's rows, and about as many more as transformers make of what they read. Some are never
 sent, because the transaction for which they were planned did not begin."""
@@ -94,6 +95,8 @@ class Knobs:
     """Whether producers have an exception handler that drops most of what a broker rejects, and wants unknown topics tried again."""
     has_tables: bool = False
     """Whether the first idempotent producer writes tables of several batches, with records that lack a key."""
+    closes_hastily: bool = False
+    """Whether transactional producers are closed at times while their commit is not done, within a limit."""
     has_express: bool = False
     """Whether callers of idempotent producers send what finds nothing before it by the express lane."""
     bad_share: float = 0.04
@@ -147,6 +150,7 @@ class Knobs:
             is_forgetful=world.seed % FORGETFUL_EVERY == FORGETFUL_EVERY - 1,
             has_handler=world.seed % HANDLER_EVERY == 1,
             has_tables=world.seed % TABLES_EVERY == 2,
+            closes_hastily=world.seed % HASTY_CLOSES_EVERY == 1,
             has_express=world.seed % EXPRESS_OF in EXPRESS,
             bad_share=dice.choice((0.0, 0.03, 0.1)),
             value_bytes_max=dice.choice((100, 400, 400, 400, 2_000, 2_000, 60_000)),

@@ -28,6 +28,7 @@ from chaffinch.simulation.consumers.transformers import Transformer
 from chaffinch.simulation.knobs import Knobs
 from chaffinch.simulation.nemesis import Nemesis
 from chaffinch.simulation.network import Network
+from chaffinch.simulation.programs.hasty_closes import HastyProcess
 from chaffinch.simulation.programs.producers import NOTHING, MakeProcess, ProducerUser, group_of_producer
 from chaffinch.simulation.programs.programs import GROUP_PARTITION, Burst, Ledger
 from chaffinch.simulation.programs.version_2_producer import Version2Process
@@ -176,7 +177,7 @@ class _Scene:
         return burst
 
     def _transactional(self, number: int) -> ProducerUser:
-        return self._in_transactions(f"transactional-{number}", self.targets)
+        return self._in_transactions(f"transactional-{number}", self.targets, HastyProcess if self.knobs.closes_hastily else None)
 
     def _in_transactions(self, name: str, targets: Sequence[TopicPlan], process: MakeProcess | None = None) -> ProducerUser:
         options = {**self._options(), "transactional.id": name, "transaction.timeout.ms": self.world.dice.choice((4_000, 20_000))}

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.errors import IllegalStateException, KafkaException, Stored, TimeoutException, UnknownServerException
+from chaffinch.errors import (
+    IllegalStateException,
+    KafkaException,
+    Stored,
+    TimeoutException,
+    TransactionAbortableException,
+    UnknownServerException,
+    codes,
+)
 from chaffinch.producer.core import events
 from chaffinch.producer.core.effects import FailCall
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
-from tests.producer.core.rig import LOST, NOT_SENT, OK, Rig
+from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_1, Answer, Rig
 
 
 def in_transaction() -> Rig:
@@ -58,3 +66,78 @@ def test_a_commit_that_is_given_up_while_its_records_are_under_way_did_not_happe
     rig.call(events.CommitCalled, "commit")
     (failed,) = (effect for effect in rig.core.give_up(IllegalStateException("closed")) if isinstance(effect, FailCall))
     assert failed.error.stored is Stored.NO
+
+
+def ends(rig: Rig) -> list[bool]:
+    """What was asked for of the transaction's end."""
+    return [request.committed for request in rig.requests if isinstance(request, EndTxnRequest)]
+
+
+def committing_with(*answers: Answer | str) -> Rig:
+    """A commit that waits for its second record, which got these answers."""
+    rig = in_transaction()
+    rig.send("b", ORDERS_1)
+    rig.call(events.CommitCalled, "commit")
+    for answer in answers:
+        rig.answer(answer)
+    return rig
+
+
+@pytest.mark.parametrize(("answer", "stored"), [(Answer(codes.NOT_LEADER_OR_FOLLOWER), "no"), (LOST, "possibly")], ids=["refused", "lost"])
+def test_a_close_that_ends_before_a_commit_has_its_records_aborts_it(answer: Answer | str, stored: str) -> None:
+    """Half of the transaction would be committed else."""
+    rig = committing_with(answer)
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms + 50)
+    rig.sleep(50)
+    assert ends(rig) == [False]
+    assert rig.fate("b") == [f"TransactionAbortableException {stored}"]
+    error = rig.calls["commit"]
+    assert isinstance(error, TransactionAbortableException)
+    assert error.stored is Stored.NO
+    assert error.message == "the transaction cannot be committed: the producer was closed before all of its records had their outcome"
+    assert rig.calls["close"] == "done"
+
+
+def test_a_close_that_ends_while_records_are_under_way_commits_nothing_and_aborts_once_it_may() -> None:
+    rig = committing_with()
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms)
+    assert rig.fate("b") == ["TransactionAbortableException possibly"]
+    assert isinstance(rig.error("b").__cause__, TimeoutException)
+    assert isinstance(rig.calls["commit"], TransactionAbortableException)
+    assert rig.calls["close"] == "done"
+    assert ends(rig) == []
+    rig.answer(OK)
+    assert ends(rig) == [False]
+
+
+def test_a_commit_that_has_been_asked_for_is_not_turned_into_an_abort_by_a_close() -> None:
+    rig = committing_with()
+    rig.hold.add(EndTxnRequest)
+    rig.answer(OK)
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms)
+    assert ends(rig) == [True]
+    rig.release()
+    assert rig.calls["commit"] == "done"
+
+
+def test_a_transaction_that_fails_while_the_producer_is_closed_is_aborted_and_close_waits_for_it() -> None:
+    rig = committing_with()
+    rig.hold.add(EndTxnRequest)
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms + 300_000)
+    rig.answer(Answer(codes.INVALID_RECORD))
+    assert ends(rig) == [False]
+    assert rig.calls["commit"].code is codes.INVALID_RECORD
+    assert "close" not in rig.calls
+    rig.release()
+    assert rig.calls["close"] == "done"
+
+
+def test_the_abort_of_a_producer_that_is_closed_is_waited_for_as_long_as_a_call_may_take() -> None:
+    rig = committing_with()
+    rig.hold.add(EndTxnRequest)
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms + 300_000)
+    rig.answer(Answer(codes.INVALID_RECORD))
+    rig.sleep(59_999)
+    assert "close" not in rig.calls
+    rig.sleep(2)
+    assert rig.calls["close"] == "done"

@@ -57,6 +57,11 @@ class Callers:
         calls = [] if self._close is None else self._close.calls
         self._close = _Close([*calls, call], deadline_ms if self._close is None else min(deadline_ms, self._close.deadline_ms))
 
+    @property
+    def closes_by_ms(self) -> int | None:
+        """When the wait of close is over, or was; None while nobody has called it."""
+        return None if self._close is None else self._close.deadline_ms
+
     def is_late(self, now_ms: int) -> bool:
         """Whether what has no outcome has to fail now."""
         return self._close is not None and now_ms >= self._close.deadline_ms

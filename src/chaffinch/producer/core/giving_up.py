@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from chaffinch.errors import KafkaException, Stored, TimeoutException
+from chaffinch.errors import KafkaException, Stored, TimeoutException, TransactionAbortableException
 from chaffinch.producer.core.batches.accumulator import Accumulator
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
@@ -106,12 +106,18 @@ class GivingUp:
         return dropped_with_transaction(batch, transaction.error, is_final=transaction.state is State.FATAL_ERROR)
 
     def close(self) -> None:
-        """Fail everything that has no outcome: the time of close is over."""
+        """The time of close is up: what has no outcome fails, and its transaction with it, which must not be committed without."""
         counts, why = self._wiring.counts, self.reason()
         failed_before = counts["records_failed"]
-        self.give_up(TimeoutException("the producer was closed before this record had its outcome", stored=Stored.NO))
-        if counts["records_failed"] > failed_before:
-            self.closed_count, self.closed_why = self.closed_count + counts["records_failed"] - failed_before, why
+        late = TimeoutException("the producer was closed before this record had its outcome", stored=Stored.NO)
+        self.give_up(self._endings.in_words(late))
+        given_up_count = counts["records_failed"] - failed_before
+        if not given_up_count:
+            return
+        self.closed_count, self.closed_why = self.closed_count + given_up_count, why
+        if self._transaction is not None:
+            text = "the transaction cannot be committed: the producer was closed before all of its records had their outcome"
+            self._endings.out += self._transaction.record_failed(TransactionAbortableException(text, stored=Stored.NO))
 
     def reason(self) -> KafkaException | None:
         """Why what is under way has no outcome yet: what some batch was told last, else what all wait for."""

@@ -402,10 +402,13 @@ class ProducerCore:
         self.desk.expire(now_ms)
         if transaction is not None:
             self.out += transaction.expire(now_ms, self._unreachable)
-            if transaction.is_failed:
-                self.giving_up.drop_unsent()
         if self.callers.is_late(now_ms):
             self.giving_up.close()
+        if transaction is not None:
+            if self.callers.closes_by_ms is not None:
+                self.out += transaction.close(self.callers.closes_by_ms)
+            if transaction.is_failed:
+                self.giving_up.drop_unsent()
         self.sending.send_ready(now_ms, hurries=self._hurries)
         if transaction is not None:
             self._advance_transaction(transaction, now_ms)

@@ -31,7 +31,7 @@ from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.asking import Asking
+from chaffinch.producer.core.asking import CLOSES_LIMIT, Asking
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, Report, WakeCallers
 from chaffinch.producer.core.refusals.reclassified import as_abortable, as_fatal
 from chaffinch.producer.core.transactions import errors as transaction_errors
@@ -142,6 +142,15 @@ class TransactionManager:
         name = "abort_transaction" if event.closes_within is None else "close"
         self.callers.of_end.append(Caller(event.call, name, event.deadline_ms, event.closes_within))
         return self.callers.fail_offsets(TransactionAbortableException("the transaction is being aborted"))
+
+    def close(self, deadline_ms: int) -> list[Effect]:
+        """The producer is being closed, until then at the latest: a transaction that cannot be committed any more, and that nobody else
+        can abort, is aborted. `close` itself has aborted one that was open when it came."""
+        if not self.is_open:
+            return []
+        block_until_ms = self.now_ms + self._block_ms
+        within = CLOSES_LIMIT if deadline_ms < block_until_ms else "max.block.ms"
+        return self._abort(events.AbortCalled(call=None, deadline_ms=min(deadline_ms, block_until_ms), closes_within=within))
 
     def _send_offsets(self, event: events.SendOffsetsCalled) -> list[Effect]:
         refusal = self.refusal_of_send("send_offsets_to_transaction")
