@@ -89,7 +89,7 @@ def outcome(state: State, happen: Callable[[Rig], object]) -> str:
 
 
 # `=`: the state stays. `!`: IllegalStateException, and the state stays. `never`: cannot happen, because no record is on its way.
-# `ended`: the error that ended the producer.
+# `ended`: the error that ended the producer. COMMITTING: EndTxn is under way, so that the commit may have happened.
 # fmt: off
 GRID = """
                 | init  | begin                  | send                   | offsets                | commit                 | abort
@@ -107,7 +107,7 @@ UNINITIALIZED   | never           | never           | FATAL_ERROR | =
 INITIALIZING    | never           | never           | FATAL_ERROR | = Timeout
 READY           | never           | never           | FATAL_ERROR | =
 IN_TRANSACTION  | ABORTABLE_ERROR | ABORTABLE_ERROR | FATAL_ERROR | =
-COMMITTING      | ABORTABLE_ERROR | ABORTABLE_ERROR | FATAL_ERROR | = Timeout
+COMMITTING      | FATAL_ERROR     | FATAL_ERROR     | FATAL_ERROR | = Timeout
 ABORTABLE_ERROR | =               | =               | FATAL_ERROR | =
 ABORTING        | =               | =               | FATAL_ERROR | = Timeout
 FATAL_ERROR     | =               | =               | =           | =

@@ -115,7 +115,7 @@ class Inquiries:
                 self._facts_heard(token.topic, None, now_ms)
             case StepAsked() if is_final:
                 assert self._transaction is not None
-                self._out += self._transaction.not_served(token.step, error)
+                self._out += self._transaction.not_served(token.step, error, was_sent=event.was_sent)
             case StepAsked():
                 assert self._transaction is not None
                 self._out += self._transaction.unanswered(token.step, error, self._step_wait_ms(), now_ms)

@@ -87,3 +87,17 @@ def commit_given_up(transactional_id: str, error: KafkaException, *, is_asked: b
     told = with_message(fatal, f"the commit of transactional.id {transactional_id!r} {fate}: {error.message}")
     told.stored = Stored.POSSIBLY if is_asked else Stored.NO
     return told
+
+
+def commit_in_doubt(transactional_id: str, error: KafkaException) -> KafkaException:
+    """A commit that cannot be asked about any more, because of `error`, after an EndTxn that may have arrived and has no answer. No abort
+    can settle it: a new producer does, whose `init_transactions` ends what is open."""
+    fatal = error if group_of(error) is Group.APPLICATION_RECOVERABLE else as_fatal(error)
+    why = error.name if group_of(error) is Group.TRANSACTION_ABORTABLE else error.message.rstrip(".")  # Whose words say to abort.
+    text = (
+        f"the commit of transactional.id {transactional_id!r} may have happened, EndTxn was sent and has no answer of use; it cannot be "
+        f"asked about any more: {why}; init_transactions of a new producer ends what is open, what is committed then says whether it did"
+    )
+    told = with_message(fatal, text)
+    told.stored = Stored.POSSIBLY
+    return told

@@ -21,6 +21,7 @@ from chaffinch.errors import (
     KafkaException,
     Stored,
     TransactionAbortableException,
+    UnknownServerException,
     UnsupportedVersionException,
     codes,
     exception_for,
@@ -279,9 +280,10 @@ class TransactionManager:
         self.asking.again(error, now_ms + wait_ms)
         return []
 
-    def not_served(self, step: Step, error: KafkaException) -> list[Effect]:
+    def not_served(self, step: Step, error: KafkaException, *, was_sent: bool) -> list[Effect]:
         """The broker does not let us in, or has no version of this request that says what must be said."""
         self.asking.over()
+        self._ends_out -= step is Step.END and not was_sent
         if self.state is State.INITIALIZING and isinstance(error, AuthenticationException):
             return self._init_refused(error)
         if step in HINTS and isinstance(error, UnsupportedVersionException):
@@ -388,8 +390,15 @@ class TransactionManager:
             return complete([self.callers.of_offsets.pop(0).caller])
         return []
 
+    @property
+    def _is_in_doubt(self) -> bool:
+        """Whether a commit may have happened that has no answer: then nothing may be told, or done, as if it had not."""
+        return self.state is State.COMMITTING and self._ends_out > 0
+
     def _refused(self, step: Step, error: ApiException, handling: Handling) -> list[Effect]:
         error = self.explained(error)
+        if step is Step.END and not isinstance(error, UnknownServerException):  # Else nobody knows what the broker did.
+            self._ends_out -= 1
         is_curable = handling in (Handling.ABORT, Handling.FIX_CONFIGURATION)
         if is_curable and self.state is State.ABORTING and step not in ENDING_STEPS:
             return []  # What was asked before the abort does not matter any more.
@@ -405,6 +414,8 @@ class TransactionManager:
         return fail(self.callers.of_init, error)
 
     def _fail_abortably(self, error: KafkaException) -> list[Effect]:
+        if self._is_in_doubt:  # An abort would be refused, or end what the next producer of this id has begun.
+            return self._fail_fatally(error)
         before = self.state
         self.state = moved(self.state, Move.FAILED_ABORTABLY)
         if self.state is not State.ABORTABLE_ERROR:
@@ -418,8 +429,10 @@ class TransactionManager:
     def _fail_fatally(self, error: KafkaException) -> list[Effect]:
         if self.state is State.FATAL_ERROR:
             return []
-        self.state = moved(self.state, Move.FAILED_FATALLY)
         error = self.explained(error)
+        if self._is_in_doubt:
+            error = transaction_errors.commit_in_doubt(self._transactional_id, error)
+        self.state = moved(self.state, Move.FAILED_FATALLY)
         self.error = error if group_of(error) is Group.APPLICATION_RECOVERABLE else as_fatal(error)
         self._to_add.clear()
         reports: list[Effect] = [Report(f"the producer with transactional.id {self._transactional_id!r} cannot go on: {self.error}")]
