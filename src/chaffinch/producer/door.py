@@ -136,15 +136,26 @@ class Door:
         with self.lock:
             self.changed.notify_all()
 
-    def stopped(self, stop: Stop, count: int = 1) -> Stop:
-        """Count records that are not sent; of a transaction they are part all the same, and fail it unless they were dropped."""
+    def begun(self) -> int:
+        """Number of the transaction of which a record that is handed over now is to be a part; 0 where there is none."""
+        return 0 if self.core.transaction is None else self.core.transaction.begun
+
+    def stopped(self, stop: Stop, begun: int, count: int = 1, call: str = "send") -> Stop:
+        """Count records that are not sent; of the transaction of number `begun` they are part all the same, and fail it unless they were
+        dropped. IllegalStateException when another thread has ended it meanwhile: it may be committed."""
         if isinstance(stop, Dropped):
             with self.lock:
                 self.core.wiring.counts["records_dropped"] += count
             return stop
         error = self.core.refused_in_words(stop)
-        with suppress(KafkaException):  # It has ended: then nobody needs to hear of it.
-            self._sender.submit(events.RecordsRefused(count=count, error=error))
+        with self.lock:  # So that nothing is asked of the transaction before it hears of them.
+            if self.core.transaction is not None and self.core.transaction.is_over(begun):
+                raise IllegalStateException(
+                    f"{call}() could not send ({error.name}: {error.message.rstrip('.')}), and another thread has ended its transaction "
+                    f"meanwhile: end a transaction only when every {call}() in it has returned"
+                ) from error
+            with suppress(KafkaException):  # The thread has ended: then nobody needs to hear of it.
+                self._sender.submit(events.RecordsRefused(count=count, error=error, begun=begun))
         return error
 
     def too_large(self, place: TopicPartition, size: int, record_of: Callable[[], ProducerRecord]) -> Stop | None:

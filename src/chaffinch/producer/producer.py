@@ -238,6 +238,7 @@ class Producer:
         to_ask = partition is None and core.partitioner.asks and size <= self._size_max
         stop: Stop | None
         waits_since_ms: int | None = None
+        begun = door.begun()
         while True:
             if to_ask and (count := core.wiring.cluster.partition_count(topic)) is not None:
                 # Without the lock: it is the caller's own function, and may be slow, or send itself.
@@ -259,7 +260,7 @@ class Producer:
                 waits_since_ms = self._clock.now_ms() if waits_since_ms is None else waits_since_ms
                 stop = door.wait_for_topic(topic, partition, record_of, waits_since_ms)
             if stop is not None:
-                return door.stopped(stop)
+                return door.stopped(stop, begun)
         if wants_look:
             self._sender.wakeup()
         return None

@@ -48,10 +48,12 @@ class CloseCalled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsRefused:
-    """So many records failed before they were in any batch, with `error` as their callers were told."""
+    """So many records failed before they were in any batch, with `error` as their callers were told. `begun`: the number of the transaction
+    in which they were handed over."""
 
     count: int
     error: KafkaException
+    begun: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -269,12 +269,13 @@ class ProducerCore:
         """What the caller is told of a record that failed before it was in any batch."""
         return as_abortable(error) if self.transaction is not None and error.code.is_retriable else error
 
-    def records_refused(self, count: int, error: KafkaException) -> KafkaException:
-        """Records failed before they were in any batch; their error, in words. In a transaction that counts like any other failure."""
+    def records_refused(self, count: int, error: KafkaException, begun: int | None = None) -> KafkaException:
+        """Records failed before they were in any batch; their error, in words. In a transaction, the last one or the one of number `begun`,
+        that counts like any other failure."""
         self.wiring.counts["records_failed"] += count
         error = self.refused_in_words(error)
-        if self.transaction is not None and self.transaction.state is State.IN_TRANSACTION:
-            self.out += self.transaction.record_failed(error)
+        if self.transaction is not None:
+            self.out += self.transaction.record_refused(error, self.transaction.begun if begun is None else begun)
         return error
 
     @property
@@ -306,7 +307,7 @@ class ProducerCore:
             case events.FlushCalled() | events.CloseCalled():
                 self._await_all(event)
             case events.RecordsRefused():
-                self.records_refused(event.count, event.error)
+                self.records_refused(event.count, event.error, event.begun)
             case events.HandlerAnswered():
                 self.desk.answered(event, now_ms)
             case Answered():

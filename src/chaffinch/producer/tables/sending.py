@@ -100,6 +100,7 @@ class _Sending:
         self.batch_bytes = max(1, min(limits) - BATCH_OVERHEAD_BYTES)
         self._record_bytes_max = min(limits[1:]) - BATCH_OVERHEAD_BYTES
         self._door = door
+        self._begun = door.begun()
 
     def send(self, topic: str | None, parts: TableParts) -> None:
         """All rows of one piece: first those that can go at once, then those whose topics or partitions are to be waited for."""
@@ -286,7 +287,7 @@ class _Sending:
             door.wakeup()
 
     def _stop(self, rows: Rows, place: TopicPartition, stop: Stop) -> None:
-        told = self._door.stopped(stop, len(rows))
+        told = self._door.stopped(stop, self._begun, len(rows), "send_table")
         if isinstance(told, KafkaException):
             self.outcome.rejected(rows, place, told)
         else:

@@ -69,6 +69,8 @@ class TransactionManager:
         """How it goes with the request that is under way, or goes again."""
         self.now_ms = 0
         """As of the last event."""
+        self.begun = 0
+        """How many transactions have begun: the number of the last one."""
         self._opened_ms = 0
         """When the first request that adds to the transaction was made: from about then on the coordinator counts its time."""
         self._transactional_id = transactional_id
@@ -122,6 +124,7 @@ class TransactionManager:
             return [FailCall(call=call, error=refusal)]
         if move is Move.BEGIN_CALLED:
             self.error, self._is_ended = None, False
+            self.begun += 1
         return []
 
     def _wait(self, callers: list[Caller], name: str, event: events.InitTransactionsCalled | events.CommitCalled) -> list[Effect]:
@@ -192,6 +195,15 @@ class TransactionManager:
         if isinstance(error, ApiException) and handling_of(error.code, in_transaction=True) is Handling.RESTART:
             return self._fail_fatally(error)
         return self._fail_abortably(error)
+
+    def is_over(self, number: int) -> bool:
+        """Whether no failure can count any more for the transaction of this number: it has ended, or its commit has been asked for."""
+        return number != self.begun or self.state is State.READY or self._is_in_doubt
+
+    def record_refused(self, error: KafkaException, number: int) -> list[Effect]:
+        """A record that was to be part of the transaction of this number failed before it was in any batch."""
+        is_part = self.state in (State.IN_TRANSACTION, State.COMMITTING) and not self.is_over(number)
+        return self.record_failed(error) if is_part else []
 
     def explained(self, error: AnyError) -> AnyError:
         """The error with what is known here of why."""
