@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 
 from chaffinch import Producer
+from chaffinch.client.connections import Failed
 from chaffinch.errors import (
     ErrorCode,
     Group,
     KafkaException,
     NetworkException,
     RecordTooLargeException,
+    SaslAuthenticationException,
+    Stored,
     TimeoutException,
+    UnsupportedVersionException,
     codes,
     exception_for,
     group_of,
@@ -28,6 +32,7 @@ from chaffinch.producer.core import events
 from chaffinch.producer.core.transactions.moves import MOVES, IllegalMove, Move, State, moves_table
 from chaffinch.producer.core.transactions.requests import Step
 from chaffinch.producer.records import GroupMetadata
+from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tests.producer.core.rig import LOST, OK, Answer, Rig
 from tests.producer.core.transactions.test_manager import STEPS, rig_in, run_whole
 
@@ -263,6 +268,67 @@ class TestCommits:
         rig.sleep(130_000)
         assert group_of(rig.error("b")) is Group.TRANSACTION_ABORTABLE
         assert isinstance(rig.calls["commit"], KafkaException)
+
+
+class TestInvalidConfiguration:
+    """ "The application should be stopped": not restarted for ever, as what is application-recoverable has it."""
+
+    ERRORS = pytest.mark.parametrize(
+        "error", [SaslAuthenticationException("wrong password"), UnsupportedVersionException("too old")], ids=repr
+    )
+
+    @staticmethod
+    def refuse(rig: Rig, error: KafkaException) -> None:
+        """The request that is held is not served."""
+        sent = rig.held.pop()
+        rig.hold.clear()
+        rig.step(Failed(address=sent.address, token=sent.token, reason="", was_sent=False, error=error))
+
+    @ERRORS
+    def test_a_request_of_the_transaction_that_is_not_served(self, error: KafkaException) -> None:
+        rig = rig_in(State.READY)
+        rig.hold.add(STEPS[Step.ADD_PARTITIONS])
+        rig.call(events.BeginTransactionCalled, "begin")
+        rig.send("b")
+        self.refuse(rig, error)
+        assert type(rig.call(events.CommitCalled, "commit")) is type(error)
+        assert rig.error("b").__cause__ is error
+        rig.scripted[EndTxnRequest] = [EndTxnResponse(error_code=codes.INVALID_TXN_STATE.number)]
+        assert rig.call(events.AbortCalled, "abort") == "done"
+        rig.call(events.BeginTransactionCalled, "begin again")
+        rig.send("c")
+        rig.answer(OK)
+        assert rig.call(events.CommitCalled, "second commit") == "done", "the producer stays usable"
+
+    @ERRORS
+    def test_an_endtxn_that_never_left(self, error: KafkaException) -> None:
+        rig = rig_in(State.COMMITTING)
+        self.refuse(rig, error)
+        assert type(rig.calls["first commit"]) is type(error)
+        assert rig.calls["first commit"].stored is Stored.NO
+        assert rig.call(events.AbortCalled, "abort") == "done"
+
+    @ERRORS
+    def test_an_abort_that_is_not_served_is_application_recoverable_as_whatever_an_abort_raises(self, error: KafkaException) -> None:
+        rig = rig_in(State.ABORTING)
+        self.refuse(rig, error)
+        assert group_of(rig.calls["first abort"]) is Group.APPLICATION_RECOVERABLE
+
+    @ERRORS
+    def test_what_was_asked_before_an_abort_does_not_matter_any_more(self, error: KafkaException) -> None:
+        rig = rig_in(State.IN_TRANSACTION)
+        rig.hold.add(STEPS[Step.ADD_OFFSETS])
+        rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=GroupMetadata("group"))
+        rig.call(events.AbortCalled, "abort")
+        self.refuse(rig, error)
+        assert rig.calls["abort"] == "done"
+
+    @ERRORS
+    def test_the_start(self, error: KafkaException) -> None:
+        rig = rig_in(State.INITIALIZING)
+        self.refuse(rig, error)
+        assert type(rig.calls["init"]) is type(error)
+        assert rig.call(events.InitTransactionsCalled, "init again") == "done"
 
 
 def test_waiting_without_a_broker_names_its_address() -> None:

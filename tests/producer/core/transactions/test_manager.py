@@ -430,10 +430,10 @@ def test_a_broker_that_takes_no_member_of_a_group_with_offsets_says_what_to_give
     why = "cannot encode TxnOffsetCommitRequest v2: generation_id: 1 needs version 3 or later"
     rig.step(Failed(address=sent.address, token=sent.token, reason=why, was_sent=False, is_unsupported=True))
     error = rig.calls["offsets"]
-    assert isinstance(error, UnknownServerException)
-    assert isinstance(error.__cause__, UnsupportedVersionException)
+    assert isinstance(error, UnsupportedVersionException)
     assert f"{why}; brokers before 2.5 take no member and generation of a group" in str(error)
     assert "give send_offsets_to_transaction the group's id alone" in str(error)
+    assert rig.call(events.AbortCalled, "abort") == "done"
 
 
 def test_records_of_an_aborted_transaction_fail_and_what_is_under_way_is_waited_for() -> None:

@@ -16,8 +16,8 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.coordinators import Coordinators, find_request, read_answer
 from chaffinch.errors import (
     ApiException,
-    AuthenticationException,
     IllegalStateException,
+    InvalidConfigurationException,
     KafkaException,
     Stored,
     TransactionAbortableException,
@@ -296,10 +296,10 @@ class TransactionManager:
         """The broker does not let us in, or has no version of this request that says what must be said."""
         self.asking.over()
         self._ends_out -= step is Step.END and not was_sent
-        if self.state is State.INITIALIZING and isinstance(error, AuthenticationException):
-            return self._init_refused(error)
         if step in HINTS and isinstance(error, UnsupportedVersionException):
             error = UnsupportedVersionException(f"{error.message}; {HINTS[step]}", stored=error.stored, api=step.api)
+        if isinstance(error, InvalidConfigurationException):
+            return self._refused(step, error, Handling.FIX_CONFIGURATION)
         return self._fail_fatally(error)
 
     def answered(self, step: Step, answer: Any, wait_ms: int, now_ms: int) -> list[Effect]:
@@ -320,6 +320,8 @@ class TransactionManager:
             is_early = code is codes.CONCURRENT_TRANSACTIONS and step is Step.ADD_PARTITIONS and not self._added
             self.asking.again(error, now_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
             return []
+        if step is Step.END and not isinstance(error, UnknownServerException):  # Else nobody knows what the broker did.
+            self._ends_out -= 1
         return self._refused(step, error, handling)
 
     def _is_nothing_to_abort(self, step: Step, code: ErrorCode) -> bool:
@@ -409,8 +411,6 @@ class TransactionManager:
 
     def _refused(self, step: Step, error: ApiException, handling: Handling) -> list[Effect]:
         error = self.explained(error)
-        if step is Step.END and not isinstance(error, UnknownServerException):  # Else nobody knows what the broker did.
-            self._ends_out -= 1
         is_curable = handling in (Handling.ABORT, Handling.FIX_CONFIGURATION)
         if is_curable and self.state is State.ABORTING and step not in ENDING_STEPS:
             return []  # What was asked before the abort does not matter any more.
