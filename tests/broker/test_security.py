@@ -396,7 +396,7 @@ def test_who_does_not_come_in_has_to_go(protocol: str, certificates: Certificate
         assert broker._call(lambda core: core.state.authentication.counts["failed"]) >= 20, (
             "more where the machine is too slow for one who does"
         )
-    assert len(caplog.records) <= 5
+    assert len(caplog.records) < len(held), "a limited rate, however long that takes"
 
 
 def test_handshakes_that_are_not_done_are_bounded(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
