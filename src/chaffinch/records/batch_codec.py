@@ -30,6 +30,7 @@ from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s, gather
 from chaffinch.records.columns import RecordColumns, measure
 from chaffinch.records.compression import Compression, compress, decompress
 from chaffinch.records.faults import BatchTooLarge, CorruptBatch, Fault
+from chaffinch.records.room import uninitialised
 
 DECOMPRESSED_BYTES_MAX = 128 << 20
 """Default limit of what a payload may decompress to: the broker's default for `max.decompressed.bytes`."""
@@ -72,7 +73,7 @@ def encode_with_attributes(
     if HEADER_BYTES + size > BATCH_BYTES_MAX:
         raise BatchTooLarge(HEADER_BYTES + size, BATCH_BYTES_MAX)
     if compression is Compression.NONE:
-        out = bytearray(HEADER_BYTES + size)
+        out = uninitialised(HEADER_BYTES + size)
         end = _write_records(columns, base_timestamp, np.frombuffer(out, np.uint8), HEADER_BYTES)
         assert end == len(out), f"{end} bytes written, {len(out)} measured: the columns were changed meanwhile"
     else:
@@ -105,7 +106,7 @@ def encode_measured(
         raise ValueError("a record batch holds at least one record")
     base_timestamp = int(timestamps[0])
     start = HEADER_BYTES if compression is Compression.NONE else 0
-    out = bytearray(start + size_max)
+    out = uninitialised(start + size_max)
     end = _write_records(columns, base_timestamp, np.frombuffer(out, np.uint8), start, rows)
     assert end >= 0, f"more than {size_max} bytes: the columns were changed meanwhile"
     if HEADER_BYTES + end - start > BATCH_BYTES_MAX:
