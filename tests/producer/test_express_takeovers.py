@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import threading
@@ -24,7 +23,7 @@ from chaffinch.runtime.sockets import Bell
 from tests.client.scripted_server import ScriptedServer
 from tests.producer.lane import await_lane, is_awaited_on_lane, values, warm, went_by_lane
 from tests.producer.test_express_lane import ALL, plain_producer, taking
-from tests.producer.waits import LATEST_S, in_thread
+from tests.producer.waits import LATEST_S, in_thread, outcome_in_child
 
 Make = Callable[..., Producer]
 
@@ -64,21 +63,6 @@ def awaited_on_lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Producer,
             yield producer, gate, future, waiting
         finally:
             gate.open.set()
-
-
-def outcome_in_child(call: Callable[[], Any]) -> str:
-    """What the call raises in a child of this process, by name; it is given up after a minute."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(writer, type(in_thread(call).exception(LATEST_S)).__name__.encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    os.waitpid(child, 0)
-    with os.fdopen(reader) as told:
-        return told.read()
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from chaffinch.errors import IllegalStateException
 from chaffinch.producer import process_ends
 from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, complete_all
 from tests.client.interrupts import Interrupt
-from tests.producer.waits import awaited, held_up, in_thread, wrapped
+from tests.producer.waits import awaited, held_up, in_thread, outcome_in_child, wrapped
 
 Make = Callable[..., Producer]
 TABLE = pa.table({"value": [b"v"]})
@@ -33,25 +32,7 @@ def forked(producer_of: Make, broker: EmbeddedBroker) -> Iterator[tuple[Producer
     """A producer, and how to have something called in a child of this process: what it raises there, by name."""
     producer = producer_of(broker, transactional_id=None)
     producer.send("orders", b"v").result(LATEST_S)
-
-    def call_in_child(call: Callable[[], Any]) -> str:
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                outcome = in_thread(call)
-                error = outcome.exception(5)
-                os.write(writer, type(error).__name__.encode())
-            except BaseException as error:
-                os.write(writer, type(error).__name__.encode())
-            finally:
-                os._exit(0)
-        os.close(writer)
-        os.waitpid(child, 0)
-        with os.fdopen(reader) as told:
-            return told.read()
-
-    yield producer, call_in_child
+    yield producer, outcome_in_child
     producer.close()
 
 

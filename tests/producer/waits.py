@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -35,6 +36,23 @@ async def awaited(future: Any) -> Any:
 
 async def wrapped(future: Any) -> Any:
     return await asyncio.wrap_future(future)
+
+
+def outcome_in_child(call: Callable[[], Any]) -> str:
+    """What the call raises in a forked child of this process, by name: TimeoutError where it does not return."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, type(in_thread(call).exception(LATEST_S)).__name__.encode())
+        except BaseException as error:
+            os.write(writer, type(error).__name__.encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as told:
+        return told.read()
 
 
 @contextmanager
