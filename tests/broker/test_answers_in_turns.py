@@ -7,7 +7,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from chaffinch.broker.connections import BYTES_WAITING_MAX
 from chaffinch.broker.core.handlers import produce
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -18,7 +17,6 @@ from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request as one_batch
 from tests.broker.looks import wait_until
 from tests.broker.socket_client import SocketClient
-from tests.broker.test_requests_held import Line, RequestsHeld, produce_request
 
 PARTITIONS = 5
 FETCH_VERSION = 12
@@ -64,21 +62,3 @@ def test_waiting_readers_who_are_woken_together_get_less_each_and_none_is_closed
         writer.ask(one_batch("large", batch_of(INCOMPRESSIBLE)))
         for reader in readers:
             assert len(reader.receive().responses[0].partitions[0].records) > len(INCOMPRESSIBLE)
-
-
-def test_behind_a_waiting_request_without_an_answer_little_is_read() -> None:
-    """It does not stand among the open requests, and is waited for all the same."""
-    line = Line(RequestsHeld(1 << 30))
-    line.lets_wait = True
-    while not line.transport.is_paused:
-        line.feed(produce_request(100_000))
-        line.peer.end_turn()
-        assert line.peer.bytes_received < 2 * BYTES_WAITING_MAX, "read without end"
-    assert len(line.waiting) == 1, "the others are not begun"
-    line.lets_wait, turns_begun = False, line.turns_begun
-    line.complete_silently()
-    assert line.turns_begun == turns_begun + 1, "no more bytes come that would begin those behind it"
-    line.answers_never = True
-    line.peer.end_turn()
-    assert not line.peer._backlog
-    assert not line.transport.is_paused

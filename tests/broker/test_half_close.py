@@ -8,7 +8,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from chaffinch.broker import connections
 from chaffinch.broker.connections import TURN_SECONDS_MAX, RequestsHeld
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -16,9 +15,9 @@ from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
 from tests.broker.looks import wait_for_connections, wait_until
+from tests.broker.pretend_line import Clock, Line
 from tests.broker.socket_client import SocketClient
 from tests.broker.test_answers_in_turns import INCOMPRESSIBLE
-from tests.broker.test_requests_held import Clock, Line
 
 FETCH_VERSION = 12
 MANY = 2_000
@@ -108,11 +107,9 @@ def test_answers_that_are_slow_on_purpose(broker: EmbeddedBroker, direction: str
 
 
 @pytest.mark.parametrize("leaves", ["answers_at_once", "answers_at_the_end"])
-def test_slow_answers_that_leave_at_once_are_given_in_turns_too(leaves: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_answers_that_leave_at_once_are_given_in_turns_too(leaves: str, clock: Clock) -> None:
     """Of requests behind one that waits: each answer drains the pace, and what drains it must neither begin the next within the last nor
     make two turns of one, as it would at the end of a turn."""
-    clock = Clock()
-    monkeypatch.setattr(connections, "perf_counter", lambda: clock.now_s)
     line = Line(RequestsHeld(1 << 30), clock)
 
     async def slow_down() -> None:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import tracemalloc
-from typing import Any, cast
 
 import pytest
 
-from chaffinch.broker import connections
 from chaffinch.broker.connections import (
     BYTES_WAITING_MAX,
     REQUEST_BYTES,
     REQUESTS_WAITING_MAX,
     TURN_BYTES_MAX,
     TURN_SECONDS_MAX,
-    Peer,
     RequestsHeld,
 )
 from chaffinch.protocol.client_connection import ClientConnection
-from chaffinch.protocol.frames import BUSY_CHUNK_BYTES, BufferPool, FrameBudget
-from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
-from chaffinch.protocol.violations import ProtocolViolation
+from chaffinch.protocol.frames import BUSY_CHUNK_BYTES
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from chaffinch.protocol.messages.produce import ProduceRequest
+from tests.broker.pretend_line import Clock, Line, Loop, produce_request
 
 LIMIT = 1000 + 3 * REQUEST_BYTES
 
@@ -35,159 +30,7 @@ BROKEN = {
 }
 
 
-class PretendTransport:
-    def __init__(self) -> None:
-        self.is_paused = False
-        self.is_closed = False
-        self.written = 0
-
-    def get_extra_info(self, name: str) -> Any:
-        return ("127.0.0.1", 5000) if name == "peername" else None
-
-    def set_write_buffer_limits(self, high: int) -> None: ...
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def is_closing(self) -> bool:
-        return False
-
-    def pause_reading(self) -> None:
-        assert not self.is_paused
-        self.is_paused = True
-
-    def resume_reading(self) -> None:
-        assert self.is_paused
-        self.is_paused = False
-
-    def writelines(self, parts: list[bytes]) -> None:
-        self.written += sum(map(len, parts))
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
-class Clock:
-    """Stands still unless it is told to go on."""
-
-    def __init__(self) -> None:
-        self.now_s = 5.0
-
-
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(connections, "perf_counter", lambda: clock.now_s)
-    return clock
-
-
-class Loop:
-    """Whose turn it is to end, as the server keeps it."""
-
-    def __init__(self) -> None:
-        self.busy: list[Peer] = []
-
-    def turn(self) -> None:
-        peers, self.busy = self.busy, []
-        for peer in peers:
-            peer.end_turn()
-
-
-class Line:
-    """A connection to a server that answers when it is told to."""
-
-    def __init__(self, held: RequestsHeld, clock: Clock | None = None, loop: Loop | None = None) -> None:
-        self.loop = loop or Loop()
-        self.violations: list[ProtocolViolation] = []
-        self.clock = clock or Clock()
-        self.transport = PretendTransport()
-        self.waiting: list[ReceivedRequest] = []
-        self.answers_at_once = False
-        self.answers_at_the_end = False
-        self.answers_never = False
-        self.lets_wait = False
-        self.seconds_for_each = 0.0
-        self.requests_done = 0
-        self.turns_begun = 0
-        self.written_at_turn_ends: list[int] = []
-        self.budget = FrameBudget(1 << 30)
-        self.peer = Peer(cast(Any, self), ServerConnection(budget=self.budget, pool=BufferPool(0)), 1, 0, 1 << 20, held)
-        self.peer.connection_made(cast(asyncio.Transport, self.transport))
-        self._client = ClientConnection("test", "test", "1")
-
-    def connected(self, peer: Peer) -> bool:
-        return True
-
-    def received(self, peer: Peer, request: ReceivedRequest) -> bool:
-        self.waiting.append(request)
-        if self.answers_at_once or self.answers_at_the_end:
-            self.answer()
-        if self.answers_never:
-            self.complete_silently()
-        return not self.lets_wait
-
-    def violated(self, peer: Peer, violation: ProtocolViolation) -> None:
-        self.violations.append(violation)
-        peer.take_no_more_requests()
-
-    def end_turn_later(self, peer: Peer) -> None:
-        self.turns_begun += 1
-        self.loop.busy.append(peer)
-
-    def turn_ended(self) -> None:
-        self.written_at_turn_ends.append(self.transport.written)
-
-    def disconnected(self, peer: Peer) -> None: ...
-
-    def left_unsent(self, peer: Peer) -> None: ...
-
-    def failed(self, peer: Peer, error: Exception) -> None:
-        raise error
-
-    def send(self, size: int) -> None:
-        """A request of about so many bytes, unless the connection is read no further."""
-        assert not self.transport.is_paused
-        self.feed(self.request(size))
-
-    def request(self, size: int) -> bytes:
-        request = MetadataRequest(topics=[MetadataRequestTopic(name="t" * size)])
-        return b"".join(self._client.encode_request(request, 4)[1])
-
-    def feed(self, data: bytes) -> None:
-        while data:
-            buffer = self.peer.get_buffer(-1)
-            count = min(len(buffer), len(data))
-            buffer[:count] = data[:count]
-            self.peer.buffer_updated(count)
-            data = data[count:]
-
-    def pour(self, data: bytes) -> bytes:
-        """As `feed`, while it is read: all of this was there at once, so that each read fills its buffer. What was not read."""
-        view = memoryview(data)
-        while not self.transport.is_paused:
-            size = len(self.peer.get_buffer(-1))
-            self.feed(bytes(view[:size]))
-            view = view[size:]
-            assert view, "read without end"
-        return bytes(view)
-
-    def answer(self) -> None:
-        self.peer.respond(self.waiting.pop(0), MetadataResponse())
-        self.requests_done += 1
-        self.clock.now_s += self.seconds_for_each
-        if not self.answers_at_the_end:
-            self.peer.flush()
-
-    def complete_silently(self) -> None:
-        request = self.waiting.pop()
-        self.peer.frames.skip_response(request)
-        self.peer.skip(request)
-
-
-def produce_request(size: int) -> bytes:
-    """A whole frame that carries so many bytes and wants no answer."""
-    topic = TopicProduceData(name="t", partitions=[PartitionProduceData(index=0, records=bytes(size))])
-    return b"".join(ClientConnection("test", "test", "1").encode_request(ProduceRequest(acks=0, topics=[topic]), 7)[1])
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 def test_who_waits_is_read_no_further_when_too_much_waits_in_all() -> None:
@@ -496,3 +339,21 @@ def test_a_large_request_takes_as_many_turns_as_other_bytes() -> None:
         assert line.turns_begun == turn
         line.peer.end_turn()
         assert not line.transport.is_paused
+
+
+def test_behind_a_waiting_request_without_an_answer_little_is_read() -> None:
+    """It does not stand among the open requests, and is waited for all the same."""
+    line = Line(RequestsHeld(1 << 30))
+    line.lets_wait = True
+    while not line.transport.is_paused:
+        line.feed(produce_request(100_000))
+        line.peer.end_turn()
+        assert line.peer.bytes_received < 2 * BYTES_WAITING_MAX, "read without end"
+    assert len(line.waiting) == 1, "the others are not begun"
+    line.lets_wait, turns_begun = False, line.turns_begun
+    line.complete_silently()
+    assert line.turns_begun == turns_begun + 1, "no more bytes come that would begin those behind it"
+    line.answers_never = True
+    line.peer.end_turn()
+    assert not line.peer._backlog
+    assert not line.transport.is_paused

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
+
 from chaffinch.broker.connections import RequestsHeld
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.broker.test_requests_held import Line, produce_request
+from tests.broker.pretend_line import Line, produce_request
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 
 def test_a_request_that_waits_counts_for_what_it_takes_as_it_is_read() -> None:
