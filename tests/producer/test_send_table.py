@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -260,6 +261,29 @@ def test_rows_without_a_key_fill_one_partition_after_the_other(broker: EmbeddedB
         producer.send_table("orders", pa.table({"value": [bytes(100)] * 3000})).result(60)
     counts = np.bincount(broker.read("orders").column("partition").to_numpy())
     assert counts.min() > 500
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("rest", ["small", "larger than a batch", "too large", "before 1970"])
+def test_rows_without_a_key_fill_batches_up_to_one_that_fits_into_none(broker: EmbeddedBroker, codec: str, rest: str) -> None:
+    """Behind it they are measured first, and each goes where and how it would have."""
+    sizes = {"small": 100, "larger than a batch": 15_000, "too large": 40_000, "before 1970": 100}
+    values = [b"%06d" % row + bytes(sizes[rest] if row in (700, 701, 1400) else 100) for row in range(2000)]
+    times = [-5 if rest == "before 1970" and row in (700, 701, 1400) else 7 for row in range(2000)]
+    rows = pa.table({"value": pa.array(values, pa.binary()), "timestamp": pa.array(times, pa.int64())})
+    options = {"batch_size": 10_000, "max_request_size": 20_000, "compression_type": codec}
+    with Producer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
+        result = producer.send_table("orders", rows).result(60)
+        batch_count = producer.metrics()["batch-send-total"]
+    refused = [700, 701, 1400] if rest in ("too large", "before 1970") else []
+    assert result.rejected.column("row").to_pylist() == refused
+    written = result.offsets.to_pylist()
+    assert [row["row"] for row in written] == [row for row in range(2000) if row not in refused]
+    stored = {(row["partition"], row["offset"]): row["value"] for row in broker.read("orders").to_pylist()}
+    assert [stored[row["partition"], row["offset"]] for row in written] == [values[row["row"]] for row in written]
+    in_order = sorted(written, key=lambda row: (row["partition"], row["offset"]))
+    assert all(one["row"] < other["row"] for one, other in pairwise(in_order) if one["partition"] == other["partition"])
+    assert batch_count < 40, "few are not full"
 
 
 def test_a_table_waits_behind_records_sent_before(broker: EmbeddedBroker, producer: Producer) -> None:

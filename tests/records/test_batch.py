@@ -22,6 +22,7 @@ from chaffinch.records.batch import (
     decode_offsets,
     encode,
     encode_control_batch,
+    encode_filling,
     encode_measured,
     keys_at,
     patch_log_append_time,
@@ -87,6 +88,33 @@ def test_encode_measured_leaves_no_room():
     assert len(encode_measured(columns, size)) == HEADER_BYTES + size
     with pytest.raises(AssertionError, match=f"more than {size - 1} bytes"):
         encode_measured(columns, size - 1)
+
+
+@given(columns_and_rows(min_size=1), st.data(), st.sampled_from(list(Compression)))
+def test_encode_filling_takes_as_many_as_have_room(drawn, data, codec):
+    columns, _ = drawn
+    size_max = data.draw(st.integers(0, columns.size_max()))
+    filled, count = encode_filling(columns, size_max, compression=codec)
+    if count:
+        assert filled == encode(columns.slice(0, count), compression=codec)
+        assert len(encode(columns.slice(0, count))) <= HEADER_BYTES + size_max
+    assert count == columns.count or len(encode(columns.slice(0, count + 1))) > HEADER_BYTES + size_max
+
+
+@given(columns_and_rows(min_size=1))
+def test_no_records_take_more_than_their_columns_tell(drawn):
+    columns, _ = drawn
+    assert encode_filling(columns, columns.size_max())[1] == columns.count
+
+
+def test_encode_filling_says_whose_offsets_lie():
+    columns = columns_of([(b"k", b"v", 0, []), (b"l", b"w", 0, []), (b"m", b"x", 0, [])])
+    columns.value_offsets[3] = 9
+    with pytest.raises(ValueError, match="the offsets of record 2 do not ascend within the data"):
+        encode_filling(columns, 1000)
+    assert encode_filling(columns, 10)[1] == 1, "that one is not looked at"
+    with pytest.raises(ValueError, match="at least one record"):
+        encode_filling(columns.slice(0, 0), 1000)
 
 
 def view_of(data):

@@ -6,6 +6,7 @@ anew: 32-bit offsets (widened), validity (one byte per row instead of one bit), 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ _VIEW_INT32S = 4
 _MS_PER_UNIT = {"s": 1000, "ms": 1}
 _UNITS_PER_MS = {"us": 1000, "ns": 1_000_000}
 _INT64_MAX = 2**63 - 1
+_SHARED_MAX = 1 << 17
 
 
 def from_arrow(data: pa.Table | pa.RecordBatch, *, timestamp_default_ms: int, first_row: int = 0) -> RecordColumns:
@@ -124,11 +126,24 @@ def _bytes_at(array: pa.Array, rows: Int64s) -> int:
 def _from_batch(batch: pa.RecordBatch, timestamp_default_ms: int, first_row: int) -> RecordColumns:
     count, names = batch.num_rows, batch.schema.names
     keys = _bytes(KEY, batch.column(KEY)) if KEY in names else ByteColumn.nulls(count)
-    timestamps = np.full(count, timestamp_default_ms, np.int64)
-    if TIMESTAMP in names:
-        timestamps = _timestamps(batch.column(TIMESTAMP), timestamp_default_ms, first_row)
+    has_times = TIMESTAMP in names
+    timestamps = (
+        _timestamps(batch.column(TIMESTAMP), timestamp_default_ms, first_row) if has_times else _all_at(timestamp_default_ms, count)
+    )
     columns = RecordColumns.of(keys, _bytes(VALUE, batch.column(VALUE)), timestamps)
     return _with_headers(columns, batch.column(HEADERS), first_row) if HEADERS in names else columns
+
+
+def _all_at(time_ms: int, count: int) -> Int64s:
+    """The same time for all, not to be written to: the pieces of a large table share theirs."""
+    return np.full(count, time_ms, np.int64) if count > _SHARED_MAX else _many_at(time_ms, 1 << count.bit_length())[:count]
+
+
+@lru_cache(maxsize=1)
+def _many_at(time_ms: int, count: int) -> Int64s:
+    times = np.full(count, time_ms, np.int64)
+    times.flags.writeable = False
+    return times
 
 
 def without_dictionary(array: pa.Array) -> pa.Array:

@@ -21,6 +21,7 @@ from chaffinch.records.batch_codec import (
     decode_offsets,
     decompressed_payload,
     encode,
+    encode_filling,
     encode_measured,
     first_view,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "decode_offsets",
     "encode",
     "encode_control_batch",
+    "encode_filling",
     "encode_measured",
     "keys_at",
     "patch_log_append_time",

@@ -72,16 +72,11 @@ def encode_with_attributes(
     size = measure(columns, base_timestamp, _NO_SIZES)
     if HEADER_BYTES + size > BATCH_BYTES_MAX:
         raise BatchTooLarge(HEADER_BYTES + size, BATCH_BYTES_MAX)
-    if compression is Compression.NONE:
-        out = uninitialised(HEADER_BYTES + size)
-        end = _write_records(columns, base_timestamp, np.frombuffer(out, np.uint8), HEADER_BYTES)
-        assert end == len(out), f"{end} bytes written, {len(out)} measured: the columns were changed meanwhile"
-    else:
-        payload = np.empty(size, np.uint8)
-        end = _write_records(columns, base_timestamp, payload, 0)
-        assert end == size, f"{end} bytes written, {size} measured: the columns were changed meanwhile"
-        out = bytearray(HEADER_BYTES)
-        out += compress(compression, payload.data, level)
+    start = HEADER_BYTES if compression is Compression.NONE else 0
+    out = uninitialised(start + size)
+    end, written = _write_records(columns, base_timestamp, out, start)
+    assert (end, written) == (len(out), columns.count), f"{end - start} bytes written, {size} measured: the columns were changed meanwhile"
+    out = _with_header_room(out, compression, level)
     times = (base_timestamp, int(columns.timestamps.max()))
     write_header(out, attributes, columns.count, times, identity=identity, base_sequence=base_sequence, base_offset=base_offset)
     return out
@@ -105,18 +100,43 @@ def encode_measured(
     if not len(timestamps):
         raise ValueError("a record batch holds at least one record")
     base_timestamp = int(timestamps[0])
+    out, count = _fill(columns, base_timestamp, size_max, compression, level, rows)
+    assert count == len(timestamps), f"more than {size_max} bytes: the columns were changed meanwhile"
+    attributes = int(compression) | (ATTRIBUTE_TRANSACTIONAL if is_transactional else 0)
+    write_header(out, attributes, count, (base_timestamp, int(timestamps.max())))
+    return out
+
+
+def encode_filling(
+    columns: RecordColumns, size_max: int, *, compression: Compression = Compression.NONE, level: int | None = None
+) -> tuple[bytearray, int]:
+    """A batch of as many of the first records as take at most `size_max` bytes, uncompressed and without the header, and how many those
+    are: perhaps none. It takes one look at them, and none at the others. ValueError as from `measure`."""
+    if not columns.count:
+        raise ValueError("a record batch holds at least one record")
+    base_timestamp = int(columns.timestamps[0])
+    out, count = _fill(columns, base_timestamp, size_max, compression, level)
+    if count:
+        write_header(out, int(compression), count, (base_timestamp, int(columns.timestamps[:count].max())))
+    return out, count
+
+
+def _fill(
+    columns: RecordColumns, base_timestamp: int, size_max: int, compression: Compression, level: int | None, rows: Int64s = ALL_ROWS
+) -> tuple[bytearray, int]:
+    """A batch that lacks its header, and how many records it has."""
     start = HEADER_BYTES if compression is Compression.NONE else 0
     out = uninitialised(start + size_max)
-    end = _write_records(columns, base_timestamp, np.frombuffer(out, np.uint8), start, rows)
-    assert end >= 0, f"more than {size_max} bytes: the columns were changed meanwhile"
+    end, count = _write_records(columns, base_timestamp, out, start, rows)
     if HEADER_BYTES + end - start > BATCH_BYTES_MAX:
         raise BatchTooLarge(HEADER_BYTES + end - start, BATCH_BYTES_MAX)
     del out[end:]
-    if compression is not Compression.NONE:
-        out = bytearray(HEADER_BYTES) + compress(compression, memoryview(out), level)
-    attributes = int(compression) | (ATTRIBUTE_TRANSACTIONAL if is_transactional else 0)
-    write_header(out, attributes, len(timestamps), (base_timestamp, int(timestamps.max())))
-    return out
+    return _with_header_room(out, compression, level), count
+
+
+def _with_header_room(out: bytearray, compression: Compression, level: int | None) -> bytearray:
+    """What was written, compressed behind the header if it is to be: else it has room for that already."""
+    return out if compression is Compression.NONE else bytearray(HEADER_BYTES) + compress(compression, memoryview(out), level)
 
 
 def write_header(
@@ -149,9 +169,10 @@ def write_header(
     write_crc(out)
 
 
-def _write_records(columns: RecordColumns, base_timestamp: int, out: Bytes, position: int, rows: Int64s = ALL_ROWS) -> int:
-    """Where they end; -1 when there is not enough room."""
-    return kernels.choose(columns.count).encode(
+def _write_records(columns: RecordColumns, base_timestamp: int, out: bytearray, position: int, rows: Int64s = ALL_ROWS) -> tuple[int, int]:
+    """Where those end that have room, and how many they are. ValueError for offsets that do not ascend within their data."""
+    written = np.empty(1, np.int64)
+    end = kernels.choose(columns.count).encode(
         columns.key_offsets,
         columns.key_data,
         columns.keys.validity,
@@ -166,10 +187,14 @@ def _write_records(columns: RecordColumns, base_timestamp: int, out: Bytes, posi
         columns.header_value_data,
         columns.header_values.validity,
         base_timestamp,
-        out,
+        np.frombuffer(out, np.uint8),
         position,
         rows,
+        written,
     )
+    if end < 0:
+        raise ValueError(f"the offsets of record {-end - 1} do not ascend within the data")
+    return end, int(written[0])
 
 
 def decode(batch: BatchView | Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> RecordColumns:

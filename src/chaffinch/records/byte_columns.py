@@ -21,6 +21,14 @@ Int64s: TypeAlias = npt.NDArray[np.int64]
 ALL_VALID: Bytes = np.empty(0, np.uint8)
 """What the loops take for `valid` where nothing is null."""
 
+_ZEROS: Int64s = np.zeros(1 << 17, np.int64)
+_ZEROS.flags.writeable = False
+
+
+def zeros(count: int) -> Int64s:
+    """So many zeros, not to be written to: mostly the same ones, which lie in the processor's cache then and take no memory."""
+    return _ZEROS[:count] if count <= len(_ZEROS) else np.zeros(count, np.int64)
+
 
 class ByteColumn(NamedTuple):
     """Offsets, bytes and validity, as described above."""
@@ -59,7 +67,7 @@ class ByteColumn(NamedTuple):
     @classmethod
     def nulls(cls, count: int) -> ByteColumn:
         """`count` nulls."""
-        return cls(np.zeros(count + 1, np.int64), ALL_VALID, np.zeros(count, np.uint8)) if count else NO_ENTRIES
+        return cls(zeros(count + 1), ALL_VALID, zeros(count).view(np.uint8)[:count]) if count else NO_ENTRIES
 
     def value(self, index: int) -> bytes | None:
         """A copy of value `index` (0 to n-1); None for null."""

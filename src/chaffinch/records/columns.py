@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from chaffinch.records import kernels
-from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s
+from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s, zeros
 from chaffinch.records.byte_columns import concat as concat_bytes
 from chaffinch.records.kernels_reference.varints import INT64_BYTES_MAX, varint_size
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+
+RECORD_OVERHEAD_BYTES: Final = 36
+"""The most that length, attributes, deltas and the lengths of key, value and headers take: five varints of 5 bytes, one of 10, a byte."""
+HEADER_OVERHEAD_BYTES: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,7 +90,7 @@ class RecordColumns:
         """Columns put together; lengths and types must agree (ValueError). Without `header_offsets` no record has headers."""
         count = len(timestamps)
         if header_offsets is None:
-            header_offsets = np.zeros(count + 1, np.int64)
+            header_offsets = zeros(count + 1)
         header_keys = ByteColumn.nulls(0) if header_keys is None else header_keys
         header_values = ByteColumn.nulls(0) if header_values is None else header_values
         return cls(
@@ -250,6 +254,12 @@ class RecordColumns:
             delta_bytes = varint_size(span) if span < 2**63 else INT64_BYTES_MAX
             measure(self, 0, sizes, delta_bytes + varint_size(self.count))
         return sizes
+
+    def size_max(self) -> int:
+        """Bytes that all records together take at most, uncompressed, told without a look at each."""
+        sides = (self.key_offsets, self.value_offsets, self.header_key_offsets, self.header_value_offsets)
+        overhead = self.count * RECORD_OVERHEAD_BYTES + (len(self.header_key_offsets) - 1) * HEADER_OVERHEAD_BYTES
+        return overhead + sum(int(offsets[-1] - offsets[0]) for offsets in sides)
 
     def murmur2_partitions(self, partition_count: int) -> npt.NDArray[np.int32]:
         """The partition that Java's client gives each key: toPositive(murmur2(key)) % partition_count; -1 for a null key."""

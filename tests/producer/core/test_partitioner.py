@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,10 @@ def choose(made: Partitioner, key: bytes | None, value: bytes | None = b"", coun
 
 def columns(keys: list[bytes | None], value_bytes: int = 10) -> RecordColumns:
     return RecordColumns.from_lists(keys, [bytes(value_bytes)] * len(keys), [0] * len(keys))
+
+
+def by_nothing(topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int | None:
+    return None
 
 
 class TestKeys:
@@ -104,6 +108,27 @@ class TestSticky:
         chosen = partitioner().choose_for_columns("orders", table, 10, [], 10 * int(table.sizes()[0]))
         assert set(Counter(chosen.tolist()).values()) == {100}
         assert (chosen.reshape(100, 10) == chosen[::10, None]).all(), "a batch at a time"
+
+    def test_batches_take_turns_where_there_is_a_leader(self) -> None:
+        made = partitioner()
+        assert sorted(islice(made.turns(4, [0, 2, 3]), 3)) == [0, 2, 3]
+        assert sorted(islice(made.turns(4, []), 4)) == [0, 1, 2, 3]
+        turns = list(islice(made.turns(3, [0, 1, 2]), 6))
+        assert turns[:3] == turns[3:]
+        assert {next(made.turns(3, [0, 1, 2])) for _ in range(100)} == {0, 1, 2}, "the first by chance"
+
+    @pytest.mark.parametrize(
+        ("keys", "more", "expected"),
+        [
+            ([None, None], {}, True),
+            ([None, b"k"], {}, False),
+            ([b"k", b"l"], {"ignores_keys": True}, True),
+            ([None, None], {"rule": ROUND_ROBIN}, False),
+            ([None, None], {"rule": by_nothing}, False),
+        ],
+    )
+    def test_rows_that_may_go_anywhere(self, keys: list[bytes | None], more: dict[str, Any], expected: bool) -> None:
+        assert partitioner(**more).spreads(columns(keys)) is expected
 
 
 class TestAdaptive:

@@ -8,8 +8,8 @@ got a batch's worth of bytes, so that batches fill up, and move on to another: b
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, cycle, islice
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -140,7 +140,7 @@ class Partitioner:
             turn = self._turns.get(topic, 0)
             self._turns[topic] = turn + columns.count
             return candidates[(turn + np.arange(columns.count)) % len(candidates)]
-        if self._rule == MURMUR2 and (self._ignores_keys or (columns.key_valid is not None and not columns.key_valid.any())):
+        if self.spreads(columns):
             return self._spread(candidates, columns.sizes() if sizes is None else sizes, batch_bytes)
         partitions = _of_rule(self._rule, topic, columns, partition_count) if callable(self._rule) else _undecided(columns.count)
         if not self._ignores_keys and (partitions < 0).any():
@@ -149,6 +149,15 @@ class Partitioner:
         if len(keyless):
             partitions[keyless] = self._spread(candidates, (columns.sizes() if sizes is None else sizes)[keyless], batch_bytes)
         return partitions
+
+    def spreads(self, columns: RecordColumns) -> bool:
+        """Whether these records go, batch by batch, to one partition after the other, whatever they are."""
+        return self._is_sticky and (self._ignores_keys or (columns.key_valid is not None and not columns.key_valid.any()))
+
+    def turns(self, partition_count: int, with_leader: Sequence[int]) -> Iterator[int]:
+        """Those partitions, one for each batch."""
+        candidates = with_leader or range(partition_count)
+        return islice(cycle(candidates), int(self._dice.random() * len(candidates)), None)
 
     def _spread(self, candidates: Partitions, sizes: npt.NDArray[np.int64], batch_bytes: int) -> Partitions:
         """Batch by batch to one candidate after the other, the first by chance."""

@@ -20,7 +20,6 @@ from chaffinch.producer.core.asking import Waiting
 from chaffinch.producer.core.availability import Availability
 from chaffinch.producer.core.batches.accumulator import (
     BATCH_OVERHEAD_BYTES,
-    RECORD_OVERHEAD_BYTES,
     Accumulator,
     Appended,
     Headers,
@@ -53,6 +52,7 @@ from chaffinch.producer.core.tokens import IDENTITY_ASKED
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.transactions.moves import State
 from chaffinch.producer.core.wiring import Wiring
+from chaffinch.records.columns import RECORD_OVERHEAD_BYTES
 from chaffinch.records.compression import from_name
 from chaffinch.settings import Settings
 

@@ -35,9 +35,15 @@ REJECTED_SCHEMA = pa.schema(
 
 
 class _Written(NamedTuple):
-    rows: Rows
+    """Rows of one batch. Neighbours are told by a range: an array of them would be kept as long as the result."""
+
+    rows: Rows | range
     partition: int
     base_offset: int
+
+    @property
+    def where(self) -> Rows | slice:
+        return slice(self.rows.start, self.rows.stop) if isinstance(self.rows, range) else self.rows
 
 
 class _Dropped(NamedTuple):
@@ -78,8 +84,8 @@ class SendTableResult:
         offsets = np.full(self.row_count, -1, np.int64)
         partitions = np.full(self.row_count, -1, np.int32)
         for part in self._written:
-            offsets[part.rows] = -1 if part.base_offset < 0 else np.arange(part.base_offset, part.base_offset + len(part.rows))
-            partitions[part.rows] = part.partition
+            offsets[part.where] = -1 if part.base_offset < 0 else np.arange(part.base_offset, part.base_offset + len(part.rows))
+            partitions[part.where] = part.partition
         rows = np.flatnonzero(partitions >= 0)
         return pa.table({"row": rows, "partition": partitions[rows], "offset": offsets[rows]})
 
@@ -155,8 +161,10 @@ class TableOutcome:
 
     def written(self, rows: Rows, partition: int, base_offset: int) -> None:
         """These rows are in the log, the first at `base_offset` and the others behind it."""
+        first, last = int(rows[0]), int(rows[-1])
+        are_neighbours = last - first == len(rows) - 1  # They ascend.
         with SHARED_LOCK:
-            self._written.append(_Written(rows, partition, base_offset))
+            self._written.append(_Written(range(first, last + 1) if are_neighbours else rows, partition, base_offset))
         self._settle(len(rows))
 
     def rejected(self, rows: Rows, topic_partition: TopicPartition, error: KafkaException) -> None:

@@ -10,7 +10,7 @@ one that is, and those for several topics. A stream is read piece by piece, each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -176,6 +176,11 @@ class _Sending:
             partition_count = door.core.wiring.cluster.partition_count(topic) or partition_count
             with_leader = door.core.availability.partitions(topic)
             reasons = door.core.screening.of_rows(topic, self._handed_over_ms, door.clock.now_ms())
+        if asked is None and not reasons and door.core.partitioner.spreads(columns) and columns.timestamps.min() >= 0:
+            sent = self._fill_batches(topic, columns, numbers, door.core.partitioner.turns(partition_count, with_leader))
+            if sent == columns.count:
+                return
+            columns, numbers = columns.slice(sent, columns.count), numbers[sent:]
         sizes = columns.sizes()
         partitions: npt.NDArray[Any]
         if asked is not None and (asked >= 0).all():
@@ -194,6 +199,18 @@ class _Sending:
             stays = self._screen(topic, reasons, columns.key_valid, numbers, partitions, stays)
         for run in runs(columns, numbers, partitions, partition_count, self.batch_bytes, sizes, stays):
             self._send_run(topic, run)
+
+    def _fill_batches(self, topic: str, columns: RecordColumns, numbers: Rows, turns: Iterator[int]) -> int:
+        """Send rows that may go anywhere, batch by batch, with one look at each row; how many, up to one that is larger than a batch."""
+        start = 0
+        while start < columns.count:
+            data, count = self._door.core.accumulator.encode_first_rows(columns.slice(start, columns.count), self.batch_bytes)
+            if not count:
+                break
+            end = start + count
+            self._hand_over(TopicPartition(topic, next(turns)), columns.slice(start, end), numbers[start:end], data)
+            start = end
+        return start
 
     def _screen(
         self,
@@ -260,18 +277,22 @@ class _Sending:
         return own
 
     def _send_run(self, topic: str, run: Run) -> None:
-        place, door = TopicPartition(topic, run.partition), self._door
-        data = door.core.accumulator.encode_rows(run.columns, run.size_max)
+        data = self._door.core.accumulator.encode_rows(run.columns, run.size_max)
+        self._hand_over(TopicPartition(topic, run.partition), run.columns, run.rows, data)
+
+    def _hand_over(self, place: TopicPartition, columns: RecordColumns, rows: Rows, data: bytearray) -> None:
+        """A batch to the sender: these records, encoded, which are these rows of the table."""
+        door = self._door
         batch = ProducerBatch(
             topic_partition=place,
             receipt=self.outcome,
-            rows=run.rows,
-            timestamps=run.columns.timestamps,
+            rows=rows,
+            timestamps=columns.timestamps,
             data=data,
             created_ms=door.clock.now_ms(),
             position=0,
             memory_bytes=len(data),
-            key_valid=run.columns.key_valid,
+            key_valid=columns.key_valid,
             handed_over_ms=self._handed_over_ms,
         )
         with door.lock:
@@ -280,9 +301,9 @@ class _Sending:
                 stop = door.wait_for_memory(len(data), call="send_table")
             wants_look = stop is not None or door.core.append_batch(batch, door.clock.now_ms())
         if stop is not None:
-            self._stop(run.rows, place, stop)
+            self._stop(rows, place, stop)
         else:
-            self.handed_over += len(run.rows)
+            self.handed_over += len(rows)
         if wants_look:
             door.wakeup()
 

@@ -18,16 +18,13 @@ import numpy.typing as npt
 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches.batch import ProducerBatch, Receipts
-from chaffinch.records.batch import encode, encode_measured
-from chaffinch.records.columns import RecordColumns
+from chaffinch.records.batch import encode, encode_filling, encode_measured
+from chaffinch.records.columns import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, RecordColumns
 from chaffinch.records.compression import Compression
 from chaffinch.records.few_records import FEW_RECORDS, encode_few
 
 Headers = Sequence[tuple[str, bytes | None]]
 
-# The most that length, attributes, deltas and the lengths of key, value and headers take: five varints of 5 bytes, one of 10, a byte.
-RECORD_OVERHEAD_BYTES = 36
-HEADER_OVERHEAD_BYTES = 10
 BATCH_OVERHEAD_BYTES = 61
 
 
@@ -293,6 +290,10 @@ class Accumulator:
         if size_max is None:
             return encode(columns, compression=self._compression, level=self._level)
         return encode_measured(columns, size_max, compression=self._compression, level=self._level)
+
+    def encode_first_rows(self, columns: RecordColumns, size_max: int) -> tuple[bytearray, int]:
+        """As `encode_rows`, of as many of the first records as take at most `size_max` bytes, uncompressed; and how many: perhaps none."""
+        return encode_filling(columns, min(size_max, columns.size_max()), compression=self._compression, level=self._level)
 
     def has_room_for(self, size: int) -> bool:
         return size <= self.memory_free
