@@ -25,8 +25,9 @@ from pathlib import Path
 
 from benchmarks.broker import ready_made_batch, start_and_idle, warmed_up
 from benchmarks.broker_growth import growth
-from benchmarks.brokers import BrokerProcess, chaffinch_broker, take_memory
+from benchmarks.brokers import BrokerProcess, chaffinch_broker
 from benchmarks.ratios import Aim, Ratio
+from benchmarks.stopwatch import take_memory
 from benchmarks.wire_client import WireClient, produce_request
 from tests.interop.apache_kafka import ApacheKafka, run_tool
 

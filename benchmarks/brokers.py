@@ -86,9 +86,3 @@ def chaffinch_broker(data_dir: str, topics: Sequence[str] = (), config: Sequence
         finally:
             process.terminate()
             process.wait()
-
-
-def take_memory(size: int) -> None:
-    """Have the machine hand out so many bytes, which the next load takes: written to and given back, they lie ready for whoever asks first.
-    The host of a virtual machine hands out anew what lay unused for two seconds, at several times the cost of writing to it."""
-    len(b"\1" * size)
