@@ -141,6 +141,7 @@ class Transport:
     def close(self) -> None:
         """The client is gone, with everything it knew."""
         self.is_closed = True
+        self.on_awake = lambda: None  # A connection that comes about now wakes nobody up.
         for connection in list(self._connections.values()):
             self.lose(connection, "the client has ended")
 
