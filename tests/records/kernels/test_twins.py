@@ -1,11 +1,14 @@
 """The compiled loops and their plain twin: the same results, outputs and faults for any input, malformed bytes included."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chaffinch.records import kernels
+from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import Fault
 from chaffinch.records.kernels_reference.retain import NOT_IN_PLACE
 from chaffinch.records.kernels_reference.varints import varint_size, write_varint
@@ -127,6 +130,31 @@ def test_encode_of_offsets_that_lie(compiled, drawn, base_timestamp, column, dat
     assert (end, count) == encoded(TWIN, broken, base_timestamp, size, 0)[:2]
     assert end == found if end < 0 else (found >= 0 or count < -found - 1)
     assert count <= columns.count
+
+
+class Watched:
+    """Offsets that note which of them were looked at."""
+
+    def __init__(self, offsets):
+        self.offsets, self.seen = offsets, set()
+
+    def __len__(self):
+        return len(self.offsets)
+
+    def __getitem__(self, index):
+        self.seen.add(index)
+        return self.offsets[index]
+
+
+def test_the_twin_looks_at_no_record_behind_the_first_without_room():
+    """Else a table's rows would be looked at as often as it has batches."""
+    columns = RecordColumns.from_lists([b"k"] * 100, [b"value"] * 100, [0] * 100, [[("h", b"v")]] * 100)
+    offsets = {f"{name}_offsets": Watched(getattr(columns, f"{name}_offsets")) for name in ("key", "value", "header_key", "header_value")}
+    watched = SimpleNamespace(**{name: getattr(columns, name) for name in columns.__slots__} | offsets)
+    watched.keys, watched.values, watched.header_values = columns.keys, columns.values, columns.header_values
+    size = sum(measured(TWIN, columns, 0)[1][:10])
+    assert encoded(TWIN, watched, 0, size, 0)[:2] == (size, 10)
+    assert {name: max(each.seen) for name, each in offsets.items()} == dict.fromkeys(offsets, 11)
 
 
 @given(columns_and_rows(min_size=1), bases, st.data())

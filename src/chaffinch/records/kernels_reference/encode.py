@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaffinch.records.kernels_reference.byte_lists import CORRUPT, Bytes, Int64s, lengths
+from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 from chaffinch.records.kernels_reference.varints import wrap_int64, write_varint
 
 
@@ -31,37 +31,33 @@ def encode(
     `rows`: the records to write, in this order, or all where it is empty. Offset deltas are 0, 1, 2, ... A negative result is
     -(n+1) when record number n of them is not there, or its offsets do not ascend within the data.
     """
-    sides = [
-        lengths(key_offsets, len(key_data), key_valid),
-        lengths(value_offsets, len(value_data), value_valid),
-        lengths(header_key_offsets, len(header_key_data), header_value_valid[:0]),
-        lengths(header_value_offsets, len(header_value_data), header_value_valid),
-    ]
-    key_lengths, value_lengths, header_key_lengths, header_value_lengths = sides
-    keys, values = _values(key_offsets, key_data, key_lengths), _values(value_offsets, value_data, value_lengths)
-    header_keys = _values(header_key_offsets, header_key_data, header_key_lengths)
-    header_values = _values(header_value_offsets, header_value_data, header_value_lengths)
-    header_starts, times = header_offsets.tolist(), timestamps.tolist()
+    # Row by row, as far as there is room: lists of whole columns would be made anew for each of a table's batches.
+    header_count, valid_of_header_keys = len(header_key_offsets) - 1, header_value_valid[:0]
     record, length = bytearray(), bytearray()
     written[0] = 0
-    for number, index in enumerate(rows.tolist() if len(rows) else range(len(times))):
-        if not 0 <= index < len(times):
+    for number in range(len(rows) or len(timestamps)):
+        index = int(rows[number]) if len(rows) else number
+        if not 0 <= index < len(timestamps):
             return -(number + 1)
-        first, last = header_starts[index], header_starts[index + 1]
-        if not 0 <= first <= last <= len(header_keys):
+        first, last = int(header_offsets[index]), int(header_offsets[index + 1])
+        if not 0 <= first <= last <= header_count:
             return -(number + 1)
-        if CORRUPT in (key_lengths[index], value_lengths[index], *header_key_lengths[first:last], *header_value_lengths[first:last]):
+        try:
+            fields = [_value(key_offsets, key_data, key_valid, index), _value(value_offsets, value_data, value_valid, index)]
+            for entry in range(first, last):
+                fields.append(_value(header_key_offsets, header_key_data, valid_of_header_keys, entry))
+                fields.append(_value(header_value_offsets, header_value_data, header_value_valid, entry))
+        except _Lie:
             return -(number + 1)
         record.clear()
         record.append(0)
-        write_varint(record, wrap_int64(times[index] - base_timestamp))
+        write_varint(record, wrap_int64(int(timestamps[index]) - base_timestamp))
         write_varint(record, number)
-        _write_field(record, keys[index])
-        _write_field(record, values[index])
+        _write_field(record, fields[0])
+        _write_field(record, fields[1])
         write_varint(record, last - first)
-        for entry in range(first, last):
-            _write_field(record, header_keys[entry])
-            _write_field(record, header_values[entry])
+        for field in fields[2:]:
+            _write_field(record, field)
         length.clear()
         write_varint(length, len(record))
         end = position + len(length) + len(record)
@@ -73,10 +69,16 @@ def encode(
     return position
 
 
-def _values(offsets: Int64s, data: Bytes, lengths: list[int]) -> list[memoryview | None]:
-    """The entries of a column; None for null, and nothing of use for one whose offsets lie."""
-    bytes_view = data.data
-    return [None if length < 0 else bytes_view[start : start + length] for start, length in zip(offsets.tolist(), lengths, strict=False)]
+class _Lie(Exception):
+    """Offsets that do not ascend within the data."""
+
+
+def _value(offsets: Int64s, data: Bytes, valid: Bytes, index: int) -> memoryview | None:
+    """An entry of a column; None for null."""
+    start, end = int(offsets[index]), int(offsets[index + 1])
+    if not 0 <= start <= end <= len(data):
+        raise _Lie
+    return None if len(valid) and not valid[index] else data.data[start:end]
 
 
 def _write_field(out: bytearray, value: memoryview | None) -> None:
