@@ -23,13 +23,19 @@ from chaffinch.errors import (
     Stored,
     TransactionAbortableException,
 )
+from chaffinch.producer.core.batches.accumulator import Accumulator
 from chaffinch.producer.core.partitioner import partition_of_key
 from chaffinch.producer.core.refusals.screening import Screening
-from chaffinch.records.columns import RecordColumns
+from chaffinch.records.columns import RECORD_BYTES_MIN, RecordColumns
 from chaffinch.records.faults import InvalidColumn
 from tests.producer.waits import held_up
 
-TOPICS = {"orders": {"partitions": 3}, "latest": {"partitions": 2, "cleanup.policy": "compact"}, "one": {"partitions": 1}}
+TOPICS = {
+    "orders": {"partitions": 3},
+    "wide": {"partitions": 100},
+    "latest": {"partitions": 2, "cleanup.policy": "compact"},
+    "one": {"partitions": 1},
+}
 
 
 @pytest.fixture
@@ -284,6 +290,24 @@ def test_rows_without_a_key_fill_batches_up_to_one_that_fits_into_none(broker: E
     in_order = sorted(written, key=lambda row: (row["partition"], row["offset"]))
     assert all(one["row"] < other["row"] for one, other in pairwise(in_order) if one["partition"] == other["partition"])
     assert batch_count < 40, "few are not full"
+
+
+def test_no_batch_costs_a_look_at_all_rows_that_are_left(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To slice rows with headers takes as long as there are rows."""
+    given: list[int] = []
+    encode = Accumulator.encode_first_rows
+
+    def noted(accumulator: Accumulator, columns: RecordColumns, size_max: int) -> tuple[bytearray, int]:
+        given.append(columns.count)
+        return encode(accumulator, columns, size_max)
+
+    monkeypatch.setattr(Accumulator, "encode_first_rows", noted)
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    rows = pa.table({"value": [bytes(100)] * 5000, "headers": pa.array([[{"key": "a", "value": b"b"}]] * 5000, kind)})
+    with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=3000) as producer:
+        assert producer.send_table("wide", rows).result(60).written == 5000
+    assert len(given) > 100, "small batches, many in one piece of the table"
+    assert max(given) <= 3000 // RECORD_BYTES_MIN + 1
 
 
 def test_a_table_waits_behind_records_sent_before(broker: EmbeddedBroker, producer: Producer) -> None:

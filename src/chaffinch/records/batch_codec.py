@@ -27,7 +27,7 @@ from chaffinch.records.batch_header import (
     write_crc,
 )
 from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s, gather
-from chaffinch.records.columns import RecordColumns, measure
+from chaffinch.records.columns import RECORD_BYTES_MIN, RecordColumns, measure
 from chaffinch.records.compression import Compression, compress, decompress
 from chaffinch.records.faults import BatchTooLarge, CorruptBatch, Fault
 from chaffinch.records.room import uninitialised
@@ -39,7 +39,6 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 _NO_SIZES: Int64s = np.empty(0, np.int64)
 ALL_ROWS: Int64s = np.empty(0, np.int64)
 _NO_LEADER_EPOCH = -1
-_RECORD_BYTES_MIN = 7
 _SUMMARY_LENGTH = 4
 
 
@@ -248,7 +247,7 @@ class Scanned:
     @staticmethod
     def fits(count: int, size: int) -> bool:
         """Whether so many records can lie in so many bytes: asked before anything is allocated for them."""
-        return 0 <= count <= size // _RECORD_BYTES_MIN
+        return 0 <= count <= size // RECORD_BYTES_MIN
 
     @property
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:

@@ -30,6 +30,8 @@ Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 RECORD_OVERHEAD_BYTES: Final = 36
 """The most that length, attributes, deltas and the lengths of key, value and headers take: five varints of 5 bytes, one of 10, a byte."""
 HEADER_OVERHEAD_BYTES: Final = 10
+RECORD_BYTES_MIN: Final = 7
+"""What a record takes that has neither key nor value nor headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

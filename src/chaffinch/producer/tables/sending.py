@@ -30,7 +30,7 @@ from chaffinch.producer.tables.columns import TableParts, check_columns, pieces_
 from chaffinch.producer.tables.result import SendTableResult, TableOutcome
 from chaffinch.producer.tables.split import Run, piece_bounds, record_bytes, rows_by_topic, runs
 from chaffinch.records.byte_columns import Bytes
-from chaffinch.records.columns import RecordColumns
+from chaffinch.records.columns import RECORD_BYTES_MIN, RecordColumns
 
 Rows = npt.NDArray[np.int64]
 NO_PARTITION = -1
@@ -202,9 +202,10 @@ class _Sending:
 
     def _fill_batches(self, topic: str, columns: RecordColumns, numbers: Rows, turns: Iterator[int]) -> int:
         """Send rows that may go anywhere, batch by batch, with one look at each row; how many, up to one that is larger than a batch."""
-        start = 0
+        start, most = 0, self.batch_bytes // RECORD_BYTES_MIN + 1
         while start < columns.count:
-            data, count = self._door.core.accumulator.encode_first_rows(columns.slice(start, columns.count), self.batch_bytes)
+            # No more rows than could fit: where they have headers, to slice them takes as long as there are rows.
+            data, count = self._door.core.accumulator.encode_first_rows(columns.slice(start, start + most), self.batch_bytes)
             if not count:
                 break
             end = start + count
