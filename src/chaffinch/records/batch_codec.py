@@ -129,7 +129,10 @@ def _fill(
     end, count = _write_records(columns, base_timestamp, out, start, rows)
     if HEADER_BYTES + end - start > BATCH_BYTES_MAX:
         raise BatchTooLarge(HEADER_BYTES + end - start, BATCH_BYTES_MAX)
+    is_roomy = end < len(out) * 7 // 8
     del out[end:]
+    if is_roomy and compression is Compression.NONE:
+        out = bytearray(out)  # What is cut off stays with it, up to as much as is left, and is in no account of memory.
     return _with_header_room(out, compression, level), count
 
 

@@ -1,0 +1,80 @@
+"""Batches made in one look at the records: measured before, or as many as have room."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.records import batch_codec
+from chaffinch.records.batch import HEADER_BYTES, BatchTooLarge, Compression, encode, encode_filling, encode_measured
+from tests.records.record_strategies import columns_and_rows, columns_of
+
+
+@given(columns_and_rows(), st.integers(0, 9), st.sampled_from([Compression.NONE, Compression.GZIP]))
+def test_encode_measured_writes_what_encode_does(drawn, spare, codec):
+    columns, row_list = drawn
+    if not row_list:
+        with pytest.raises(ValueError, match="at least one record"):
+            encode_measured(columns, 0)
+        return
+    assert encode_measured(columns, int(columns.sizes().sum()) + spare, compression=codec) == encode(columns, compression=codec)
+
+
+@given(columns_and_rows(min_size=1), st.data(), st.sampled_from([Compression.NONE, Compression.ZSTD]), st.booleans())
+def test_encode_measured_writes_picked_rows_as_if_they_were_all(drawn, data, codec, is_transactional):
+    columns, _ = drawn
+    rows = np.array(data.draw(st.lists(st.integers(0, columns.count - 1), min_size=1, max_size=12)), np.int64)
+    kind = {"compression": codec, "is_transactional": is_transactional}
+    size = int(columns.sizes()[rows].sum()) + 5 * len(rows)  # As often as a row is there, further from the first one.
+    assert encode_measured(columns, size, rows=rows, **kind) == encode(columns.take(rows), **kind)
+
+
+def test_encode_measured_refuses_what_no_length_can_tell(monkeypatch):
+    columns = columns_of([(b"key", b"value", 7, [])] * 3)
+    size = len(encode(columns))
+    monkeypatch.setattr(batch_codec, "BATCH_BYTES_MAX", size - 1)
+    with pytest.raises(BatchTooLarge):
+        encode_measured(columns, size)
+
+
+def test_encode_measured_leaves_no_room():
+    columns = columns_of([(b"k", b"v", 0, [])])
+    size = len(encode(columns)) - HEADER_BYTES
+    assert len(encode_measured(columns, size)) == HEADER_BYTES + size
+    with pytest.raises(AssertionError, match=f"more than {size - 1} bytes"):
+        encode_measured(columns, size - 1)
+
+
+@given(columns_and_rows(min_size=1), st.data(), st.sampled_from(list(Compression)))
+def test_encode_filling_takes_as_many_as_have_room(drawn, data, codec):
+    columns, _ = drawn
+    size_max = data.draw(st.integers(0, columns.size_max()))
+    filled, count = encode_filling(columns, size_max, compression=codec)
+    if count:
+        assert filled == encode(columns.slice(0, count), compression=codec)
+        assert len(encode(columns.slice(0, count))) <= HEADER_BYTES + size_max
+    assert count == columns.count or len(encode(columns.slice(0, count + 1))) > HEADER_BYTES + size_max
+
+
+@given(columns_and_rows(min_size=1))
+def test_no_records_take_more_than_their_columns_tell(drawn):
+    columns, _ = drawn
+    assert encode_filling(columns, columns.size_max())[1] == columns.count
+
+
+@pytest.mark.parametrize("value_bytes", [10, 600, 5000, 6000, 9000])
+def test_no_batch_keeps_much_room_that_it_does_not_fill(value_bytes):
+    """It stands in `buffer.memory` as so many bytes as it has."""
+    columns = columns_of([(None, bytes(value_bytes), 0, [])] * 2000)
+    for made in (encode_filling(columns, 10_000)[0], encode_measured(columns.slice(0, 1), 2 * value_bytes)):
+        assert made.__alloc__() <= len(made) * 8 // 7 + 2
+
+
+def test_encode_filling_says_whose_offsets_lie():
+    columns = columns_of([(b"k", b"v", 0, []), (b"l", b"w", 0, []), (b"m", b"x", 0, [])])
+    columns.value_offsets[3] = 9
+    with pytest.raises(ValueError, match="the offsets of record 2 do not ascend within the data"):
+        encode_filling(columns, 1000)
+    assert encode_filling(columns, 10)[1] == 1, "that one is not looked at"
+    with pytest.raises(ValueError, match="at least one record"):
+        encode_filling(columns.slice(0, 0), 1000)
