@@ -76,5 +76,8 @@ def test_encode_filling_says_whose_offsets_lie():
     with pytest.raises(ValueError, match="the offsets of record 2 do not ascend within the data"):
         encode_filling(columns, 1000)
     assert encode_filling(columns, 10)[1] == 1, "that one is not looked at"
+    columns.value_offsets[3] = -1000
+    with pytest.raises(ValueError, match="the offsets of record 2 do not ascend within the data"):
+        encode_filling(columns, columns.size_max())
     with pytest.raises(ValueError, match="at least one record"):
         encode_filling(columns.slice(0, 0), 1000)

@@ -258,10 +258,10 @@ class RecordColumns:
         return sizes
 
     def size_max(self) -> int:
-        """Bytes that all records together take at most, uncompressed, told without a look at each."""
+        """Bytes that all records together take at most, uncompressed, told without a look at each. Never below 0, even if offsets lie."""
         sides = (self.key_offsets, self.value_offsets, self.header_key_offsets, self.header_value_offsets)
         overhead = self.count * RECORD_OVERHEAD_BYTES + (len(self.header_key_offsets) - 1) * HEADER_OVERHEAD_BYTES
-        return overhead + sum(int(offsets[-1] - offsets[0]) for offsets in sides)
+        return overhead + sum(max(0, int(offsets[-1]) - int(offsets[0])) for offsets in sides)
 
     def murmur2_partitions(self, partition_count: int) -> npt.NDArray[np.int32]:
         """The partition that Java's client gives each key: toPositive(murmur2(key)) % partition_count; -1 for a null key."""
