@@ -325,3 +325,12 @@ def test_more_than_one_arrow_array_holds():
     column = ByteColumn(offsets, np.empty(0, np.uint8), None)
     with pytest.raises(OverflowError, match="2147483648 bytes"):
         RecordColumns.of(column, column, np.zeros(1, np.int64)).to_arrow()
+
+
+def test_nobody_writes_to_a_time_that_rows_share():
+    rows = pa.table({"value": [b"v"] * 3})
+    first = from_arrow(rows, timestamp_default_ms=7).timestamps
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 1
+    assert from_arrow(rows, timestamp_default_ms=8).timestamps.tolist() == [8, 8, 8]
+    assert first.tolist() == [7, 7, 7]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaffinch.records.byte_columns import ByteColumn, gather
+from chaffinch.records.byte_columns import ByteColumn, gather, zeros
 from chaffinch.records.columns import RecordColumns
 from tests.records.record_strategies import columns_and_rows, columns_of, nullable_bytes, row_lists, rows_of, timestamps
 
@@ -141,6 +141,19 @@ def test_buffers_that_no_loop_could_trust_are_refused(replaced, named):
 def test_offsets_that_do_not_ascend_within_the_data_name_the_row(replaced, row):
     with pytest.raises(ValueError, match=rf"record {row} do not ascend"):
         of_three(**replaced).sizes()
+
+
+@pytest.mark.parametrize("count", [1, 2**17 - 1, 2**17, 2**17 + 1])
+def test_any_number_of_nulls(count):
+    nulls = ByteColumn.nulls(count)
+    assert (len(nulls.offsets), len(nulls.valid)) == (count + 1, count)
+    assert not nulls.offsets.any()
+    assert not nulls.valid.any()
+
+
+def test_nobody_writes_to_zeros_that_are_shared():
+    with pytest.raises(ValueError, match="read-only"):
+        zeros(3)[0] = 1
 
 
 def test_gather_outside_the_data():
