@@ -7,6 +7,7 @@ back by Spark's connector: each row once, or the run fails; what the connector w
 
 - writing, exactly once in one transaction, beside the connector, which is at-least-once: as both come, at equal compression, and both
   as well as they can be tuned; our at-least-once beside the same;
+- a Python sink that forgets its rows beside the connector: what Spark takes before any sink begins;
 - one row in a hundred bad (no key, compacted topic; dead letters to a topic) beside none;
 - reading, the lengths of values summed;
 - micro-batches, empty and of ten rows, beside a Python sink that does nothing;
@@ -38,7 +39,7 @@ from benchmarks.brokers import BrokerProcess, chaffinch_broker
 from benchmarks.wire_client import WireClient, produce_request
 from tests.interop.spark_environments import connector_jars, variables
 
-OURS, THEIRS = "ours", "theirs"
+OURS, THEIRS, NOTHING = "ours", "theirs", "nothing"
 PARTITIONS = 4
 READ_BATCH_RECORDS = 2000
 BAD_EVERY = 100
@@ -152,6 +153,8 @@ def contests(count: int) -> Sequence[Contest]:
         Contest(name="write, both tuned", first=ours_tuned, second=tuned, count=count, aim=1.5),
         Contest(name="write lz4, both tuned", first=ours_tuned_lz4, second=tuned_lz4, count=count, aim=1.5),
         Contest(name="write at-least-once, both tuned", first=at_least_once, second=tuned, count=count),
+        Contest(name="into nothing, beside defaults", first=Side(name=NOTHING), second=theirs, count=count),
+        Contest(name="into nothing, both tuned", first=Side(name=NOTHING, session=SHORT_ROWS), second=tuned, count=count),
         Contest(name="write 1 % bad, beside none", first=tolerant, second=clean, count=count, is_compacted=True, aim=0.8),
     )
 
@@ -249,7 +252,7 @@ class Stage:
             self._look_for(path, topic, "key is not null")
             if LETTERS in side.options.values():
                 self._look_for(path, LETTERS, "key is null")
-        else:
+        elif side.name == THEIRS:
             found = sum(wire.read_back(topic, partition, 0) for partition in range(contest.partitions))
             self._expect(found == contest.count, f"{topic}: {contest.count} rows were written, {found} are there")
         millions = contest.count / 1e6
@@ -306,16 +309,16 @@ class Stage:
         wire = WireClient(self.broker)
         medians: dict[str, list[float]] = {}
         for turn in range(self.rounds):
-            sides = ("nothing", OURS, THEIRS)
+            sides = (NOTHING, OURS, THEIRS)
             for side in sides if turn % 2 == 0 else reversed(sides):
                 topic = self._new_topic()
                 wire.create_topic(topic, PARTITIONS)
-                options = {} if side == "nothing" else {**self._servers, "topic": topic}
+                options = {} if side == NOTHING else {**self._servers, "topic": topic}
                 medians.setdefault(side, []).append(self.spark.ask("micro_batches", side=side, options=options, where=where)["ms"])
                 wire.delete_topic(topic)
         wire.close()
-        more = statistics.median(ours - nothing for ours, nothing in zip(medians[OURS], medians["nothing"], strict=True))
-        ours, theirs, nothing = (statistics.median(medians[side]) for side in (OURS, THEIRS, "nothing"))
+        more = statistics.median(ours - nothing for ours, nothing in zip(medians[OURS], medians[NOTHING], strict=True))
+        ours, theirs, nothing = (statistics.median(medians[side]) for side in (OURS, THEIRS, NOTHING))
         is_met = more <= MS_MORE_MAX
         text = f"{name:<35} {ours:5.0f} ms, Spark's sink {theirs:4.0f} ms, a sink that does nothing {nothing:4.0f} ms   {more:4.0f} ms more"
         print(f"{text}  (at most {MS_MORE_MAX}){'' if is_met else '  MISSED'}", flush=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from benchmarks.brokers import chaffinch_broker
 from chaffinch.spark import session
@@ -25,13 +25,21 @@ MICRO_BATCHES = 25
 MS_AIM = 100
 
 
-class NothingWriter(DataSourceStreamArrowWriter):
+class _Forgets:
     """Takes the rows and forgets them."""
 
     def write(self, iterator: Any) -> WriterCommitMessage:
         for _ in iterator:
             pass
         return WriterCommitMessage()
+
+
+class NothingWriter(_Forgets, DataSourceArrowWriter):
+    """Of a batch write."""
+
+
+class NothingStreamWriter(_Forgets, DataSourceStreamArrowWriter):
+    """Of micro-batches."""
 
 
 class Nothing(DataSource):
@@ -41,8 +49,11 @@ class Nothing(DataSource):
     def name(cls) -> str:
         return "nothing"
 
-    def streamWriter(self, schema: Any, overwrite: bool) -> NothingWriter:
+    def writer(self, schema: Any, overwrite: bool) -> NothingWriter:
         return NothingWriter()
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> NothingStreamWriter:
+        return NothingStreamWriter()
 
 
 def seconds(action: Callable[[], object]) -> float:
