@@ -21,6 +21,7 @@ from chaffinch.protocol.messages.api_versions import ApiVersion
 from chaffinch.protocol.messages.describe_producers import DescribeProducersRequest
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
+from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from chaffinch.records.compression import Compression
 from chaffinch.spark.commit.finish import OFFSETS_TOPIC
@@ -65,9 +66,9 @@ class WallClock:
     now_ms = 1_700_000_000_000
 
 
-def committed(broker, topic, batch_id=0, compression=Compression.NONE, **changes):
-    """One commit of ROWS under a transactional id and group of its own."""
-    batches = [(outcome(ROWS, topic=topic, compression=compression),)]
+def committed(broker, topic, batch_id=0, compression=Compression.NONE, rows=ROWS, **changes):
+    """One commit of these rows under a transactional id and group of its own."""
+    batches = [(outcome(rows, topic=topic, compression=compression),)]
     query = Query(WallClock(), batches, transactional_id=f"t-{topic}", has_checkpoint=False)
     fields = {"group_id": f"g-{topic}", "marker_partition": TopicPartition(topic, 0), "block_max_ms": BLOCK_MAX_MS}
     plan = replace(query.plan(0, "run-1", **{**fields, **changes}), batch_id=batch_id)
@@ -89,6 +90,24 @@ def values(broker, topic):
 def test_a_batch_is_written(broker, topic):
     assert committed(broker, topic).outcome == "written"
     assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
+
+
+def test_partitions_share_the_connections_to_a_broker_and_each_keeps_to_its_own(broker, topic, monkeypatch):
+    start, lanes = SyncClient.start, {}
+
+    def noted(self, message, address, *args, **options):
+        if isinstance(message, ProduceRequest):
+            lanes.setdefault(message.topics[0].partitions[0].index, set()).add(address.lane)
+        return start(self, message, address, *args, **options)
+
+    monkeypatch.setattr(SyncClient, "start", noted)
+    broker.create_topic(f"{topic}-wide", 4, 1, {})
+    rows = {index: [(b"k", b"%d-%d" % (index, number)) for number in range(9)] for index in range(4)}  # Five batches each.
+    assert committed(broker, f"{topic}-wide", rows=rows).outcome == "written"
+    assert lanes == {0: {0}, 1: {1}, 2: {0}, 3: {1}}
+    stored = broker.read(f"{topic}-wide")
+    for index, pairs in rows.items():
+        assert [row["value"] for row in stored.to_pylist() if row["partition"] == index] == [value for _, value in pairs]
 
 
 @pytest.mark.parametrize(
