@@ -65,8 +65,8 @@ LOOKUP_TIMEOUT_MS = 2_000
 """How long one look-up of a leader or coordinator may take; the generator asks again until its own time is over."""
 PUMP_MS = 1_000
 LANES: Final = 2
-"""Connections to each broker over which batches are pushed, those of one partition over the same. Apache Kafka has in hand one request of each
-only, so that one connection keeps no two of its processors busy: 4 M rows took 0.8 s over two in place of 0.95, and no less over four."""
+"""Connections to each broker over which batches are pushed, those of one partition over the same. Apache Kafka has in hand one request of
+each only, so that one keeps no two of its processors busy: 4 M rows took 0.8 s over two in place of 0.95, and no less over four."""
 
 _log = logging.getLogger(__name__)
 # The generator asks again, and says in the end for how long.
