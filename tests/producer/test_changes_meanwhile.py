@@ -73,12 +73,12 @@ def test_a_topic_that_grows_while_a_record_waits_for_memory(
         producer.partitions_for("growing")
         core, waits = producer._core, producer._door.wait_for_memory
 
-        def wait_while_it_grows(size: int, *since: int | None) -> KafkaException | None:
+        def wait_while_it_grows(size: int, *since: int | None, **place: Any) -> KafkaException | None:
             add_partitions(client, "growing", 4)
             producer._sender.submit(events.TopicWanted(topic="growing", is_stale=True))
             assert producer._changed.wait_for(lambda: core.wiring.cluster.partition_count("growing") == 4, LATEST_S)
             core.accumulator.memory_free += taken
-            return waits(size, *since)
+            return waits(size, *since, **place)
 
         monkeypatch.setattr(producer._door, "wait_for_memory", wait_while_it_grows)
         with producer._changed:

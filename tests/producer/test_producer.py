@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer, ProducerRecord, RecordMetadata, TopicPartition
@@ -323,10 +325,14 @@ class TestClearErrors:
         broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=1_000_000)
         with impatient_of(broker, "orders", buffer_memory=5000, batch_size=1000) as producer:
             futures = [producer.send("orders", bytes(900), partition=0) for _ in range(20)]
-            exhausted = [future for future in futures if future.done() and future.exception()]
-            assert exhausted
-            assert all(isinstance(future.exception(), BufferExhaustedException) for future in exhausted)
+            errors = [error for future in futures if future.done() and (error := future.exception())]
+            table = producer.send_table("orders", pa.table({"value": [bytes(900)], "partition": [0]})).result(60)
             broker.faults.clear()
+        assert errors
+        assert table.rejected_count == 1
+        for error in [*errors, *table.errors().values()]:
+            assert isinstance(error, BufferExhaustedException)
+            assert re.search(r"orders-0: REQUEST_TIMED_OUT \(7\): \d+ bytes do not fit: buffer.memory is 5000, \d+ free; waited for \d+ ms; ", str(error))
 
     @pytest.mark.parametrize(
         ("arguments", "error", "text"),

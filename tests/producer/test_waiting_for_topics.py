@@ -263,7 +263,7 @@ def test_all_waits_of_a_call_share_one_limit(producer_of: Make, strict_broker: E
             since.append(arguments[-1])
             return wait_for_topic(*arguments)
 
-        def memory_watched(size: int, started_ms: int) -> None:
+        def memory_watched(size: int, started_ms: int, **_: Any) -> None:
             since.append(started_ms)
             accumulator.memory_free = accumulator.memory_bytes
 

@@ -243,8 +243,11 @@ class Door:
             self._wait((limit_ms if search.is_said else min(limit_ms, SILENT_MS)) - waited_ms)
             has_waited = True
 
-    def wait_for_memory(self, size: int, started_ms: int | None = None, call: str = "send") -> KafkaException | None:
+    def wait_for_memory(
+        self, size: int, started_ms: int | None = None, call: str = "send", place: TopicPartition | None = None
+    ) -> KafkaException | None:
         """Wait until `size` bytes are free, on behalf of `call`, which waits since `started_ms` for one thing or another, if not since now.
+        `place`: where the records are to go.
 
         The one method that is called with the lock held, once, since nothing refused the record: it lets it go while it waits."""
         started_ms = self.clock.now_ms() if started_ms is None else started_ms
@@ -256,7 +259,7 @@ class Door:
             while not accumulator.is_granted(claim):
                 waited_ms = self.clock.now_ms() - started_ms
                 if waited_ms >= self._block_ms or self._sender.is_own_thread:
-                    return self.core.reasons.no_memory(size, waited_ms)
+                    return self.core.reasons.no_memory(size, waited_ms, place)
                 self._wait(self._block_ms - waited_ms)
                 refusal = self.refusal(call)
                 if refusal is not None:

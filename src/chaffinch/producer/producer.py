@@ -247,7 +247,7 @@ class Producer:
                 stop = door.refusal()
                 count = None if to_ask or size > self._size_max else core.usable_count(topic, partition)
                 if stop is None and count is not None and not core.accumulator.has_room_for(size):
-                    stop = door.wait_for_memory(size, waits_since_ms)
+                    stop = door.wait_for_memory(size, waits_since_ms, place=TopicPartition(topic, -1 if partition is None else partition))
                     count = core.usable_count(topic, partition)  # Other partitions may have come meanwhile.
                     if count is None:  # Or the topic has gone: the memory is for whoever waits behind this one.
                         self._changed.notify_all()

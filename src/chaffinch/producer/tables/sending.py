@@ -299,7 +299,7 @@ class _Sending:
         with door.lock:
             stop = door.refusal("send_table")
             if stop is None and not door.core.accumulator.has_room_for(len(data)):
-                stop = door.wait_for_memory(len(data), call="send_table")
+                stop = door.wait_for_memory(len(data), call="send_table", place=place)
             wants_look = stop is not None or door.core.append_batch(batch, door.clock.now_ms())
         if stop is not None:
             self._stop(rows, place, stop)

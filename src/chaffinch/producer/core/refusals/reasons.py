@@ -26,10 +26,10 @@ class Reasons:
         self._wiring = wiring
         self._accumulator = accumulator
 
-    def no_memory(self, size: int, waited_ms: int) -> KafkaException:
+    def no_memory(self, size: int, waited_ms: int, place: TopicPartition | None) -> KafkaException:
         """The error of a caller that waited for memory too long."""
         text = f"{size} bytes do not fit: buffer.memory is {self._accumulator.memory_bytes}, {self._accumulator.memory_unused} free"
-        return BufferExhaustedException(f"{text}; waited for {waited_ms} ms", stored=Stored.NO, api="Produce")
+        return BufferExhaustedException(f"{text}; waited for {waited_ms} ms", topic_partition=place, stored=Stored.NO)
 
     def topic_error(self, topic: str, heard_since_ms: int) -> KafkaException | None:
         """Why the topic cannot be used, if a broker said so at or after a time and it is no use to wait; or does not let us in at all."""
