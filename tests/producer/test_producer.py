@@ -332,7 +332,8 @@ class TestClearErrors:
         assert table.rejected_count == 1
         for error in [*errors, *table.errors().values()]:
             assert isinstance(error, BufferExhaustedException)
-            assert re.search(r"orders-0: REQUEST_TIMED_OUT \(7\): \d+ bytes do not fit: buffer.memory is 5000, \d+ free; waited for \d+ ms; ", str(error))
+            told = r"orders-0: REQUEST_TIMED_OUT \(7\): \d+ bytes do not fit: buffer.memory is 5000, \d+ free; waited for \d+ ms; "
+            assert re.search(told, str(error))
 
     @pytest.mark.parametrize(
         ("arguments", "error", "text"),
