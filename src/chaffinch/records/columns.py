@@ -257,11 +257,16 @@ class RecordColumns:
             measure(self, 0, sizes, delta_bytes + varint_size(self.count))
         return sizes
 
-    def size_max(self) -> int:
-        """Bytes that all records together take at most, uncompressed, told without a look at each. Never below 0, even if offsets lie."""
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all keys, values and headers together; never below 0, even if offsets lie."""
         sides = (self.key_offsets, self.value_offsets, self.header_key_offsets, self.header_value_offsets)
-        overhead = self.count * RECORD_OVERHEAD_BYTES + (len(self.header_key_offsets) - 1) * HEADER_OVERHEAD_BYTES
-        return overhead + sum(max(0, int(offsets[-1]) - int(offsets[0])) for offsets in sides)
+        return sum(max(0, int(offsets[-1]) - int(offsets[0])) for offsets in sides)
+
+    def size_max(self) -> int:
+        """Bytes that all records together take at most, uncompressed, told without a look at each."""
+        headers = len(self.header_key_offsets) - 1
+        return self.count * RECORD_OVERHEAD_BYTES + headers * HEADER_OVERHEAD_BYTES + self.data_bytes
 
     def murmur2_partitions(self, partition_count: int) -> npt.NDArray[np.int32]:
         """The partition that Java's client gives each key: toPositive(murmur2(key)) % partition_count; -1 for a null key."""

@@ -1,7 +1,8 @@
 """Sending a whole table: split by topic and partition, encoded batch by batch on the caller's thread, handed to the accumulator.
 
 The sender thread is sending the first batches while the next are being made; both run outside Python's lock for most of their time. A
-table's rows become columns, are measured, partitioned and encoded piece by piece, so that the first batches leave at once. Looked at as a
+table's rows become columns, are measured, partitioned and encoded piece by piece, so that the first batches leave at once; those without
+keys, which may go anywhere, fill one batch after the other and are not measured before. Looked at as a
 whole are before that only types, how many bytes there are, and the columns partition and topic. The records of two kinds of tables are
 made columns all at once, too: those that may be refused for a value (with headers, or timestamps in seconds), so that nothing is sent of
 one that is, and those for several topics. A stream is read piece by piece, each as a table of its own, and waits with its reading while

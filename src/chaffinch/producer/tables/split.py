@@ -60,8 +60,7 @@ class Run(NamedTuple):
 
 def record_bytes(columns: RecordColumns) -> float:
     """What a record takes, on average."""
-    sides = (columns.key_offsets, columns.value_offsets, columns.header_key_offsets, columns.header_value_offsets)
-    return sum(int(offsets[-1] - offsets[0]) for offsets in sides) / columns.count + OVERHEAD_BYTES
+    return columns.data_bytes / columns.count + OVERHEAD_BYTES
 
 
 def piece_bounds(count: int, mean_bytes: float, partition_count: int, batch_bytes: int) -> list[int]:
