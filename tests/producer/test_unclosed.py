@@ -85,16 +85,22 @@ class TestDropped:
 
     def test_a_callback_that_holds_it_holds_it_until_it_was_called(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         """The last to let go is the sender thread itself."""
-        producer = producer_of(broker, linger_ms=20, client_id="dropped")
-        thread, is_told = thread_of(producer), threading.Event()
+        producer = producer_of(broker, client_id="dropped")
+        thread, is_told, may_go = thread_of(producer), threading.Event(), threading.Event()
 
         def tell(*_: object, holds: Producer = producer) -> None:
+            may_go.wait(LATEST_S)  # Until somebody listens for the warning.
             is_told.set()
 
         producer.send("orders", b"v", on_delivery=tell)
         del producer, tell
-        with pytest.warns(ResourceWarning, match="was not closed"):
+
+        def go_on() -> None:
+            may_go.set()
             thread.join(LATEST_S)
+
+        with pytest.warns(ResourceWarning, match="was not closed"):
+            go_on()
         assert is_told.is_set()
         assert not thread.is_alive()
 
