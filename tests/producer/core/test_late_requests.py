@@ -15,6 +15,7 @@ import pytest
 from chaffinch.errors import Stored, TransactionAbortableException, codes
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.producer.core import events
+from chaffinch.producer.core.exception_handler import NonRetriableResponse
 from chaffinch.producer.records import GroupMetadata
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
@@ -108,6 +109,26 @@ class TestBatchesBehindOneRefused:
         rig.answer(GAP)
         rig.sleep(2_000)
         assert rig.trace == ["z@0/0", "x@1/0", "b@2/0", "b@1/0"]
+
+    @pytest.mark.parametrize("answer", [NonRetriableResponse.FAIL, NonRetriableResponse.SWALLOW], ids=lambda answer: answer.name)
+    def test_numbers_that_others_have_passed_meanwhile_are_not_given_again(self, answer: NonRetriableResponse) -> None:
+        """A handler is asked about the first batch, and a broker that does not know the producer takes the second: a topic made anew, say.
+
+        The simulation found it: the next batch was taken for the second one, acknowledged as that, and lost.
+        """
+        rig = Rig(says={"x": answer})
+        rig.thinks = True
+        rig.send("z")
+        rig.answer(OK)
+        rig.send("x")
+        rig.send("b")
+        rig.answer(Answer(codes.INVALID_RECORD, [0]))
+        rig.answer(Answer(base_offset=0))
+        rig.say()
+        rig.send("c")
+        rig.answer(Answer(base_offset=1))
+        assert rig.trace == ["z@0/0", "x@1/0", "b@2/0", "c@0/1"]
+        assert rig.fate("zbc") == ["0", "0", "1"]
 
     def test_a_transaction_has_no_other_epoch_and_is_aborted(self) -> None:
         rig = initialized()

@@ -55,6 +55,7 @@ class PartitionQueue:
 
     __slots__ = (
         "_acknowledged_ms",
+        "_acknowledged_position",
         "_failed_position",
         "_identity",
         "_is_idempotent",
@@ -112,6 +113,8 @@ class PartitionQueue:
         self._is_used_up = False
         self._failed_position: int | None = None
         self._unstored_position: int | None = None
+        self._acknowledged_position = -1
+        """Of the last batch the broker has."""
 
     @property
     def is_drained(self) -> bool:
@@ -191,6 +194,7 @@ class PartitionQueue:
             return
         self.is_held, self._is_used_up, self._restart_sequence = False, False, None
         self._failed_position = self._unstored_position = None
+        self._acknowledged_position = -1
 
     def front_of(self, batch: ProducerBatch) -> Front:
         """What is known of the batches with lower numbers than this one, which is in flight."""
@@ -204,6 +208,7 @@ class PartitionQueue:
         """The broker has the batch."""
         self._remove(batch)
         self.last_error = None
+        self._acknowledged_position = max(self._acknowledged_position, batch.position)
         if batch.ordinal >= self._new_ordinal:
             self._acknowledged_ms = now_ms
         if self._restart_sequence is not None and _distance(self._restart_sequence, batch.base_sequence) < SEQUENCE_MODULUS // 2:
@@ -270,7 +275,9 @@ class PartitionQueue:
         if is_unstored:
             self._unstored_position = _lower(self._unstored_position, batch.position)
         self._take_back(batch.position)
-        if not (is_unstored and (is_expected or self._is_transactional)):
+        # What failed may be judged late, a handler being asked: a broker without state has taken what came behind it meanwhile.
+        is_passed = self._acknowledged_position > batch.position
+        if is_passed or not (is_unstored and (is_expected or self._is_transactional)):
             self._is_used_up = True
             return
         taken = self._restart_sequence
