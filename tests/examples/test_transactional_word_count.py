@@ -36,8 +36,10 @@ def write(bootstrap_servers: str, lines: list[str]) -> None:
 
 
 @pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(topics=TOPICS, config=CONFIG) as running:
+def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
+    """Version 1 of transactions for who is to meet one of its requests."""
+    version = getattr(request, "param", 2)
+    with EmbeddedBroker(topics=TOPICS, config={**CONFIG, "transaction.version": version}) as running:
         yield running
 
 
@@ -85,7 +87,12 @@ FAULTS = [
 # fmt: on
 
 
-@pytest.mark.parametrize(("api", "fault", "reaction"), FAULTS, ids=lambda value: str(value))
+@pytest.mark.parametrize(
+    ("broker", "api", "fault", "reaction"),
+    [(1 if row[0] in ("AddPartitionsToTxn", "AddOffsetsToTxn") else 2, *row) for row in FAULTS],
+    ids=str,
+    indirect=["broker"],
+)
 def test_faults(
     broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], api: str | None, fault: str | None, reaction: str | None
 ) -> None:

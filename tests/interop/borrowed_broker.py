@@ -37,7 +37,10 @@ SETTINGS: Mapping[str, Any] = {
     "group.min.session.timeout.ms": 100,
     "log.retention.ms": -1,
 }
-"""What Apache Kafka is started with for these tests; a broker that needs another option is not this one."""
+"""What Apache Kafka is started with for these tests."""
+
+AS_IT_IS: Mapping[str, Any] = {**SETTINGS, "transaction.version": 2}
+"""A broker that needs something else is not this one. Before 4.0 it speaks version 1 of transactions, whatever is asked for."""
 
 NOT_OFFERED = "not offered by Apache Kafka"
 REQUEST_S = 30.0
@@ -71,7 +74,7 @@ class BorrowedBroker:
         port: int = 0,
         users: Mapping[str, str] | None = None,
     ) -> None:
-        foreign = {name: value for name, value in (config or {}).items() if SETTINGS.get(name, "none") != value}
+        foreign = {name: value for name, value in (config or {}).items() if AS_IT_IS.get(name, "none") != value}
         if foreign or data_dir is not None or brokers != 1 or port or users:
             _skip(f"a broker with {foreign or 'files, ports, nodes or users of its own'}")
         self._admin = AdminClient({"bootstrap.servers": self.address, "client.id": "judge", "log_level": 0})

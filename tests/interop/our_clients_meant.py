@@ -40,6 +40,7 @@ _NO_LIMIT = (
     "Before 3.6 timestamps in the future have no limit of their own, and none is set here: such records are written. (With "
     "`message.timestamp.difference.max.ms` they are refused, and culprits, as everywhere.)"
 )
+_VERSION_1 = "Before 4.0 clients are told to speak version 1 of transactions, in which their ends leave the epoch as it is."
 _UNTOLD = "Before 3.0 a broker does not tell of a transaction that is open (KIP-664), by which these tests see that it was aborted."
 
 _ANEW = (
@@ -52,7 +53,9 @@ MEANT = (
     Meant(test=r"test_spark_replay\.py::test_a_dry_run_finds_min_insync_above_the_replicas", why=_NOT_TOLD),
     Meant(test=r"test_topics_made_anew\.py::test_fewer_partitions_are_noticed", why=_BY_NAME, before=(4, 1), is_certain=False),
     Meant(test=r"test_topics_made_anew\.py::test_versions_on_the_wire\[options0-13\]", why=_BY_NAME, before=(4, 1)),
-    Meant(test=r"test_topics_made_anew\.py::test_versions_on_the_wire\[options1-11\]", why=_BY_NAME, before=(3, 8)),
+    Meant(test=r"test_topics_made_anew\.py::test_versions_on_the_wire\[options1-13\]", why=_VERSION_1, before=(4,)),
+    Meant(test=r"test_topics_made_anew\.py::test_versions_on_the_wire\[options1-13\]", why=_BY_NAME, before=(4, 1)),
+    Meant(test=r"test_producer_transactions\.py::TestTransactions::test_many_in_a_row\[2\]", why=_VERSION_1, before=(4,)),
     Meant(test=r"test_topics_made_anew\.py::test_what_comes_after_is_in_the_new_one\[.*", why=_ANEW, before=(4, 1), is_certain=False),
     Meant(test=r"test_changes_meanwhile\.py::test_a_transaction_that_takes_too_long", why=_UNTOLD, before=(3,)),
     Meant(test=r"test_endings\.py::TestLeftOpen::test_a_close_without_time_aborts\[.*", why=_UNTOLD, before=(3,)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
@@ -22,12 +22,14 @@ from chaffinch.errors import (
     TimeoutException,
     TransactionAbortableException,
 )
+from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from chaffinch.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from tests.producer.conftest import TOPICS
 
 
 class Interrupted(Exception):
@@ -46,6 +48,19 @@ def _call_and_raise(call: Callable[[], object]) -> None:
 
 
 Make = Callable[..., Producer]
+
+
+@pytest.fixture(params=[1, 2])
+def version(request: pytest.FixtureRequest) -> int:
+    """Of transactions, as the broker says."""
+    found: int = request.param
+    return found
+
+
+@pytest.fixture
+def broker(version: int) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(topics=TOPICS, config={"transaction.version": version}) as running:
+        yield running
 
 
 def values(broker: EmbeddedBroker, topic: str, **more: Any) -> list[bytes]:
@@ -70,13 +85,15 @@ class TestTransactions:
         assert values(broker, "latest", isolation="read_uncommitted") == [b"committed", b"aborted"]
         assert values(broker, "orders") == [b"again"]
 
-    def test_many_in_a_row(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_many_in_a_row(self, producer_of: Make, broker: EmbeddedBroker, version: int) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()
+            before = _epoch(broker, "t")
             for i in range(20):
                 with producer.transaction():
                     for partition in range(3):
                         producer.send("orders", b"%d" % i, partition=partition)
+        assert _epoch(broker, "t") - before == (0 if version == 1 else 20)
         assert sorted(values(broker, "orders")) == sorted(b"%d" % i for i in range(20) for _ in range(3))
 
     def test_an_exception_in_the_block_aborts(self, producer_of: Make, broker: EmbeddedBroker) -> None:
@@ -171,11 +188,11 @@ class TestTransactions:
                     producer.send("orders", b"found")
         assert values(broker, "orders") == [b"found"]
 
-    def test_an_abort_of_what_the_coordinator_never_knew(self, producer_of: Make, broker: EmbeddedBroker) -> None:
-        """It refuses EndTxn then; that is no reason for the producer to end."""
+    def test_an_abort_of_what_the_coordinator_never_knew(self, producer_of: Make, broker: EmbeddedBroker, version: int) -> None:
+        """In version 1 it refuses EndTxn then; that is no reason for the producer to end."""
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()
-            broker.faults.add(api="AddPartitionsToTxn", error="TOPIC_AUTHORIZATION_FAILED")
+            broker.faults.add(api="AddPartitionsToTxn" if version == 1 else "Produce", error="TOPIC_AUTHORIZATION_FAILED")
             producer.begin_transaction()
             assert producer.send("orders", b"v").exception(60) is not None
             producer.abort_transaction()
@@ -220,6 +237,16 @@ class TestTransactions:
                 producer.init_transactions()
             with pytest.raises(InvalidTxnTimeoutException):
                 producer.init_transactions()
+
+
+def _epoch(broker: EmbeddedBroker, transactional_id: str) -> int:
+    """As the coordinator has it."""
+    with SyncClient(broker.bootstrap_servers) as client:
+        answer = client.coordinator_request(
+            transactional_id, "transaction", DescribeTransactionsRequest(transactional_ids=[transactional_id])
+        )
+    epoch: int = answer.transaction_states[0].producer_epoch
+    return epoch
 
 
 def _committed(broker: EmbeddedBroker, group: str, topic: str) -> tuple[int, str | None]:

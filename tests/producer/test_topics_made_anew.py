@@ -22,7 +22,7 @@ def other_hand(strict_broker: EmbeddedBroker) -> Iterator[SyncClient]:
         yield client
 
 
-@pytest.mark.parametrize(("options", "version"), [({}, 13), ({"transactional_id": "t"}, 11)])
+@pytest.mark.parametrize(("options", "version"), [({}, 13), ({"transactional_id": "t"}, 13)])
 def test_versions_on_the_wire(
     broker: EmbeddedBroker, producer_of: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], version: int
 ) -> None:

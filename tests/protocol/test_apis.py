@@ -59,7 +59,7 @@ def test_importing_the_protocol_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize("api", ROWS, ids=repr)
 def test_the_documents_tell_every_version_that_our_clients_may_ask_for(api: Api) -> None:
     """The printed table has `reach`; no limit that is named leads beyond it, whatever the broker offers."""
-    table = ApiVersionTable(ranges={api.key: api.request.VERSIONS}, features={}, finalized_features={})
+    table = ApiVersionTable(ranges={api.key: api.request.VERSIONS}, features={})
     assert set(api.used) <= set(api.reach)
     found: set[int] = set()
     for version_max in (None, *range(api.request.VERSIONS[1] + 5)):

@@ -37,26 +37,26 @@ class TestVersions:
 
     @pytest.mark.parametrize(("first", "last", "chosen"), [(0, 5, 5), (3, 3, 3), (5, 99, 11), (11, 20, 11), (0, 3, 3)])
     def test_choosing(self, first: int, last: int, chosen: int) -> None:
-        table = ApiVersionTable(ranges={0: (first, last)}, features={}, finalized_features={})
+        table = ApiVersionTable(ranges={0: (first, last)}, features={})
         assert table.choose(APIS[0]) == chosen
         assert table.has(APIS[0])
 
     def test_choosing_below_a_limit(self) -> None:
-        table = ApiVersionTable(ranges={0: (3, 11)}, features={}, finalized_features={})
+        table = ApiVersionTable(ranges={0: (3, 11)}, features={})
         assert table.choose(APIS[0], version_max=9) == 9
         with pytest.raises(UnsupportedVersionException):
             table.choose(APIS[0], version_max=2)
 
     def test_choosing_an_older_version_than_ours_when_it_is_asked_for(self) -> None:
-        table = ApiVersionTable(ranges={0: (0, 11)}, features={}, finalized_features={})
+        table = ApiVersionTable(ranges={0: (0, 11)}, features={})
         assert table.choose(APIS[0]) == 11
         assert table.choose(APIS[0], version_max=2) == 2
         with pytest.raises(UnsupportedVersionException):
-            ApiVersionTable(ranges={0: (0, 2)}, features={}, finalized_features={}).choose(APIS[0])
+            ApiVersionTable(ranges={0: (0, 2)}, features={}).choose(APIS[0])
 
     @pytest.mark.parametrize(("first", "last"), [(0, 2), (12, 13)])
     def test_nothing_in_common(self, first: int, last: int) -> None:
-        table = ApiVersionTable(ranges={0: (first, last)}, features={}, finalized_features={})
+        table = ApiVersionTable(ranges={0: (first, last)}, features={})
         assert not table.has(APIS[0])
         with pytest.raises(UnsupportedVersionException, match=rf"Produce: the broker offers versions {first} to {last}, .* 3 to 11"):
             table.choose(APIS[0])
@@ -112,7 +112,7 @@ class TestVersions:
         )
         assert client.versions is not None
         assert client.versions.features == {FEATURE_NUMBERING: (1, 1)}
-        assert client.versions.finalized_features == {"transaction.version": 2}
+        assert client.versions.finalized.levels == {"transaction.version": 2}
         assert client.error_numbering == "kip"
 
     def test_any_other_broker_has_apaches_numbers(self) -> None:

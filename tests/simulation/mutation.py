@@ -24,6 +24,7 @@ NOBODY: dict[str, Any] = {
     "plain_count": 0,
     "transactional_count": 0,
     "version_2_count": 0,
+    "transaction_version": 1,
     "query_count": 0,
     "reader_count": 0,
     "transformer_count": 0,
@@ -32,6 +33,7 @@ NOBODY: dict[str, Any] = {
 }
 PLAIN: dict[str, Any] = {**NOBODY, "plain_count": 2, "faults": ROUGH, "deeds": KILLS, "bad_share": 0.1}
 TRANSACTIONAL: dict[str, Any] = {**PLAIN, "plain_count": 0, "transactional_count": 2}
+TRANSACTIONAL_2: dict[str, Any] = {**TRANSACTIONAL, "transaction_version": 2}
 REMADE: dict[str, Any] = {**PLAIN, "faults": SLOW, "deeds": Deeds(remake_ms=300)}
 SHORTENED: dict[str, Any] = {**PLAIN, "faults": Faults(lost_answer_share=0.1), "deeds": Deeds(broker_death_ms=800, shorten_ms=200)}
 VERSION_2: dict[str, Any] = {**NOBODY, "version_2_count": 2, "transactional_count": 1, "flush_policy": "always", "deeds": POWER}

@@ -27,7 +27,7 @@ from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import Faults
 from tests.simulation.kept_seeds import OVERTAKEN
-from tests.simulation.mutation import PLAIN, REMADE, SLOW, TRANSACTIONAL, Mutation, Patch, find
+from tests.simulation.mutation import PLAIN, REMADE, SLOW, TRANSACTIONAL, TRANSACTIONAL_2, Mutation, Patch, find, returns
 
 
 def shifts_culprits(patch: Patch) -> None:
@@ -169,6 +169,10 @@ def forgets_late_requests(patch: Patch) -> None:
     patch.setattr(TransactionManager, "_has_late_requests", property(lambda _self: False, lambda _self, _value: None), raising=False)
 
 
+def forgets_what_passed(patch: Patch) -> None:
+    patch.setattr(PartitionQueue, "_acknowledged_position", property(lambda _self: -1, lambda _self, _value: None), raising=False)
+
+
 def blames_all_for_size(patch: Patch) -> None:
     """Once real: a batch that may be stored and is then too large failed as if each of its records were."""
     refused = culprits._refused
@@ -269,6 +273,26 @@ PRODUCER = [
         breaks=forgets_late_requests,
         knobs={**TRANSACTIONAL, "deeds": Deeds(), "faults": SLOW, "bad_share": 0.0, "producer_records": 200},
         says=("transaction",),
+    ),
+    Mutation(
+        name="once real: numbers that others have passed while a handler was asked are given again",
+        breaks=forgets_what_passed,
+        knobs={"transaction_version": 1},
+        says=("is not there",),
+        seeds=1,
+        first=67765,
+    ),
+    Mutation(
+        name="what is written opens no transaction of version 2",
+        breaks=returns(TransactionManager, "opens", None),
+        knobs=TRANSACTIONAL_2,
+        says=("of its",),
+    ),
+    Mutation(
+        name="a transaction of version 2 is committed without what failed in it",
+        breaks=returns(TransactionManager, "record_failed", []),
+        knobs=TRANSACTIONAL_2,
+        says=("not acknowledged",),
     ),
     Mutation(
         name="once real: records are blamed for their batch's size", breaks=blames_all_for_size, knobs=PLAIN, says=("innocent",), first=7

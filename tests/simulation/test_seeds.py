@@ -71,7 +71,8 @@ def records_of(report: Report) -> int:
 
 @pytest.mark.parametrize(("behaviour", "seed", "knobs"), KEPT, ids=[f"{behaviour}, {seed}" for behaviour, seed, _ in KEPT])
 def test_what_failed_once(behaviour: str, seed: int, knobs: dict[str, Any]) -> None:
-    assert run(seed, **knobs).violations == (), behaviour
+    # They failed before our producers spoke another version of transactions.
+    assert run(seed, **{"transaction_version": 1, **knobs}).violations == (), behaviour
 
 
 @pytest.mark.parametrize("seed", [3, 17])

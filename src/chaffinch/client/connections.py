@@ -25,7 +25,7 @@ from chaffinch.errors import (
 )
 from chaffinch.errors.codes import Numbering
 from chaffinch.protocol.apis import api_of
-from chaffinch.protocol.client_connection import ClientConnection, ReceivedResponse
+from chaffinch.protocol.client_connection import NO_FEATURES, ClientConnection, FinalizedFeatures, ReceivedResponse
 from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.violations import ProtocolViolation, UnencodableMessage
@@ -90,6 +90,7 @@ class Connected:
     """The connection is open and its versions are negotiated."""
 
     address: Address
+    features: FinalizedFeatures = NO_FEATURES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,7 +353,8 @@ class BrokerConnection:
 
     def _ready(self, events: list[ConnectionEvent]) -> None:
         self.is_negotiated = True
-        events.append(Connected(address=self.address))
+        assert self._protocol.versions is not None, "they are asked for first"
+        events.append(Connected(address=self.address, features=self._protocol.versions.finalized))
         while self._waiting:
             events.extend(self._encode(self._waiting.popleft()))
 

@@ -240,7 +240,7 @@ class ExpressLane:
         sent = ProduceSent(track.address, topic_ids={topic: track.topic_id})
         message = sent.request(acks=wiring.acks, timeout_ms=wiring.request_timeout_ms, transactional_id=None)
         try:
-            version = lent.connection.version_for(message, sent.version_max(is_transactional=False))
+            version = lent.connection.version_for(message, sent.version_max())
             requests = PartitionRequests(
                 version=version,
                 client_id=lent.connection.client_id,

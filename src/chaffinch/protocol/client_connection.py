@@ -6,9 +6,10 @@ The first request is `api_versions_request()`; its response fills `versions`, fr
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from chaffinch.protocol import produce_path
 from chaffinch.protocol.apis import APIS, Api, api_of
@@ -47,13 +48,24 @@ class ReceivedResponse:
     message: Message
 
 
+class FinalizedFeatures(NamedTuple):
+    """What the whole cluster is to speak (KIP-584): levels by name; a feature at level 0 is missing. The higher epoch is the later word."""
+
+    levels: Mapping[str, int]
+    epoch: int
+
+
+NO_FEATURES: Final = FinalizedFeatures({}, -1)
+"""Of a broker that says nothing of them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionTable:
     """What a broker announced: versions by API key, and features as name -> (first, last)."""
 
     ranges: dict[int, tuple[int, int]]
     features: dict[str, tuple[int, int]]
-    finalized_features: dict[str, int]
+    finalized: FinalizedFeatures = NO_FEATURES
 
     @classmethod
     def of(cls, response: ApiVersionsResponse) -> ApiVersionTable:
@@ -61,7 +73,9 @@ class ApiVersionTable:
         return cls(
             ranges={row.api_key: (row.min_version, row.max_version) for row in response.api_keys},
             features={row.name: (row.min_version, row.max_version) for row in response.supported_features},
-            finalized_features={row.name: row.max_version_level for row in response.finalized_features},
+            finalized=FinalizedFeatures(
+                {row.name: row.max_version_level for row in response.finalized_features}, response.finalized_features_epoch
+            ),
         )
 
     def choose(self, api: Api, version_max: int | None = None) -> int:

@@ -4,7 +4,7 @@ Every failure replays from its seed: `python -m chaffinch.simulation SEED --verb
 
 Where to look: `scenario` puts a world together and judges it; `world` is its time and dice; `network`, `disk` and `nemesis` are what goes
 wrong, `administrator` what people do to topics; `cluster`, `producers`, `consumers` and `queries` are the shells around the cores, and
-`wakes` their timers; `version_2_producer` speaks what our producer does not; `programs` and `workload` say what is written; `checkers`
+`wakes` their timers; `version_2_producer` is another producer than ours; `programs` and `workload` say what is written; `checkers`
 and `consumer_checkers` what must hold.
 """
 

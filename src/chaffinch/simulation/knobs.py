@@ -13,6 +13,7 @@ from chaffinch.simulation.queries.cuts import Cut
 from chaffinch.simulation.world import World
 
 VERSION_2_EVERY: Final = 4
+SECOND_HALF_OF: Final = 8
 LYING_EVERY: Final = 5
 FORGETFUL_EVERY: Final = 3
 CLOCK_EVERY: Final = 7
@@ -27,11 +28,12 @@ HASTY_EVERY: Final = 5
 HASTY_CLOSES_EVERY: Final = 3
 EXPRESS_OF: Final = 7
 EXPRESS: Final = (1, 4)
-"""One world of so many has a producer of transaction version 2, a broker that lies, one that forgets, one whose clock is set, producers
-with exception handlers, a topic that is deleted and made again, logs that lose their oldest records, brokers that tell such a topic by its
-name only, a producer of tables with many culprits, readers that begin at the end, two processes with one group.instance.id,
+"""One world of so many has a producer of transaction version 2 beside ours, a broker that lies, one that forgets, one whose clock is set,
+producers with exception handlers, a topic that is deleted and made again, logs that lose their oldest records, brokers that tell such a
+topic by its name only, a producer of tables with many culprits, readers that begin at the end, two processes with one group.instance.id,
 transformers that often abort and wait for nothing long, transactional producers that are closed in the midst of a commit; two of seven
-have producers with an express lane. By the seed and not by the dice: the others stay what they are."""
+have producers with an express lane; four of eight speak transaction version 2. By the seed and not by the dice: the others stay what they
+are."""
 RECORDS_MIN, RECORDS_MAX = 255, 280
 """Of all that write together: producers, a query's rows, and about as many more as transformers make of what they read. Some are never
 sent, because the transaction for which they were planned did not begin."""
@@ -56,7 +58,9 @@ class Knobs:
     """Idempotent producers."""
     transactional_count: int = 0
     version_2_count: int = 0
-    """Producers of transaction version 2."""
+    """Producers of transaction version 2 in its simplest form, whatever the brokers say."""
+    transaction_version: int = 1
+    """Which brokers say that the cluster speaks, and our producers speak then."""
     producer_records: int = 100
     """Of each producer."""
     records_least: int = 0
@@ -131,6 +135,7 @@ class Knobs:
             plain_count=plain_count,
             transactional_count=transactional_count,
             version_2_count=version_2_count,
+            transaction_version=1 + world.seed % SECOND_HALF_OF // (SECOND_HALF_OF // 2),
             producer_records=-(-record_count // producer_count),
             records_least=RECORDS_LEAST,
             in_flight_max=dice.choice((1, BROKER_REMEMBERED_BATCHES)),

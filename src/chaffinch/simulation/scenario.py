@@ -119,7 +119,7 @@ class _Scene:
             world,
             self.network,
             node_count=knobs.node_count,
-            settings={"flush.policy": knobs.flush_policy, **SETTINGS},
+            settings={"flush.policy": knobs.flush_policy, "transaction.version": knobs.transaction_version, **SETTINGS},
             topics=[*TOPICS, *([COUNTED] if knobs.transformer_count else []), *([] if remade is None else [remade])],
             validation_first_share=knobs.validation_first_share,
             lying_share=knobs.lying_share,
@@ -447,9 +447,10 @@ class _Scene:
         self.world.count("records sent", len(ledger.told))
         self.world.count("records acknowledged", sum(bool(told.offsets) for told in ledger.told.values()))
         in_order, apart = [logs, *(topic.logs for topic in former)], self._since(logs, former)
-        # What is sent to a topic by its name may reach the next one: late, and out of order. So is what is sent in transactions, up to
-        # Produce 11 in those of version 1 and in 12 by those of version 2 here: ids come with 13.
-        if producer.is_transactional or not self.knobs.takes_topic_ids:
+        # What is sent to a topic by its name may reach the next one: late, and out of order. So is what is sent in transactions of version
+        # 1, with Produce 11: ids come with 13.
+        is_by_name = producer.is_transactional and (self.knobs.transaction_version == 1)
+        if is_by_name or not self.knobs.takes_topic_ids:
             in_order, apart = [{place: log for place, log in logs.items() if place.topic != REMADE.name}], []
         return [
             *checkers.every_record_ends_once(ledger),

@@ -9,13 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 import numpy as np
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.connections import Answered, Disconnected, Failed, Written
+from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
 from chaffinch.errors import ErrorCode, KafkaException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
@@ -26,6 +26,7 @@ from chaffinch.producer.core.effects import AskHandler, CompleteBatch, CompleteC
 from chaffinch.producer.core.exception_handler import HandlerSaid, NonRetriableResponse, Question, RetriableResponse
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.protocol.client_connection import FinalizedFeatures
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from chaffinch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -130,6 +131,8 @@ class Rig:
     """The highest of Produce that brokers know."""
     scripted: dict[type, list[Any]] = field(default_factory=dict)
     """Answers to the next requests of a class, before the rig's own."""
+    transaction_version: ClassVar[int] = 1
+    """Which brokers say that the cluster speaks."""
     hold: set[type] = field(default_factory=set)
     """Classes of requests that are not answered until `release`."""
 
@@ -155,6 +158,7 @@ class Rig:
         self.epoch_given = 0
         self.leaders = {index: index % self.nodes + 1 for index in range(self.partitions)}
         self.leader_epochs = dict.fromkeys(self.leaders, 0)
+        self.connect(self.transaction_version)
         self.step(events.TopicWanted(topic="orders"))
 
     # What happens.
@@ -172,6 +176,11 @@ class Rig:
                     self.questions.append(effect)
                 else:
                     self._note(effect)
+
+    def connect(self, transaction_version: int, epoch: int = 0) -> None:
+        """A connection is made, whose broker says which version of transactions the cluster speaks."""
+        features = FinalizedFeatures({"transaction.version": transaction_version} if transaction_version else {}, epoch)
+        self.step(Connected(address=BROKER, features=features))
 
     def append(self, values: str, place: TopicPartition = ORDERS_0) -> None:
         """Append records, without giving the core a chance to send."""
@@ -372,7 +381,10 @@ class Rig:
             case TxnOffsetCommitRequest():
                 return committed(message)
             case EndTxnRequest():
-                return EndTxnResponse()
+                if not self.transaction_version > 1:
+                    return EndTxnResponse()
+                self.epoch_given = message.producer_epoch + 1
+                return EndTxnResponse(producer_id=message.producer_id, producer_epoch=self.epoch_given)
             case DescribeConfigsRequest():
                 rows = [DescribeConfigsResourceResult(name=name, value=value) for name, value in self.configs.items()]
                 return DescribeConfigsResponse(results=[DescribeConfigsResult(configs=rows)])

@@ -21,17 +21,29 @@ def ids_sent(rig: Rig) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("topic_id", "options", "version"),
+    ("topic_id", "options", "transactions", "version"),
     [
-        (OLD, {}, 13),
-        (OLD, {"enable.idempotence": False, "acks": 1}, 13),
-        (UUID(int=0), {}, None),
-        (OLD, {"transactional.id": "t"}, 11),
+        (OLD, {}, 2, 13),
+        (OLD, {"enable.idempotence": False, "acks": 1}, 2, 13),
+        (UUID(int=0), {}, 2, None),
+        (OLD, {"transactional.id": "t"}, 0, 11),
+        (OLD, {"transactional.id": "t"}, 1, 11),
+        (OLD, {"transactional.id": "t"}, 2, 13),
+        (UUID(int=0), {"transactional.id": "t"}, 2, 12),
     ],
-    ids=["ids", "not idempotent", "brokers know no ids", "in a transaction the broker would add partitions"],
+    ids=[
+        "ids",
+        "not idempotent",
+        "brokers know no ids",
+        "transactions of version 0",
+        "in a transaction the broker would add partitions",
+        "in a transaction the broker adds partitions",
+        "in a transaction the broker adds partitions by name",
+    ],
 )
-def test_which_version_is_asked_for(topic_id: UUID, options: dict[str, object], version: int | None) -> None:
+def test_which_version_is_asked_for(topic_id: UUID, options: dict[str, object], transactions: int, version: int | None) -> None:
     rig = Rig(options=options, topic_id=topic_id)
+    rig.connect(transactions)
     if rig.core.transaction is not None:
         rig.call(events.InitTransactionsCalled, "init")
         rig.call(events.BeginTransactionCalled, "begin")

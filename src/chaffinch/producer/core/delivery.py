@@ -212,6 +212,8 @@ class Delivery:
             case culprits.Written():
                 queue.acknowledged(batch, now_ms)
                 self._screening.written(batch)
+                if self._transaction is not None:
+                    self._transaction.has_written()
                 self._endings.complete(batch, verdict)
             case culprits.Resend():
                 batch.possibly_stored |= verdict.possibly_stored

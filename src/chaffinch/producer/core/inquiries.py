@@ -70,14 +70,15 @@ class Inquiries:
             if (broker := self._wiring.any_address(now_ms)) is not None:
                 self._ask_any(broker, transaction.request(step, broker), StepAsked(step))
         elif self._wiring.attempts.may_try(address, now_ms):
-            self._request(address, transaction.request(step, address), StepAsked(step), self._wiring.request_timeout_ms)
+            message, version_max = transaction.request(step, address), transaction.version_max(step)
+            self._request(address, message, StepAsked(step), self._wiring.request_timeout_ms, version_max)
 
     def _ask_any(self, address: Address, message: Any, token: Any) -> None:
         self._request(address, message, token, self._wiring.bootstrap.patience_ms(address, self._wiring.attempts))
 
-    def _request(self, address: Address, message: Any, token: Any, timeout_ms: int) -> None:
+    def _request(self, address: Address, message: Any, token: Any, timeout_ms: int, version_max: int | None = None) -> None:
         self._wiring.attempts.asks(address)
-        self._out.append(SendRequest(address=address, message=message, token=token, timeout_ms=timeout_ms))
+        self._out.append(SendRequest(address=address, message=message, token=token, timeout_ms=timeout_ms, version_max=version_max))
 
     def answered(self, event: Answered, now_ms: int) -> None:
         """A broker answered one of them."""

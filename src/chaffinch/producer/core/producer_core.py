@@ -318,8 +318,7 @@ class ProducerCore:
             case Failed():
                 self._failed(event, now_ms)
             case Connected():
-                self.reasons.refused_login = None
-                self.wiring.attempts.succeeded(event.address)
+                self._connected(event)
             case Disconnected():
                 self._disconnected(event, now_ms)
             case _:
@@ -336,6 +335,12 @@ class ProducerCore:
         self.callers.close(event.call, event.deadline_ms)
         if self.transaction is not None:
             self.transaction.callers.closes_by(event.deadline_ms)
+
+    def _connected(self, event: Connected) -> None:
+        self.reasons.refused_login = None
+        self.wiring.attempts.succeeded(event.address)
+        if self.transaction is not None:
+            self.transaction.features_heard(event.features)
 
     def _disconnected(self, event: Disconnected, now_ms: int) -> None:
         self.wiring.attempts.failed(event.address, event.reason, now_ms, was_answered=event.was_answered)

@@ -163,6 +163,8 @@ class Sending:
     def request_of(self, sent: ProduceSent) -> SendRequest:
         """The request, counted as sent."""
         wiring = self._wiring
+        if self._transaction is not None:
+            self._transaction.opens()
         self._requests[sent.address] += 1
         wiring.attempts.asks(sent.address)
         wiring.counts["requests_sent"] += 1
@@ -174,7 +176,7 @@ class Sending:
             message=sent.request(acks=wiring.acks, timeout_ms=wiring.request_timeout_ms, transactional_id=wiring.transactional_id),
             token=sent,
             timeout_ms=wiring.request_timeout_ms,
-            version_max=sent.version_max(is_transactional=wiring.transactional_id is not None),
+            version_max=sent.version_max(None if self._transaction is None else self._transaction.version),
             expects_answer=wiring.acks != 0,
         )
 

@@ -1,4 +1,4 @@
-"""A producer of transaction version 2 (KIP-890), which our own does not speak: Produce 12, TxnOffsetCommit 5 and EndTxn 5 on the wire.
+"""Another producer of transaction version 2 (KIP-890) than our own: it speaks Produce 12, TxnOffsetCommit 5 and EndTxn 5.
 
 In its simplest form: one request at a time, repeated until it is answered. It runs the programs of our producer and keeps the same ledger,
 so that the same checkers judge it: all or nothing, nothing twice.

@@ -210,12 +210,12 @@ class TestRequests:
         assert ConsumerMember(cluster, "a").join().error_code == 35
         features = cluster.client().connection.versions
         assert features is not None
-        assert "group.version" not in features.finalized_features
+        assert "group.version" not in features.finalized.levels
 
     def test_the_feature_is_announced(self, cluster: Cluster) -> None:
         features = cluster.client().connection.versions
         assert features is not None
-        assert features.finalized_features["group.version"] == 1
+        assert features.finalized.levels["group.version"] == 1
 
 
 class TestStaticMembers:

@@ -28,7 +28,7 @@ from chaffinch.errors import (
 )
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.transactions.moves import MOVES, REFUSED_WITH_ERROR, IllegalMove, Move, State, diagram, moved
+from chaffinch.producer.core.transactions.moves import MOVES, REFUSED_WITH_ERROR, Move, State
 from chaffinch.producer.core.transactions.requests import Step, code_of_partitions
 from chaffinch.producer.records import GroupMetadata
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -49,6 +49,7 @@ OFFSETS = {TopicPartition("input", 0): OffsetAndMetadata(5)}
 GROUP = GroupMetadata("group")
 
 
+IN_EACH_VERSION = pytest.mark.usefixtures("transaction_version")
 ONE_IN_FLIGHT = {"max.in.flight.requests.per.connection": 1}
 
 
@@ -88,6 +89,7 @@ CALLS = {
 }
 
 
+@IN_EACH_VERSION
 @pytest.mark.parametrize("state", State, ids=lambda state: state.name)
 def test_each_state_can_be_reached(state: State) -> None:
     rig = rig_in(state)
@@ -95,6 +97,7 @@ def test_each_state_can_be_reached(state: State) -> None:
     assert rig.core.transaction.state is state
 
 
+@IN_EACH_VERSION
 @pytest.mark.parametrize("move", CALLS, ids=lambda move: move.name)
 @pytest.mark.parametrize("state", State, ids=lambda state: state.name)
 def test_every_call_in_every_state(state: State, move: Move) -> None:
@@ -114,6 +117,7 @@ def test_every_call_in_every_state(state: State, move: Move) -> None:
         assert rig.core.transaction.state is state
 
 
+@IN_EACH_VERSION
 def test_who_begins_anew_without_the_abort_is_told_that_it_comes_first() -> None:
     """And why: the error of the record, told again, said neither."""
     rig = rig_in(State.ABORTABLE_ERROR)
@@ -127,25 +131,7 @@ def test_who_begins_anew_without_the_abort_is_told_that_it_comes_first() -> None
     assert rig.call(events.BeginTransactionCalled, "begin again") == "done"
 
 
-@pytest.mark.parametrize("move", Move, ids=lambda move: move.name)
-@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
-def test_every_pair_of_the_table(state: State, move: Move) -> None:
-    if (state, move) in MOVES:
-        assert moved(state, move) is MOVES[state, move]
-    else:
-        with pytest.raises(IllegalMove, match=state.value):
-            moved(state, move)
-
-
-def test_a_fatal_error_is_never_overwritten() -> None:
-    assert {MOVES.get((State.FATAL_ERROR, move), State.FATAL_ERROR) for move in Move} == {State.FATAL_ERROR}
-    assert all(MOVES[state, Move.FAILED_FATALLY] is State.FATAL_ERROR for state in State)
-
-
-def test_the_diagram_has_every_state() -> None:
-    assert all(state.name in diagram() for state in State if state is not State.FATAL_ERROR)
-
-
+@IN_EACH_VERSION
 @pytest.mark.parametrize(
     ("code", "state", "error"),
     [
@@ -242,6 +228,7 @@ RETRIED = [
 ]
 
 
+@IN_EACH_VERSION
 @pytest.mark.parametrize(("step", "answer"), RETRIED, ids=lambda value: getattr(value, "name", "lost"))
 @pytest.mark.parametrize("commits", [True, False], ids=["commit", "abort"])
 def test_retriable_answers_and_lost_ones_are_asked_again(step: Step, answer: Any, commits: bool) -> None:
@@ -251,6 +238,7 @@ def test_retriable_answers_and_lost_ones_are_asked_again(step: Step, answer: Any
     assert last.committed is commits
 
 
+@IN_EACH_VERSION
 def test_who_is_not_the_coordinator_any_more_is_looked_up_again() -> None:
     rig = run_whole(Step.END, codes.NOT_COORDINATOR)
     kinds = [type(request) for request in rig.requests if not isinstance(request, MetadataRequest)]
@@ -309,6 +297,7 @@ def test_a_refused_login_is_told_to_who_initializes_and_the_call_can_be_made_aga
     assert rig.call(events.InitTransactionsCalled, "again") == "done"
 
 
+@IN_EACH_VERSION
 @pytest.mark.parametrize("code", [codes.TRANSACTION_ABORTABLE, codes.INVALID_TXN_STATE, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
 def test_an_abort_never_raises_an_abortable_error(code: ErrorCode) -> None:
     """Decision 31: it returns, times out, or raises what is application-recoverable."""
@@ -328,6 +317,7 @@ def test_what_was_asked_before_the_abort_does_not_matter_any_more() -> None:
     assert rig.fate("b") == ["TransactionAbortableException no"]
 
 
+@IN_EACH_VERSION
 def test_a_transaction_without_records_asks_nobody() -> None:
     rig = rig_in(State.READY)
     for end in (events.CommitCalled, events.AbortCalled):
@@ -337,6 +327,7 @@ def test_a_transaction_without_records_asks_nobody() -> None:
     assert not [request for request in rig.requests if isinstance(request, EndTxnRequest)]
 
 
+@IN_EACH_VERSION
 def test_no_offsets_ask_nobody() -> None:
     rig = rig_in(State.IN_TRANSACTION)
     before = len(rig.requests)
@@ -361,6 +352,7 @@ def test_records_wait_until_their_partition_is_added() -> None:
     assert rig.call(events.CommitCalled, "commit") == "done"
 
 
+@IN_EACH_VERSION
 def test_a_commit_sends_what_lingers_first() -> None:
     rig = Rig(options={"transactional.id": "t", "linger.ms": 10_000})
     rig.call(events.InitTransactionsCalled, "init")
@@ -377,6 +369,7 @@ def test_a_commit_sends_what_lingers_first() -> None:
     assert isinstance(rig.requests[-1], EndTxnRequest)
 
 
+@IN_EACH_VERSION
 @pytest.mark.parametrize(
     ("state", "kind"), [(State.INITIALIZING, "init"), (State.COMMITTING, "first commit"), (State.ABORTING, "first abort")]
 )
@@ -393,6 +386,7 @@ def test_a_call_that_times_out_goes_on_and_can_be_made_again(state: State, kind:
     assert rig.calls["again"] == "done"
 
 
+@IN_EACH_VERSION
 def test_offsets_that_time_out_make_the_transaction_abortable() -> None:
     rig = rig_in(State.IN_TRANSACTION)
     rig.hold.add(TxnOffsetCommitRequest)
@@ -436,6 +430,7 @@ def test_a_broker_that_takes_no_member_of_a_group_with_offsets_says_what_to_give
     assert rig.call(events.AbortCalled, "abort") == "done"
 
 
+@IN_EACH_VERSION
 def test_records_of_an_aborted_transaction_fail_and_what_is_under_way_is_waited_for() -> None:
     rig = rig_in(State.IN_TRANSACTION, **ONE_IN_FLIGHT)
     rig.send("b")
@@ -463,6 +458,7 @@ def test_a_lost_batch_of_an_aborted_transaction_is_not_sent_again_and_its_number
     assert rig.trace[-1] == "c@0/1"
 
 
+@IN_EACH_VERSION
 def test_a_fatal_error_fails_what_waits_and_every_later_call() -> None:
     rig = rig_in(State.IN_TRANSACTION, **ONE_IN_FLIGHT)
     rig.send("b")

@@ -22,8 +22,8 @@ from chaffinch.protocol.primitives import ZERO_UUID
 
 # Small batches share a request; from here on the next one begins another, so that a broker has work while the answer travels.
 REQUEST_FILL_BYTES: Final = 64 * 1024
-# In a transaction of protocol version 1 partitions were added before; version 12 would have the broker add them (KIP-890).
-TRANSACTIONAL_VERSION_MAX: Final = 11
+# In a transaction of version 1 partitions were added before; from this version on the leader adds them (KIP-890, transaction version 2).
+VERSION_THAT_ADDS: Final = 12
 # Topics by their ids (KIP-516): a topic that was deleted and made anew under its name is another one.
 VERSION_WITH_TOPIC_IDS: Final = 13
 
@@ -63,11 +63,13 @@ class ProduceSent:
         limit = f"socket.request.max.bytes, {FRAME_BYTES_MAX} unless it is configured otherwise"
         return f"; the request has {self.size} bytes of batches, and a broker hangs up at more than its {limit}"
 
-    def version_max(self, *, is_transactional: bool) -> int | None:
-        """The highest version for this request; None: the highest that is usual."""
-        if is_transactional:
-            return TRANSACTIONAL_VERSION_MAX
-        return None if ZERO_UUID in self.topic_ids.values() else VERSION_WITH_TOPIC_IDS
+    def version_max(self, transaction_version: int | None = None) -> int | None:
+        """The highest version for this request, which is part of a transaction of that version; None: the highest that is usual."""
+        if transaction_version == 1:
+            return VERSION_THAT_ADDS - 1
+        if ZERO_UUID in self.topic_ids.values():
+            return None if transaction_version is None else VERSION_THAT_ADDS
+        return VERSION_WITH_TOPIC_IDS
 
     def request(self, *, acks: int, timeout_ms: int, transactional_id: str | None) -> ProduceRequest:
         """The request with these batches; their bytes are not copied."""

@@ -80,6 +80,13 @@ def _offsets_of(group_id: str, offsets: Iterable[TopicPartition]) -> str:
     return f"the offsets of group {group_id!r} for {first}{more}"
 
 
+def left_open(transactional_id: str, timeout_ms: int, *, is_asked: bool) -> str:
+    """What becomes of a transaction that the producer leaves. `is_asked`: an EndTxn may have left, and has no answer."""
+    fate = "may be left open, EndTxn has no answer" if is_asked else "is left open"
+    then = f"the broker aborts it after transaction.timeout.ms, {timeout_ms} ms"
+    return f"the transaction of transactional.id {transactional_id!r} {fate}: {then}"
+
+
 def commit_given_up(transactional_id: str, error: KafkaException, *, is_asked: bool) -> KafkaException:
     """A commit that nobody can go on with. `is_asked`: its EndTxn may have left, so that the broker may have committed."""
     fate = "may have happened, EndTxn has no answer" if is_asked else "did not happen, EndTxn was not sent"

@@ -1,4 +1,4 @@
-"""The transactional producer's state machine: KIP-98 with the classes of KIP-1050 (decisions 16 and 29 to 31 of the design).
+"""The transactional producer's state machine: KIP-98 and KIP-890 with the classes of KIP-1050 (decisions 16, 29 to 31 and 33).
 
 It knows its state, which partitions and groups the transaction has, who waits for what, and which request comes next; one request of
 the transaction is under way at a time. The core sends the requests, asks before it sends a batch (`may_send`), and reports failed records.
@@ -38,21 +38,24 @@ from chaffinch.producer.core.refusals.reclassified import as_abortable, as_fatal
 from chaffinch.producer.core.transactions import errors as transaction_errors
 from chaffinch.producer.core.transactions.callers import Caller, Callers, Offsets, complete, fail
 from chaffinch.producer.core.transactions.moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved, order_of_calls
-from chaffinch.producer.core.transactions.requests import TALKS_TO, Step, Transactional, code_of, partition_codes
+from chaffinch.producer.core.transactions.open_transaction import OpenTransaction
+from chaffinch.producer.core.transactions.requests import (
+    ADDING_STEPS,
+    CHANGING_STEPS,
+    ENDING_STEPS,
+    HINTS,
+    TALKS_TO,
+    VERSIONS_OF_2,
+    Step,
+    Transactional,
+    code_of,
+    partition_codes,
+    spoken_version,
+)
+from chaffinch.protocol.client_connection import NO_FEATURES, FinalizedFeatures
 
 # While the previous transaction is being completed the coordinator answers 51 for some ms; Java waits as little for the first partition.
 CONCURRENT_WAIT_MS: Final = 20
-# What changes a transaction, and must not be taken for a part of the next one.
-HINTS: Final = {
-    Step.COMMIT_OFFSETS: (
-        "brokers before 2.5 take no member and generation of a group (KIP-447): give send_offsets_to_transaction the group's id alone, "
-        "which shuts out no former member of the group"
-    )
-}
-"""What to do where the broker has no version of a request that says what must be said."""
-CHANGING_STEPS: Final = frozenset({Step.ADD_PARTITIONS, Step.ADD_OFFSETS, Step.COMMIT_OFFSETS, Step.END})
-# What an abort needs; any other request was made for the transaction that is being given up.
-ENDING_STEPS: Final = frozenset({Step.FIND_COORDINATOR, Step.INIT_PRODUCER_ID, Step.END})
 
 
 class TransactionManager:
@@ -71,20 +74,12 @@ class TransactionManager:
         """As of the last event."""
         self.begun = 0
         """How many transactions have begun: the number of the last one."""
-        self._opened_ms = 0
-        """When the first request that adds to the transaction was made: from about then on the coordinator counts its time."""
+        self._features = NO_FEATURES
         self._transactional_id = transactional_id
         self._timeout_ms = timeout_ms
         self._block_ms = block_ms
-        self._added: set[TopicPartition] = set()
-        self._to_add: dict[TopicPartition, None] = {}
-        self._is_started = False
-        """The coordinator may know of the transaction: a request that adds to it was sent."""
-        self._is_known = False
-        """It does: it has said that such a request was done."""
-        self._is_ended = False
-        self._ends_out = 0
-        """EndTxn requests of this transaction that may have left: what they ask for may have happened."""
+        self._open = OpenTransaction()
+        """The last one, which has ended where the state says so."""
         self._has_late_requests = False
         """A request of an earlier transaction got no answer and may still reach the coordinator: see `wanted`."""
 
@@ -123,8 +118,10 @@ class TransactionManager:
             refusal.__cause__ = self.error  # If the order is wrong because of one.
             return [FailCall(call=call, error=refusal)]
         if move is Move.BEGIN_CALLED:
-            self.error, self._is_ended = None, False
+            self.error = None
             self.begun += 1
+            # What may still come of an earlier one is kept out by an epoch that is asked for, which is the way of version 1.
+            self._open = OpenTransaction(1 if self._has_late_requests else spoken_version(self._features.levels))
         return []
 
     def _wait(self, callers: list[Caller], name: str, event: events.InitTransactionsCalled | events.CommitCalled) -> list[Effect]:
@@ -142,7 +139,7 @@ class TransactionManager:
         refusal = self._move_for(Move.ABORT_CALLED, event.call)
         if refusal:
             return refusal
-        self._to_add.clear()
+        self._open.to_add.clear()
         name = "abort_transaction" if event.closes_within is None else "close"
         self.callers.of_end.append(Caller(event.call, name, event.deadline_ms, event.closes_within))
         return self.callers.fail_offsets(TransactionAbortableException("the transaction is being aborted"))
@@ -178,17 +175,33 @@ class TransactionManager:
         """Whether nothing new may be sent: it could not be committed."""
         return self.state in (State.ABORTABLE_ERROR, State.ABORTING, State.FATAL_ERROR)
 
+    @property
+    def version(self) -> int:
+        """Of the transaction: how its requests are told from those of other versions."""
+        return self._open.version
+
+    def features_heard(self, features: FinalizedFeatures) -> None:
+        """A broker says what the cluster speaks: the next transaction follows the latest word."""
+        if features.epoch >= self._features.epoch:
+            self._features = features
+
     def may_send(self, topic_partition: TopicPartition) -> bool:
         """Whether a batch of this partition may go out; if it has to be added to the transaction first, that is noted."""
-        if topic_partition in self._added:
+        if topic_partition in self._open.added:
             return self.state is not State.FATAL_ERROR
-        if self.state in (State.IN_TRANSACTION, State.COMMITTING):
-            self._to_add[topic_partition] = None
-        return False
+        return self.state in (State.IN_TRANSACTION, State.COMMITTING) and self._open.takes(topic_partition)
+
+    def opens(self) -> None:
+        """A request leaves that adds to the transaction: each of ADDING_STEPS, and in version 2 Produce."""
+        self._open.opens(self.now_ms)
+
+    def has_written(self) -> None:
+        """A batch of the transaction is stored."""
+        self._open.is_known = True
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """Nothing of this partition is left to send: it need not be added any more."""
-        self._to_add.pop(topic_partition, None)
+        self._open.to_add.pop(topic_partition, None)
 
     def record_failed(self, error: KafkaException) -> list[Effect]:
         """A record of the transaction failed for good: the group of its error decides what becomes of the transaction."""
@@ -207,7 +220,7 @@ class TransactionManager:
 
     def explained(self, error: AnyError) -> AnyError:
         """The error with what is known here of why."""
-        open_ms = self.now_ms - self._opened_ms if self._is_started else None
+        open_ms = self._open.open_ms(self.now_ms)
         return transaction_errors.explained(error, self._transactional_id, self._timeout_ms, open_ms, self._block_ms)
 
     def next_step(self, now_ms: int, *, has_batches: bool, needs_epoch: bool) -> Step | None:
@@ -227,16 +240,17 @@ class TransactionManager:
         if self.state is State.INITIALIZING:
             return Step.INIT_PRODUCER_ID
         if self.state in (State.IN_TRANSACTION, State.COMMITTING):
-            if self._has_late_requests and not self._is_started and (self._to_add or self.callers.of_offsets):
+            if self._has_late_requests and not self._open.is_started and (self._open.to_add or self.callers.of_offsets):
                 # In protocol version 1 every transaction has the same epoch: an EndTxn of an earlier one that comes late would end this
                 # one too. A new epoch fences it (KIP-360; KIP-890 makes that the rule).
                 return Step.INIT_PRODUCER_ID
-            if self._to_add:
+            if self._open.to_add:
                 return Step.ADD_PARTITIONS
             if self.callers.of_offsets:
-                return Step.COMMIT_OFFSETS if self.callers.of_offsets[0].is_group_added else Step.ADD_OFFSETS
+                is_added = self.version > 1 or self.callers.of_offsets[0].is_group_added
+                return Step.COMMIT_OFFSETS if is_added else Step.ADD_OFFSETS
         if self.state in (State.COMMITTING, State.ABORTING) and not has_batches:
-            if self._is_started and not self._is_ended:
+            if self._open.is_started and not self._open.is_ended:
                 return Step.END
             if self.state is State.ABORTING and needs_epoch:
                 return Step.INIT_PRODUCER_ID
@@ -248,8 +262,7 @@ class TransactionManager:
         if not is_ending or has_batches or self.wanted(has_batches=False, needs_epoch=needs_epoch) is not None:
             return []
         self.state = moved(self.state, Move.ENDED)
-        self._added.clear()
-        self._is_started, self._is_known, self._ends_out = False, False, 0
+        self._open = OpenTransaction()
         self.error = None
         self.asking.forget_error()
         return complete(self.callers.of_end)
@@ -265,8 +278,8 @@ class TransactionManager:
         whose = f"group {self._key('group')!r}" if is_of_group else f"transactional.id {self._transactional_id!r}"
         self.asking.begin(f"{step.api} of {whose}", address)
         who = Transactional(transactional_id=self._transactional_id, identity=self.identity, timeout_ms=self._timeout_ms)
-        if step in (Step.ADD_PARTITIONS, Step.ADD_OFFSETS) and not self._is_started:
-            self._is_started, self._opened_ms = True, self.now_ms
+        if step in ADDING_STEPS:
+            self.opens()
         match step:
             case Step.FIND_COORDINATOR:
                 return who.find_coordinator()
@@ -275,19 +288,24 @@ class TransactionManager:
             case Step.INIT_PRODUCER_ID:
                 return who.init_producer_id()
             case Step.ADD_PARTITIONS:
-                return who.add_partitions(self._to_add)
+                return who.add_partitions(self._open.to_add)
             case Step.ADD_OFFSETS:
                 return who.add_offsets(self.callers.of_offsets[0].group.group_id)
             case Step.COMMIT_OFFSETS:
                 return who.commit_offsets(self.callers.of_offsets[0].offsets, self.callers.of_offsets[0].group)
             case Step.END:
-                self._ends_out += 1
-                return who.end(committed=self.state is State.COMMITTING)
+                self._open.ends_out += 1
+                # Of a transaction that has nothing the coordinator may not know: then there is nothing to commit either.
+                return who.end(committed=self.state is State.COMMITTING and self._open.is_known)
+
+    def version_max(self, step: Step) -> int | None:
+        """The highest version for a step's request; None: the highest that is usual."""
+        return VERSIONS_OF_2.get(step) if self.version > 1 else None
 
     def unanswered(self, step: Step, error: KafkaException, wait_ms: int, now_ms: int) -> list[Effect]:
         """No answer came: look the coordinator up again and ask once more."""
         self._has_late_requests |= step in CHANGING_STEPS and error.stored is not Stored.NO
-        self._ends_out -= step is Step.END and error.stored is Stored.NO
+        self._open.ends_out -= step is Step.END and error.stored is Stored.NO
         self._forget_coordinator(step)
         self.asking.again(error, now_ms + wait_ms)
         return []
@@ -295,7 +313,7 @@ class TransactionManager:
     def not_served(self, step: Step, error: KafkaException, *, was_sent: bool) -> list[Effect]:
         """The broker does not let us in, or has no version of this request that says what must be said."""
         self.asking.over()
-        self._ends_out -= step is Step.END and not was_sent
+        self._open.ends_out -= step is Step.END and not was_sent
         if step in HINTS and isinstance(error, UnsupportedVersionException):
             error = UnsupportedVersionException(f"{error.message}; {HINTS[step]}", stored=error.stored, api=step.api)
         if isinstance(error, InvalidConfigurationException):
@@ -317,19 +335,20 @@ class TransactionManager:
         if handling is Handling.REFRESH_AND_RETRY:
             self._forget_coordinator(step)
         if handling in (Handling.RETRY, Handling.REFRESH_AND_RETRY) or code is codes.OPERATION_NOT_ATTEMPTED:
-            is_early = code is codes.CONCURRENT_TRANSACTIONS and step is Step.ADD_PARTITIONS and not self._added
+            is_early = code is codes.CONCURRENT_TRANSACTIONS and step in ADDING_STEPS and not self._open.is_known
             self.asking.again(error, now_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
             return []
         if step is Step.END and not isinstance(error, UnknownServerException):  # Else nobody knows what the broker did.
-            self._ends_out -= 1
+            self._open.ends_out -= 1
         return self._refused(step, error, handling)
 
     def _is_nothing_to_abort(self, step: Step, code: ErrorCode) -> bool:
         """An abort is refused because no transaction is open: what was to open this one got lost, or was told to come again.
 
         Java's producer repeats that request before its EndTxn. One that comes late all the same is fenced by the next epoch: see `wanted`.
+        In version 2 such an abort is not refused, and raises the epoch itself.
         """
-        return step is Step.END and self.state is State.ABORTING and not self._is_known and code is codes.INVALID_TXN_STATE
+        return step is Step.END and self.version == 1 and not self._open.is_known and code is codes.INVALID_TXN_STATE
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When something has to be looked at again without an event: a wait is over, or a caller's time."""
@@ -357,42 +376,46 @@ class TransactionManager:
     def left_open(self, *, is_cut_off: bool) -> str | None:
         """What to say of a transaction that the broker has begun and that nobody has asked it to end; None where there is none.
         `is_cut_off`: its coordinator cannot be talked to, so what was asked may not have arrived."""
-        if not self._is_started or self.state is State.FATAL_ERROR or (self._ends_out and not is_cut_off):
+        if not self._open.is_started or self.state is State.FATAL_ERROR or (self._open.ends_out and not is_cut_off):
             return None
-        fate = "may be left open, EndTxn has no answer" if self._ends_out else "is left open"
-        then = f"the broker aborts it after transaction.timeout.ms, {self._timeout_ms} ms"
-        return f"the transaction of transactional.id {self._transactional_id!r} {fate}: {then}"
+        return transaction_errors.left_open(self._transactional_id, self._timeout_ms, is_asked=self._open.ends_out > 0)
 
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Nothing can be asked any more: every caller fails, and who waits for a commit is told whether it may have happened."""
         failed: list[Effect] = []
         if self.state is State.COMMITTING:
-            told = transaction_errors.commit_given_up(self._transactional_id, error, is_asked=self._ends_out > 0)
+            told = transaction_errors.commit_given_up(self._transactional_id, error, is_asked=self._open.ends_out > 0)
             failed = fail(self.callers.of_end, told)
         return failed + self._fail_fatally(error)
 
     # Steps that are done, and those that are refused.
 
     def _done(self, step: Step, answer: Any) -> list[Effect]:
-        self._is_known |= step in (Step.ADD_PARTITIONS, Step.ADD_OFFSETS)
+        self._open.is_known |= step in ADDING_STEPS
         match step:
             case Step.FIND_COORDINATOR:
                 self.coordinators.learn(self._transactional_id, "transaction", read_answer(answer).address)
             case Step.INIT_PRODUCER_ID:
-                self.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
-                self._has_late_requests = False
+                self._take(answer)
                 if self.state is State.INITIALIZING:
                     self.state = moved(self.state, Move.INITIALIZED)
                     return complete(self.callers.of_init)
             case Step.ADD_PARTITIONS:
                 for topic_partition, _ in partition_codes(step, answer):
-                    self._to_add.pop(topic_partition, None)
-                    self._added.add(topic_partition)
+                    self._open.to_add.pop(topic_partition, None)
+                    self._open.added.add(topic_partition)
             case Step.END:
-                self._is_ended = True
+                self._open.is_ended = True
+                if answer.producer_id != NO_PRODUCER.producer_id:
+                    self._take(answer)
             case _ if self.callers.of_offsets:
                 return self._offsets_done(step, answer, self.callers.of_offsets[0])
         return []
+
+    def _take(self, answer: Any) -> None:
+        """The identity in an answer, whose epoch shuts out whatever was sent under the last one."""
+        self.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+        self._has_late_requests = False
 
     def _offsets_done(self, step: Step, answer: Any, first: Offsets) -> list[Effect]:
         """A step for the first offsets that wait; when they were given up meanwhile, its answer means nothing any more."""
@@ -407,7 +430,7 @@ class TransactionManager:
     @property
     def _is_in_doubt(self) -> bool:
         """Whether a commit may have happened that has no answer: then nothing may be told, or done, as if it had not."""
-        return self.state is State.COMMITTING and self._ends_out > 0
+        return self.state is State.COMMITTING and self._open.ends_out > 0
 
     def _refused(self, step: Step, error: ApiException, handling: Handling) -> list[Effect]:
         error = self.explained(error)
@@ -434,7 +457,7 @@ class TransactionManager:
             return []
         if before is not State.ABORTABLE_ERROR:
             self.error = error if group_of(error) is Group.INVALID_CONFIGURATION else as_abortable(error)
-        self._to_add.clear()
+        self._open.to_add.clear()
         assert self.error is not None, "an abortable state has its error"
         return [*self.callers.fail_offsets(self.error), *fail(self.callers.of_end, self.error), WakeCallers()]  # They may wait in `send`.
 
@@ -446,7 +469,7 @@ class TransactionManager:
             error = transaction_errors.commit_in_doubt(self._transactional_id, error)
         self.state = moved(self.state, Move.FAILED_FATALLY)
         self.error = error if group_of(error) is Group.APPLICATION_RECOVERABLE else as_fatal(error)
-        self._to_add.clear()
+        self._open.to_add.clear()
         reports: list[Effect] = [Report(f"the producer with transactional.id {self._transactional_id!r} cannot go on: {self.error}")]
         if self.callers.is_closing:
             reports = []  # It is not to go on, and close says why it was not ended.

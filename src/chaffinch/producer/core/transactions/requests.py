@@ -1,7 +1,7 @@
 """The requests of a transaction and what their answers say: one row per step, no state.
 
-KIP-98, protocol version 1: partitions and groups are added before anything is written for them, the offsets go to the group's own
-coordinator, and EndTxn decides.
+KIP-98: partitions and groups are added before anything is written for them, the offsets go to the group's own coordinator, and EndTxn
+decides. KIP-890, transaction version 2: whoever is written to adds itself, and the answer to EndTxn has the identity for what comes next.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ from chaffinch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+
+
+def spoken_version(levels: Mapping[str, int]) -> int:
+    """Which version of transactions a cluster's clients are to speak, 1 or 2, by its finalized features (KIP-890)."""
+    return 2 if levels.get("transaction.version", 0) >= 2 else 1
 
 
 class Step(Enum):
@@ -55,6 +60,23 @@ TALKS_TO: Final[dict[Step, CoordinatorKind | None]] = {
     Step.COMMIT_OFFSETS: "group",
     Step.END: "transaction",
 }
+
+
+# What the coordinator learns of a transaction from.
+ADDING_STEPS: Final = frozenset({Step.ADD_PARTITIONS, Step.ADD_OFFSETS, Step.COMMIT_OFFSETS})
+# What changes a transaction, and must not be taken for a part of the next one.
+CHANGING_STEPS: Final = ADDING_STEPS | {Step.END}
+# What an abort needs; any other request was made for the transaction that is being given up.
+ENDING_STEPS: Final = frozenset({Step.FIND_COORDINATOR, Step.INIT_PRODUCER_ID, Step.END})
+# What to do where the broker has no version of a request that says what must be said.
+HINTS: Final = {
+    Step.COMMIT_OFFSETS: (
+        "brokers before 2.5 take no member and generation of a group (KIP-447): give send_offsets_to_transaction the group's id alone, "
+        "which shuts out no former member of the group"
+    )
+}
+# Where a request of transaction version 2 is told by its own version, beyond those of version 1.
+VERSIONS_OF_2: Final[dict[Step, int]] = {Step.COMMIT_OFFSETS: 5, Step.END: 5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,26 @@
+"""The table of a transactional producer's states and moves, by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.producer.core.transactions.moves import MOVES, IllegalMove, Move, State, diagram, moved
+
+
+@pytest.mark.parametrize("move", Move, ids=lambda move: move.name)
+@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
+def test_every_pair_of_the_table(state: State, move: Move) -> None:
+    if (state, move) in MOVES:
+        assert moved(state, move) is MOVES[state, move]
+    else:
+        with pytest.raises(IllegalMove, match=state.value):
+            moved(state, move)
+
+
+def test_a_fatal_error_is_never_overwritten() -> None:
+    assert {MOVES.get((State.FATAL_ERROR, move), State.FATAL_ERROR) for move in Move} == {State.FATAL_ERROR}
+    assert all(MOVES[state, Move.FAILED_FATALLY] is State.FATAL_ERROR for state in State)
+
+
+def test_the_diagram_has_every_state() -> None:
+    assert all(state.name in diagram() for state in State if state is not State.FATAL_ERROR)
