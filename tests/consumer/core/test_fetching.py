@@ -281,6 +281,22 @@ class TestErrors:
         rig.answer_list({0: 40})
         assert asked(rig)[1] == {0: 40}
 
+    def test_an_answer_for_who_had_the_partition_before_is_none_for_who_has_it_now(self):
+        """It was given up and given again meanwhile: the end may lie elsewhere. The simulation found it."""
+        rig = Rig(**{"auto.offset.reset": "latest", "group.id": None})
+        rig.core.assign([P0], rig.now_ms)
+        rig.step()
+        rig.tell_metadata()
+        late = rig.take(ListOffsetsRequest)
+        for places in ([], [P0]):
+            rig.core.assign(places, rig.now_ms)
+            rig.step()
+        rig.waiting.append(late)
+        rig.answer_list({0: 40})
+        assert rig.core.subscriptions.of(P0).stage is Stage.RESETTING
+        rig.answer_list({0: 42})
+        assert rig.core.subscriptions.of(P0).position.offset == 42
+
     def test_nothing_as_young_as_that_is_the_end(self):
         rig = Rig(**{"auto.offset.reset": "by_duration:PT1S", "group.id": None})
         rig.assign(0, position=-1)

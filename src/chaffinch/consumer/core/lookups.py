@@ -51,13 +51,20 @@ class OffsetsCall:
     last_error: KafkaException | None = None
 
 
+class Reset(NamedTuple):
+    """Where a partition is to begin, and in which topic of that name. Whoever has the partition later asks for itself."""
+
+    state: PartitionState
+    strategy: ResetStrategy | None
+    topic_id: UUID
+
+
 @dataclass(slots=True, eq=False)
 class ListSent:
     """Token of a ListOffsets: for a caller, or without a call for resets."""
 
     times: dict[TopicPartition, int]
-    resets: dict[TopicPartition, tuple[ResetStrategy | None, UUID]]
-    """Where the caller wants to begin, and in which topic of that name."""
+    resets: dict[TopicPartition, Reset]
     call: OffsetsCall | None = None
 
 
@@ -142,7 +149,9 @@ class OffsetLookups:
             resets.setdefault(self._leader(state.place), {})[state.place] = state
         for node_id, states in resets.items():
             times = {place: self._time_of(state, now_ms) for place, state in states.items()}
-            token = ListSent(times, {place: (state.reset_to, self._wiring.topic_id(place.topic)) for place, state in states.items()})
+            token = ListSent(
+                times, {place: Reset(state, state.reset_to, self._wiring.topic_id(place.topic)) for place, state in states.items()}
+            )
             if self._send_list(node_id, times, token, now_ms):
                 self._under_way |= states.keys()
         self._advance_validation(now_ms)
@@ -262,7 +271,7 @@ class OffsetLookups:
                 if token.call is not None:
                     self._told(token.call, place, code, found, now_ms)
                 else:
-                    self._reset(place, code, found, *token.resets[place], now_ms)
+                    self._reset(token.resets[place], code, found, now_ms)
         call = token.call
         if call is not None and len(call.found) == len(call.times):
             self._finish(call, CompleteCall(call=call.call, result=call.found))
@@ -286,19 +295,12 @@ class OffsetLookups:
         else:
             self._finish(call, FailCall(call=call.call, error=call.last_error))
 
-    def _reset(
-        self,
-        place: TopicPartition,
-        code: ErrorCode,
-        found: FoundOffset | None,
-        strategy: ResetStrategy | None,
-        topic_id: UUID,
-        now_ms: int,
-    ) -> None:
-        state = self._subscriptions.assigned.get(place)
-        if state is None or state.stage is not Stage.RESETTING or state.reset_to != strategy:
+    def _reset(self, reset: Reset, code: ErrorCode, found: FoundOffset | None, now_ms: int) -> None:
+        state, place = reset.state, reset.state.place
+        is_wanted = self._subscriptions.assigned.get(place) is state and state.stage is Stage.RESETTING
+        if not is_wanted or state.reset_to != reset.strategy:
             return
-        if not self._wiring.is_present(place.topic, topic_id):
+        if not self._wiring.is_present(place.topic, reset.topic_id):
             return  # It is asked again.
         if code is not codes.NONE:
             self._retry_later(state, code, "ListOffsets", now_ms)
