@@ -98,7 +98,9 @@ def test_a_transaction_that_takes_too_long(producer_of: Make, broker: EmbeddedBr
         ends = time.monotonic() + LATEST_S
         while "complete" not in str(describe_transaction(client, "slow").state).lower():
             assert time.monotonic() < ends
-        with pytest.raises(ApplicationRecoverableException):
+        with pytest.raises(
+            ApplicationRecoverableException, match=r"open for [\d.]+ s, transaction\.timeout\.ms is 200: the broker has aborted it"
+        ):
             slow.commit_transaction()
         with pytest.raises(ApplicationRecoverableException):
             slow.begin_transaction()

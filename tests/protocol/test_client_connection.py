@@ -108,11 +108,12 @@ class TestVersions:
                 api_keys=SERVED,
                 supported_features=[SupportedFeatureKey(name=FEATURE_NUMBERING, min_version=1, max_version=1)],
                 finalized_features=[FinalizedFeatureKey(name="transaction.version", max_version_level=2, min_version_level=1)],
+                finalized_features_epoch=7,
             )
         )
         assert client.versions is not None
         assert client.versions.features == {FEATURE_NUMBERING: (1, 1)}
-        assert client.versions.finalized.levels == {"transaction.version": 2}
+        assert client.versions.finalized == ({"transaction.version": 2}, 7)
         assert client.error_numbering == "kip"
 
     def test_any_other_broker_has_apaches_numbers(self) -> None:

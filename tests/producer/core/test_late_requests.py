@@ -130,6 +130,25 @@ class TestBatchesBehindOneRefused:
         assert rig.trace == ["z@0/0", "x@1/0", "b@2/0", "c@0/1"]
         assert rig.fate("zbc") == ["0", "0", "1"]
 
+    def test_the_next_transaction_does_not_pay_for_numbers_used_up_in_the_last(self) -> None:
+        """All it had is written or dropped: it is committed, and the next one begins with another epoch."""
+        rig = Rig(options={"transactional.id": "t"}, says={"x": NonRetriableResponse.SWALLOW})
+        rig.thinks = True
+        rig.call(events.InitTransactionsCalled, "init")
+        rig.call(events.BeginTransactionCalled, "begin")
+        rig.send("z")
+        rig.sleep(1_000)
+        rig.answer(OK)
+        rig.send("x")
+        rig.send("b")
+        rig.answer(Answer(codes.INVALID_RECORD, [0]))
+        rig.answer(Answer(base_offset=1))
+        rig.say()
+        assert rig.call(events.CommitCalled, "commit") == "done"
+        transaction(rig, "c")
+        assert rig.trace == ["z@0/0", "x@1/0", "b@2/0", "c@0/1"]
+        assert [request.producer_epoch for request in rig.requests if isinstance(request, InitProducerIdRequest)] == [-1, 0]
+
     def test_a_transaction_has_no_other_epoch_and_is_aborted(self) -> None:
         rig = initialized()
         rig.call(events.BeginTransactionCalled, "begin")

@@ -14,6 +14,7 @@ import numpy as np
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed, Written
 from chaffinch.errors import (
+    ErrorCode,
     KafkaException,
     NetworkException,
     Stored,
@@ -38,7 +39,7 @@ from chaffinch.producer.core.refusals.late_errors import exhausted, given_up
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.refusals.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts
 from chaffinch.producer.core.refused_again import RefusedAgain
-from chaffinch.producer.core.transactions.manager import TransactionManager
+from chaffinch.producer.core.transactions.manager import CONCURRENT_WAIT_MS, TransactionManager
 from chaffinch.producer.core.transactions.moves import State
 from chaffinch.producer.core.wiring import Wiring
 
@@ -118,7 +119,7 @@ class Delivery:
     def _lost(self, batch: ProducerBatch, error: KafkaException, now_ms: int, *, was_sent: bool) -> None:
         """The outcome of an attempt is unknown, or it never left: go again under the old number, while there is time."""
         self._wiring.metadata.refresh()
-        may_retry = self._may_retry(batch, now_ms, was_sent=was_sent)
+        may_retry = self._may_retry(batch, now_ms, counts=was_sent)
         batch.possibly_stored |= was_sent
         batch.attempts += was_sent
         batch.last_error = error
@@ -181,7 +182,7 @@ class Delivery:
             in_transaction=self._transaction is not None,
             is_idempotent=self._wiring.is_idempotent,
             front=self.queue(batch.topic_partition).front_of(batch),
-            may_retry=self._may_retry(batch, now_ms),
+            may_retry=self._may_retry(batch, now_ms, counts=not self._is_early(answer.code)),
             rounds=batch.rounds,
             facts=UNKNOWN if now_ms - facts.heard_ms > FACTS_AGE_MS_MAX else facts,
             last_error=batch.last_error,
@@ -190,11 +191,15 @@ class Delivery:
             is_unknown_too_long=unknown_ms >= self._wiring.retry_unknown_ms,
         )
 
-    def _may_retry(self, batch: ProducerBatch, now_ms: int, *, was_sent: bool = True) -> bool:
-        """After one more attempt; one that never left is none of `retries`."""
+    def _is_early(self, code: ErrorCode) -> bool:
+        """Whether nothing is wrong but that the transaction before is still being completed."""
+        return self._transaction is not None and self._transaction.is_early(code)
+
+    def _may_retry(self, batch: ProducerBatch, now_ms: int, *, counts: bool = True) -> bool:
+        """After one more attempt; one that never left, or came too early, is none of `retries`."""
         is_open = self._transaction is None or self._transaction.state not in (State.ABORTING, State.FATAL_ERROR)
         is_in_time = now_ms < batch.created_ms + self._wiring.delivery_timeout_ms
-        return is_open and is_in_time and batch.attempts + was_sent <= self._wiring.retries
+        return is_open and is_in_time and batch.attempts + counts <= self._wiring.retries
 
     # What becomes of a batch.
 
@@ -217,12 +222,13 @@ class Delivery:
                 self._endings.complete(batch, verdict)
             case culprits.Resend():
                 batch.possibly_stored |= verdict.possibly_stored
-                batch.attempts += 1
                 batch.last_error = verdict.error
+                is_early = self._is_early(verdict.error.code)
+                batch.attempts += not is_early
                 if verdict.refreshes_metadata:
                     self._wiring.metadata.refresh()
                 self._refused_again.sent_again(batch, now_ms)
-                self._again(batch, now_ms, waits=verdict.waits)
+                self._again(batch, now_ms, waits=verdict.waits, is_early=is_early)
             case culprits.Renumber():
                 batch.attempts += 1
                 batch.last_error = verdict.error
@@ -241,11 +247,11 @@ class Delivery:
                 error = self._endings.in_words(verdict.error) if isinstance(verdict.error, TransactionAbortableException) else verdict.error
                 self._endings.end(batch, error, verdict.errors, is_unstored=not verdict.uses_up_numbers, dropped=verdict.dropped)
 
-    def _again(self, batch: ProducerBatch, now_ms: int, *, waits: bool = True) -> None:
+    def _again(self, batch: ProducerBatch, now_ms: int, *, waits: bool = True, is_early: bool = False) -> None:
         self._wiring.counts["batches_resent"] += 1
         self._wiring.counts["records_resent"] += batch.count
         wait_ms = self._wiring.wait_ms(max(1, batch.attempts)) if waits else 0
-        self.queue(batch.topic_partition).retry(batch, now_ms + wait_ms)
+        self.queue(batch.topic_partition).retry(batch, now_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
 
     def _separate(self, batch: ProducerBatch, verdict: culprits.Separate, now_ms: int) -> None:
         """The culprits fail, or are dropped; the innocents go again at once as a new batch, which counts as no attempt (decision 12)."""

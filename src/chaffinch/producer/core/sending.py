@@ -127,7 +127,10 @@ class Sending:
             return False
         if queue.needs_epoch(self._identity.current):
             if self._transaction is not None:
-                self._fail_used_up(queue.topic_partition)
+                if self._transaction.wants_epoch():
+                    self._transaction.may_send(queue.topic_partition)
+                else:
+                    self._fail_used_up(queue.topic_partition)
                 return False
             self._identity.bump()
             if self._identity.is_missing:

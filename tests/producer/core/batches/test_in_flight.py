@@ -72,6 +72,49 @@ def test_a_batch_taken_back_across_the_wrap() -> None:
     assert send(queue, [batch(10)]).base_sequence == SEQUENCE_MODULUS - 3
 
 
+class TestNumbersThatOthersHavePassed:
+    """A broker that does not know the producer took batches behind one that is judged later."""
+
+    @pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["in order", "the last one first"])
+    def test_are_not_given_again(self, order: tuple[int, int]) -> None:
+        queue, waiting = queue_of(batch(0), batch(2), batch(4))
+        acknowledge_one(queue)
+        sent = [send(queue, waiting) for _ in range(3)]
+        for index in order:
+            queue.acknowledged(sent[index], 0)
+        queue.replace(sent[0], [])
+        assert queue.needs_epoch(FIRST)
+
+    def test_nor_those_between(self) -> None:
+        queue, waiting = queue_of(batch(0), batch(2), batch(4))
+        acknowledge_one(queue)
+        first, second, third = (send(queue, waiting) for _ in range(3))
+        queue.acknowledged(third, 0)
+        queue.acknowledged(first, 0)
+        queue.replace(second, [])
+        assert queue.needs_epoch(FIRST)
+
+    def test_are_others_once_numbering_has_begun_anew(self) -> None:
+        """What came back is before what was acknowledged, and refused once more: its number is the next all the same."""
+        queue, waiting = queue_of(batch(0), batch(2))
+        acknowledge_one(queue)
+        first, second = send(queue, waiting), send(queue, waiting)
+        queue.acknowledged(second, 0)
+        queue.replace(first, [batch(0)])
+        again = send(queue, [], SECOND)
+        queue.replace(again, [batch(1, 1)])
+        assert not queue.needs_epoch(SECOND)
+        assert send(queue, [], SECOND).base_sequence == 0
+
+    def test_before_the_one_refused_are_no_matter(self) -> None:
+        queue, waiting = queue_of(batch(0), batch(2))
+        acknowledge_one(queue)
+        first, second = send(queue, waiting), send(queue, waiting)
+        queue.acknowledged(first, 0)
+        queue.replace(second, [])
+        assert not queue.needs_epoch(FIRST)
+
+
 def test_only_the_lowest_of_what_goes_again_and_only_when_nothing_is_in_flight() -> None:
     queue, waiting = queue_of(batch(0), batch(2), batch(4))
     acknowledge_one(queue)

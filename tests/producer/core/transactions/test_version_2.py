@@ -6,18 +6,21 @@ from typing import Any
 
 import pytest
 
-from chaffinch.errors import ApiException, ErrorCode, codes
+from chaffinch.client.connections import Answered
+from chaffinch.errors import ApiException, ErrorCode, ProducerFencedException, Stored, codes
 from chaffinch.producer.core import events
+from chaffinch.producer.core.batches.produce_requests import VERSION_THAT_ADDS
 from chaffinch.producer.core.exception_handler import NonRetriableResponse
+from chaffinch.producer.core.transactions.manager import CONCURRENT_WAIT_MS
 from chaffinch.producer.core.transactions.moves import State
-from chaffinch.producer.core.transactions.requests import Step
+from chaffinch.producer.core.transactions.requests import Step, spoken_version
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from tests.producer.core.rig import LOST, OK, ORDERS_0, ORDERS_1, PRODUCER_ID, Answer, Rig
+from tests.producer.core.rig import LOST, OK, ORDERS_0, ORDERS_1, PRODUCER_ID, Answer, Rig, committed
 from tests.producer.core.transactions.test_manager import GROUP, OFFSETS, REFUSED, rig_in, run_whole
 
 LOOK_UPS = (MetadataRequest, FindCoordinatorRequest)
@@ -71,13 +74,10 @@ def test_several_partitions_go_at_once() -> None:
     assert sorted(rig.trace) == ["a@0/0", "b@0/0"]
 
 
-@pytest.mark.parametrize(
-    ("request_type", "version", "in_version_2"),
-    [(EndTxnRequest, None, 5), (TxnOffsetCommitRequest, None, 5), (InitProducerIdRequest, None, None)],
-)
+@pytest.mark.parametrize(("request_type", "version"), [(EndTxnRequest, 5), (TxnOffsetCommitRequest, 5), (InitProducerIdRequest, None)])
 @pytest.mark.parametrize("spoken", [1, 2])
 def test_requests_tell_the_version_by_their_own(
-    monkeypatch: pytest.MonkeyPatch, request_type: type, version: int | None, in_version_2: int | None, spoken: int
+    monkeypatch: pytest.MonkeyPatch, request_type: type, version: int | None, spoken: int
 ) -> None:
     monkeypatch.setattr(Rig, "transaction_version", spoken)
     rig = Rig(options={"transactional.id": "t"}, hold={request_type})
@@ -86,7 +86,7 @@ def test_requests_tell_the_version_by_their_own(
     rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=GROUP)
     rig.call(events.CommitCalled, "commit")
     (held,) = rig.held
-    assert held.version_max == (in_version_2 if spoken == 2 else version)
+    assert held.version_max == (version if spoken == 2 else None)
 
 
 def test_a_transaction_that_has_nothing_after_all_is_not_committed() -> None:
@@ -123,13 +123,15 @@ def test_the_identity_of_the_answer_counts() -> None:
     assert [(batch.producer_id, str(batch)) for batch in rig.sent] == [(PRODUCER_ID, "a@0/0"), (PRODUCER_ID + 1, "b@0/0")]
 
 
-def test_an_answer_without_an_identity_leaves_it() -> None:
+def test_after_an_answer_without_an_identity_one_is_asked_for() -> None:
     """Of a broker that the others are ahead of."""
     rig = rig_in(State.READY)
     rig.scripted[EndTxnRequest] = [EndTxnResponse()]
     transaction(rig, "a")
-    transaction(rig, "b")
-    assert rig.trace == ["a@0/0", "b@1/0"]
+    rig.call(events.BeginTransactionCalled, "begin b")
+    rig.send("b")
+    assert rig.trace == ["a@0/0", "b@0/1"]
+    assert asked(rig) == [InitProducerIdRequest, EndTxnRequest, InitProducerIdRequest, AddPartitionsToTxnRequest]
 
 
 def test_numbers_left_behind_cost_no_epoch_of_their_own() -> None:
@@ -150,16 +152,44 @@ def test_numbers_left_behind_cost_no_epoch_of_their_own() -> None:
     assert asked(rig) == [InitProducerIdRequest, EndTxnRequest, EndTxnRequest]
 
 
-def test_while_the_last_one_is_being_completed_records_and_offsets_come_again() -> None:
-    rig = rig_in(State.READY)
-    transaction(rig, "a")
-    rig.call(events.BeginTransactionCalled, "begin b")
-    rig.send("b")
-    rig.answer(Answer(codes.CONCURRENT_TRANSACTIONS))
-    rig.sleep(1_000)
-    rig.answer(OK)
-    assert rig.call(events.CommitCalled, "end b") == "done"
-    assert rig.trace == ["a@0/0", "b@0/1", "b@0/1"]
+class TestWhileTheLastOneIsBeingCompleted:
+    """The first that is written to cannot add itself yet: it is tried again soon, and that is no failed attempt."""
+
+    def test_records(self) -> None:
+        rig = rig_in(State.READY, retries=1)
+        transaction(rig, "a")
+        rig.call(events.BeginTransactionCalled, "begin b")
+        rig.send("b")
+        for _ in range(3):
+            rig.answer(Answer(codes.CONCURRENT_TRANSACTIONS))
+            rig.sleep(CONCURRENT_WAIT_MS)
+        rig.answer(OK)
+        assert rig.call(events.CommitCalled, "end b") == "done"
+        assert rig.trace == ["a@0/0", *["b@0/1"] * 4]
+
+    def test_offsets(self) -> None:
+        rig = rig_in(State.READY)
+        transaction(rig, "a")
+        rig.call(events.BeginTransactionCalled, "begin b")
+        rig.hold.add(TxnOffsetCommitRequest)
+        rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=GROUP)
+        for _ in range(3):
+            (sent,) = rig.held
+            rig.held.clear()
+            rig.step(Answered(address=sent.address, token=sent.token, message=committed(sent.message, codes.CONCURRENT_TRANSACTIONS)))
+            rig.sleep(CONCURRENT_WAIT_MS)
+        rig.release()
+        assert rig.calls["offsets"] == "done"
+
+    def test_once_it_is_open_that_is_like_any_other_answer(self) -> None:
+        rig = rig_in(State.READY)
+        rig.call(events.BeginTransactionCalled, "begin")
+        rig.send("a")
+        rig.answer(OK)
+        rig.send("b")
+        rig.answer(Answer(codes.CONCURRENT_TRANSACTIONS))
+        rig.sleep(CONCURRENT_WAIT_MS)
+        assert rig.trace == ["a@0/0", "b@1/0"]
 
 
 @pytest.mark.parametrize("told", [(2, 0), (2, 1)])
@@ -169,10 +199,16 @@ def test_the_latest_word_counts_from_the_next_transaction_on(told: tuple[int, in
     rig.call(events.BeginTransactionCalled, "begin")
     rig.connect(*told)
     rig.send("a")
-    rig.answer(OK)
-    monkeypatch.setattr(Rig, "transaction_version", 2)
     assert AddPartitionsToTxnRequest in asked(rig)
-    assert rig.call(events.CommitCalled, "end") == "done"
+    assert rig.open[0].version_max == VERSION_THAT_ADDS - 1
+    rig.answer(OK)
+    rig.hold.add(EndTxnRequest)
+    rig.call(events.CommitCalled, "end")
+    assert rig.held[0].version_max is None
+    rig.hold.clear()
+    rig.release()
+    assert rig.calls["end"] == "done"
+    monkeypatch.setattr(Rig, "transaction_version", 2)
     transaction(rig, "b")
     assert asked(rig).count(AddPartitionsToTxnRequest) == 1
 
@@ -234,6 +270,52 @@ def test_an_abort_that_is_refused_ends_the_producer() -> None:
     assert rig.core.transaction.state is State.FATAL_ERROR
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["which has it", "whose answer got lost"])
+def test_what_a_broker_has_is_committed(is_first: bool) -> None:
+    """However it is known: from the answer, or from that to a repetition."""
+    rig = rig_in(State.READY)
+    rig.call(events.BeginTransactionCalled, "begin")
+    rig.send("a")
+    if not is_first:
+        rig.answer(LOST)
+        rig.sleep(1_000)
+    rig.answer(OK if is_first else Answer(codes.DUPLICATE_SEQUENCE_NUMBER))
+    assert rig.call(events.CommitCalled, "end") == "done"
+    assert ends(rig) == [(True, 0)]
+
+
+def test_nobody_is_told_that_nothing_may_have_been_committed() -> None:
+    rig = Rig(options={"transactional.id": "t"}, says={"x": NonRetriableResponse.SWALLOW})
+    rig.call(events.InitTransactionsCalled, "init")
+    rig.call(events.BeginTransactionCalled, "begin")
+    rig.send("x")
+    rig.answer(Answer(codes.INVALID_RECORD, [0]))
+    rig.scripted[EndTxnRequest] = [LOST, EndTxnResponse(error_code=codes.PRODUCER_FENCED.number)]
+    rig.call(events.CommitCalled, "commit")
+    rig.sleep(1_000)
+    assert isinstance(rig.calls["commit"], ProducerFencedException)
+    assert rig.calls["commit"].stored is not Stored.POSSIBLY
+
+
+@pytest.mark.parametrize(("levels", "version"), [({}, 1), *(({"transaction.version": level}, min(2, max(1, level))) for level in range(4))])
+def test_which_version_is_spoken(levels: dict[str, int], version: int) -> None:
+    assert spoken_version(levels) == version
+
+
+def test_what_is_under_way_is_sent_again_though_the_transaction_has_failed() -> None:
+    """Whether it is stored is to be known."""
+    rig = rig_in(State.READY)
+    rig.call(events.BeginTransactionCalled, "begin")
+    rig.send("a")
+    rig.send("x", ORDERS_1)
+    rig.answer(LOST)
+    rig.answer(Answer(codes.INVALID_RECORD))
+    rig.sleep(1_000)
+    rig.answer(OK)
+    assert rig.fate("a") == ["0"]
+    assert rig.call(events.AbortCalled, "abort") == "done"
+
+
 def test_what_is_left_open_is_said_once_anything_was_written() -> None:
     rig = rig_in(State.READY)
     transaction_of = rig.core.transaction
@@ -242,3 +324,6 @@ def test_what_is_left_open_is_said_once_anything_was_written() -> None:
     assert transaction_of.left_open(is_cut_off=True) is None
     rig.send("a")
     assert "is left open" in (transaction_of.left_open(is_cut_off=True) or "")
+    rig.answer(OK)
+    assert rig.call(events.CommitCalled, "end") == "done"
+    assert transaction_of.left_open(is_cut_off=True) is None

@@ -27,12 +27,14 @@ _COMMIT_FAILED: Final = {
 
 
 def explained(error: AnyError, transactional_id: str, timeout_ms: int, open_ms: int | None, block_ms: int) -> AnyError:
-    """Who is fenced is told by what: another producer, or the coordinator that found the transaction open for too long. Who asks for
-    too long a time is told for which. Any other error is returned as it is. `open_ms`: since when the broker knows of the transaction;
-    None when it knows of none. `block_ms`: how long one call may wait."""
+    """Who is fenced is told by what: another producer, or the coordinator that found the transaction open for too long; in version 2 it
+    says to who commits then that the state does not allow it. Who asks for too long a time is told for which. Any other error is returned
+    as it is. `open_ms`: since when the broker knows of the transaction; None when it knows of none. `block_ms`: how long one call may
+    wait."""
     if error.code is codes.INVALID_TRANSACTION_TIMEOUT:
         return with_message(error, f"transaction.timeout.ms={timeout_ms} exceeds the broker's transaction.max.timeout.ms")
-    if error.code not in FENCED_CODES or error.message.endswith(FENCED_ADVICE):
+    is_late = error.code is codes.INVALID_TXN_STATE and open_ms is not None and open_ms >= timeout_ms
+    if not (is_late or error.code in FENCED_CODES) or error.message.endswith(FENCED_ADVICE):
         return error
     why = f"another producer with transactional.id {transactional_id!r} took over"
     if open_ms is not None:

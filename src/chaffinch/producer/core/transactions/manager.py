@@ -81,7 +81,7 @@ class TransactionManager:
         self._open = OpenTransaction()
         """The last one, which has ended where the state says so."""
         self._has_late_requests = False
-        """A request of an earlier transaction got no answer and may still reach the coordinator: see `wanted`."""
+        """A request of an earlier transaction may still arrive, or its numbers are used up: see `wanted`."""
 
     # What users call.
 
@@ -198,6 +198,17 @@ class TransactionManager:
     def has_written(self) -> None:
         """A batch of the transaction is stored."""
         self._open.is_known = True
+
+    def is_early(self, code: ErrorCode) -> bool:
+        """Whether what was to open the transaction is refused only because the one before is still being completed."""
+        return code is codes.CONCURRENT_TRANSACTIONS and not self._open.is_known
+
+    def wants_epoch(self) -> bool:
+        """A partition has used up its numbers, in the transaction before this one: whether there will be another epoch for it."""
+        if self._open.is_started or self.version > 1:
+            return False
+        self._has_late_requests = True
+        return True
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """Nothing of this partition is left to send: it need not be added any more."""
@@ -335,7 +346,7 @@ class TransactionManager:
         if handling is Handling.REFRESH_AND_RETRY:
             self._forget_coordinator(step)
         if handling in (Handling.RETRY, Handling.REFRESH_AND_RETRY) or code is codes.OPERATION_NOT_ATTEMPTED:
-            is_early = code is codes.CONCURRENT_TRANSACTIONS and step in ADDING_STEPS and not self._open.is_known
+            is_early = step in ADDING_STEPS and self.is_early(code)
             self.asking.again(error, now_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
             return []
         if step is Step.END and not isinstance(error, UnknownServerException):  # Else nobody knows what the broker did.
@@ -345,8 +356,7 @@ class TransactionManager:
     def _is_nothing_to_abort(self, step: Step, code: ErrorCode) -> bool:
         """An abort is refused because no transaction is open: what was to open this one got lost, or was told to come again.
 
-        Java's producer repeats that request before its EndTxn. One that comes late all the same is fenced by the next epoch: see `wanted`.
-        In version 2 such an abort is not refused, and raises the epoch itself.
+        One that comes late all the same is fenced by the next epoch: see `wanted`. In version 2 it is done, and raises the epoch.
         """
         return step is Step.END and self.version == 1 and not self._open.is_known and code is codes.INVALID_TXN_STATE
 
@@ -384,7 +394,7 @@ class TransactionManager:
         """Nothing can be asked any more: every caller fails, and who waits for a commit is told whether it may have happened."""
         failed: list[Effect] = []
         if self.state is State.COMMITTING:
-            told = transaction_errors.commit_given_up(self._transactional_id, error, is_asked=self._open.ends_out > 0)
+            told = transaction_errors.commit_given_up(self._transactional_id, error, is_asked=self._is_in_doubt)
             failed = fail(self.callers.of_end, told)
         return failed + self._fail_fatally(error)
 
@@ -408,6 +418,8 @@ class TransactionManager:
                 self._open.is_ended = True
                 if answer.producer_id != NO_PRODUCER.producer_id:
                     self._take(answer)
+                elif self.version > 1:  # A broker behind the others: the next transaction begins with an epoch that is asked for.
+                    self._has_late_requests = True
             case _ if self.callers.of_offsets:
                 return self._offsets_done(step, answer, self.callers.of_offsets[0])
         return []
@@ -430,7 +442,7 @@ class TransactionManager:
     @property
     def _is_in_doubt(self) -> bool:
         """Whether a commit may have happened that has no answer: then nothing may be told, or done, as if it had not."""
-        return self.state is State.COMMITTING and self._open.ends_out > 0
+        return self.state is State.COMMITTING and self._open.is_known and self._open.ends_out > 0
 
     def _refused(self, step: Step, error: ApiException, handling: Handling) -> list[Effect]:
         error = self.explained(error)
