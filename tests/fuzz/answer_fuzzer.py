@@ -85,7 +85,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
-        self.cluster = Cluster({"group.initial.rebalance.delay.ms": 0}, seed=seed)
+        self.cluster = Cluster({"group.initial.rebalance.delay.ms": 0, "transaction.version": self.dice.choice((1, 2))}, seed=seed)
         self.cluster.topic("orders", 3)
         self.cluster.topic("compacted", 1, cleanup_policy="compact")
         self.heard: list[Any] = []

@@ -4,7 +4,7 @@ import pytest
 
 from tests.fuzz import answer_fuzzer
 
-SEEDS = (1, 2, 3)
+SEEDS = (2, 3, 5)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
