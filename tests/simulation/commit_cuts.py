@@ -53,7 +53,7 @@ class Ends(Enum):
     REFUSED = "r"
     """A driver says why it does not go on; another one writes the batch, or finds it in Kafka."""
     RACE = "?"
-    """Any of these: two drivers, and time tells."""
+    """Any of these: of two drivers time tells; or the next batch, where there is one, is what meets a broker that is away."""
     UNREACHABLE = "-"
 
 
@@ -135,7 +135,7 @@ add_offsets               w w w w w w w w r r r r r - - -
 commit_marker             w w w w w w w w r r r r r - - -
 note_ending               w w - - w w w w r - r r r r r -
 end_transaction           w s w w w w w w r r r r r - - -
-note_done                 s s - - w w w w w - w ? s r r -
+note_done                 s s - - w w w w ? - w ? s r r -
 abort                     w w r r r r r r r r r r r - - -
 read_marker_after_fencing w w r r r r r r r r r r r - - -
 BESIDE
