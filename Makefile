@@ -53,7 +53,7 @@ layers: setup ## who may import whom
 simulate: setup ## simulated worlds on all processors: make simulate SEEDS=100000; one with its story: make simulate SEED=17
 	@$(BIN)/python -m chaffinch.simulation $(SEED) $(if $(filter command line,$(origin SEED)),$(if $(filter command line,$(origin SEEDS)),--count $(SEEDS),--verbose),--count $(SEEDS))
 
-cuts: setup ## the commit of a Spark batch cut at every step, in every way: make cuts SEEDS=10 (6 minutes for each)
+cuts: setup ## the commit of a Spark batch cut at every step, in every way: make cuts SEEDS=10 (4 minutes for each)
 	@$(BIN)/python -m tests.simulation.all_cuts --seeds $(if $(filter command line,$(origin SEEDS)),$(SEEDS),3)
 
 fuzz: setup ## parsers, guided by coverage; cores and connections, by dice; with bounds checks on in the compiled loops (10 minutes)
