@@ -4,12 +4,12 @@ import pytest
 
 from tests.fuzz import answer_fuzzer
 
-SEEDS = (2, 3, 5)
+SEEDS = (1, 2, 3)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_clients_survive_answers_without_sense(seed: int) -> None:
-    reached = answer_fuzzer.run(seed, 20 * answer_fuzzer.STEPS)
+    reached = answer_fuzzer.run(seed, 40 * answer_fuzzer.STEPS)  # With brokers of both versions of transactions.
     assert len({answer for answer, _ in reached}) > 12, "the requests do not get anywhere"
 
 

@@ -13,7 +13,7 @@ from chaffinch.simulation.queries.cuts import Cut
 from chaffinch.simulation.world import World
 
 VERSION_2_EVERY: Final = 4
-SECOND_HALF_OF: Final = 8
+VERSION_FOR: Final = 4
 LYING_EVERY: Final = 5
 FORGETFUL_EVERY: Final = 3
 CLOCK_EVERY: Final = 7
@@ -32,8 +32,8 @@ EXPRESS: Final = (1, 4)
 producers with exception handlers, a topic that is deleted and made again, logs that lose their oldest records, brokers that tell such a
 topic by its name only, a producer of tables with many culprits, readers that begin at the end, two processes with one group.instance.id,
 transformers that often abort and wait for nothing long, transactional producers that are closed in the midst of a commit; two of seven
-have producers with an express lane; four of eight speak transaction version 2. By the seed and not by the dice: the others stay what they
-are."""
+have producers with an express lane; four in a row speak transaction version 1, the next four version 2. By the seed and not by the dice:
+the others stay what they are."""
 RECORDS_MIN, RECORDS_MAX = 255, 280
 """Of all that write together: producers, a query's rows, and about as many more as transformers make of what they read. Some are never
 sent, because the transaction for which they were planned did not begin."""
@@ -135,7 +135,7 @@ class Knobs:
             plain_count=plain_count,
             transactional_count=transactional_count,
             version_2_count=version_2_count,
-            transaction_version=1 + world.seed % SECOND_HALF_OF // (SECOND_HALF_OF // 2),
+            transaction_version=1 + world.seed // VERSION_FOR % 2,
             producer_records=-(-record_count // producer_count),
             records_least=RECORDS_LEAST,
             in_flight_max=dice.choice((1, BROKER_REMEMBERED_BATCHES)),

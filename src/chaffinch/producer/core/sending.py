@@ -127,7 +127,7 @@ class Sending:
             return False
         if queue.needs_epoch(self._identity.current):
             if self._transaction is not None:
-                if self._transaction.wants_epoch():
+                if self._transaction.may_renew_epoch:
                     self._transaction.may_send(queue.topic_partition)
                 else:
                     self._fail_used_up(queue.topic_partition)

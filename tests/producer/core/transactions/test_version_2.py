@@ -89,13 +89,19 @@ def test_requests_tell_the_version_by_their_own(
     assert held.version_max == (version if spoken == 2 else None)
 
 
-def test_a_transaction_that_has_nothing_after_all_is_not_committed() -> None:
-    """Its only record is dropped: the coordinator may not know of it, and refuses to commit what it does not know."""
+def left_with_nothing() -> Rig:
+    """In a transaction whose only record a handler has dropped."""
     rig = Rig(options={"transactional.id": "t"}, says={"x": NonRetriableResponse.SWALLOW})
     rig.call(events.InitTransactionsCalled, "init")
     rig.call(events.BeginTransactionCalled, "begin")
     rig.send("x")
     rig.answer(Answer(codes.INVALID_RECORD, [0]))
+    return rig
+
+
+def test_a_transaction_that_has_nothing_after_all_is_not_committed() -> None:
+    """The coordinator may not know of it, and refuses to commit what it does not know."""
+    rig = left_with_nothing()
     assert rig.fate("x") == ["dropped"]
     assert rig.call(events.CommitCalled, "commit") == "done"
     transaction(rig, "b")
@@ -285,11 +291,7 @@ def test_what_a_broker_has_is_committed(is_first: bool) -> None:
 
 
 def test_nobody_is_told_that_nothing_may_have_been_committed() -> None:
-    rig = Rig(options={"transactional.id": "t"}, says={"x": NonRetriableResponse.SWALLOW})
-    rig.call(events.InitTransactionsCalled, "init")
-    rig.call(events.BeginTransactionCalled, "begin")
-    rig.send("x")
-    rig.answer(Answer(codes.INVALID_RECORD, [0]))
+    rig = left_with_nothing()
     rig.scripted[EndTxnRequest] = [LOST, EndTxnResponse(error_code=codes.PRODUCER_FENCED.number)]
     rig.call(events.CommitCalled, "commit")
     rig.sleep(1_000)

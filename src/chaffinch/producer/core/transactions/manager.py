@@ -81,7 +81,7 @@ class TransactionManager:
         self._open = OpenTransaction()
         """The last one, which has ended where the state says so."""
         self._has_late_requests = False
-        """A request of an earlier transaction may still arrive, or its numbers are used up: see `wanted`."""
+        """A request of an earlier transaction may still arrive: see `wanted`."""
 
     # What users call.
 
@@ -203,12 +203,10 @@ class TransactionManager:
         """Whether what was to open the transaction is refused only because the one before is still being completed."""
         return code is codes.CONCURRENT_TRANSACTIONS and not self._open.is_known
 
-    def wants_epoch(self) -> bool:
-        """A partition has used up its numbers, in the transaction before this one: whether there will be another epoch for it."""
-        if self._open.is_started or self.version > 1:
-            return False
-        self._has_late_requests = True
-        return True
+    @property
+    def may_renew_epoch(self) -> bool:
+        """Whether numbers that are used up are those of an earlier transaction: `wanted` begins this one with another epoch then."""
+        return self.version == 1 and not self._open.is_started
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """Nothing of this partition is left to send: it need not be added any more."""
@@ -251,7 +249,8 @@ class TransactionManager:
         if self.state is State.INITIALIZING:
             return Step.INIT_PRODUCER_ID
         if self.state in (State.IN_TRANSACTION, State.COMMITTING):
-            if self._has_late_requests and not self._open.is_started and (self._open.to_add or self.callers.of_offsets):
+            is_old = self._has_late_requests or (needs_epoch and self.may_renew_epoch)
+            if is_old and not self._open.is_started and (self._open.to_add or self.callers.of_offsets):
                 # In protocol version 1 every transaction has the same epoch: an EndTxn of an earlier one that comes late would end this
                 # one too. A new epoch fences it (KIP-360; KIP-890 makes that the rule).
                 return Step.INIT_PRODUCER_ID
