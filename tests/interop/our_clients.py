@@ -120,7 +120,7 @@ def page_part(ends: dict[str, End], pattern: str) -> str:
     text = (
         f"Apache Kafka {kafka_version()}: {_tests(same)} the same end as on `chaffinch broker`, {meant or 'none'} to another, as is meant"
     )
-    text += f"; {more} more need what it does not offer, such as counters or several nodes." if more else "."
+    text += f"; {more} more need what it does not offer, such as counters, several nodes or version 1 of transactions." if more else "."
     lines = textwrap.wrap(text, LINE_MAX, break_on_hyphens=False)
     reasons = {each.why for name, end in found.items() if end is End.MEANT and (each := difference(name, kafka_version())) is not None}
     for reason in sorted(reasons):
