@@ -80,5 +80,6 @@ KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("batches are known by topic ids too", 39, {**READERS, "node_count": 3, "deeds": MOVING}),
     ("a process that was killed with its lane open is not woken up by a connection that comes about then", 22716, {}),
     ("numbers that others have passed while a handler was asked are not given again", 67765, {}),
+    ("a commit without an answer of offsets, and of a record that was dropped", 16573, {"transaction_version": 2}),
     ("an end that was asked for by who had the partition before is not begun at", 80133, {}),
 ]

@@ -61,6 +61,13 @@ def ledger(*entries: Told, transactions: tuple[Transaction, ...] = ()) -> Ledger
     return Ledger(name="p", told={entry.record.number: entry for entry in entries}, transactions=list(transactions))
 
 
+def unanswered(sent: Told, offset: int) -> Iterator[str]:
+    """What is said of the group's `offset` after a commit, number 0, and one without an answer, number 7, which had `sent` one record."""
+    first = transaction(Fate.COMMITTED, has_offsets=True)
+    second = transaction(Fate.COMMITTING, sent.record.number, has_offsets=True, number=7)
+    return checkers.offsets_follow_transactions(ledger(sent, transactions=(first, second)), {}, offset)
+
+
 def row(number: int, *, is_bad: bool = False) -> Row:
     return Row(number=number, topic_partition=PLACE, key=b"k", value=b"v", timestamp_ms=0, is_bad=is_bad)
 
@@ -136,6 +143,9 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
             0,
         ),
     ),
+    ("offsets of a commit without an answer, whose record was dropped: 7", lambda: unanswered(told(7, drops=1), 7)),
+    ("and the one before it", lambda: unanswered(told(7, drops=1), 0)),
+    ("the offset before a commit whose record is not visible", lambda: unanswered(told(7, LOST), 0)),
     ("gaps of a compacted log", lambda: checkers.offsets_are_dense(compacted(log(at(0, 7), at(2, 8), end=4)))),
     ("compacted since", lambda: checkers.readers_agree("r", {PLACE: [at(0, 7), at(1, 8)]}, compacted(log(at(1, 8), end=2)))),
     ("compacted after", lambda: checkers.logs_survive(compacted(log(at(0, 7), at(1, 8))), compacted(log(at(1, 8), end=2)))),
@@ -219,6 +229,7 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
             1,
         ),
     ),
+    ("is 7, its transactions say [0]", lambda: unanswered(told(7, LOST), 7)),
     ("is in plain-0, plain-0", lambda: checkers.rows_are_written_once(query(row(7)), {PLACE: [at(0, 7), at(1, 7)]})),
     ("is in no partition", lambda: checkers.rows_are_written_once(query(row(7)), {PLACE: []})),
     ("dead letters 0 times", lambda: checkers.rows_are_written_once(query(row(7, is_bad=True)), {PLACE: []})),

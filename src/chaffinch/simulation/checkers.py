@@ -15,7 +15,7 @@ from uuid import UUID
 from chaffinch.errors import KafkaException, Stored, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.exception_handler import RetriableResponse
-from chaffinch.simulation.programs.programs import Fate, Ledger, Told
+from chaffinch.simulation.programs.programs import Fate, Ledger, Told, Transaction
 from chaffinch.simulation.queries.query import DEAD_LETTER_TOPIC, Query
 from chaffinch.simulation.reading import LogContents, LogRecord
 
@@ -322,7 +322,7 @@ def transactions_are_whole(ledger: Ledger, committed: Committed, away: Set[int] 
     seen = {record.number for records in committed.values() for record in records}
     for transaction in ledger.transactions:
         name = f"{ledger.name}: transaction {transaction.number} ({transaction.fate.value})"
-        sent = [number for number in transaction.records if number in ledger.told and number not in away and not ledger.told[number].drops]
+        sent = _telling(ledger, transaction, away)
         visible_ones = [number for number in sent if number in seen]
         unacknowledged = [number for number in sent if not ledger.told[number].offsets]
         if transaction.fate is Fate.COMMITTED:
@@ -346,10 +346,15 @@ def offsets_follow_transactions(ledger: Ledger, committed: Committed, offset: in
             continue
         if transaction.fate is Fate.COMMITTED or seen.intersection(transaction.records):
             possible = {transaction.number}
-        elif not transaction.records or not away.isdisjoint(transaction.records):
+        elif not _telling(ledger, transaction, away):
             possible.add(transaction.number)
     if offset not in possible:
         yield f"{ledger.name}: the committed offset is {offset}, its transactions say {sorted(possible, key=str)}"
+
+
+def _telling(ledger: Ledger, transaction: Transaction, away: Set[int]) -> list[int]:
+    """Its records that are visible if it is committed: neither away nor dropped by a handler."""
+    return [number for number in transaction.records if number in ledger.told and number not in away and not ledger.told[number].drops]
 
 
 def _places(found: Sequence[TopicPartition]) -> str:
