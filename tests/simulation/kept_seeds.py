@@ -81,5 +81,6 @@ KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("a process that was killed with its lane open is not woken up by a connection that comes about then", 22716, {}),
     ("numbers that others have passed while a handler was asked are not given again", 67765, {}),
     ("a commit without an answer of offsets, and of a record that was dropped", 16573, {"transaction_version": 2}),
+    ("a log does not start beyond what is on disk", 49284, {"transaction_version": 2}),
     ("an end that was asked for by who had the partition before is not begun at", 80133, {}),
 ]

@@ -136,6 +136,26 @@ def test_segments_go_for_no_snapshot_that_a_loss_of_power_takes(files: MemoryFil
     assert knows(lose_power(files))
 
 
+def test_a_log_does_not_start_beyond_what_is_on_disk(files: MemoryFileSystem) -> None:
+    """It is to start behind a batch that is not synced. Who died right then had nobody told, and the batch comes again: with the power its
+    producer was forgotten. The simulation found it: the batch was stored a second time."""
+    log = opened(files)
+    log.append(BEFORE, now_ms=0)
+    log.delete_records_before(1, 0)
+    log = lose_power(files)
+    assert (log.log_start_offset, log.log_end_offset, knows(log)) == (1, 1, True)
+
+
+def test_a_start_before_the_last_segment_syncs_no_records(files: MemoryFileSystem) -> None:
+    """All below it is on disk, and gigabytes may not be."""
+    log = with_producer(files)
+    append(log)
+    synced: list[str] = []
+    files.hook = lambda operation, path, _size: synced.append(path) if operation == "sync" else None
+    log.delete_records_before(2, 0)
+    assert [path for path in synced if path.endswith(".log")] == []
+
+
 def test_what_a_snapshot_tells_of_is_not_counted_again(files: MemoryFileSystem) -> None:
     """The last segment is read once more where the log starts at its end. Twice the same batches would drive out earlier ones."""
     log = opened(files)

@@ -265,6 +265,8 @@ class PartitionLog(ReadableLog):
 
     def _start_at(self, offset: int) -> None:
         if offset > self.log_start_offset:
+            if self._segments and offset > self._segments[-1].base_offset:
+                self.sync()  # A start beyond what is on disk: with the power, what the producers of those records were would be lost.
             self._sync_names()
             # Segments below it go, here or when the log is next opened: what the producers were stands nowhere else then.
             self._files.sync_snapshot()  # Its name goes with the start's.
