@@ -126,6 +126,7 @@ class TestStart:
     def test_what_fails_is_said_of_each(self) -> None:
         files = MemoryFileSystem()
         logs = filled(files)
+        sync_many(logs)
         Syncs(files, "sync all", "logs/orders-3")
         failed = start_many(dict.fromkeys(logs, 2), 0)
         assert list(failed) == [logs[3]]
@@ -134,6 +135,17 @@ class TestStart:
         assert start_many({logs[3]: 2}, 0) == {}
         files.crash(nothing)
         assert [log.log_start_offset for log in opened(files)] == [2] * COUNT
+
+    def test_none_starts_beyond_what_cannot_be_synced(self) -> None:
+        """Nor ever does: what the disk has lost of it, it tells only once."""
+        files = MemoryFileSystem()
+        logs = filled(files)
+        Syncs(files, "sync all", f"{logs[3].directory}/{1:020d}.log")
+        assert list(start_many(dict.fromkeys(logs, 2), 0)) == [logs[3]]
+        files.hook = None
+        assert list(start_many({logs[3]: 2}, 0)) == [logs[3]]
+        files.crash(nothing)
+        assert [log.log_start_offset for log in opened(files)] == [2] * 3 + [0] + [2] * 6
 
     def test_none_starts_above_its_high_watermark(self) -> None:
         logs = filled(MemoryFileSystem())
