@@ -56,7 +56,7 @@ simulate: setup ## simulated worlds on all processors: make simulate SEEDS=10000
 cuts: setup ## the commit of a Spark batch cut at every step, in every way: make cuts SEEDS=10 (4 minutes for each)
 	@$(BIN)/python -m tests.simulation.all_cuts --seeds $(if $(filter command line,$(origin SEEDS)),$(SEEDS),3)
 
-fuzz: setup ## parsers, guided by coverage; cores and connections, by dice; with bounds checks on in the compiled loops (10 minutes)
+fuzz: setup ## parsers, guided by coverage; cores and connections, by dice; with bounds checks on in the compiled loops (3 minutes)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock
 	@NUMBA_BOUNDSCHECK=1 $(BIN)/python -m tests.fuzz
 
