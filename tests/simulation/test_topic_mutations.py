@@ -113,6 +113,18 @@ def loses_snapshots(patch: Patch) -> None:
     patch.setattr(ProducerSequences, "forget_ongoing", lambda _self: None)
 
 
+def starts_beyond_the_disk(patch: Patch) -> None:
+    """Once real: a log's start is named before what lies below it is on the disk, and with it who had written that."""
+    start_at = PartitionLog._start_at
+
+    def starts(self: PartitionLog, offset: int) -> None:
+        with patch.context() as meanwhile:
+            meanwhile.setattr(PartitionLog, "sync", lambda _self: None)
+            start_at(self, offset)
+
+    patch.setattr(PartitionLog, "_start_at", starts)
+
+
 POWER_LOST: dict[str, Any] = {
     **SHORTENED,
     "transactional_count": 1,
@@ -150,6 +162,18 @@ MUTATIONS = [
         seeds=40,
     ),
     Mutation(name="once real: snapshots are lost after the records", breaks=loses_snapshots, knobs=POWER_LOST, seeds=60, first=14),
+    Mutation(
+        name="once real: a log starts beyond what is on disk",
+        breaks=starts_beyond_the_disk,
+        knobs={
+            **POWER_LOST,
+            "transactional_count": 0,
+            "value_bytes_max": 50,
+            "deeds": Deeds(broker_death_ms=60, power_loss_share=0.95, shorten_ms=4),
+        },
+        says=("has sequence",),
+        first=5,
+    ),
     Mutation(name="producers are forgotten with the last segment", breaks=forgets_producers, knobs=SHORTENED, first=16),
 ]
 
