@@ -83,7 +83,7 @@ def forgets_where_logs_begin(patch: Patch) -> None:
 
 def forgets_producers(patch: Patch) -> None:
     """The last segment goes, and what the producers were is written nowhere."""
-    patch.setattr(PartitionLog, "_keep_producers", lambda *_: None)
+    patch.setattr(PartitionLog, "keep_producers", lambda *_: None)
 
 
 ASKED: dict[str, Any] = {**REMADE, "has_handler": True}

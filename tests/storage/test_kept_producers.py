@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+
 import pytest
 
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.records.batch import read_header
-from chaffinch.storage.file_system import MemoryFileSystem, StorageError
+from chaffinch.storage.cleanable import cleanable
+from chaffinch.storage.compaction import Compaction
+from chaffinch.storage.file_system import Interrupted, MemoryFileSystem, StorageError
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
 from tests.storage.batches import batch
 from tests.storage.orders_log import DIRECTORY, ONE, ORDERS
@@ -137,13 +142,78 @@ def test_segments_go_for_no_snapshot_that_a_loss_of_power_takes(files: MemoryFil
 
 
 def test_a_log_does_not_start_beyond_what_is_on_disk(files: MemoryFileSystem) -> None:
-    """It is to start behind a batch that is not synced. Who died right then had nobody told, and the batch comes again: with the power its
-    producer was forgotten. The simulation found it: the batch was stored a second time."""
+    """It is to start behind a batch that is not synced: with the power its producer was forgotten. The simulation found it: the batch, of
+    which nobody had been told yet, came again and was stored a second time."""
     log = opened(files)
     log.append(BEFORE, now_ms=0)
     log.delete_records_before(1, 0)
     log = lose_power(files)
     assert (log.log_start_offset, log.log_end_offset, knows(log)) == (1, 1, True)
+
+
+@pytest.mark.parametrize("steps", range(10))
+def test_a_log_that_dies_while_its_start_is_named_forgets_nobody(files: MemoryFileSystem, steps: int) -> None:
+    """The records are synced before that name is there, not only before the caller hears of it."""
+    log = opened(files)
+    log.append(BEFORE, now_ms=0)
+    left = iter(range(steps))
+
+    def dies(_operation: str, _path: str, _size: int) -> None:
+        if next(left, None) is None:
+            raise Interrupted
+
+    files.hook = dies
+    with suppress(Interrupted):
+        log.delete_records_before(1, 0)
+    files.hook = None
+    log = lose_power(files)
+    assert log.log_end_offset == 0 or knows(log)
+
+
+def test_a_start_that_runs_out_of_descriptors_costs_no_producer(files: MemoryFileSystem) -> None:
+    """It is refused. The snapshot that could not be opened stays: nothing is wrong with it, and it alone tells of them."""
+    log = with_producer(files)
+    append(log)
+    append(log)
+    log.delete_records_before(2, 0)
+    assert log.expire(0) == 1
+    log.sync()
+
+    def too_many_files(operation: str, path: str, _size: int) -> None:
+        if operation == "sync" and path.endswith(".snapshot"):  # Which opens it.
+            raise StorageError(path, "open", "Too many open files")
+
+    files.hook = too_many_files
+    with pytest.raises(StorageError, match="Too many open files"):
+        log.delete_records_before(3, 0)
+    files.hook = None
+    files.kill()
+    assert knows(opened(files))
+
+
+def test_a_start_that_was_named_and_refused_costs_no_producer(files: MemoryFileSystem) -> None:
+    """The next process takes it for what counts and deletes segments: for a snapshot that was not needed when it was written."""
+    log = with_producer(files)
+    append(log)
+    log.sync()
+
+    def too_many_files(operation: str, path: str, _size: int) -> None:
+        if operation == "sync directory":
+            raise StorageError(path, "open", "Too many open files")
+
+    files.hook = too_many_files
+    with pytest.raises(StorageError, match="Too many open files"):
+        log.delete_records_before(2, 0)
+    files.hook, files.has_failed_sync = None, False
+    append(log)
+    log.roll(0)
+    append(log)
+    log.close()
+    files.kill()
+    log = opened(files)
+    assert (log.log_start_offset, knows(log)) == (2, True)
+    log.sync()
+    assert knows(lose_power(files))
 
 
 def test_a_start_before_the_last_segment_syncs_no_records(files: MemoryFileSystem) -> None:
@@ -262,6 +332,77 @@ class TestADamagedListOfAbortedTransactions:
         assert knows(log)
 
 
+def dies_in_roll(files: MemoryFileSystem, log: PartitionLog) -> PartitionLog:
+    """Between the new segment and its snapshot."""
+
+    def dies(_operation: str, path: str, _size: int) -> None:
+        if ".snapshot" in path:
+            raise Interrupted
+
+    files.hook = dies
+    with pytest.raises(Interrupted):
+        log.roll(0)
+    files.hook = None
+    files.kill()
+    return opened(files, compacts=True)
+
+
+def rolls_on_full_disk(files: MemoryFileSystem, log: PartitionLog) -> PartitionLog:
+    files.hook = no_space_for_snapshots
+    log.roll(0)
+    files.hook = None
+    return log
+
+
+def compact(log: PartitionLog) -> None:
+    found = cleanable(log.files.segments, log.files.state, log.config, log.last_stable_offset, 10**6)
+    job = Compaction(log, found.end_offset, 10**6, map_bytes_max=1 << 20)
+    while not job.step():
+        pass
+
+
+class TestCompaction:
+    """Snapshots that end inside what it writes anew are of no use afterwards: as when a segment was sealed and none was written."""
+
+    @pytest.fixture
+    def log(self, files: MemoryFileSystem) -> PartitionLog:
+        """The producer's segment is deleted, and both snapshots that are kept end inside the last one."""
+        log = with_producer(files, compacts=True)
+        append(log)
+        append(log)
+        log.delete_records_before(2, 0)
+        assert log.expire(0) == 1
+        for _ in range(2):
+            append(log)
+            log.close()
+            files.kill()
+            log = opened(files, compacts=True)
+        append(log)
+        return log
+
+    @pytest.mark.parametrize("rolls", [dies_in_roll, rolls_on_full_disk])
+    def test_costs_no_producer(
+        self, files: MemoryFileSystem, log: PartitionLog, rolls: Callable[[MemoryFileSystem, PartitionLog], PartitionLog]
+    ) -> None:
+        log = rolls(files, log)
+        append(log)
+        compact(log)
+        log.sync()
+        files.kill()
+        assert knows(opened(files, compacts=True))
+
+    def test_does_not_begin_where_that_cannot_be_written_down(self, files: MemoryFileSystem, log: PartitionLog) -> None:
+        log = dies_in_roll(files, log)
+        append(log)
+        files.hook = no_space_for_snapshots
+        with pytest.raises(StorageError, match="No space left"):
+            compact(log)
+        files.hook = None
+        assert log.files.state.swap is None
+        compact(log)
+        assert log.files.state.gaps_below > 0
+
+
 class TestAFullDisk:
     @pytest.fixture
     def log(self, files: MemoryFileSystem) -> PartitionLog:
@@ -287,6 +428,18 @@ class TestAFullDisk:
         assert not [record.message for record in caplog.records if record.levelname == "WARNING"]
         files.hook = None
         assert log.expire(1000) == 50
+
+    def test_what_can_go_goes_where_the_rest_cannot_be_synced(self, log: PartitionLog, files: MemoryFileSystem) -> None:
+        append(log)
+
+        def refuses(operation: str, path: str, _size: int) -> None:
+            if operation == "sync" and path.endswith(".log"):
+                raise StorageError(path, operation, "Input/output error")
+
+        files.hook = refuses
+        with pytest.raises(StorageError, match="Input/output error"):
+            log.expire(1000)
+        assert log.log_start_offset == 3
 
     def test_what_can_go_goes_in_slices_before_that(self, log: PartitionLog) -> None:
         assert [log.expire(1000, 1), log.log_start_offset, log.files.segments[0].base_offset] == [1, 3, 2]

@@ -90,6 +90,9 @@ class Compaction:
             yield
         self._files.settle()
         self._log.sync()  # A marker that decided about a record must not be lost once older records went for it.
+        failure = self._log.keep_producers(self._end_offset)
+        if failure is not None:  # A snapshot that ends inside what is written anew goes, and may be all that tells of deleted segments.
+            raise failure
         yield from self._read_new_keys()
         groups = self._groups()
         for number, group in enumerate(groups, 1):

@@ -44,7 +44,7 @@ def start_many(offsets: Mapping[PartitionLog, int], now_ms: int) -> dict[Partiti
 
 def _start_at_once(offsets: Mapping[PartitionLog, int]) -> None:
     """Have done what takes long. A process that is killed after the first name was made leaves it to the next start to delete segments:
-    so what the producers in them were is on disk before, as in `PartitionLog.start_at`. Raises StorageError: then it is to be done again.
+    so what the producers in them were is on disk before, as in `PartitionLog._start_at`. Raises StorageError: then it is to be done again.
     """
     later = [(log, offset) for log, offset in offsets.items() if log.log_start_offset < offset <= log.high_watermark]
     file_system = next(iter(offsets)).files.file_system

@@ -236,7 +236,7 @@ class PartitionLog(ReadableLog):
         later call. Raises StorageError for what stays for that or another reason, when all others are gone.
         """
         wanted = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, self.wall.at(now_ms))
-        failure = self._keep_producers(self._segments[wanted - 1].end_offset) if wanted else None
+        failure = self.keep_producers(self._segments[wanted - 1].end_offset) if wanted else None
         if failure is not None:
             wanted = sum(segment.end_offset <= self._files.snapshots.durable_offset for segment in self._segments[:wanted])
         if wanted:
@@ -251,12 +251,12 @@ class PartitionLog(ReadableLog):
             raise failure
         return count
 
-    def _keep_producers(self, end_offset: int) -> StorageError | None:
+    def keep_producers(self, end_offset: int) -> StorageError | None:
         """Have what the producers below `end_offset` are in a durable snapshot; returns why it is in none. Raises StorageError."""
         if end_offset <= self._files.snapshots.durable_offset:
             return None
-        self.sync()
         try:
+            self.sync()
             self._save_snapshot()
         except StorageError as error:
             return error
@@ -265,7 +265,7 @@ class PartitionLog(ReadableLog):
 
     def _start_at(self, offset: int) -> None:
         if offset > self.log_start_offset:
-            if self._segments and offset > self._segments[-1].base_offset:
+            if offset > self._segments[-1].base_offset:
                 self.sync()  # A start beyond what is on disk: with the power, what the producers of those records were would be lost.
             self._sync_names()
             # Segments below it go, here or when the log is next opened: what the producers were stands nowhere else then.

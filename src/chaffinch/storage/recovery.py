@@ -38,7 +38,7 @@ from chaffinch.storage.segment import (
     rename_cleaned,
     stem_of,
 )
-from chaffinch.storage.snapshot import Snapshot
+from chaffinch.storage.snapshot import Snapshot, SnapshotFiles
 
 LOGGER = logging.getLogger(__name__)
 
@@ -217,7 +217,11 @@ class _Recovery:
             self._snapshot_names.remove(name)
 
     def _remove_below(self, offset: int) -> None:
-        """The segments all of which is below `offset`."""
+        """The segments all of which is below `offset`. From then on a snapshot alone tells of their producers: so it is on disk before."""
+        durable = self._newest_durable() if len(self._bases) > 1 and self._bases[1] <= offset else None
+        if durable is not None:
+            end = durable.log_end_offset
+            SnapshotFiles(self._file_system, self._directory, self._snapshot_names, end, is_of_use=True).sync_durable()
         while len(self._bases) > 1 and self._bases[1] <= offset:
             remove_files(self._file_system, stem_of(self._directory, self._bases.pop(0)))
 

@@ -136,22 +136,24 @@ class SnapshotFiles:
             self._remove(old)
 
     def sync_durable(self) -> None:
-        """Have the newest durable one on disk, but for its name. Raises StorageError: then it may be lost, so it goes, and with it what the
-        next start would believe. As long as it cannot go, later calls raise too."""
+        """Have the newest durable one on disk, but for its name. Raises StorageError: where it was opened it may be lost, so it goes, and
+        with it what the next start would believe. As long as it cannot go, later calls raise too."""
         if self.durable_offset < 0:
             return
         name = name_of(self.durable_offset)
+        path = f"{self._directory}/{name}"
         try:
-            file = self._file_system.open(f"{self._directory}/{name}", create=False)
+            file = self._file_system.open(path, create=False)
             try:
                 file.sync()
                 if _body(file) is None:  # See `File.sync`: nobody had it open since it was written.
                     raise StorageError(file.path, "sync", "it does not hold what was written to it: the disk has lost that")
             finally:
                 file.close()
-        except StorageError:
-            with suppress(StorageError):
-                self._remove(name)
+        except StorageError as error:
+            if error.operation != "open" or not self._file_system.exists(path):  # Whoever has no descriptor left has not asked the disk.
+                with suppress(StorageError):
+                    self._remove(name)
             raise
 
     def names(self) -> list[str]:
