@@ -21,6 +21,8 @@ class Taken:
 
     def __init__(self) -> None:
         self.has_begun = False
+        self.is_over = False
+        """There is something to give, or nothing is read any more."""
         self.portions: list[Portion] = []
 
 
@@ -77,6 +79,9 @@ class Polls:
                 self._core.poll_begins(started_ms, self._clock.wall_ms())
             if self._callbacks.are_commits_over:
                 return taken
+            if self._core.subscriptions.kind is Kind.NONE:  # Since a callback, or a signal handler: nothing would ever come.
+                taken.is_over = True
+                return taken
             if (callback := self._core.next_callback(self._clock.now_ms())) is not None:
                 return callback
             self.check_woken()
@@ -84,7 +89,7 @@ class Polls:
             taken.portions = self._core.take(records_max)
             if not taken.portions:
                 return None
-            self.taken = taken
+            taken.is_over, self.taken = True, taken
             return taken
 
         while True:
@@ -92,7 +97,7 @@ class Polls:
             found = self._thread.run_until(step, None if left_ms is None else left_ms / 1000)
             if isinstance(found, Callback):
                 self._tell(found)
-            elif found is None or taken.portions:
+            elif found is None or taken.is_over:
                 return taken.portions
             self._callbacks.tell_commits()
 

@@ -1,0 +1,50 @@
+"""Polls without a time limit whose consumer reads nothing any more, since a callback: they end, for nothing would ever come."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch import TopicPartition, errors
+from tests.consumer.polling import LIMIT_S, poll_until
+
+pytestmark = pytest.mark.timeout(2 * LIMIT_S)
+
+ENDS = {
+    "unsubscribe": lambda consumer: consumer.unsubscribe(),
+    "subscribe": lambda consumer: consumer.subscribe([]),
+    "assign": lambda consumer: consumer.assign([]),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_when_partitions_come(broker, topic, consumer_of, end):
+    consumer, ended = consumer_of(broker), []
+    consumer.subscribe([topic], on_assign=lambda _: ended.append(ENDS[end](consumer)))
+    assert consumer.poll() == []
+    assert ended
+    with pytest.raises(errors.IllegalStateException, match="nothing to poll"):
+        consumer.poll()
+
+
+def test_when_a_commit_is_over(broker, topic, consumer_of):
+    """Whose callback is told within the poll, as are those behind it."""
+    consumer, told = consumer_of(broker), []
+    consumer.subscribe([topic])
+    poll_until(lambda: bool(consumer.assignment()), consumer)
+    for call in (consumer.unsubscribe, lambda: None):
+        consumer.commit({TopicPartition(topic, 0): 0}, asynchronous=True, on_commit=lambda *_, call=call: told.append(call()))
+    assert consumer.poll() == []
+    assert told
+
+
+def test_one_that_reads_something_else_since_goes_on(broker, name, topic, producer_of, consumer_of):
+    consumer, other = consumer_of(broker), f"{name}-other"
+    broker.create_topic(other, 1)
+    producer_of(broker).send(other, b"v").result(LIMIT_S)
+
+    def change(_):
+        consumer.unsubscribe()
+        consumer.assign([TopicPartition(other, 0)])
+
+    consumer.subscribe([topic], on_assign=change)
+    assert [record.value for record in consumer.poll()] == [b"v"]
