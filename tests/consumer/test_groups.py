@@ -262,8 +262,9 @@ class TestStaticMembers:
         for _ in range(2):
             with pytest.raises(errors.FencedInstanceIdException):
                 poll_until(lambda: False, first)
-        with pytest.raises(errors.FencedInstanceIdException):
-            first.commit({TopicPartition(topic, 0): 1})
+        for offsets in ({TopicPartition(topic, 0): 1}, None):
+            with pytest.raises(errors.FencedInstanceIdException):
+                first.commit(offsets)
 
 
 class TestLosingTouch:

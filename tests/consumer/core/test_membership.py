@@ -191,15 +191,30 @@ def test_who_was_replaced_does_not_replace_in_turn(way):
     def commit():
         rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, 0, raised, retries=False)
 
+    def commit_what_was_read():
+        rig.core.commit(rig.core.positions(), 0, raised, retries=False)
+
     told = []
-    for call in (rig.poll, rig.poll, commit, commit):
+    for call in (rig.poll, commit_what_was_read, rig.poll, commit, commit_what_was_read):
         with pytest.raises(errors.FencedInstanceIdException) as fenced:
             call()
         told.append(fenced.value)
         rig.advance(10_000)
         assert not rig.pending(JoinGroupRequest)
-    assert len({id(error) for error in told}) == 4, "their tracebacks would grow into each other"
+    assert len({id(error) for error in told}) == 5, "their tracebacks would grow into each other"
     assert rig.callbacks[-1] == (("lost", 2) if way is HeartbeatRequest else ("revoke", 2))
+    rig.core.group.commits.commit_all(0, (closed := []).append, retries=True)
+    assert closed == [None], "nothing was lost, so a close has nothing to say"
+
+
+def test_a_commit_that_waits_while_its_member_is_replaced_is_told_so():
+    rig = Rig(**{"group.instance.id": "i"}).reach(State.STABLE)
+    rig.advance(3_000)
+    beat = rig.take(HeartbeatRequest)
+    rig.core.group.finder.forget()
+    rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, (told := []).append, retries=True)
+    rig.answer(beat, HeartbeatResponse(error_code=number_of("FENCED_INSTANCE_ID")))
+    assert [type(error) for error in told] == [errors.FencedInstanceIdException]
 
 
 def raised(error):

@@ -176,7 +176,7 @@ class Commits:
         limit: str = IN_TIME,
     ) -> Commit | None:
         """Begin to commit; None when it was over at once."""
-        refusal = self._refusal(is_automatic=is_automatic) if offsets else None
+        refusal = self._refusal(is_empty=not offsets, is_automatic=is_automatic)
         if refusal is not None or not offsets:
             done(refusal)
             return None
@@ -184,11 +184,13 @@ class Commits:
         self._commits.append(found)
         return found
 
-    def _refusal(self, *, is_automatic: bool) -> KafkaException | None:
+    def _refusal(self, *, is_empty: bool, is_automatic: bool) -> KafkaException | None:
         """Why this consumer cannot commit now. What it commits by itself while it joins is the last, before it leaves: see `advance`."""
         membership = self._membership
-        if membership.fatal is not None:
-            return again(membership.fatal)
+        if membership.fatal is not None and not (is_empty and is_automatic):
+            return again(membership.fatal)  # Also of what it has read, which is nothing any more: who asks believes it is committed.
+        if is_empty:
+            return None
         # Who joins is about to be of another generation, which may come before the commit does.
         is_joining = membership.state in (State.JOINING, State.SYNCING)
         if not self._subscriptions.is_automatic or (membership.identity.has_generation and (is_automatic or not is_joining)):
@@ -278,7 +280,8 @@ class Commits:
             if commit.is_last and commit.identity == self._membership.joined_from:
                 commit.identity = self._identity
             else:
-                self._end(commit, _expelled(self._membership.group_id))
+                fatal = self._membership.fatal
+                self._end(commit, _expelled(self._membership.group_id) if fatal is None else again(fatal))
 
     def _expire(self, now_ms: int) -> None:
         for commit in [found for found in self._commits if now_ms >= found.deadline_ms]:
