@@ -13,6 +13,7 @@ from typing import Any, Final
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.consumer.core import group_requests
 from chaffinch.consumer.core.absences import ABSENT_MS, Absences
+from chaffinch.consumer.core.commit_refusals import expelled, no_member_yet, not_a_member, rebalancing, too_long
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
 from chaffinch.consumer.core.effects import CompleteCall, FailCall
 from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
@@ -24,11 +25,9 @@ from chaffinch.consumer.core.positions import Position, Stage, Subscriptions
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import (
-    CommitFailedException,
     ErrorCode,
     KafkaException,
     NetworkException,
-    RebalanceInProgressException,
     Stored,
     UnsupportedVersionException,
     codes,
@@ -198,13 +197,8 @@ class Commits:
         if (is_joining or membership.state is State.PREPARING) and self._wiring.is_cut_off:
             return self._unreachable("offsets cannot be committed before this consumer has joined its group")
         if is_joining or membership.state is State.PREPARING:
-            return RebalanceInProgressException(
-                "offsets cannot be committed while the group rebalances: poll, then commit again", api="OffsetCommit"
-            )
-        if membership.identity_of_caller == NO_IDENTITY:
-            text = f"this consumer is no member of group {membership.group_id!r} yet: it joins with its first poll, and can commit after it"
-            return CommitFailedException(text, api="OffsetCommit")
-        return _expelled(membership.group_id)
+            return rebalancing()
+        return no_member_yet(membership.group_id) if membership.identity_of_caller == NO_IDENTITY else expelled(membership.group_id)
 
     @property
     def _identity(self) -> Identity:
@@ -281,7 +275,7 @@ class Commits:
                 commit.identity = self._identity
             else:
                 fatal = self._membership.fatal
-                self._end(commit, _expelled(self._membership.group_id) if fatal is None else again(fatal))
+                self._end(commit, expelled(self._membership.group_id) if fatal is None else again(fatal))
 
     def _expire(self, now_ms: int) -> None:
         for commit in [found for found in self._commits if now_ms >= found.deadline_ms]:
@@ -350,19 +344,18 @@ class Commits:
         is_present = token.identity == membership.identity
         if code in OUT_OF_GROUP:
             if not token.identity.has_generation:
-                return _not_a_member(membership.group_id)
+                return not_a_member(membership.group_id)
             if is_present and membership.state is not State.JOINING:  # There the answer to JoinGroup tells what has become of it.
                 membership.lose(f"a commit was answered with {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
-            return _expelled(membership.group_id)
-        text = _too_long(token.commit.offsets.get(place)) if code is codes.OFFSET_METADATA_TOO_LARGE else None
+            return expelled(membership.group_id)
+        text = too_long(token.commit.offsets.get(place)) if code is codes.OFFSET_METADATA_TOO_LARGE else None
         error = exception_for(code, message=text, topic_partition=place, stored=Stored.NO, api="OffsetCommit")
         if code is codes.FENCED_INSTANCE_ID and is_present:
             membership.fenced(error)
         elif code is codes.REBALANCE_IN_PROGRESS:
             if is_present and membership.state is State.STABLE:
                 membership.rebalance("the group is rebalancing")
-            text = "offsets cannot be committed while the group rebalances: poll, then commit again"
-            return RebalanceInProgressException(text, topic_partition=place, stored=Stored.NO, api="OffsetCommit")
+            return rebalancing(place)
         elif code in ELSEWHERE:
             self._finder.forget()
         return error
@@ -466,26 +459,6 @@ class Commits:
         for lookup in self._lookups:
             times += [lookup.not_before_ms] + ([] if lookup.deadline_ms is None else [lookup.deadline_ms])
         return min((time for time in times if time > now_ms), default=None)
-
-
-def _expelled(group_id: str) -> KafkaException:
-    text = (
-        f"group {group_id!r} has gone on without this member: what it read since is read again by others; it joins again with the next poll"
-    )
-    return CommitFailedException(text, api="OffsetCommit")
-
-
-def _too_long(committed: OffsetAndMetadata | None) -> str:
-    characters = 0 if committed is None else len(committed.metadata)
-    return f"the metadata has {characters} characters, more than the broker's offset.metadata.max.bytes, 4096 unless it is set: shorten it"
-
-
-def _not_a_member(group_id: str) -> KafkaException:
-    text = (
-        f"group {group_id!r} has members that share its partitions, so only they commit for it: subscribe, or use a group.id of your own"
-        " for partitions that you assign"
-    )
-    return CommitFailedException(text, api="OffsetCommit")
 
 
 def _lost(event: Failed, api: str) -> KafkaException:
