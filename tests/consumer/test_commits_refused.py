@@ -82,23 +82,51 @@ def test_what_is_not_there_is_said_as_everywhere(name, consumer_of, place, says,
             consumer.commit({absent: 1}, timeout=LIMIT_S)
 
 
-def test_while_no_broker_answers():
-    rig = Rig()
-    rig.subscribe()
-    rig.poll()
-    told: list[errors.KafkaException | None] = []
+class TestWhileNobodyTellsWhereTheCoordinatorIs:
+    """There is no group yet that could rebalance, so a commit waits, as others do."""
 
-    def commit():
+    def committing(self, *, retries: bool = True) -> tuple[Rig, list[errors.KafkaException | None]]:
+        """By a member that has polled, and has reached nobody."""
+        rig, told = Rig(), []
+        rig.core.subscribe(["t"])
+        rig.poll()
+        assert rig.state is State.JOINING
+        rig.step(Disconnected(address=Address("b", 1), reason="refused"))
+        rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.now_ms + 60_000, told.append, retries=retries)
+        rig.core.group.commits.look_up([TopicPartition("t", 0)], rig.now_ms + 60_000, "looked up")
+        rig.advance(59_999)
+        assert told == []
+        return rig, told
+
+    @pytest.mark.parametrize("retries", [True, False])
+    def test_until_its_time_is_over(self, retries):
+        rig, told = self.committing(retries=retries)
+        rig.advance(1)
+        for error in (told[0], rig.done[0].error):
+            with pytest.raises(
+                errors.TimeoutException, match=r"t-0 were not (committed|told) in time: no broker reachable at b:1 \(refused\);"
+            ):
+                raise error
+
+    def test_or_until_that_is_known_and_it_joins(self):
+        rig, told = self.committing()
+        rig.find_coordinator()
+        assert rig.state is State.JOINING
+        with pytest.raises(errors.RebalanceInProgressException, match="while this consumer joins group 'g': poll, then commit again"):
+            raise told[0]
+        assert not rig.pending(OffsetCommitRequest), "only members may commit, and it is none yet"
+
+    @pytest.mark.parametrize("is_known", [True, False])
+    def test_but_not_in_on_lost(self, is_known):
+        """Others have the partitions, whatever becomes of this member."""
+        rig = Rig().reach(State.STABLE)
+        rig.core.group.membership.lose("a test")
+        if not is_known:
+            rig.core.group.finder.forget()
+        assert rig.core.next_callback(rig.now_ms).kind == "lost"
+        told: list[errors.KafkaException | None] = []
         rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.now_ms + 60_000, told.append, retries=True)
-
-    commit()
-    rig.step(Disconnected(address=Address("b", 1), reason="refused"))
-    commit()
-    assert isinstance(told[0], errors.RebalanceInProgressException)
-    with pytest.raises(
-        errors.TimeoutException, match=r"before this consumer has joined its group: no broker reachable at b:1 \(refused\);"
-    ):
-        raise told[1]
+        assert isinstance(told[0], errors.CommitFailedException)
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.SYNCING])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from chaffinch.consumer.core.group_requests import NO_IDENTITY
+from chaffinch.consumer.core.membership import Membership
 from chaffinch.errors import CommitFailedException, KafkaException, RebalanceInProgressException, Stored
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 
 
-def rebalancing(place: TopicPartition | None = None) -> KafkaException:
-    text = "offsets cannot be committed while the group rebalances: poll, then commit again"
+def rebalancing(membership: Membership, place: TopicPartition | None = None) -> KafkaException:
+    joins = membership.identity_of_caller == NO_IDENTITY
+    what = f"this consumer joins group {membership.group_id!r}" if joins else "the group rebalances"
+    text = f"offsets cannot be committed while {what}: poll, then commit again"
     return RebalanceInProgressException(text, topic_partition=place, stored=Stored.NO, api="OffsetCommit")
 
 

@@ -194,10 +194,10 @@ class Commits:
         is_joining = membership.state in (State.JOINING, State.SYNCING)
         if not self._subscriptions.is_automatic or (membership.identity.has_generation and (is_automatic or not is_joining)):
             return None
-        if (is_joining or membership.state is State.PREPARING) and self._wiring.is_cut_off:
-            return self._unreachable("offsets cannot be committed before this consumer has joined its group")
-        if is_joining or membership.state is State.PREPARING:
-            return rebalancing()
+        if is_joining and not membership.identity.has_generation and self._finder.address_known is None:
+            return None  # There is no group yet that could rebalance. It waits until there is, see `_refuse`, or its time is over.
+        if is_joining:
+            return rebalancing(membership)
         return no_member_yet(membership.group_id) if membership.identity_of_caller == NO_IDENTITY else expelled(membership.group_id)
 
     @property
@@ -250,6 +250,7 @@ class Commits:
         address = self._finder.address(now_ms)
         if address is None:
             return
+        self._refuse()
         membership = self._membership
         # Until all have joined the coordinator takes commits of the generation before, but not behind a JoinGroup, which waits for that;
         # and none from then on until all have synced.
@@ -266,6 +267,13 @@ class Commits:
                 lookup.is_under_way = True
                 request = group_requests.offset_fetch(membership.group_id, lookup.places, require_stable=self._requires_stable)
                 self._wiring.send(address, request, lookup)
+
+    def _refuse(self) -> None:
+        """What was asked for while nobody had told where the coordinator is, by who was no member: nor is it one now."""
+        for commit in [found for found in self._commits if not (found.is_under_way or found.identity.has_generation)]:
+            refusal = self._refusal(is_empty=False, is_automatic=commit.is_automatic)
+            if refusal is not None:
+                self._end(commit, refusal)
 
     def _follow(self) -> None:
         """What a cooperative member that closes has read goes with it into the generation that it joins meanwhile. Nothing else does, nor
@@ -296,7 +304,7 @@ class Commits:
 
     def _rebalancing(self) -> str:
         """In words: the coordinator answers a connection's requests in turn, and those of a rebalance at its end."""
-        if self._membership.state not in (State.JOINING, State.SYNCING):
+        if self._membership.state not in (State.JOINING, State.SYNCING) or self._finder.address_known is None:
             return ""
         return ": the group rebalances, and its coordinator answers when that is over: poll until partitions are assigned"
 
@@ -355,7 +363,7 @@ class Commits:
         elif code is codes.REBALANCE_IN_PROGRESS:
             if is_present and membership.state is State.STABLE:
                 membership.rebalance("the group is rebalancing")
-            return rebalancing(place)
+            return rebalancing(membership, place)
         elif code in ELSEWHERE:
             self._finder.forget()
         return error
