@@ -65,6 +65,24 @@ def test_of_a_partition_that_is_not_there(began_ms):
     assert isinstance(told[0], errors.UnknownTopicOrPartitionException)
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_of_one_partition_of_several(is_late):
+    """What the coordinator took is committed, and the error says so."""
+    rig = Rig().assign(0)
+    told: list[errors.KafkaException | None] = []
+    offsets = {TopicPartition("t", number): OffsetAndMetadata(1) for number in (0, 2, 9)}
+    rig.core.commit(offsets, rig.now_ms + (1_000 if is_late else 60_000), told.append, retries=True)
+    rig.step()
+    parts = [OffsetCommitResponsePartition(partition_index=number, error_code=code) for number, code in ((0, 0), (9, 3), (2, 0))]
+    while not told:
+        for _ in rig.pending(OffsetCommitRequest):
+            rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=parts)]))
+        rig.advance(100)
+    text = str(told[0])
+    assert text.count("; the offsets of t-0, t-2 were committed") == 1
+    assert ("offsets of t-9 were not committed in time" if is_late else "there is no partition 9") in text
+
+
 @pytest.mark.parametrize(
     ("place", "says"),
     [

@@ -33,7 +33,7 @@ from chaffinch.errors import (
     codes,
     exception_for,
 )
-from chaffinch.errors.again import again
+from chaffinch.errors.again import again, with_message
 from chaffinch.identifiers import NO_OFFSET, OffsetAndMetadata, TopicPartition
 
 AGAIN: Final = frozenset({codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNSTABLE_OFFSET_COMMIT})
@@ -66,6 +66,14 @@ class Commit:
     """How long there is, in words."""
     unknown_since_ms: int | None = None
     """Since when the coordinator says that it knows no such partition."""
+    committed: set[TopicPartition] = field(default_factory=set)
+    """Those that the coordinator took, whatever becomes of the others."""
+
+    def told(self, error: KafkaException) -> KafkaException:
+        """A failure, which is one of the others alone where the coordinator took some."""
+        if not self.committed:
+            return error
+        return with_message(error, f"{error.message.rstrip('.')}; the offsets of {names_of(self.committed)} were committed")
 
     @property
     def is_last(self) -> bool:
@@ -287,7 +295,8 @@ class Commits:
 
     def _expire(self, now_ms: int) -> None:
         for commit in [found for found in self._commits if now_ms >= found.deadline_ms]:
-            text = f"group {self._membership.group_id!r}: offsets of {names_of(commit.offsets)} were not committed {commit.limit}"
+            missing = names_of(commit.offsets.keys() - commit.committed)
+            text = f"group {self._membership.group_id!r}: offsets of {missing} were not committed {commit.limit}"
             text += self._silent() if commit.is_under_way else ""
             self._end(commit, self._unreachable(text, commit.last_error, api="OffsetCommit", stored=Stored.POSSIBLY))
         for lookup in [found for found in self._lookups if found.deadline_ms is not None and now_ms >= found.deadline_ms]:
@@ -319,7 +328,7 @@ class Commits:
         if commit in self._commits:
             self._commits.remove(commit)
             self._wiring.counts["commits_failed"] += error is not None
-            commit.done(error)
+            commit.done(None if error is None else commit.told(error))
             self._wiring.wake()
 
     # Answers.
@@ -330,12 +339,16 @@ class Commits:
         error: KafkaException | None = None
         for topic in event.message.topics:
             for found in topic.partitions:
+                place = TopicPartition(topic.name, found.partition_index)
                 code = codes.by_number(found.error_code, numbering=event.numbering)
+                if code is codes.NONE:
+                    token.commit.committed.add(place)
+                    continue
                 if code in OVERTAKEN and self._is_overtaken(token):
                     self._try_again(token.commit, exception_for(code, stored=Stored.NO, api="OffsetCommit"), now_ms)
                     return
-                if code is not codes.NONE and (error is None or error.code.is_retriable):
-                    error = self._commit_error(code, TopicPartition(topic.name, found.partition_index), token)
+                if error is None or error.code.is_retriable:
+                    error = self._commit_error(code, place, token)
         if error is None:
             self._end(token.commit, None)
         else:
