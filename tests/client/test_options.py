@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import random
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from chaffinch.admin.options import ADMIN_TABLE
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Disconnected, Failed
 from chaffinch.client.network import Network
-from chaffinch.client.options import ConnectionSettings
+from chaffinch.client.options import ConnectionSettings, reconnect_backoff, retry_backoff
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.options import CONSUMER_OPTIONS
 from chaffinch.errors import ConfigException
@@ -54,6 +55,17 @@ def test_each_table_has_what_connections_need(table: Any) -> None:
     assert (found.client_id, found.setup_timeout_ms) == ("me", 7)
     assert pickle.loads(pickle.dumps(found)) == found
     assert len({found, ConnectionSettings.of(settings)}) == 1
+
+
+@pytest.mark.parametrize("kind", ["reconnect", "retry"])
+@pytest.mark.parametrize("suffix", ["backoff.ms", "backoff.max.ms"])
+def test_a_wait_of_0_is_none_and_the_documentation_says_so(kind: str, suffix: str) -> None:
+    """As in Apache Kafka; who wants it should know what it costs."""
+    settings = CONSUMER_OPTIONS.parse({"bootstrap.servers": "b:1", f"{kind}.{suffix}": 0})
+    backoff = {"reconnect": reconnect_backoff, "retry": retry_backoff}[kind](settings)
+    assert [backoff.wait_ms(failures, random.Random(7)) for failures in (1, 2, 40)] == [0, 0, 0]
+    (option,) = [option for option in CONSUMER_OPTIONS.options if option.name == f"{kind}.{suffix}"]
+    assert "with 0 " in option.documentation
 
 
 def test_secrets_are_in_nothing_that_is_printed() -> None:

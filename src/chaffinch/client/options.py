@@ -40,10 +40,24 @@ _ROWS: Final = (
     ),
     Option("socket.connection.setup.timeout.max.ms", "int", 30_000, "longest such time; it doubles with each failure in a row", minimum=1),
     Option("connections.max.idle.ms", "int", 540_000, "a connection without traffic for so long is closed; -1 for never", minimum=-1),
-    Option("reconnect.backoff.ms", "int", 50, "first wait before an address that failed is tried again", minimum=0),
-    Option("reconnect.backoff.max.ms", "int", 1_000, "longest such wait; it doubles with each failure", minimum=0),
-    Option("retry.backoff.ms", "int", 100, "first wait before a batch or request is sent again", minimum=0),
-    Option("retry.backoff.max.ms", "int", 1_000, "longest such wait; it doubles with each failure", minimum=0),
+    Option(
+        "reconnect.backoff.ms",
+        "int",
+        50,
+        "first wait before an address that failed is tried again; with 0 at once, without a pause, which can take a whole processor",
+        minimum=0,
+    ),
+    Option(
+        "reconnect.backoff.max.ms", "int", 1_000, "longest such wait; it doubles with each failure; with 0 there is none at all", minimum=0
+    ),
+    Option(
+        "retry.backoff.ms",
+        "int",
+        100,
+        "first wait before a batch or request is sent again; with 0 at once, without a pause, which can take a whole processor",
+        minimum=0,
+    ),
+    Option("retry.backoff.max.ms", "int", 1_000, "longest such wait; it doubles with each failure; with 0 there is none at all", minimum=0),
     Option(
         "send.buffer.bytes",
         "int",
