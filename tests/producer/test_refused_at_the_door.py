@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import RecordTooLargeException
-from chaffinch.identifiers import TopicPartition
+from chaffinch.identifiers import GroupMetadata, TopicPartition
 
 Make = Callable[..., Producer]
 LATEST_S = 60
@@ -43,6 +44,48 @@ class TestTooLarge:
             producer.send("orders", LARGE)
             with pytest.raises(RecordTooLargeException, match=r"^orders: .*: it was not sent"):
                 producer.commit_transaction()
+
+
+HALF = "\ud800"  # Of a surrogate pair.
+PLACE = TopicPartition("orders", 0)
+
+
+class TestGroup:
+    """What no request can carry is the program's mistake, and no reason to lose the transaction, or even the producer."""
+
+    @pytest.mark.parametrize(
+        ("group", "error", "says"),
+        [
+            ("", TypeError, r" must be a group id or a GroupMetadata, not ''$"),
+            (None, TypeError, r" must be a group id or a GroupMetadata, not None$"),
+            (("g", 1), TypeError, r" must be a group id or a GroupMetadata, not \('g', 1\)$"),
+            (HALF, ValueError, r", in its group_id, has no UTF-8"),
+            (GroupMetadata(""), ValueError, r" has an empty group_id: it must be the id of a group, as in the option group\.id$"),
+            (GroupMetadata(5), TypeError, r" has the group_id 5, which is not a str$"),  # type: ignore[arg-type]
+            ("\u00e4" * 20_000, ValueError, r" has a group_id of 40000 bytes: it must have at most 32767$"),
+            (GroupMetadata("g", "x"), TypeError, r" has the generation_id 'x', which is not an int$"),  # type: ignore[arg-type]
+            (GroupMetadata("g", True), TypeError, r" has the generation_id True, which is not an int$"),
+            (
+                GroupMetadata("g", 2**40),
+                ValueError,
+                r" has the generation_id 1099511627776: it must be from 0 to 2147483647, or -1 for none$",
+            ),
+            (GroupMetadata("g", -2), ValueError, r" has the generation_id -2: it must be from 0 to"),
+            (GroupMetadata("g", 1, 5), TypeError, r" has the member_id 5, which is not a str$"),  # type: ignore[arg-type]
+            (GroupMetadata("g", 1, "m" * 40_000), ValueError, r" has a member_id of 40000 bytes: it must have at most 32767$"),
+            (GroupMetadata("g", 1, "m", 5), TypeError, r" has the group_instance_id 5, which is not a str$"),  # type: ignore[arg-type]
+            (GroupMetadata("g", 1, "m", HALF), ValueError, r", in its group_instance_id, has no UTF-8"),
+        ],
+    )
+    def test_is_checked_before_anything_changes(
+        self, producer_of: Make, broker: EmbeddedBroker, group: Any, error: type[Exception], says: str
+    ) -> None:
+        with producer_of(broker, transactional_id="t") as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                with pytest.raises(error, match="^argument group_metadata" + says):
+                    producer.send_offsets_to_transaction({PLACE: 1}, group)
+                producer.send_offsets_to_transaction({PLACE: 1}, GroupMetadata("g", np.int64(-1)))  # type: ignore[arg-type]
 
 
 class TestOnDelivery:

@@ -15,7 +15,9 @@ from chaffinch.client.arguments import checked_text, whole
 from chaffinch.client.arguments import checked_timeout_ms as checked_timeout_ms
 from chaffinch.client.arguments import checked_topic as checked_topic
 from chaffinch.client.arguments import illegal_topic as illegal_topic
+from chaffinch.client.options import STRING_BYTES_MAX
 from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord
+from chaffinch.settings import shown_value
 
 # How to write other types as whole numbers, by the name of the type or one of its bases: those of numpy and pandas are not loaded here.
 _WRITE_INSTEAD: Final = {
@@ -100,8 +102,27 @@ def checked_callback(callback: Any) -> Callable[..., object]:
 
 
 def checked_group(group: Any) -> GroupMetadata:
-    if isinstance(group, str) and group:
-        return GroupMetadata(group)
-    if isinstance(group, GroupMetadata):
-        return group
-    raise TypeError(f"argument group_metadata must be a group id or a GroupMetadata, not {group!r}")
+    """A group's id, alone or in a GroupMetadata whose every field a request can carry: one that cannot would cost the transaction."""
+    if not isinstance(group, GroupMetadata) and not (isinstance(group, str) and group):
+        raise TypeError(f"argument group_metadata must be a group id or a GroupMetadata, not {shown_value(group)}")
+    found = group if isinstance(group, GroupMetadata) else GroupMetadata(group)
+    _check_text_of_group("group_id", found.group_id)
+    if not found.group_id:
+        raise ValueError("argument group_metadata has an empty group_id: it must be the id of a group, as in the option group.id")
+    generation = whole(found.generation_id)
+    if generation is None:
+        raise TypeError(f"argument group_metadata has the generation_id {shown_value(found.generation_id)}, which is not an int")
+    if not -1 <= generation <= INT32_MAX:
+        raise ValueError(f"argument group_metadata has the generation_id {generation}: it must be from 0 to {INT32_MAX}, or -1 for none")
+    _check_text_of_group("member_id", found.member_id)
+    if found.group_instance_id is not None:
+        _check_text_of_group("group_instance_id", found.group_instance_id)
+    return found._replace(generation_id=generation)
+
+
+def _check_text_of_group(field: str, text: Any) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"argument group_metadata has the {field} {shown_value(text)}, which is not a str")
+    size = len(checked_text(text, f"group_metadata, in its {field},"))
+    if size > STRING_BYTES_MAX:
+        raise ValueError(f"argument group_metadata has a {field} of {size} bytes: it must have at most {STRING_BYTES_MAX}")
