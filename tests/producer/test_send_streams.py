@@ -209,6 +209,12 @@ def test_a_number_that_arrow_has_no_type_for(producer: Producer, frame: Any) -> 
         producer.send_table("orders", frame)
 
 
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_headers_of_which_no_row_has_any(broker: EmbeddedBroker, producer: Producer, make: Any) -> None:
+    assert producer.send_table("one", make({"value": ["a", "b"], "headers": [[], []]})).result(LATEST_S).written == 2
+    assert broker.read("one").column("headers").to_pylist() == [[], []]
+
+
 @pytest.mark.parametrize("single", [pd.Series(["a"], name="value"), pl.Series("value", ["a"]), pa.chunked_array([["a"]])], ids=type)
 def test_a_single_column_is_no_table(producer: Producer, single: Any) -> None:
     with pytest.raises(TypeError, match=f"argument table must be a pyarrow Table.*, and is a {type(single).__name__}$"):

@@ -268,6 +268,23 @@ def test_a_header_without_a_key_names_the_row(bad):
         records(table(value=[b"v"] * 8, headers=pa.chunked_array([headers.slice(0, 3), headers.slice(1, 1), headers])))
 
 
+@pytest.mark.parametrize("make", [pa.list_, pa.large_list])
+class TestListsOfNoType:
+    """So come headers from a data frame when no row has any: whether they are taken must not depend on whether one has."""
+
+    def test_that_are_empty_are_no_headers(self, make):
+        headers = pa.array([[], None, []], make(pa.null()))
+        assert [row[3] for row in records(table(value=[b"v"] * 3, headers=headers))] == [[], [], []]
+        assert [row[3] for row in records(table(value=[b"v"] * 2, headers=headers.slice(1)))] == [[], []]
+
+    def test_a_null_header_in_one_names_the_row(self, make):
+        headers = pa.array([[], None, [None, None], []], make(pa.null()))
+        with pytest.raises(
+            InvalidColumn, match=r"column 'headers' is .*list<item: null> with a null header in row 2; allowed: list<struct<"
+        ):
+            records(table(value=[b"v"] * 4, headers=headers))
+
+
 @pytest.mark.parametrize(
     ("columns", "text"),
     [

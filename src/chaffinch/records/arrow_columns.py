@@ -225,7 +225,8 @@ def _timestamps(array: pa.Array, default_ms: int, first_row: int) -> Int64s:
 
 
 def _with_headers(columns: RecordColumns, array: pa.Array, first_row: int) -> RecordColumns:
-    """The same records with the headers of a list column; a null list is one without headers."""
+    """The same records with the headers of a list column; a null list is one without headers. Where all of them are empty, data frames know
+    no type of what they hold."""
     if pa.types.is_null(array.type):
         return columns
     lists = _header_lists(array)
@@ -233,11 +234,16 @@ def _with_headers(columns: RecordColumns, array: pa.Array, first_row: int) -> Re
     header_offsets = np.zeros(len(array) + 1, np.int64)
     np.cumsum(lengths, out=header_offsets[1:])
     entries = lists.flatten()
+    if pa.types.is_null(entries.type):
+        if len(entries):
+            row = first_row + _list_of(0, header_offsets)
+            raise InvalidColumn(HEADERS, f"{array.type} with a null header in row {row}", HEADERS_ALLOWED)
+        return columns
     fields = dict(zip((field.name for field in entries.type), entries.flatten(), strict=True))
     keys = fields["key"]
     if keys.null_count:
         first_null = int(np.argmin(keys.is_valid().to_numpy(zero_copy_only=False)))
-        row = first_row + int(np.searchsorted(header_offsets, first_null, "right")) - 1
+        row = first_row + _list_of(first_null, header_offsets)
         raise InvalidColumn(HEADERS, f"{array.type} with a null key in row {row}", HEADERS_ALLOWED)
     return RecordColumns.of(
         columns.keys,
@@ -249,13 +255,20 @@ def _with_headers(columns: RecordColumns, array: pa.Array, first_row: int) -> Re
     )
 
 
+def _list_of(entry: int, offsets: Int64s) -> int:
+    """Which list an entry of all lists together is in."""
+    return int(np.searchsorted(offsets, entry, "right")) - 1
+
+
 def _header_lists(array: pa.Array) -> pa.Array:
-    """`array` as a list of structs with the fields key and value, in any order."""
+    """`array` as a list of structs with the fields key and value, in any order; or of nulls."""
     data_type = array.type
     if pa.types.is_map(data_type):
         pair = pa.struct([pa.field("key", data_type.key_type), pa.field("value", data_type.item_type)])
         return array.cast(pa.list_(pair))
     is_list = pa.types.is_list(data_type) or pa.types.is_large_list(data_type)
+    if is_list and pa.types.is_null(data_type.value_type):
+        return array
     if not is_list or not pa.types.is_struct(data_type.value_type) or {field.name for field in data_type.value_type} != {"key", "value"}:
         raise InvalidColumn(HEADERS, data_type, HEADERS_ALLOWED)
     return array
