@@ -237,8 +237,8 @@ class TestPickling:
         assert errors.KafkaException("x") != Exception("x")
 
 
-def culprits(*indices):
-    return [Culprit(index, codes.INVALID_RECORD, f"reason {index}") for index in indices]
+def culprits(*indices, code=codes.INVALID_RECORD):
+    return [Culprit(index, code, f"reason {index}") for index in indices]
 
 
 class TestText:
@@ -252,7 +252,7 @@ class TestText:
                     codes.INVALID_TIMESTAMP,
                     message="timestamp 1700000000000 ms is 7200001 ms ahead of the broker, limit 3600000 ms",
                     topic_partition=ORDERS_0,
-                    culprits=culprits(3),
+                    culprits=culprits(3, code=codes.INVALID_TIMESTAMP),
                     api="Produce",
                 ),
                 "Produce for orders-0, record 3: INVALID_TIMESTAMP (32): timestamp 1700000000000 ms is 7200001 ms ahead of the broker, "
@@ -314,6 +314,12 @@ class TestText:
     )
     def test_line(self, error, text):
         assert str(error) == text
+
+    def test_culprits_of_another_code_are_others(self):
+        error = exception_for(
+            codes.TRANSACTION_ABORTABLE, message="not at fault", topic_partition=ORDERS_0, culprits=culprits(3), api="Produce"
+        )
+        assert str(error).startswith("Produce for orders-0: TRANSACTION_ABORTABLE (120): not at fault; ")
 
     def test_many_culprits_are_counted(self):
         text = str(exception_for(codes.INVALID_RECORD, culprits=culprits(*range(100))))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from chaffinch.errors import (
     InvalidRecordException,
     TimeoutException,
@@ -44,6 +46,32 @@ class TestTransaction:
         told = rig.call(events.CommitCalled, "commit")
         assert (type(told), str(told)) == (InvalidRecordException, str(rig.error("b")))
         assert str(told) != str(rig.error("d"))
+
+    @pytest.mark.parametrize(
+        ("at_fault", "named"),
+        [
+            ([1], "record 1 of the batch's 9 was rejected"),
+            ([1, 3, 4, 5, 6, 7, 8], "records 1, 3, 4, 5, 6 and 2 more of the batch's 9 were rejected"),
+        ],
+    )
+    def test_an_innocent_is_not_called_by_the_culprits_place(self, at_fault: list[int], named: str) -> None:
+        rig = transactional()
+        rig.send("abcdefghi")
+        rig.answer(rejected(*at_fault))
+        assert str(rig.error("a")).startswith(
+            f"Produce for orders-0: TRANSACTION_ABORTABLE (120): not at fault, but aborted with the transaction: {named}; not stored; "
+        )
+        assert str(rig.error("b")).startswith("Produce for orders-0, record 1: INVALID_RECORD (87): ")
+
+    def test_nor_is_one_whose_fate_is_unknown(self) -> None:
+        rig = transactional()
+        rig.send("abc")
+        rig.answer(LOST)
+        rig.sleep(5_000)
+        rig.answer(rejected(0))
+        text = str(rig.error("b"))
+        assert text.startswith("Produce for orders-0: TRANSACTION_ABORTABLE (120): ")
+        assert "the next one was refused because of record 0 of its 3: whether this record is stored is unknown" in text
 
     def test_never_a_bump_the_sequence_is_taken_back(self) -> None:
         rig = transactional()

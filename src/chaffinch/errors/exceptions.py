@@ -460,14 +460,20 @@ _STORED_TEXTS: Final = {Stored.NO: "not stored", Stored.POSSIBLY: "possibly stor
 
 
 def _place_of(error: ApiException) -> list[str]:
-    """`Produce for orders-0, records 3 and 7`; an empty list when nothing is known."""
+    """`Produce for orders-0, records 3 and 7`; an empty list when nothing is known. Where the culprits were refused with other codes than
+    this one it is told to records that are not at fault, and names them behind it."""
+    culprits = error.culprits if any(culprit.code == error.code for culprit in error.culprits) else ()
     where = [error.api or "", f"for {error.topic_partition}" if error.topic_partition and error.api else str(error.topic_partition or "")]
-    indices = [str(culprit.batch_index) for culprit in error.culprits[:CULPRITS_NAMED_MAX]]
-    if more := len(error.culprits) - len(indices):
-        indices.append(f"{more} more")
-    records = f"record {indices[0]}" if len(indices) == 1 else f"records {', '.join(indices[:-1])} and {indices[-1]}" if indices else ""
-    place = ", ".join(filter(None, [" ".join(filter(None, where)), records]))
+    place = ", ".join(filter(None, [" ".join(filter(None, where)), records_named([culprit.batch_index for culprit in culprits])]))
     return [place] if place else []
+
+
+def records_named(indices: Sequence[int]) -> str:
+    """`record 3`, `records 3 and 7`, the first of many and how many more; empty when there are none."""
+    named = [str(index) for index in indices[:CULPRITS_NAMED_MAX]]
+    if more := len(indices) - len(named):
+        named.append(f"{more} more")
+    return f"record {named[0]}" if len(named) == 1 else f"records {', '.join(named[:-1])} and {named[-1]}" if named else ""
 
 
 def _message_of(culprits: tuple[Culprit, ...]) -> str:

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaffinch.errors import ApiException, KafkaException, Stored, TransactionAbortableException, codes, exception_for
+from chaffinch.errors.exceptions import records_named
 from chaffinch.errors.handling import Handling, handling_of
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
 from chaffinch.producer.core.batches.in_flight import Front
@@ -262,7 +263,7 @@ def _refused(answer: BatchAnswer, situation: Situation) -> Verdict:
         return FailAll(error=error, uses_up_numbers=situation.possibly_stored)
     if situation.possibly_stored:
         error = _batch_error(answer, situation)
-        why = f"because of other records ({', '.join(str(c.batch_index) for c in error.culprits[:5])})"
+        why = f"because of {records_named(answer.blamed.indices)} of its {situation.count}"
         return FailAll(error=_unknown_fate(error, situation, why), errors=errors, uses_up_numbers=True)
     if Question.REJECTED in situation.questions and situation.said is None:
         asked = {index: error for index, error in errors.items() if error.code in REJECTED_CODES}
@@ -279,7 +280,8 @@ def _apart(answer: BatchAnswer, errors: Mapping[int, ApiException], situation: S
     if situation.in_transaction and errors:
         first = errors[min(errors)]
         others = situation.count - len(errors) - len(said.swallowed)
-        message = f"not at fault, but aborted with the transaction: {len(errors)} of the batch's {situation.count} records were rejected"
+        rejected = f"{records_named(list(errors))} of the batch's {situation.count} {'was' if len(errors) == 1 else 'were'} rejected"
+        message = f"not at fault, but aborted with the transaction: {rejected}"
         named = _batch_error(answer, situation).culprits
         innocent = TransactionAbortableException(
             message, topic_partition=situation.topic_partition, culprits=named, stored=Stored.NO, api=API
