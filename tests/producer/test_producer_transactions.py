@@ -68,6 +68,20 @@ def values(broker: EmbeddedBroker, topic: str, **more: Any) -> list[bytes]:
 
 
 class TestTransactions:
+    @pytest.mark.parametrize("is_closed", [False, True], ids=["abort", "close"])
+    def test_what_was_not_sent_before_an_abort_says_how_to_send_it_again(
+        self, producer_of: Make, broker: EmbeddedBroker, is_closed: bool
+    ) -> None:
+        with producer_of(broker, transactional_id="t", linger_ms=60_000) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            future = producer.send("orders", b"v", partition=0)
+            producer.close() if is_closed else producer.abort_transaction()
+            how = "with a new producer" if is_closed else "in the next transaction"
+            assert str(future.exception(0)) == (
+                f"orders-0: TRANSACTION_ABORTABLE (120): the transaction was aborted; not stored; send it again {how}"
+            )
+
     def test_commit_and_abort(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             producer.init_transactions()

@@ -110,6 +110,8 @@ class KafkaException(Exception):
     group: Group
     stored: Stored
     api: str | None
+    advised: str | None = None
+    """What to do about it, where that is not what its group says."""
 
     def __init_subclass__(cls, *, group: Group | None = None, abstract: bool = False, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -159,7 +161,7 @@ class KafkaException(Exception):
         return one_line(self.message)
 
     def _facts(self) -> tuple[object, ...]:
-        return (type(self), self.message, self.code, self.topic_partition, self.culprits, self.group, self.stored, self.api)
+        return (type(self), self.message, self.code, self.topic_partition, self.culprits, self.group, self.stored, self.api, self.advised)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, KafkaException) and self._facts() == other._facts()
@@ -193,6 +195,8 @@ class ApiException(KafkaException, group=Group.NONE):
 
     def _advice(self) -> str:
         """What to do with the producer is no advice for who reads, or creates a topic."""
+        if self.advised is not None:
+            return self.advised
         if self._concerns_records() and self.stored is Stored.POSSIBLY and self.group in RETRIABLE_GROUPS:
             return ADVICE_IF_POSSIBLY_STORED
         if self.api in PRODUCE_APIS | TRANSACTION_APIS or self._concerns_records():

@@ -51,6 +51,9 @@ ADVICE: Final = {
 # Of a record: whoever sends it again sends a new one, which no broker takes for a repetition.
 RETRIABLE_GROUPS: Final = frozenset({Group.RETRIABLE, Group.REFRESH_RETRIABLE})
 ADVICE_IF_POSSIBLY_STORED: Final = "sent again it could be there twice"
+# Of a record whose transaction somebody aborts already, or whose producer is being closed: there is nothing to abort.
+ADVICE_IF_ABORTED: Final = "send it again in the next transaction"
+ADVICE_IF_CLOSED: Final = "send it again with a new producer"
 # The same for whoever it is, perhaps a consumer: of a request that no producer sends, or of the connection.
 ADVICE_TO_ANYBODY: Final = {
     Group.RETRIABLE: ADVICE[Group.RETRIABLE],

@@ -110,6 +110,35 @@ def test_a_close_that_ends_while_records_are_under_way_commits_nothing_and_abort
     assert ends(rig) == [False]
 
 
+@pytest.mark.parametrize(
+    ("closes_within", "advice"),
+    [(None, "send it again in the next transaction"), ("close's timeout", "send it again with a new producer")],
+    ids=["abort", "close"],
+)
+@pytest.mark.parametrize("is_sent", [False, True], ids=["unsent", "refused"])
+def test_a_record_that_fails_while_its_transaction_is_aborted_asks_nobody_to_abort_it(
+    is_sent: bool, closes_within: str | None, advice: str
+) -> None:
+    rig = in_transaction()
+    if is_sent:
+        rig.send("bc")
+    else:
+        rig.append("bc")
+    rig.call(events.AbortCalled, "abort", closes_within=closes_within)
+    if is_sent:
+        rig.answer(Answer(codes.INVALID_RECORD, (0,)))
+    error = rig.error("c")
+    assert isinstance(error, TransactionAbortableException)
+    assert str(error).endswith(f"; not stored; {advice}")
+    assert rig.calls["abort"] == "done"
+
+
+def test_nor_does_one_that_a_close_gives_up() -> None:
+    rig = committing_with()
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms)
+    assert str(rig.error("b")).endswith("; possibly stored; send it again with a new producer")
+
+
 def test_a_commit_that_has_been_asked_for_is_not_turned_into_an_abort_by_a_close() -> None:
     rig = committing_with()
     rig.hold.add(EndTxnRequest)

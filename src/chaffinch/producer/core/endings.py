@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaffinch.errors import KafkaException
+from chaffinch.errors import Group, KafkaException, group_of
 from chaffinch.errors.again import again
+from chaffinch.errors.handling import ADVICE_IF_ABORTED, ADVICE_IF_CLOSED
 from chaffinch.producer.core.batches.accumulator import Accumulator
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.partition_queues import PartitionQueues
@@ -93,7 +94,18 @@ class Endings:
         self._wiring.counts["records_dropped"] += len(dropped)
         self.release(batch.memory_bytes)
         batch.memory_bytes = 0
-        self.out.append(FailRecords(batch=batch, error=error, errors=errors or {}, dropped=dropped))
+        self.out.append(FailRecords(batch=batch, error=self._with_advice(error), errors=errors or {}, dropped=dropped))
+
+    def _with_advice(self, error: KafkaException) -> KafkaException:
+        """What is told to a record asks nobody to abort what is being aborted, or to go on with a producer that is being closed."""
+        if self._transaction is None or group_of(error) is not Group.TRANSACTION_ABORTABLE:
+            return error
+        is_closing = self._callers.closes_by_ms is not None or self._transaction.callers.is_closing
+        if not is_closing and self._transaction.state is not State.ABORTING:
+            return error
+        told = again(error)
+        told.advised = ADVICE_IF_CLOSED if is_closing else ADVICE_IF_ABORTED
+        return told
 
     def tell_culprits(self, batch: ProducerBatch, errors: Mapping[int, KafkaException], dropped: frozenset[int]) -> None:
         """Only the records in `errors` fail, and those in `dropped` are dropped: the others go on."""
