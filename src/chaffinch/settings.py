@@ -47,8 +47,12 @@ SECRET_WORDS: Final = ("password", "secret", "jaas", "ssl.keystore.key")
 
 def shown_value(value: object) -> str:
     """A wrong value as messages have it: what is behind it is to be read too."""
-    shown = repr(value)
-    return shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}..."
+    return shortened(repr(value))
+
+
+def shortened(text: str) -> str:
+    """The same of words about a value, which may contain it."""
+    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}..."
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from chaffinch.errors import RecordTooLargeException
+from chaffinch.errors import InvalidTopicException, RecordTooLargeException
 from chaffinch.identifiers import GroupMetadata, TopicPartition
 
 Make = Callable[..., Producer]
@@ -86,6 +87,45 @@ class TestGroup:
                 with pytest.raises(error, match="^argument group_metadata" + says):
                     producer.send_offsets_to_transaction({PLACE: 1}, group)
                 producer.send_offsets_to_transaction({PLACE: 1}, GroupMetadata("g", np.int64(-1)))  # type: ignore[arg-type]
+
+
+LONG = "x" * 100_000
+
+
+class TestLongValues:
+    """What a message says behind the value is to be read, too, and a log is no place for the data."""
+
+    @pytest.mark.parametrize(
+        ("call", "says"),
+        [
+            (lambda p: p.send("orders", HALF + LONG), "... is half a surrogate pair"),
+            (lambda p: p.send("orders", headers=[("a", LONG.encode(), 1)]), "one entry is ('a', b'x"),
+            (lambda p: p.send("orders", headers=[(HALF + LONG, b"")]), "... is half a surrogate pair"),
+            (lambda p: p.send("orders", headers=[(LONG, 5)]), "...] must be bytes, str or None, not int"),
+            (lambda p: p.flush(LONG), "a number of seconds, not 'x"),
+            (lambda p: p.send_offsets_to_transaction({LONG: 1}, "g"), "must be a TopicPartition, not 'x"),
+            (lambda p: p.send_offsets_to_transaction({PLACE: LONG}, "g"), "an OffsetAndMetadata, not 'x"),
+            (lambda p: p.send_offsets_to_transaction({PLACE: 1}, GroupMetadata("g", 1, HALF + LONG)), "... is half a surrogate pair"),
+            (lambda p: p.send_table("orders", pa.table({"value": ["v"], LONG: [1]})), "... is unknown; allowed: one each of key, "),
+            (lambda p: p.send_table("orders", pa.table({"value": [{LONG: 1}]})), "...; allowed: binary, "),
+        ],
+    )
+    def test_are_cut(self, producer_of: Make, broker: EmbeddedBroker, call: Callable[[Producer], Any], says: str) -> None:
+        with producer_of(broker, transactional_id="t") as producer:
+            producer.init_transactions()
+            with producer.transaction(), pytest.raises((TypeError, ValueError)) as raised:
+                call(producer)
+        assert says in str(raised.value)
+        assert len(str(raised.value)) < 500
+
+    def test_so_is_the_name_of_an_illegal_topic(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker) as producer:
+            error = producer.send(LONG).exception(0)
+            table = producer.send_table(None, pa.table({"value": ["v"], "topic": [LONG]})).result(LATEST_S)
+        assert isinstance(error, InvalidTopicException)
+        assert [error.message] == table.rejected.column("message").to_pylist()
+        assert error.message.endswith("... is not a legal name: a name has letters, digits, '.', '_' and '-', at most 249 of them")
+        assert len(error.message) < 500
 
 
 class TestOnDelivery:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from chaffinch.errors import InvalidTopicException, Stored
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.settings import shown_value
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
@@ -39,7 +40,7 @@ def why_illegal(topic: str) -> str | None:
 def illegal_topic(topic: str) -> InvalidTopicException | None:
     """The same as an error."""
     reason = why_illegal(topic)
-    return None if reason is None else InvalidTopicException(f"topic {topic!r} is not a legal name: {reason}", stored=Stored.NO)
+    return None if reason is None else InvalidTopicException(f"topic {shown_value(topic)} is not a legal name: {reason}", stored=Stored.NO)
 
 
 def checked_text(text: str, name: str) -> bytes:
@@ -47,18 +48,20 @@ def checked_text(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"argument {name} has no UTF-8: character {error.start} of {text!r} is half a surrogate pair") from None
+        raise ValueError(f"argument {name} has no UTF-8: character {error.start} of {shown_value(text)} is half a surrogate pair") from None
 
 
 def checked_place(place: Any) -> TopicPartition:
     """A TopicPartition, or a pair like one."""
     index = whole(place[1]) if isinstance(place, tuple) and len(place) == 2 else None
     if isinstance(place, TopicPartition) and not isinstance(place.topic, str):
-        raise TypeError(f"argument partition is {place!r}: its topic must be a str, not {type(place.topic).__name__}")
+        raise TypeError(f"argument partition is {shown_value(place)}: its topic must be a str, not {type(place.topic).__name__}")
     if isinstance(place, TopicPartition) and index is None:
-        raise TypeError(f"argument partition is {place!r}: its partition is a {type(place.partition).__name__} and must be an int")
+        raise TypeError(
+            f"argument partition is {shown_value(place)}: its partition is a {type(place.partition).__name__} and must be an int"
+        )
     if index is None or not isinstance(place[0], str):
-        raise TypeError(f"argument partition must be a TopicPartition, not {place!r}")
+        raise TypeError(f"argument partition must be a TopicPartition, not {shown_value(place)}")
     if not 0 <= index <= INT32_MAX:
         raise ValueError(f"argument partition has the number {index}: it must be from 0 to {INT32_MAX}")
     if (error := illegal_topic(place[0])) is not None:
@@ -71,14 +74,14 @@ def checked_offset(offset: Any) -> OffsetAndMetadata:
     found = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
     number, epoch = whole(found.offset), whole(found.leader_epoch)
     if number is None:
-        raise TypeError(f"argument offset must be an int or an OffsetAndMetadata, not {offset!r}")
+        raise TypeError(f"argument offset must be an int or an OffsetAndMetadata, not {shown_value(offset)}")
     if not 0 <= number <= INT64_MAX:
         raise ValueError(f"argument offset must be from 0 to {INT64_MAX}, not {number}")
     if not isinstance(found.metadata, str):
-        raise TypeError(f"argument offset has the metadata {found.metadata!r}, which is not a str")
+        raise TypeError(f"argument offset has the metadata {shown_value(found.metadata)}, which is not a str")
     checked_text(found.metadata, "offset, in its metadata,")
     if epoch is None:
-        raise TypeError(f"argument offset has the leader_epoch {found.leader_epoch!r}, which is not an int")
+        raise TypeError(f"argument offset has the leader_epoch {shown_value(found.leader_epoch)}, which is not an int")
     if not -1 <= epoch <= INT32_MAX:
         raise ValueError(f"argument offset has the leader_epoch {epoch}: it must be from 0 to {INT32_MAX}, or -1 for none")
     return OffsetAndMetadata(number, found.metadata, epoch)
@@ -97,9 +100,9 @@ def checked_timeout_ms(timeout: Any) -> int | None:
         return None
     is_number = isinstance(timeout, Real) and not isinstance(timeout, bool)
     if not is_number:
-        raise TypeError(f"argument timeout must be None or a number of seconds, not {timeout!r}")
+        raise TypeError(f"argument timeout must be None or a number of seconds, not {shown_value(timeout)}")
     if not timeout >= 0:
-        raise ValueError(f"argument timeout must be None or a number of seconds from 0 up, not {timeout!r}")
+        raise ValueError(f"argument timeout must be None or a number of seconds from 0 up, not {shown_value(timeout)}")
     return int(float(min(timeout, TIMEOUT_MAX_S)) * 1000)
 
 

@@ -13,6 +13,7 @@ from chaffinch.client.arguments import checked_place as checked_place
 from chaffinch.client.arguments import checked_timeout_ms as checked_timeout_ms
 from chaffinch.client.arguments import checked_topic as _checked_text_of_topic
 from chaffinch.identifiers import TopicPartition
+from chaffinch.settings import shown_value
 
 
 def checked_topic(topic: Any) -> str:
@@ -36,14 +37,14 @@ def checked_topics(topics: Any) -> list[str] | re.Pattern[str]:
     names = list(topics)
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"argument topics has {name!r}, which is not a str")
+            raise TypeError(f"argument topics has {shown_value(name)}, which is not a str")
         if not name:
             raise ValueError("argument topics has an empty name")
         if name.startswith("^"):
             pattern = name.removeprefix("^").removesuffix("$") if name.endswith(("$", ".*")) else name.removeprefix("^") + ".*"
             raise ValueError(
-                f"argument topics has {name!r}, which is no topic's name: a pattern is compiled, and matches whole names:"
-                f" subscribe(re.compile({pattern!r}))"
+                f"argument topics has {shown_value(name)}, which is no topic's name: a pattern is compiled, and matches whole names:"
+                f" subscribe(re.compile({shown_value(pattern)}))"
             )
         if (error := illegal_topic(name)) is not None:
             raise error
@@ -53,7 +54,7 @@ def checked_topics(topics: Any) -> list[str] | re.Pattern[str]:
 def checked_places(places: Any) -> list[TopicPartition]:
     """Several; each once."""
     if isinstance(places, str | TopicPartition | Mapping) or not isinstance(places, Iterable):
-        raise TypeError(f"argument partitions must be a list of TopicPartitions, not {places!r}")
+        raise TypeError(f"argument partitions must be a list of TopicPartitions, not {shown_value(places)}")
     return list(dict.fromkeys(checked_place(place) for place in places))
 
 
@@ -66,7 +67,7 @@ def checked_times(times: Any) -> dict[TopicPartition, int]:
 def _checked_time_ms(time_ms: Any, place: Any) -> int:
     found = whole(time_ms)
     if found is None:
-        raise TypeError(f"argument times has {time_ms!r} for {place}: it must be an int, ms since 1970")
+        raise TypeError(f"argument times has {shown_value(time_ms)} for {place}: it must be an int, ms since 1970")
     if not 0 <= found <= INT64_MAX:
         raise ValueError(f"argument times has {found} for {place}: it must be from 0 to {INT64_MAX}")
     return found

@@ -72,9 +72,12 @@ def checked_headers(headers: Any) -> Headers:
     checked = []
     for entry in headers:
         if not isinstance(entry, tuple | list) or len(entry) != 2 or not isinstance(entry[0], str):
-            raise TypeError(f"argument headers must be a sequence of (str, bytes) pairs; one entry is {entry!r}")
+            raise TypeError(f"argument headers must be a sequence of (str, bytes) pairs; one entry is {shown_value(entry)}")
         checked_text(entry[0], "headers, in a key,")
-        checked.append((entry[0], content(entry[1], f"headers[{entry[0]!r}]")))
+        value = entry[1]
+        if value is not None and type(value) is not bytes:
+            value = content(value, f"headers[{shown_value(entry[0])}]")
+        checked.append((entry[0], value))
     return checked
 
 

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
+from chaffinch.settings import shortened, shown_value
+
 
 class Fault(IntEnum):
     """Where the bytes of a batch contradict themselves. The order is the order in which a reader meets the fields.
@@ -120,10 +122,11 @@ class InvalidColumn(RecordsError, ValueError):
 
     def __init__(self, column: str, seen: Any, allowed: Iterable[str] | str) -> None:
         allowed_text = allowed if isinstance(allowed, str) else ", ".join(allowed)
-        super().__init__(column, str(seen), allowed_text)
+        # The type of a column has all names in it.
+        self.seen = seen if isinstance(seen, str) else shortened(str(seen))
+        super().__init__(column, self.seen, allowed_text)
         self.column = column
-        self.seen = str(seen)
         self.allowed = allowed_text
 
     def __str__(self) -> str:
-        return f"column {self.column!r} is {self.seen}; allowed: {self.allowed}"
+        return f"column {shown_value(self.column)} is {self.seen}; allowed: {self.allowed}"

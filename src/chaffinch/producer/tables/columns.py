@@ -29,6 +29,7 @@ from chaffinch.records.arrow_columns import (
 )
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
+from chaffinch.settings import shortened
 
 PARTITION, TOPIC = "partition", "topic"
 ALLOWED: Final = (*COLUMNS, PARTITION, TOPIC)
@@ -120,7 +121,7 @@ def _stream_of(table: Any) -> pa.RecordBatchReader:
         if column is None:
             raise
         allowed = TYPES_ALLOWED.get(column, f"one each of {', '.join(ALLOWED)}")
-        raise InvalidColumn(column, f"of no type that Arrow takes ({failure})", allowed) from failure
+        raise InvalidColumn(column, f"of no type that Arrow takes ({shortened(str(failure))})", allowed) from failure
 
 
 def _check_objects(table: Any) -> None:
