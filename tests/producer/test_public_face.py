@@ -164,8 +164,10 @@ class TestSerializers:
 
     def test_what_it_raises_is_raised_at_the_call(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, value_serializer=as_json) as producer:
-            with pytest.raises(TypeError, match="not JSON serializable"):
+            with pytest.raises(TypeError, match="not JSON serializable") as raised:
                 producer.send("orders", object())
+            whose = "raised by the value.serializer as_json, which was asked about the value of a record of 'orders'"
+            assert raised.value.__notes__ == [whose]
             assert producer.metrics()["record-error-total"] == 0
 
     def test_what_it_makes_must_be_bytes(self, producer_of: Make, broker: EmbeddedBroker) -> None:

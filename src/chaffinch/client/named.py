@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from chaffinch.errors import ConfigException
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """How messages call somebody's function, or an object that is called like one."""
+    return getattr(function, "__qualname__", None) or type(function).__qualname__
 
 
 def named(option: str, value: Any) -> Any:

@@ -15,6 +15,7 @@ from chaffinch.client.arguments import checked_text, whole
 from chaffinch.client.arguments import checked_timeout_ms as checked_timeout_ms
 from chaffinch.client.arguments import checked_topic as checked_topic
 from chaffinch.client.arguments import illegal_topic as illegal_topic
+from chaffinch.client.named import name_of
 from chaffinch.client.options import STRING_BYTES_MAX
 from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord
 from chaffinch.settings import shown_value
@@ -31,10 +32,17 @@ _WRITE_INSTEAD: Final = {
 _WRITE_HEADERS: Final[Mapping[type, str]] = {Mapping: "list(headers.items())", Iterator: "list(headers)"}
 
 
-def content(value: Any, name: str, serializer: Callable[[Any], Any] | None = None) -> bytes | None:
-    """A key or value as bytes; a string is its UTF-8. A serializer is asked about everything but None, which stays null."""
+def content(value: Any, name: str, serializer: Callable[[Any], Any] | None = None, topic: str = "") -> bytes | None:
+    """A key or value as bytes; a string is its UTF-8. A serializer is asked about everything but None, which stays null; `topic` is for
+    the note in what it raises: who calls `send` may not know that there is one."""
     if serializer is not None and value is not None:
-        value, name = serializer(value), f"{name} (what {name}.serializer made of it)"
+        try:
+            value = serializer(value)
+        except BaseException as error:
+            whose = f"the {name}.serializer {name_of(serializer)}"
+            error.add_note(f"raised by {whose}, which was asked about the {name} of a record of {shown_value(topic)}")
+            raise
+        name = f"{name} (what {name}.serializer made of it)"
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, str):

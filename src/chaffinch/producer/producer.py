@@ -186,8 +186,8 @@ class Producer:
         partition = arguments.checked_number(partition, "partition", arguments.INT32_MAX)
         timestamp_ms = arguments.checked_number(timestamp_ms, "timestamp_ms", arguments.INT64_MAX)
         checked_headers = arguments.checked_headers(headers)
-        value_bytes = arguments.content(value, "value", self._value_serializer)
-        key_bytes = arguments.content(key, "key", self._key_serializer)
+        value_bytes = arguments.content(value, "value", self._value_serializer, name)
+        key_bytes = arguments.content(key, "key", self._key_serializer, name)
         timestamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
 
         def record_itself() -> ProducerRecord:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaffinch.client.backoff import Dice
+from chaffinch.client.named import name_of
 from chaffinch.identifiers import partitions_in_words
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.records import kernels
@@ -203,7 +204,7 @@ def _of_rule(rule: Rule, topic: str, columns: RecordColumns, partition_count: in
             chosen = np.asarray(decide(topic, columns, partition_count))
         if chosen.shape != (columns.count,) or not np.issubdtype(chosen.dtype, np.integer):
             what = f"{chosen.dtype} {chosen.shape} for {columns.count} records of {topic!r}"
-            raise ValueError(f"{FOR_COLUMNS} of the partitioner {_name(rule)} gave {what}")
+            raise ValueError(f"{FOR_COLUMNS} of the partitioner {name_of(rule)} gave {what}")
         beyond = np.flatnonzero((chosen < -1) | (chosen >= partition_count))
         if len(beyond):
             _checked(int(chosen[beyond[0]]), rule, topic, partition_count)
@@ -230,15 +231,11 @@ class _named:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            error.add_note(f"raised by the partitioner {_name(self._rule)}, which was asked about a record of {self._topic!r}")
-
-
-def _name(rule: Rule) -> str:
-    return getattr(rule, "__qualname__", None) or type(rule).__qualname__
+            error.add_note(f"raised by the partitioner {name_of(self._rule)}, which was asked about a record of {self._topic!r}")
 
 
 def _checked(chosen: object, rule: Rule, topic: str, partition_count: int) -> int:
     if not isinstance(chosen, int | np.integer) or isinstance(chosen, bool) or not 0 <= chosen < partition_count:
         words = partitions_in_words(partition_count)
-        raise ValueError(f"the partitioner {_name(rule)} chose {chosen!r} for a record of {topic!r}, which has {words}")
+        raise ValueError(f"the partitioner {name_of(rule)} chose {chosen!r} for a record of {topic!r}, which has {words}")
     return int(chosen)
