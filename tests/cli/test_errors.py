@@ -80,6 +80,26 @@ def test_a_name_of_our_own(capsys, asked, name):
     ]
 
 
+@pytest.mark.parametrize(
+    ("asked", "among", "not_among"),
+    [
+        ("Retriable", ["REQUEST_TIMED_OUT", "BufferExhaustedException"], "UNKNOWN_TOPIC_OR_PARTITION"),
+        ("transactionabortable", ["INVALID_TXN_STATE", "TRANSACTION_ABORTABLE"], "NONE"),
+        ("ApplicationRecoverable", ["INVALID_TXN_STATE", "PRODUCER_FENCED"], "OFFSET_OUT_OF_RANGE"),
+        ("InvalidConfiguration", ["INVALID_RECORD", "ROWS_REJECTED"], "VALUE_CUT"),
+        ("None", ["OFFSET_OUT_OF_RANGE"], "NONE"),
+    ],
+)
+def test_a_group_is_answered_with_its_rows(capsys, asked, among, not_among):
+    """It is what people have before their eyes who read `KAFKA[Retriable] ...`."""
+    status, out, err = run(capsys, asked)
+    named = [entry["name"] for entry in json.loads(run(capsys, asked, "--json")[1])]
+    assert (status, err, out.split()[:2]) == (0, "", ["number", "name"])
+    assert all(f" {name} " in line for name, line in zip(named, out.splitlines()[1:], strict=True))
+    assert set(among) <= set(named)
+    assert not_among not in named
+
+
 def test_a_name_without_a_group(capsys):
     _, out, _ = run(capsys, "VALUE_CUT")
     assert "group" not in out
@@ -92,6 +112,7 @@ def test_a_name_without_a_group(capsys):
         ("ROWS_REJECTD", "no error is called 'ROWS_REJECTD'; the nearest is ROWS_REJECTED"),
         ("configexeption", "no error is called 'configexeption'; the nearest is ConfigException"),
         ("INVALID_RECROD", "no error is called 'INVALID_RECROD'; the nearest is INVALID_RECORD"),
+        ("Retriabel", "no error is called 'Retriabel'; the nearest is Retriable"),
         ("NOSUCH", "no error is called 'NOSUCH'; without an argument the command lists them all"),
         ("", "the error asked for is empty: give a number (87), a name (INVALID_RECORD) or a class (InvalidRecordException)"),
         (" ", "the error asked for is empty: give a number (87), a name (INVALID_RECORD) or a class (InvalidRecordException)"),

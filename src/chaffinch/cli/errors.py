@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -29,14 +29,17 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 # `errors -1` names a code, not an option.
 @app.command(context_settings={"ignore_unknown_options": True})
 def errors(
-    code: Annotated[str | None, typer.Argument(help="A number (87), a name (INVALID_RECORD) or a class (InvalidRecordException).")] = None,
+    code: Annotated[
+        str | None, typer.Argument(help="A number (87), a name (INVALID_RECORD), a class (InvalidRecordException) or a group (Retriable).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines: a list of objects.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="The documentation's page.")] = False,
 ) -> None:
-    """Explain errors: all of Kafka's codes, or what a number, a name or a class stands for, Chaffinch's own names among them."""
+    """Explain errors: all of Kafka's codes, those of a group, or what a number, name or class stands for, Chaffinch's own too."""
     if as_markdown and (as_json or code is not None):
         raise ConfigException("--markdown prints the whole page: it goes neither with --json nor with a code")
-    rows: list[ErrorCode] | list[OwnError] = list(codes.ALL) if code is None else find(code) or find_own(code)
+    many: Sequence[ErrorCode | OwnError] = codes.ALL if code is None else rows_of(code)
+    rows: Sequence[ErrorCode | OwnError] = many or find(str(code)) or find_own(str(code))
     if not rows:
         print(f"chaffinch: {_unknown_text(str(code))}", file=sys.stderr)
         raise typer.Exit(EXIT_USAGE)
@@ -46,8 +49,8 @@ def errors(
         print(page(), end="")
     else:
         console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
-        if code is None:
-            console.print(overview(codes.ALL))
+        if many:
+            console.print(overview(many))
         else:
             for row in rows:
                 console.print(details(row), "")
@@ -67,6 +70,15 @@ def find_own(text: str) -> list[OwnError]:
     """The row of a name that is Chaffinch's own; case does not matter."""
     wanted = text.strip().upper()
     return [row for row in own_errors.ALL if row.name.upper() == wanted]
+
+
+def rows_of(text: str) -> list[ErrorCode | OwnError]:
+    """Kafka's codes of a group, named as in `KAFKA[group]` and in the tables, and what is Chaffinch's own of it; case does not matter."""
+    group = next((group for group in Group if group.value.upper() == text.strip().upper()), None)
+    if group is None:
+        return []
+    rows: list[ErrorCode | OwnError] = [row for row in codes.ALL if group.value in groups_of(row).split(" / ")]
+    return rows + [row for row in own_errors.ALL if row.group is group]
 
 
 def as_object(row: ErrorCode | OwnError) -> dict[str, Any]:
@@ -89,10 +101,13 @@ def as_object(row: ErrorCode | OwnError) -> dict[str, Any]:
     }
 
 
-def overview(rows: Iterable[ErrorCode]) -> Table:
-    """All rows: number, name, class, group, stored, what to do."""
+def overview(rows: Iterable[ErrorCode | OwnError]) -> Table:
+    """These rows: number, name, class, group, stored, what to do."""
     table = Table("number", "name", "class", "group", "stored", "what to do", box=None, header_style="bold")
     for row in rows:
+        if isinstance(row, OwnError):
+            table.add_row("-", row.name, "-", row.group.value if row.group else "-", "-", row.advice)
+            continue
         table.add_row(_numbers(row), row.name, row.exception_name, groups_of(row), stored_of(row), ADVICE[_group(row)] or row.text)
     return table
 
@@ -149,7 +164,7 @@ def _unknown_text(text: str) -> str:
     if _is_number(text):
         numbers = [row.number for row in codes.ALL]
         return f"no error has the number {text}; they run from {min(numbers)} to {max(numbers)}"
-    own = {row.name.upper(): row.name for row in own_errors.ALL}
+    own = {row.name.upper(): row.name for row in own_errors.ALL} | {group.value.upper(): group.value for group in Group}
     nearest = difflib.get_close_matches(text.upper(), [*codes.nearest_names(text), *own], n=1, cutoff=LIKENESS_MIN)
     hint = f"the nearest is {own.get(nearest[0], nearest[0])}" if nearest else "without an argument the command lists them all"
     return f"no error is called {text!r}; {hint}"

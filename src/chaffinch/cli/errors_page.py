@@ -42,7 +42,8 @@ _PAGE: Final = """\
 # Errors
 
 Printed by `chaffinch errors --markdown` from `src/chaffinch/errors/codes.py` and `own_errors.py`; a test keeps them equal.
-`chaffinch errors NAME` explains one in a terminal, by its name, number or class; every exception carries its row as `exception.code`.
+`chaffinch errors NAME` explains one in a terminal, by its name, number or class, and lists those of a group. Every
+exception carries its row as `exception.code`.
 
 ## From a text to what to do
 
