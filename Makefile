@@ -105,4 +105,4 @@ lock: ## renew the lock files (needs uv)
 clean: ## remove .venv, .interop and caches
 	@rm -rf .venv .interop .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
-all: test simulate cuts fuzz interop bench docs ## everything
+all: test simulate cuts fuzz interop bench docs ## all that takes minutes, one after the other; not soak, cluster, versions, spark-memory, bench-spark

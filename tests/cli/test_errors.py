@@ -100,6 +100,11 @@ def test_a_group_is_answered_with_its_rows(capsys, asked, among, not_among):
     assert not_among not in named
 
 
+@pytest.mark.parametrize("asked", ["NONE", "none"])
+def test_the_code_0_is_not_the_group_of_a_like_name(capsys, asked):
+    assert [entry["number"] for entry in json.loads(run(capsys, asked, "--json")[1])] == [0]
+
+
 def test_a_name_without_a_group(capsys):
     _, out, _ = run(capsys, "VALUE_CUT")
     assert "group" not in out

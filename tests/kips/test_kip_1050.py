@@ -1,8 +1,8 @@
 """KIP-1050, read as the specification: one line per row of each of its tables, in its order.
 
 The columns are the KIP's "New Handling": what an answer of the Produce API and of the transaction APIs means to the application.
-Each row is checked where an application meets it: in the group of the exception that an answer of such an API becomes, and in the
-`except` clause that catches it. Rows of exceptions that no broker answers with name the class alone.
+Each row is checked in the group of the exception that such a code becomes, and in the `except` clause that catches it. Rows of exceptions
+that no broker answers with name the class alone. What a producer makes of answers stands in other tests.
 """
 
 import builtins

@@ -45,9 +45,17 @@ def kill_without_snapshots(files: MemoryFileSystem) -> None:
             files.remove(f"{DIRECTORY}/{name}")
 
 
-def no_space_for_snapshots(operation: str, path: str, _size: int) -> None:
-    if operation == "append" and ".snapshot" in path:
-        raise StorageError(path, operation, "No space left on device")
+def refuses(refused: str, part: str, reason: str, *, says: str = "") -> Callable[[str, str, int], None]:
+    """A disk that refuses an operation on files with `part` in their path; `says`: as what, where that is another one."""
+
+    def hook(operation: str, path: str, _size: int) -> None:
+        if operation == refused and part in path:
+            raise StorageError(path, says or operation, reason)
+
+    return hook
+
+
+no_space_for_snapshots = refuses("append", ".snapshot", "No space left on device")
 
 
 def with_producer(files: MemoryFileSystem, **config: int) -> PartitionLog:
@@ -178,12 +186,7 @@ def test_a_start_that_runs_out_of_descriptors_costs_no_producer(files: MemoryFil
     log.delete_records_before(2, 0)
     assert log.expire(0) == 1
     log.sync()
-
-    def too_many_files(operation: str, path: str, _size: int) -> None:
-        if operation == "sync" and path.endswith(".snapshot"):  # Which opens it.
-            raise StorageError(path, "open", "Too many open files")
-
-    files.hook = too_many_files
+    files.hook = refuses("sync", ".snapshot", "Too many open files", says="open")  # Which it does for that.
     with pytest.raises(StorageError, match="Too many open files"):
         log.delete_records_before(3, 0)
     files.hook = None
@@ -196,12 +199,7 @@ def test_a_start_that_was_named_and_refused_costs_no_producer(files: MemoryFileS
     log = with_producer(files)
     append(log)
     log.sync()
-
-    def too_many_files(operation: str, path: str, _size: int) -> None:
-        if operation == "sync directory":
-            raise StorageError(path, "open", "Too many open files")
-
-    files.hook = too_many_files
+    files.hook = refuses("sync directory", "", "Too many open files", says="open")
     with pytest.raises(StorageError, match="Too many open files"):
         log.delete_records_before(2, 0)
     files.hook, files.has_failed_sync = None, False
@@ -431,12 +429,7 @@ class TestAFullDisk:
 
     def test_what_can_go_goes_where_the_rest_cannot_be_synced(self, log: PartitionLog, files: MemoryFileSystem) -> None:
         append(log)
-
-        def refuses(operation: str, path: str, _size: int) -> None:
-            if operation == "sync" and path.endswith(".log"):
-                raise StorageError(path, operation, "Input/output error")
-
-        files.hook = refuses
+        files.hook = refuses("sync", ".log", "Input/output error")
         with pytest.raises(StorageError, match="Input/output error"):
             log.expire(1000)
         assert log.log_start_offset == 3

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from chaffinch.cli.errors_page import groups_of, page, stored_of
+from chaffinch.cli.errors_page import groups_named, groups_of, page, stored_of
 from chaffinch.cli.main import EXIT_USAGE
 from chaffinch.errors import ConfigException, codes, own_errors
 from chaffinch.errors.codes import ErrorCode, Group
@@ -73,11 +73,13 @@ def find_own(text: str) -> list[OwnError]:
 
 
 def rows_of(text: str) -> list[ErrorCode | OwnError]:
-    """Kafka's codes of a group, named as in `KAFKA[group]` and in the tables, and what is Chaffinch's own of it; case does not matter."""
-    group = next((group for group in Group if group.value.upper() == text.strip().upper()), None)
-    if group is None:
+    """Kafka's codes of a group, named as in `KAFKA[group]` and in the tables, and what is Chaffinch's own of it. Case does not matter, but
+    for the group None: NONE, however else it is written, is Kafka's code 0."""
+    wanted = text.strip()
+    group = next((group for group in Group if group.value.upper() == wanted.upper()), None)
+    if group is None or (group.value != wanted and find(wanted)):
         return []
-    rows: list[ErrorCode | OwnError] = [row for row in codes.ALL if group.value in groups_of(row).split(" / ")]
+    rows: list[ErrorCode | OwnError] = [row for row in codes.ALL if group in groups_of(row)]
     return rows + [row for row in own_errors.ALL if row.group is group]
 
 
@@ -108,7 +110,7 @@ def overview(rows: Iterable[ErrorCode | OwnError]) -> Table:
         if isinstance(row, OwnError):
             table.add_row("-", row.name, "-", row.group.value if row.group else "-", "-", row.advice)
             continue
-        table.add_row(_numbers(row), row.name, row.exception_name, groups_of(row), stored_of(row), ADVICE[_group(row)] or row.text)
+        table.add_row(_numbers(row), row.name, row.exception_name, groups_named(row), stored_of(row), ADVICE[_group(row)] or row.text)
     return table
 
 
@@ -128,7 +130,7 @@ def _lines_of(row: ErrorCode) -> list[tuple[str, str]]:
         ("number", _numbers_in_words(row)),
         ("name", row.name),
         ("class", row.exception_name),
-        ("group", groups_of(row)),
+        ("group", groups_named(row)),
         ("stored", stored_of(row)),
         ("what it means", row.text),
         ("what to do", ADVICE[_group(row)]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from chaffinch.errors import codes, own_errors
+from chaffinch.errors import Group, codes, own_errors
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.errors.handling import ADVICE
 from chaffinch.errors.own_errors import OwnError
@@ -16,7 +16,7 @@ def page() -> str:
     groups = [f"| {group.value} | {advice} |" for group, advice in ADVICE.items() if advice]
     travelling = [f"| {row.name} | {row.number} | {row.number_kip} |" for row in codes.ALL if row.number != row.number_kip]
     rows = [
-        f"| {row.number} | {row.name} | {row.exception_name} | {groups_of(row)} | {stored_of(row)} | {row.text} |".replace("|  |", "| |")
+        f"| {row.number} | {row.name} | {row.exception_name} | {groups_named(row)} | {stored_of(row)} | {row.text} |".replace("|  |", "| |")
         for row in codes.ALL
     ]
     own = {name: "\n".join(map(_own_line, rows)) for name, rows in (("clients", own_errors.OF_CLIENTS), ("spark", own_errors.OF_SPARK))}
@@ -27,11 +27,15 @@ def _own_line(row: OwnError) -> str:
     return f"| {row.name} | {row.group.value if row.group else '-'} | {row.text} | {row.advice} |"
 
 
-def groups_of(row: ErrorCode) -> str:
-    """The class's group; both columns of KIP-1050 where they differ by more than who may answer it."""
+def groups_of(row: ErrorCode) -> tuple[Group, ...]:
+    """The class's group; both columns of KIP-1050 where they differ by more than who may answer it. None of what is no error."""
     if row is codes.INVALID_TXN_STATE:
-        return f"{row.group_produce.value} / {row.group_transaction.value}"
-    return "-" if row is codes.NONE else row.group.value
+        return row.group_produce, row.group_transaction
+    return () if row is codes.NONE else (row.group,)
+
+
+def groups_named(row: ErrorCode) -> str:
+    return " / ".join(group.value for group in groups_of(row)) or "-"
 
 
 def stored_of(row: ErrorCode) -> str:

@@ -22,6 +22,8 @@ SEND_BUFFER_BYTES: Final = 4 << 20
 # The protocol counts the bytes of a string in 16 bits.
 STRING_BYTES_MAX: Final = 2**15 - 1
 
+_AT_ONCE: Final = "; with 0 at once, without a pause, which can take a whole processor"
+_LONGEST: Final = "longest such wait; it doubles with each failure; with 0 there is none at all"
 _ROWS: Final = (
     Option(
         "request.timeout.ms",
@@ -44,20 +46,18 @@ _ROWS: Final = (
         "reconnect.backoff.ms",
         "int",
         50,
-        "first wait before an address that failed is tried again; with 0 at once, without a pause, which can take a whole processor",
+        f"first wait before an address that failed is tried again{_AT_ONCE}",
         minimum=0,
     ),
-    Option(
-        "reconnect.backoff.max.ms", "int", 1_000, "longest such wait; it doubles with each failure; with 0 there is none at all", minimum=0
-    ),
+    Option("reconnect.backoff.max.ms", "int", 1_000, _LONGEST, minimum=0),
     Option(
         "retry.backoff.ms",
         "int",
         100,
-        "first wait before a batch or request is sent again; with 0 at once, without a pause, which can take a whole processor",
+        f"first wait before a batch or request is sent again{_AT_ONCE}",
         minimum=0,
     ),
-    Option("retry.backoff.max.ms", "int", 1_000, "longest such wait; it doubles with each failure; with 0 there is none at all", minimum=0),
+    Option("retry.backoff.max.ms", "int", 1_000, _LONGEST, minimum=0),
     Option(
         "send.buffer.bytes",
         "int",
