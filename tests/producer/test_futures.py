@@ -269,6 +269,7 @@ TOLD: dict[str, Callable[[RecordFuture[int]], None]] = {
     "7 with its batch": lambda future: complete_batch(future.batch or Receipts(), lambda index: 6 + index),
     "7 beside others": lambda future: complete_all((future.batch or Receipts())[1:], lambda index: 7 + index),
     "an error": lambda future: future.fail(ZeroDivisionError()),
+    "an error to be made": lambda future: future.fail_with(lambda index: [AssertionError(), ZeroDivisionError()][index], 1),
 }
 
 
@@ -296,9 +297,9 @@ def test_threads_that_wait_hear_and_make_nothing_else(waiting: threading.Semapho
     TOLD[tell](future)
     for thread in threads:
         thread.join(60)
-    right = [repr(ZeroDivisionError())] * 4 if tell == "an error" else ["7", "7", "None", "None"]
+    right = [repr(ZeroDivisionError())] * 4 if "an error" in tell else ["7", "7", "None", "None"]
     assert sorted(map(repr, heard)) == sorted([*right, *[right[0]] * is_watched_meanwhile])
-    assert future._is_watched is (is_watched_meanwhile or tell == "an error")
+    assert future._is_watched is is_watched_meanwhile
 
 
 @pytest.mark.parametrize("ask", [RecordFuture.result, RecordFuture.exception])
@@ -334,7 +335,8 @@ def test_who_waits_twice_waits_no_longer_than_was_said(waiting: threading.Semaph
     futures, _receipts = batch_of(2)
     future, clock, left = futures[1], iter((100.0, 107.0)), list[float | None]()
     monkeypatch.setattr(futures_module, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(concurrent.futures.Future, "result", lambda _self, timeout=None: left.append(timeout))
+    monkeypatch.setattr(concurrent.futures.Future, "exception", lambda _self, timeout=None: left.append(timeout))
+    monkeypatch.setattr(RecordFuture, "_result_of", lambda _index: None)
     thread = threading.Thread(target=lambda: future.result(60))
     thread.start()
     assert waiting.acquire(timeout=60)

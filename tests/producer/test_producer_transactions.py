@@ -79,7 +79,8 @@ class TestTransactions:
             producer.close() if is_closed else producer.abort_transaction()
             how = "with a new producer" if is_closed else "in the next transaction"
             assert str(future.exception(0)) == (
-                f"orders-0: TRANSACTION_ABORTABLE (120): the transaction was aborted; not stored; send it again {how}"
+                f"orders-0: TRANSACTION_ABORTABLE (120): the transaction was aborted (the only record of its batch, no key); "
+                f"not stored; send it again {how}"
             )
 
     def test_commit_and_abort(self, producer_of: Make, broker: EmbeddedBroker) -> None:

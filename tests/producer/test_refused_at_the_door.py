@@ -33,7 +33,8 @@ class TestTooLarge:
         assert isinstance(error, RecordTooLargeException)
         assert error.topic_partition == TopicPartition("orders", -1 if partition is None else partition)
         assert re.fullmatch(
-            rf"{where}: MESSAGE_TOO_LARGE \(10\): the record takes 20000\d\d bytes, {option} allows 100000: it was not sent; not stored; "
+            rf"{where}: MESSAGE_TOO_LARGE \(10\): the record \(no key\) takes 20000\d\d bytes, {option} allows 100000: "
+            "it was not sent; not stored; "
             "correct the data or the configuration, the producer stays usable",
             str(error),
         )

@@ -27,6 +27,7 @@ from chaffinch.producer import arguments
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, Claim
 from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.producer.core.refusals.culprit_errors import key_text
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
 from chaffinch.producer.records import ProducerRecord
 from chaffinch.producer.sender_thread import SenderThread
@@ -158,12 +159,12 @@ class Door:
                 self._sender.submit(events.RecordsRefused(count=count, error=error, begun=begun))
         return error
 
-    def too_large(self, place: TopicPartition, size: int, record_of: Callable[[], ProducerRecord]) -> Stop | None:
+    def too_large(self, place: TopicPartition, size: int, key: bytes | None, record_of: Callable[[], ProducerRecord]) -> Stop | None:
         """A record that takes `size` bytes in a batch, against the options that limit it. `place`: where it was to go, as far as known."""
         size += BATCH_OVERHEAD_BYTES
         for limit, option in ((self.request_bytes_max, "max.request.size"), (self.core.accumulator.memory_bytes, "buffer.memory")):
             if size > limit:
-                text = f"the record takes {size} bytes, {option} allows {limit}: it was not sent"
+                text = f"the record ({key_text(key)}) takes {size} bytes, {option} allows {limit}: it was not sent"
                 error = RecordTooLargeException(text, topic_partition=place, stored=Stored.NO)
                 return self.handler.too_large(record_of, error, may_drop=option == "max.request.size")
         return None

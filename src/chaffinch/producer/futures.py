@@ -76,7 +76,8 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     """Who will complete it, None once that is gone. Of the class, see `futures_of`, because one attribute more would be felt in `send`."""
     _own_state: str = _base.PENDING
     _result: T | None = None
-    _exception: BaseException | None = None
+    _exception: Any = None
+    """The error; or what makes it, of `index`, once somebody asks for it: see `fail_with`."""
     _result_of: Callable[[int], T] | None = None
     """Makes the result, of `index`, once somebody asks for it: see `complete_all`."""
     _is_watched = False
@@ -162,8 +163,12 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         if self._state != _base.FINISHED:
             timeout = self._wait(timeout)
         if self._state != _base.FINISHED or self._exception is not None:
-            # Waits if it is watched, and raises the error. What it returns is not it: the outcome may have come, unmade, by now.
-            super().result(timeout)
+            error = self._error(timeout)
+            if error is not None:
+                try:
+                    raise error
+                finally:
+                    del error  # Its traceback holds this frame, which would hold it.
         batch = self.batch
         result_of = self._result_of if self._own_state == _base.FINISHED or batch is None else batch.outcome
         if result_of is None:
@@ -181,8 +186,18 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
             return None  # None of them failed before.
         if self._state != _base.FINISHED:
             timeout = self._wait(timeout)
+        return self._error(timeout)
+
+    def _error(self, timeout: float | None) -> BaseException | None:
+        """The error, made if need be; who is watched waits the standard way."""
+        if self._state != _base.FINISHED:
+            super().exception(timeout)
         # The result is written before the state, so whoever sees the state sees the result.
-        return self._exception if self._state == _base.FINISHED else super().exception(timeout)
+        error: BaseException | None = self._exception
+        if error is not None and not isinstance(error, BaseException):
+            # Of two threads each may make it; both say the same.
+            error = self._exception = error(self.index)
+        return error
 
     def _wait(self, timeout: float | None) -> float | None:
         """Wait until the outcome is there, unless somebody watches: then the standard way is to be gone. So long one may wait there."""
@@ -260,6 +275,13 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
             if not self._is_watched:
                 self._exception, self._own_state, self.batch = error, _base.FINISHED, None
         self._settled(None, error)
+
+    def fail_with(self, error_of: Callable[[int], BaseException], index: int) -> None:
+        """The same, with the error of an index, made when somebody asks for it: of a whole batch that failed few are."""
+        with SHARED_LOCK:
+            if not self._is_watched:
+                self._exception, self.index, self._own_state, self.batch = error_of, index, _base.FINISHED, None
+        self._settled(None, error_of(index) if self._is_watched else None)
 
     def _settled(self, result: Any, error: BaseException | None) -> None:
         """Tell those who wait and watch; without anybody who watches the state is written already."""

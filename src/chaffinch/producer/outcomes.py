@@ -9,6 +9,7 @@ import numpy as np
 
 from chaffinch.producer.core.batches.batch import ProducerBatch, Receipts
 from chaffinch.producer.core.effects import CompleteBatch, FailRecords
+from chaffinch.producer.core.refusals.culprit_errors import OwnErrors
 from chaffinch.producer.futures import Callback, RecordFuture, call, complete_all, complete_batch
 from chaffinch.producer.records import ProducerRecord, RecordMetadata
 
@@ -51,14 +52,19 @@ def tell(effect: CompleteBatch | FailRecords) -> None:
     else:
         # Without an error for the others there is nothing to say to them: nobody goes round a thousand records for one culprit.
         told = sorted((*effect.errors, *effect.dropped)) if effect.error is None else range(batch.count)
+        own = None if effect.error is None else OwnErrors(batch, effect.error)
         receipt.told += len(told)
         for index in told:
             row = int(batch.rows[index])
             future, callback = receipt[row], receipt.callbacks.pop(row, None)
             if index in effect.dropped:
                 settle(future, callback, RecordMetadata(*place, timestamp_ms=int(batch.timestamps[index]), dropped=True))
+            elif own is None or index in effect.errors:
+                settle(future, callback, None, effect.errors[index])
             else:
-                settle(future, callback, None, effect.errors.get(index, effect.error))
+                future.fail_with(own, index)
+                if callback is not None:
+                    call(callback, None, future.exception())
 
 
 def _metadata_of(effect: CompleteBatch) -> Callable[[int], RecordMetadata]:

@@ -255,7 +255,7 @@ class Producer:
                     wants_look = self._enter(topic, partition, count, key, value, timestamp_ms, headers, future, on_delivery, size)
                     break
             if stop is None and size > self._size_max:
-                stop = door.too_large(TopicPartition(topic, -1 if partition is None else partition), size, record_of)
+                stop = door.too_large(TopicPartition(topic, -1 if partition is None else partition), size, key, record_of)
             elif stop is None:
                 waits_since_ms = self._clock.now_ms() if waits_since_ms is None else waits_since_ms
                 stop = door.wait_for_topic(topic, partition, record_of, waits_since_ms)

@@ -256,7 +256,8 @@ class _Sending:
             if partitions[index] >= partition_count:
                 stop = self._beyond(place, waited)
             elif sizes[index] > self._record_bytes_max:
-                found = self._door.too_large(place, int(sizes[index]), _record_of(topic, columns, partitions, int(index)))
+                record_of = _record_of(topic, columns, partitions, int(index))
+                found = self._door.too_large(place, int(sizes[index]), columns.key(int(index)), record_of)
                 assert found is not None, "a record above the limit is stopped"
                 stop = found
             else:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.batches.batch import ProducerBatch, Receipts
+from chaffinch.producer.core.batches.batch import ProducerBatch, Receipts, keys_shown
 from chaffinch.records.batch import encode, encode_filling, encode_measured
 from chaffinch.records.columns import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, RecordColumns
 from chaffinch.records.compression import Compression
@@ -415,11 +415,13 @@ class Accumulator:
         return queue
 
     def _batch_of(self, topic_partition: TopicPartition, open_batch: OpenBatch, *, is_to_be_sent: bool) -> ProducerBatch:
+        keys = None
         if is_to_be_sent:
             timestamps, data = open_batch.encoded or self._encoded(open_batch)
         else:
             open_batch.trim()
             timestamps, data = np.array(open_batch.timestamps, np.int64), bytearray()
+            keys = keys_shown(open_batch.keys)
         return ProducerBatch(
             topic_partition=topic_partition,
             receipt=open_batch.receipts,
@@ -429,6 +431,7 @@ class Accumulator:
             created_ms=open_batch.created_ms,
             position=open_batch.position,
             memory_bytes=open_batch.memory_bytes,
+            shown_keys=keys,
         )
 
     def _encoded(self, open_batch: OpenBatch) -> Encoded:

@@ -6,6 +6,7 @@ split keeps the rows right, so that whoever waits hears about each row exactly o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
@@ -41,6 +42,11 @@ class Receipts(list[Any]):
         self.apart: list[int] = []
         self.callbacks: dict[int, Any] = {}
         self.told = 0
+
+
+def keys_shown(keys: Sequence[bytes | None]) -> tuple[Rows, ByteColumn]:
+    """Of all records of a batch, as much of each key as an error shows."""
+    return np.arange(len(keys)), ByteColumn.of([None if key is None else key[:KEY_BYTES_KEPT] for key in keys])
 
 
 @dataclass(slots=True, eq=False)
@@ -108,7 +114,8 @@ class ProducerBatch:
     """Since it was last sent its topic was deleted and made anew."""
     is_done: bool = False
     """Its records have their outcome; it only occupies its sequence numbers until the answer is in."""
-    _keys: tuple[Rows, ByteColumn] | None = None
+    shown_keys: tuple[Rows, ByteColumn] | None = None
+    """Keys of records, by index, that were asked for; of a batch without bytes, which is never sent, there are no others."""
 
     @property
     def count(self) -> int:
@@ -140,9 +147,9 @@ class ProducerBatch:
     def keys_of(self, indices: Rows) -> ByteColumn:
         """The keys of the records at `indices` (ascending), as much of each as an error shows."""
         # Kept, because they are asked for up to three times: what an answer means, and each culprit's error, depend on them.
-        if self._keys is None or not np.array_equal(self._keys[0], indices):
-            self._keys = indices, record_batch.keys_at(self.data, indices, KEY_BYTES_KEPT)
-        return self._keys[1]
+        if self.shown_keys is None or not np.array_equal(self.shown_keys[0], indices):
+            self.shown_keys = indices, record_batch.keys_at(self.data, indices, KEY_BYTES_KEPT)
+        return self.shown_keys[1]
 
     def without(self, indices: Rows) -> ProducerBatch | None:
         """A new batch of the records that are not at `indices` (each once), not numbered yet; None when none is left.
@@ -175,7 +182,7 @@ class ProducerBatch:
     def _child(self, chosen: slice | npt.NDArray[np.bool_], data: bytearray, position: int) -> ProducerBatch:
         rows, timestamps = self.rows[chosen], self.timestamps[chosen]
         memory_bytes = self.memory_bytes * len(rows) // max(1, self.count)
-        child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes, _keys=None)
+        child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes, shown_keys=None)
         child.key_valid = None if self.key_valid is None else self.key_valid[chosen]
         child.lose_number()
         child.retry_at_ms = 0

@@ -1,4 +1,4 @@
-"""Each culprit's own error: which record, its key, what is wrong with it, and what becomes of the others.
+"""Each record's own error: which record, its key, what is wrong with it, and, of a culprit, what becomes of the others.
 
 Made when somebody looks: a table with one bad row in a hundred has many culprits, and most of them are only counted.
 """
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from chaffinch.errors import ApiException, Culprit, ErrorCode, Stored, codes, exception_for
+from chaffinch.errors import ApiException, Culprit, ErrorCode, KafkaException, Stored, codes, exception_for
+from chaffinch.errors.again import with_message
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.batches.batch import KEY_BYTES_SHOWN, Rows
+from chaffinch.producer.core.batches.batch import KEY_BYTES_SHOWN, ProducerBatch, Rows
 
 if TYPE_CHECKING:
     from chaffinch.producer.core.refusals.batch_answers import BatchAnswer
@@ -78,7 +79,7 @@ class CulpritErrors(LazyErrors):
         culprit = culprit_of(self._answer, at)
         return exception_for(
             culprit.code,
-            message=f"{self._named(culprit)} ({_key_text(self._keys.value(at))}){self._goes_on}",
+            message=f"{self._named(culprit)} ({key_text(self._keys.value(at))}){self._goes_on}",
             topic_partition=self._topic_partition,
             culprits=(culprit,),
             stored=Stored.POSSIBLY if self._possibly_stored else Stored.NO,
@@ -114,6 +115,20 @@ class ScreenedErrors(LazyErrors):
         )
 
 
+class OwnErrors:
+    """One reason for many records of a batch, as each one's own error: its place in the batch, and its key. A fresh one at each call."""
+
+    def __init__(self, batch: ProducerBatch, error: KafkaException) -> None:
+        # Keys, not what gives them: the batch itself must not live as long as its errors.
+        self._keys = batch.keys_of(np.arange(batch.count))
+        self._count = batch.count
+        self._error = error
+
+    def __call__(self, index: int) -> KafkaException:
+        whose = f"record {index} of the {self._count} in its batch" if self._count > 1 else "the only record of its batch"
+        return with_message(self._error, f"{self._error.message} ({whose}, {key_text(self._keys.value(index))})")
+
+
 def culprit_of(answer: BatchAnswer, at: int) -> Culprit:
     """What was said about one of those blamed: with the batch's code and words where it has none of its own."""
     blamed = answer.blamed
@@ -144,7 +159,8 @@ def _others_go(count: int) -> str:
     return f"; {_others(count)} {'are' if count > 1 else 'is'} sent"
 
 
-def _key_text(key: bytes | None) -> str:
+def key_text(key: bytes | None) -> str:
+    """A record's key, in an error."""
     if key is None:
         return "no key"
     return "key " + repr(key[:KEY_BYTES_SHOWN])[1:] + ("..." if len(key) > KEY_BYTES_SHOWN else "")

@@ -1,0 +1,75 @@
+"""Records that fail together, for one reason: each future still has an error of its own, which names its record."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer
+from chaffinch.errors import KafkaException
+
+Make = Callable[..., Producer]
+KEYS = [b"first", None, b"k" * 100]
+SHOWN = ["key 'first'", "no key", f"key '{'k' * 60}'..."]
+LATEST_S = 60
+
+REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "refused as a whole": ({"error": "TOPIC_AUTHORIZATION_FAILED"}, {}),
+    "refused as a whole, compressed": ({"error": "TOPIC_AUTHORIZATION_FAILED"}, {"compression_type": "zstd"}),
+    "a code without culprits (KIP-467, 3.b.i)": ({"error": "INVALID_REQUIRED_ACKS"}, {}),
+    "no answer in time": ({"action": "drop_after", "count": 1_000}, {"delivery_timeout_ms": 300, "request_timeout_ms": 200}),
+    "never sent": ({"error": "NOT_ENOUGH_REPLICAS", "count": 1_000_000}, {"delivery_timeout_ms": 300, "request_timeout_ms": 200}),
+}
+
+
+@pytest.mark.parametrize(("fault", "options"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_each_names_its_record(broker: EmbeddedBroker, producer_of: Make, fault: dict[str, Any], options: dict[str, Any]) -> None:
+    broker.faults.add(api="Produce", **fault)
+    heard: list[KafkaException] = []
+    with producer_of(broker, linger_ms=100, **options) as producer:
+        futures = [producer.send("orders", b"v", key=key, partition=0, on_delivery=lambda _, error: heard.append(error)) for key in KEYS]
+        errors = [future.exception(LATEST_S) for future in futures]
+    assert heard == errors
+    assert len({id(error) for error in errors}) == len(errors)
+    for index, (error, shown) in enumerate(zip(errors, SHOWN, strict=True)):
+        assert isinstance(error, KafkaException)
+        assert error.topic_partition == ("orders", 0)
+        assert f" (record {index} of the 3 in its batch, {shown})" in str(error)
+
+
+def test_those_that_end_with_the_producer(broker: EmbeddedBroker, producer_of: Make) -> None:
+    """They were in no batch that could be sent, so it was never encoded."""
+    producer = producer_of(broker, linger_ms=60_000, transactional_id="t")
+    producer.init_transactions()
+    producer.begin_transaction()
+    futures = [producer.send("orders", b"v", key=key, partition=0) for key in KEYS]
+    producer.abort_transaction()
+    for index, (future, shown) in enumerate(zip(futures, SHOWN, strict=True)):
+        assert f" (record {index} of the 3 in its batch, {shown})" in str(future.exception(0))
+    producer.close()
+
+
+def test_raised_again_and_again_they_hold_no_more(broker: EmbeddedBroker, producer_of: Make) -> None:
+    """A thousand records of one batch shared one exception: the traceback of the last had the frames of all."""
+    broker.faults.add(api="Produce", error="TOPIC_AUTHORIZATION_FAILED")
+    with producer_of(broker, linger_ms=100) as producer:
+        futures = [producer.send("orders", b"v", partition=0) for _ in range(50)]
+        producer.flush()
+    depths = []
+    for future in futures:
+        with pytest.raises(KafkaException) as raised:
+            future.result(0)
+        depths.append(len(traceback.extract_tb(raised.value.__traceback__)))
+    assert depths == [depths[0]] * 50
+
+
+def test_a_record_too_large_names_its_key(broker: EmbeddedBroker, producer_of: Make) -> None:
+    with producer_of(broker, max_request_size=1000) as producer:
+        future = producer.send("orders", b"v" * 2000, key=b"mine", partition=1)
+        error = future.exception(0)
+    assert isinstance(error, KafkaException)
+    assert error.topic_partition == ("orders", 1)
+    assert "the record (key 'mine') takes 2101 bytes" in str(error)
