@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 from typing import Any
@@ -71,3 +72,15 @@ def test_no_process_stays_when_the_command_is_killed() -> None:
         assert running.stdout.readline(), "the first world has been played"
         running.kill()
         running.communicate(timeout=60)  # All that have this output have ended.
+
+
+def test_what_runs_in_the_background_is_ended_by_sigterm_and_says_how_far_it_came() -> None:
+    """As by Ctrl-C, which a shell has such commands ignore."""
+    command = f"trap '' INT; exec {sys.executable} -m chaffinch.simulation 3 --count 1000 --processes 1 --verbose"
+    with subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline(), "the first world has been played"
+        running.terminate()
+        _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert re.match(r"\d+ worlds in .*; 0 failed, 0 lacked ", said), said

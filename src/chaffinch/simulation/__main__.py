@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -83,4 +84,5 @@ def _print_totals(count: int, failed: int, seconds: float, totals: Counter[str])
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C, which does not reach what a shell runs in the background.
     sys.exit(main())
