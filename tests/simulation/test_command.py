@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chaffinch.simulation import __main__ as command
-from chaffinch.simulation.scenario import Report
+from chaffinch.simulation.report import CRASHES_UNDER_WAY, PRODUCE_ANSWERS_LOST, Report
 
 
 @pytest.fixture(autouse=True)
@@ -20,9 +20,12 @@ def _logging_again() -> Any:
     logging.disable(logging.NOTSET)
 
 
-def report(seed: int, *violations: str, keeps_story: bool = False) -> Report:
+ENOUGH = {"records sent": 150, "rows": 50, CRASHES_UNDER_WAY: 1, PRODUCE_ANSWERS_LOST: 1}
+
+
+def report(seed: int, *violations: str, keeps_story: bool = False, **lacking: int) -> Report:
     story = (f"0 world: seed {seed}",) if keeps_story else ()
-    return Report(seed=seed, violations=violations, counters={"links": 2}, digest="", virtual_ms=5, story=story)
+    return Report(seed=seed, violations=violations, counters={**ENOUGH, **lacking}, digest="", virtual_ms=5, story=story)
 
 
 def test_a_world_that_keeps_its_promises(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,7 +33,7 @@ def test_a_world_that_keeps_its_promises(capsys: pytest.CaptureFixture[str]) -> 
     said = capsys.readouterr()
     assert said.out == ""
     assert "1 worlds" in said.err
-    assert "0 failed" in said.err
+    assert "0 failed, 0 lacked" in said.err
 
 
 def test_one_line_per_failing_seed_says_how_to_replay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +42,29 @@ def test_one_line_per_failing_seed_says_how_to_replay(monkeypatch: pytest.Monkey
     said = capsys.readouterr()
     assert said.out.splitlines() == ["seed 8: lost (and 1 more); replay: python -m chaffinch.simulation 8 --verbose"]
     assert "3 worlds" in said.err
-    assert "1 failed" in said.err
+    assert "1 failed, 0 lacked" in said.err
+
+
+@pytest.mark.parametrize(
+    ("counter", "count", "words"),
+    [
+        ("rows", 49, "199 records, not 200"),
+        (CRASHES_UNDER_WAY, 0, "no crash of the broker"),
+        (PRODUCE_ANSWERS_LOST, 0, "no lost answer to a Produce"),
+    ],
+)
+def test_a_world_that_lacks_what_each_must_have_has_failed(
+    counter: str, count: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = {7: report(7, **{counter: count}), 8: report(8, "lost", **{counter: count}), 9: report(9)}
+    monkeypatch.setattr(command, "run", lambda seed, **_: reports[seed])
+    assert command.main(["7", "--processes", "1"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"seed 7: the world lacks what each must have: {words}; replay: python -m chaffinch.simulation 7 --verbose"]
+    assert command.main(["7", "--count", "3", "--processes", "1"]) == 1
+    said = capsys.readouterr()
+    assert [line.partition(";")[0] for line in said.out.splitlines()][1:] == ["seed 8: lost"]
+    assert "1 failed, 1 lacked" in said.err
 
 
 def test_verbose_tells_the_story_and_every_violation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

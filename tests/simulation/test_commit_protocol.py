@@ -13,7 +13,8 @@ import pytest
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import CALM
 from chaffinch.simulation.queries.cuts import Cut, CutKind
-from chaffinch.simulation.scenario import Report, run
+from chaffinch.simulation.report import Report
+from chaffinch.simulation.scenario import run
 from chaffinch.spark.commit.operations import Step
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.simulation.scenario import Report, run
+from chaffinch.simulation.scenario import run
 from tests.simulation.kept_seeds import KEPT, VERSION_2
 from tests.simulation.reached import REACHED
 
@@ -40,9 +40,7 @@ def test_every_promise_is_kept(chunk: int) -> None:
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         report = played(seed)
         assert report.violations == (), f"replay: python -m chaffinch.simulation {seed} --verbose"
-        assert records_of(report) >= 200, seed
-        assert report.counters.get("broker killed", 0) + report.counters.get("broker power lost", 0) >= 1, seed
-        assert report.counters.get("answers lost", 0) >= 1, seed
+        assert report.lacks == (), seed
 
 
 @pytest.mark.parametrize("thing", sorted(REACHED))
@@ -63,10 +61,6 @@ def test_writers_of_both_versions(chunk: int) -> None:
     assert totals["transactions committed"] >= 50
     assert totals["transactions aborted"] >= 20
     assert totals["armed ends"] >= 5
-
-
-def records_of(report: Report) -> int:
-    return report.counters.get("records sent", 0) + report.counters.get("rows", 0)
 
 
 @pytest.mark.parametrize(("behaviour", "seed", "knobs"), KEPT, ids=[f"{behaviour}, {seed}" for behaviour, seed, _ in KEPT])

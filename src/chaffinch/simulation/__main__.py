@@ -1,7 +1,8 @@
 """`python -m chaffinch.simulation SEED [--count N] [--verbose]`: replay one world, or many; exit status 1 if a promise was broken.
 
-One line per failing seed, in their order, says what was violated and how to replay it. `--verbose` tells the whole story in virtual time.
-Worlds know nothing of each other: many are played in as many processes as there are processors, and the report is the same.
+One line per failing seed, in their order, says what was violated and how to replay it. A world that lacks what each must have, its
+records, a crash and a lost answer, has failed too. `--verbose` tells the whole story in virtual time. Worlds know nothing of each other:
+many are played in as many processes as there are processors, and the report is the same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Final
 
-from chaffinch.simulation.scenario import Report, run
+from chaffinch.simulation.report import Report
+from chaffinch.simulation.scenario import run
 from chaffinch.simulation.workers import prepare
 
 VIOLATIONS_SHOWN: Final = 20
@@ -28,7 +30,7 @@ INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: all promises were kept. 1: some were not. 130: interrupted; what was played until then is reported."""
+    """0: all promises were kept. 1: some were not, or a world lacked something. 130: interrupted; what was played is reported."""
     parser = argparse.ArgumentParser(prog="python -m chaffinch.simulation", description="Replay simulated worlds from their seeds.")
     parser.add_argument("seed", type=int, help="the first world's seed")
     parser.add_argument("--count", type=int, default=1, help="how many worlds, with this seed and those after it")
@@ -37,17 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     began_s = time.perf_counter()
     totals: Counter[str] = Counter()
-    played = failed = status = 0
+    played = failed = lacking = status = 0
     try:
         for report in _reports(chosen.seed, chosen.count, chosen.processes, keeps_story=chosen.verbose):
             totals.update(report.counters)
             played += 1
             failed += bool(report.violations)
+            lacking += bool(report.lacks)
             _print(report, is_verbose=chosen.verbose)
     except KeyboardInterrupt:
         status = INTERRUPTED
-    _print_totals(played, failed, time.perf_counter() - began_s, totals)
-    return status or (1 if failed else 0)
+    _print_totals(played, failed, lacking, time.perf_counter() - began_s, totals)
+    return status or (1 if failed + lacking else 0)
 
 
 def _reports(first: int, count: int, processes: int, *, keeps_story: bool) -> Iterator[Report]:
@@ -71,16 +74,22 @@ def _print(report: Report, *, is_verbose: bool) -> None:
     if is_verbose:
         for violation in report.violations[:VIOLATIONS_SHOWN]:
             print(f"violated: {violation}")
+    if fault := _fault(report):
+        print(f"seed {report.seed}: {fault}; replay: python -m chaffinch.simulation {report.seed} --verbose", flush=True)
+
+
+def _fault(report: Report) -> str:
+    """Of a world that has failed, in a few words; empty for others."""
     if report.violations:
         more = f" (and {len(report.violations) - 1} more)" if len(report.violations) > 1 else ""
-        print(
-            f"seed {report.seed}: {report.violations[0]}{more}; replay: python -m chaffinch.simulation {report.seed} --verbose", flush=True
-        )
+        return report.violations[0] + more
+    return f"the world lacks what each must have: {', '.join(report.lacks)}" if report.lacks else ""
 
 
-def _print_totals(count: int, failed: int, seconds: float, totals: Counter[str]) -> None:
+def _print_totals(count: int, failed: int, lacking: int, seconds: float, totals: Counter[str]) -> None:
     happened = ", ".join(f"{number} {name}" for name, number in totals.most_common())
-    print(f"{count} worlds in {seconds:.1f} s, {count / seconds:.2f} a second; {failed} failed; {happened}", file=sys.stderr)
+    outcome = f"{failed} failed, {lacking} lacked records, a crash or a lost answer"
+    print(f"{count} worlds in {seconds:.1f} s, {count / seconds:.2f} a second; {outcome}; {happened}", file=sys.stderr)
 
 
 if __name__ == "__main__":

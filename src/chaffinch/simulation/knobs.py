@@ -10,6 +10,7 @@ from chaffinch.producer.core.batches.in_flight import BROKER_REMEMBERED_BATCHES
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import CALM, Faults
 from chaffinch.simulation.queries.cuts import Cut
+from chaffinch.simulation.report import RECORDS_LEAST
 from chaffinch.simulation.world import World
 
 VERSION_2_EVERY: Final = 4
@@ -37,7 +38,6 @@ the others stay what they are."""
 RECORDS_MIN, RECORDS_MAX = 255, 280
 """Of all that write together: producers, a query's rows, and about as many more as transformers make of what they read. Some are never
 sent, because the transaction for which they were planned did not begin."""
-RECORDS_LEAST: Final = 200
 MADE_BY_TRANSFORMERS: Final = 50
 CONSUMERS: Final = (*((0, 0),) * 10, (1, 0), (3, 0), (0, 1), (0, 2), (2, 1), (1, 1))
 """Members that read, members that transform: in three worlds of eight, which cost twice as much as others."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from chaffinch.simulation.administrator import Administrator
 from chaffinch.simulation.brokers.broker_process import BrokerProcess
 from chaffinch.simulation.brokers.disk import Death
+from chaffinch.simulation.report import CRASHES
 from chaffinch.simulation.world import World
 
 ARMED_OPERATIONS_MAX = 60
@@ -20,6 +21,8 @@ FULL_MS_MAX = 1_200
 CLOCK_AHEAD_MS_MAX = 1_800_000
 """Forward or back; half of what `message.timestamp.after.max.ms` allows, so that good records stay good."""
 NODE_DOWN_MS_MAX = 2_500
+UP_AGAIN_MS = 5
+"""How often is looked for a broker that is to die."""
 ARMED_START_OPERATIONS_MAX = 12
 """A start does few changing operations: an armed one dies in them, or soon after."""
 
@@ -41,7 +44,7 @@ class Deeds:
     shorten_ms: int = 0
     """A log loses its oldest records."""
     first_death_ms: int = 0
-    """One death of the broker that is certain, while there is work: at this time."""
+    """One death of the broker that is certain, while there is work: at this time, or, if it is down then and has not crashed, after it."""
     in_operation_share: float = 0.5
     clean_stop_share: float = 0.15
     power_loss_share: float = 0.0
@@ -88,8 +91,15 @@ class Nemesis:
         self._broker.start_nodes()
         self._administrator.stop()
 
+    @property
+    def owes_a_death(self) -> bool:
+        """Whether the one that is certain is still to come."""
+        return self._deeds.first_death_ms > 0 and not any(self._world.counters[name] for name in CRASHES)
+
     def _kill_once(self) -> None:
-        if not self._is_over:
+        if self._broker.core is None and self.owes_a_death:
+            self._world.after(UP_AGAIN_MS, self._kill_once)
+        elif not self._is_over:
             self._broker.die(Death.POWER_LOST if self._world.chance(self._deeds.power_loss_share) else Death.KILLED)
 
     def _stop_node(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter, itemgetter
 from pathlib import Path
@@ -36,6 +35,7 @@ from chaffinch.simulation.queries.cuts import CutKind
 from chaffinch.simulation.queries.query_driver import AWAY_MS
 from chaffinch.simulation.queries.supervisor import Supervisor
 from chaffinch.simulation.reading import CommittedReader, flushed_end, read_logs
+from chaffinch.simulation.report import CRASHES, CRASHES_UNDER_WAY, PRODUCE_ANSWERS_LOST, Report
 from chaffinch.simulation.workload import COUNTED, REMADE, SHORTENED, TARGETS, TOPICS, TRANSFORMED, Workload
 from chaffinch.simulation.world import Stuck, World, all_hold
 
@@ -62,20 +62,10 @@ SETTINGS: Final = {
 """Of the broker: chores and groups in a world's short time."""
 EXPRESS_OPTIONS: Final = {"linger.ms": 0, "compression.type": "none"}
 """Of a producer with an express lane."""
+RECORDS_FOR_AN_ANSWER: Final = 10
+"""One might be bad, and never sent."""
 SCARCE_BYTES: Final = 2_000
 """For a key, what is said of a record, and records that are too large."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """What came of one world. `digest` is of the whole story: two runs with the same one were the same."""
-
-    seed: int
-    violations: tuple[str, ...]
-    counters: Mapping[str, int]
-    digest: str
-    virtual_ms: int
-    story: tuple[str, ...] = ()
 
 
 def run(seed: int, *, keeps_story: bool = False, **overrides: Any) -> Report:
@@ -289,8 +279,13 @@ class _Scene:
         trouble_ends_ms = world.now_ms + world.dice.randint(knobs.trouble_ms, 3 * knobs.trouble_ms)
         world.at(trouble_ends_ms, lambda: None)
         is_done = all_hold(_has_nothing_to_do, self.actors)
-        world.run(lambda: world.now_ms >= trouble_ends_ms or is_done(), limit_ms=4 * knobs.trouble_ms, waiting_for="the end of trouble")
+        world.run(
+            lambda: not nemesis.owes_a_death and (world.now_ms >= trouble_ends_ms or is_done()),
+            limit_ms=4 * knobs.trouble_ms,
+            waiting_for="the end of trouble",
+        )
         nemesis.stop()
+        world.count(CRASHES_UNDER_WAY, sum(world.counters[name] for name in CRASHES))
         self.quiet_since_ms = world.now_ms
         self.broker.stop_lying()
         self.network.heal()
@@ -305,13 +300,18 @@ class _Scene:
         return self._verdict()
 
     def _write_the_rest(self) -> None:
-        """No world has fewer records than it should, though transactions did not begin for which some were planned."""
+        """No world has fewer records than it should, though transactions did not begin for which some were planned; nor no lost answer,
+        though few were given."""
         sent = sum(len(user.ledger.told) for user in [*self.producers, *self.transformers]) + sum(
             len(query.rows()) for query in self.queries
         )
-        if sent < self.knobs.records_least:
-            self.world.count("records written at the end", self.knobs.records_least - sent)
-            rest = self._user("plain-rest", self._plain_options(), iter(self.workload.bursts(self.knobs.records_least - sent)))
+        missing = max(0, self.knobs.records_least - sent)
+        if self.knobs.records_least and not self.world.counters[PRODUCE_ANSWERS_LOST]:
+            missing = max(missing, RECORDS_FOR_AN_ANSWER)
+            self.broker.lose_next_answer()
+        if missing:
+            self.world.count("records written at the end", missing)
+            rest = self._user("plain-rest", self._plain_options(), iter(self.workload.bursts(missing)))
             self.producers.append(rest)
             rest.start()
             self._wait_until_done([rest])

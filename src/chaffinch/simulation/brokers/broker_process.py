@@ -145,6 +145,10 @@ class BrokerProcess:
         self.validation_first.stop()
         self.liar.stop()
 
+    def lose_next_answer(self) -> None:
+        """To a Produce."""
+        self._lost_answer_in = 1
+
     @property
     def accused(self) -> set[int]:
         """Numbers of records that were blamed for nothing, or not for what is wrong with them."""
