@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import nullcontext
 
 import confluent_kafka
 import pytest
-from kafka import KafkaConsumer
 
 from chaffinch import OffsetAndMetadata, TopicPartition, errors
 from chaffinch.admin import groups
@@ -412,70 +410,6 @@ class TestCommits:
             return "UNKNOWN_TOPIC_OR_PARTITION" in str(caught.value)
 
         poll_until(is_said)  # Not at once, where the broker's answer takes longer than the call.
-
-
-class TestMixedGroups:
-    @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-    @pytest.mark.parametrize("who_leads", ["ours", "theirs"])
-    def test_with_confluent_kafka(self, broker, name, consumer_of, strategy, who_leads):
-        topic = f"{name}-t"
-        broker.create_topic(topic, 6)
-        ours = consumer_of(broker, partition_assignment_strategy=strategy)
-        theirs = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": broker.bootstrap_servers,
-                "group.id": name,
-                "partition.assignment.strategy": strategy,
-                "auto.offset.reset": "earliest",
-                "heartbeat.interval.ms": 50,
-                "log_level": 0,
-            }
-        )
-        their_values = []
-
-        def is_shared(mine, others):
-            their_values.extend(message.value() for message in theirs.consume(10, 0.02) if message.error() is None)
-            return (len(ours.assignment()), len(theirs.assignment())) == (mine, others)
-
-        try:
-            if who_leads == "ours":
-                ours.subscribe([topic])
-                poll_until(lambda: shares(ours) == [6], ours)
-                theirs.subscribe([topic])
-            else:
-                theirs.subscribe([topic])
-                poll_until(lambda: is_shared(0, 6))
-                ours.subscribe([topic])
-            poll_until(lambda: is_shared(3, 3), ours)
-            for partition in range(6):
-                write(broker, topic, [b"%d" % partition], partition)
-            found = poll_until(lambda: is_shared(3, 3) and len(their_values) >= 3, ours)
-            found += [] if len(found) >= 3 else read(ours, 3 - len(found))
-            assert sorted(values_of(found) + their_values) == [b"%d" % partition for partition in range(6)]
-        finally:
-            theirs.close()
-        poll_until(lambda: shares(ours) == [6], ours)
-
-    def test_with_kafka_python(self, broker, name, consumer_of):
-        topic = f"{name}-t"
-        broker.create_topic(topic, 4)
-        ours = consumer_of(broker, partition_assignment_strategy="range")
-        theirs = KafkaConsumer(topic, bootstrap_servers=broker.bootstrap_servers, group_id=name, heartbeat_interval_ms=50)
-        done = threading.Event()
-
-        def run():
-            while not done.is_set():
-                theirs.poll(timeout_ms=50)
-
-        runs = threading.Thread(target=run)
-        runs.start()
-        try:
-            ours.subscribe([topic])
-            poll_until(lambda: shares(ours) == [2] and len(theirs.assignment()) == 2, ours)
-        finally:
-            done.set()
-            runs.join()
-            theirs.close()
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

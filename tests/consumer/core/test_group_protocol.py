@@ -1,9 +1,11 @@
 """The bytes that members of a group tell each other: those of other clients are read, and they read ours."""
 
 import pytest
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor as AiokafkaSticky
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from hypothesis import given
 from hypothesis import strategies as st
+from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor as KafkaPythonSticky
 
 from chaffinch.consumer.core import group_protocol as protocol
 from chaffinch.consumer.core.group_protocol import MemberSubscription
@@ -17,6 +19,9 @@ places = st.lists(st.builds(TopicPartition, st.sampled_from("abc"), st.integers(
 SUBSCRIPTION_0 = "0000 00000001 0001 61 00000002 dead"
 SUBSCRIPTION_1 = "0001 00000001 0001 61 ffffffff 00000001 0001 61 00000002 00000000 00000001"
 SUBSCRIPTION_3 = "0003 00000001 0001 61 ffffffff 00000001 0001 61 00000002 00000000 00000001 00000005 0002 7231"
+# As its StickyAssignor writes what a member had, and in which generation (KIP-341); before KIP-341 without the generation.
+STICKY_0 = "00000002 0001 61 00000002 00000000 00000001 0001 62 00000001 00000007"
+STICKY_1 = f"{STICKY_0} 00000005"
 ASSIGNMENT_1 = "0001 00000002 0001 61 00000002 00000000 00000001 0001 62 00000001 00000007 ffffffff"
 
 
@@ -51,6 +56,31 @@ def test_aiokafka_reads_and_writes_the_same():
     given_to_us = ConsumerProtocolMemberAssignment(0, [("a", [0, 1]), ("b", [7])], b"").encode()
     assert protocol.decode_assignment(given_to_us) == (A0, A1, B7)
     assert ConsumerProtocolMemberAssignment.decode(protocol.encode_assignment([A0, B7])).assignment == [("a", [0]), ("b", [7])]
+
+
+def test_sticky_members_of_java_remember_in_the_same_bytes():
+    assert protocol.encode_sticky([A0, A1, B7], 5) == bytes_of(STICKY_1)
+    assert protocol.encode_sticky([], 6) == bytes_of("00000000 00000006")
+    assert protocol.decode_sticky(bytes_of(STICKY_1)) == ((A0, A1, B7), 5)
+    assert protocol.decode_sticky(bytes_of(STICKY_0)) == ((A0, A1, B7), -1)
+    # Java's begins anew with what it cannot read, and passes over what comes after the generation.
+    assert protocol.decode_sticky(bytes_of(STICKY_0)[:-1]) == ((), -1)
+
+
+def test_sticky_members_of_aiokafka_remember_in_the_same_bytes():
+    theirs = AiokafkaSticky._metadata(["a"], [A0, A1, B7], 5)
+    said = protocol.decode_subscription(theirs.encode())
+    assert (said.topics, protocol.decode_sticky(said.user_data)[0]) == (("a",), (A0, A1, B7))
+    said = MemberSubscription(topics=("a",), user_data=protocol.encode_sticky([A0, A1, B7], 5))
+    read = AiokafkaSticky.parse_member_metadata(ConsumerProtocolMemberMetadata.decode(protocol.encode_subscription(said)))
+    assert (read.subscription, read.partitions, read.generation) == (["a"], [A0, A1, B7], 5)
+
+
+def test_what_sticky_members_of_kafka_python_remember_is_passed_over_as_by_java():
+    """Version 3 puts a version before it."""
+    said = protocol.decode_subscription(KafkaPythonSticky._metadata(["a"], [A0, A1, B7], 5).encode())
+    assert said.user_data == b"\0\1" + bytes_of(STICKY_1)
+    assert protocol.decode_sticky(said.user_data) == ((), -1)
 
 
 @given(places, st.integers(-1, 99))

@@ -1,0 +1,179 @@
+"""Members of other clients in a group with ours: whoever leads, all get their share, and sticky members what they had."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import confluent_kafka
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor as AiokafkaSticky
+from kafka import KafkaConsumer
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor as KafkaPythonSticky
+
+from tests.consumer.polling import LIMIT_S, poll_until, read, values_of, write
+
+
+def shares(*consumers):
+    return sorted(len(consumer.assignment()) for consumer in consumers)
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+@pytest.mark.parametrize("who_leads", ["ours", "theirs"])
+def test_with_confluent_kafka(broker, name, consumer_of, strategy, who_leads):
+    topic = f"{name}-t"
+    broker.create_topic(topic, 6)
+    ours = consumer_of(broker, partition_assignment_strategy=strategy)
+    theirs = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": name,
+            "partition.assignment.strategy": strategy,
+            "auto.offset.reset": "earliest",
+            "heartbeat.interval.ms": 50,
+            "log_level": 0,
+        }
+    )
+    their_values = []
+
+    def is_shared(mine, others):
+        their_values.extend(message.value() for message in theirs.consume(10, 0.02) if message.error() is None)
+        return (len(ours.assignment()), len(theirs.assignment())) == (mine, others)
+
+    try:
+        if who_leads == "ours":
+            ours.subscribe([topic])
+            poll_until(lambda: shares(ours) == [6], ours)
+            theirs.subscribe([topic])
+        else:
+            theirs.subscribe([topic])
+            poll_until(lambda: is_shared(0, 6))
+            ours.subscribe([topic])
+        poll_until(lambda: is_shared(3, 3), ours)
+        for partition in range(6):
+            write(broker, topic, [b"%d" % partition], partition)
+        found = poll_until(lambda: is_shared(3, 3) and len(their_values) >= 3, ours)
+        found += [] if len(found) >= 3 else read(ours, 3 - len(found))
+        assert sorted(values_of(found) + their_values) == [b"%d" % partition for partition in range(6)]
+    finally:
+        theirs.close()
+    poll_until(lambda: shares(ours) == [6], ours)
+
+
+class KafkaPythonMember:
+    """A thread of its own polls it, as its rebalances need."""
+
+    def __init__(self, broker, name, topic, assignor):
+        self._consumer = KafkaConsumer(
+            topic,
+            bootstrap_servers=broker.bootstrap_servers,
+            group_id=name,
+            partition_assignment_strategy=(assignor,),
+            heartbeat_interval_ms=50,
+        )
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while not self._done.is_set():
+            self._consumer.poll(timeout_ms=50)
+
+    def assignment(self):
+        return self._consumer.assignment()
+
+    def close(self):
+        self._done.set()
+        self._thread.join()
+        self._consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "assignor", "who_leads"),
+    # As a sticky leader it sometimes begins without a topic's metadata, and then gives out nothing, alone in its group as well.
+    [("range", RangePartitionAssignor, "ours"), ("range", RangePartitionAssignor, "theirs"), ("sticky", KafkaPythonSticky, "ours")],
+)
+def test_with_kafka_python(broker, name, consumer_of, strategy, assignor, who_leads):
+    """Its sticky members put a version before what they remember, which nobody else does: others take that for no memory, and it theirs."""
+    topic = f"{name}-t"
+    broker.create_topic(topic, 4)
+    ours = consumer_of(broker, partition_assignment_strategy=strategy)
+    if who_leads == "ours":
+        ours.subscribe([topic])
+        poll_until(lambda: shares(ours) == [4], ours)
+    theirs = KafkaPythonMember(broker, name, topic, assignor)
+    try:
+        if who_leads == "theirs":
+            poll_until(lambda: shares(theirs) == [4])
+            ours.subscribe([topic])
+        poll_until(lambda: shares(ours, theirs) == [2, 2], ours)
+    finally:
+        theirs.close()
+    poll_until(lambda: shares(ours) == [4], ours)
+
+
+class AiokafkaMembers:
+    """Sticky members on an event loop in a thread of its own, where they rebalance without being polled."""
+
+    def __init__(self, broker, name, topic):
+        self._options = {"bootstrap_servers": broker.bootstrap_servers, "group_id": name, "heartbeat_interval_ms": 50}
+        self._topic = topic
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._members = []
+
+    def _run(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def join(self):
+        """Of a member that is in the group as soon as the others have joined again, for which they are to be polled."""
+        return self._run(self._started())
+
+    async def _started(self):
+        # What a member remembers is its assignor's class's: each has one of its own.
+        assignor = type("OneSticky", (AiokafkaSticky,), {})
+        member = AIOKafkaConsumer(self._topic, partition_assignment_strategy=(assignor,), **self._options)
+        self._members.append(member)
+        await member.start()
+        return member
+
+    def close(self):
+        for member in self._members:
+            self._run(member.stop()).result(LIMIT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.mark.parametrize("who_leads", ["ours", "theirs"])
+def test_sticky_members_of_aiokafka_and_ours_keep_what_they_had(broker, name, consumer_of, who_leads):
+    """The leader, who was there first, has read what two members of the other kind remember; else another member would shuffle them."""
+    topic = f"{name}-t"
+    broker.create_topic(topic, 12)
+    others = AiokafkaMembers(broker, name, topic)
+    ours, members = [], []
+
+    def join(whose):
+        if whose == "theirs":
+            joins = others.join()
+            poll_until(joins.done, *ours)
+            members.append(joins.result())
+        else:
+            ours.append(consumer_of(broker, partition_assignment_strategy="sticky"))
+            ours[-1].subscribe([topic])
+            members.append(ours[-1])
+        poll_until(lambda: shares(*members) == [12 // len(members)] * len(members), *ours)
+
+    try:
+        follows = {"ours": "theirs", "theirs": "ours"}[who_leads]
+        for whose in (who_leads, follows, follows):
+            join(whose)
+        before = [{(place.topic, place.partition) for place in member.assignment()} for member in members]
+        join(who_leads)
+        after = [{(place.topic, place.partition) for place in member.assignment()} for member in members]
+        assert all(kept < had for kept, had in zip(after, before, strict=False)), (before, after)
+    finally:
+        others.close()
