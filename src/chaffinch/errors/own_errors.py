@@ -58,7 +58,8 @@ OF_CLIENTS: Final = (
         "None: it was asked for. The consumer stays usable.",
     ),
     OwnError(
-        "CorrelationIdMismatchException", _RESTART, "A broker, or something between, answered a request that was never made.",
+        "CorrelationIdMismatchException", _RESTART, "Kafka's name for an answer to a request that was never made; nothing here raises it: the "
+        "connection is closed, and the log tells of it.",
         "Look at what bootstrap.servers leads to, and whether there is a proxy on the way.",
     ),
 )

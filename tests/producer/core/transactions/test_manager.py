@@ -11,6 +11,7 @@ from chaffinch.errors import (
     ApiException,
     CommitFailedException,
     ErrorCode,
+    FencedInstanceIdException,
     Group,
     IllegalStateException,
     InvalidPidMappingException,
@@ -258,7 +259,7 @@ REFUSED = [
     (Step.ADD_OFFSETS, codes.GROUP_AUTHORIZATION_FAILED, "offsets", None, State.ABORTABLE_ERROR),
     (Step.ADD_OFFSETS, codes.INVALID_TXN_STATE, "offsets", None, State.FATAL_ERROR),
     (Step.COMMIT_OFFSETS, codes.ILLEGAL_GENERATION, "offsets", CommitFailedException, State.FATAL_ERROR),
-    (Step.COMMIT_OFFSETS, codes.FENCED_INSTANCE_ID, "offsets", CommitFailedException, State.FATAL_ERROR),
+    (Step.COMMIT_OFFSETS, codes.FENCED_INSTANCE_ID, "offsets", FencedInstanceIdException, State.FATAL_ERROR),
     (Step.END, codes.TRANSACTION_ABORTABLE, "end", TransactionAbortableException, State.ABORTABLE_ERROR),
     (Step.END, codes.INVALID_TXN_STATE, "end", None, State.FATAL_ERROR),
     # Who is fenced, as coordinators before Kafka 2.7 tell it.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from chaffinch.errors import CommitFailedException, ErrorCode, Group, codes
+from chaffinch.errors import CommitFailedException, ErrorCode, FencedInstanceIdException, Group, KafkaException, Stored, codes
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.records import GroupMetadata
@@ -20,15 +22,15 @@ OFFSETS = {TopicPartition("input", partition): OffsetAndMetadata(5) for partitio
 
 
 @pytest.mark.parametrize(
-    ("code", "why"),
+    ("code", "error_class", "why"),
     [
-        (codes.UNKNOWN_MEMBER_ID, "the group has gone on without this member, .*polls within max.poll.interval.ms"),
-        (codes.ILLEGAL_GENERATION, "the group has gone on without this member, .*polls within max.poll.interval.ms"),
-        (codes.FENCED_INSTANCE_ID, "another consumer with the same group.instance.id .*needs an id of its own"),
+        (codes.UNKNOWN_MEMBER_ID, CommitFailedException, "the group has gone on without this member, .*polls within max.poll.interval.ms"),
+        (codes.ILLEGAL_GENERATION, CommitFailedException, "the group has gone on without this member, .*polls within max.poll.interval.ms"),
+        (codes.FENCED_INSTANCE_ID, FencedInstanceIdException, "another consumer with the same group.instance.id .*needs an id of its own"),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_the_error_names_the_group_and_says_what_to_do(code: ErrorCode, why: str) -> None:
+def test_the_error_names_the_group_and_says_what_to_do(code: ErrorCode, error_class: type[KafkaException], why: str) -> None:
     rig = Rig(options={"transactional.id": "t"})
     refused = TxnOffsetCommitResponsePartition(partition_index=0, error_code=code.number)
     rig.scripted[TxnOffsetCommitRequest] = [
@@ -38,13 +40,12 @@ def test_the_error_names_the_group_and_says_what_to_do(code: ErrorCode, why: str
     rig.call(events.BeginTransactionCalled, "begin")
     rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=GroupMetadata("counters", 3, "member"))
     error = rig.calls["offsets"]
-    assert isinstance(error, CommitFailedException)
-    assert (error.code, error.group, error.topic_partition) == (code, Group.APPLICATION_RECOVERABLE, TopicPartition("input", 0))
-    with pytest.raises(
-        CommitFailedException,
-        match=rf"^the offsets of group 'counters' for input-0 and 2 more were not committed \({code.name}\): {why}; .*"
-        r"calls init_transactions\(\): close this one, and start a new one$",
-    ):
-        raise error
+    assert type(error) is error_class
+    assert (error.code, error.group, error.stored) == (code, Group.APPLICATION_RECOVERABLE, Stored.NO)
+    assert (error.api, error.topic_partition) == ("TxnOffsetCommit", TopicPartition("input", 0))
+    said = str(error)
+    assert said.count(code.name) == 1
+    assert re.search(rf"the offsets of group 'counters' for input-0 and 2 more were not committed.*: {why}; .*init_transactions\(\)", said)
+    assert re.search("close this (one|producer),? and start a new one$", said)
     (report,) = rig.reports
     assert "group 'counters'" in report

@@ -19,7 +19,7 @@ _GONE_ON: Final = (
     "and stays if it polls within max.poll.interval.ms"
 )
 # How a producer hears that the consumer whose offsets it commits is a member of its group no more, and why that is.
-_COMMIT_FAILED: Final = {
+_NO_MEMBER: Final = {
     codes.ILLEGAL_GENERATION: _GONE_ON,
     codes.UNKNOWN_MEMBER_ID: _GONE_ON,
     codes.FENCED_INSTANCE_ID: "another consumer with the same group.instance.id has taken this one's place; each needs an id of its own",
@@ -60,14 +60,19 @@ def offsets_late(
 
 
 def offsets_refused(group_id: str, offsets: Iterable[TopicPartition], error: ApiException) -> KafkaException:
-    """Offsets that a group has refused which has moved on: they have an exception of their own, which says what to do with both clients.
-    Any other error is returned as it is."""
-    why = _COMMIT_FAILED.get(error.code)
+    """Offsets that a group has refused because their consumer is no member of it any more: the error says what to do with both clients. A
+    group that has gone on is a CommitFailedException, a member that has been replaced its own class, as at the consumer and in Java's
+    producer. Any other error is returned as it is."""
+    why = _NO_MEMBER.get(error.code)
     if why is None:
         return error
+    offsets_of, then = _offsets_of(group_id, offsets), "once a producer with the same transactional.id calls init_transactions()"
+    if error.code is codes.FENCED_INSTANCE_ID:  # Whose own words begin with the code, and end with what to do.
+        fenced = with_message(error, f"{offsets_of} were not committed: {why}; the transaction is aborted {then}")
+        fenced.stored = Stored.NO  # The code alone leaves that open.
+        return fenced
     failed = CommitFailedException(
-        f"{_offsets_of(group_id, offsets)} were not committed ({error.name}): {why}; the transaction is aborted once a producer with the "
-        "same transactional.id calls init_transactions(): close this one, and start a new one",
+        f"{offsets_of} were not committed ({error.name}): {why}; the transaction is aborted {then}: close this one, and start a new one",
         code=error.code,
         topic_partition=error.topic_partition,
         api=error.api,
