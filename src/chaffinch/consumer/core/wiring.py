@@ -6,11 +6,9 @@ from collections import Counter
 from typing import Any, Final
 from uuid import UUID
 
-from chaffinch.client.addresses import Address, Attempts
+from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
-from chaffinch.client.bootstrap import Bootstrap
-from chaffinch.client.cluster import ClusterState
-from chaffinch.client.options import reconnect_backoff, retry_backoff
+from chaffinch.client.known_cluster import KnownCluster
 from chaffinch.consumer.core.effects import Effect, Report, SendRequest, WakeCaller
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
@@ -35,37 +33,20 @@ LANE_GROUP: Final = 2
 """The connection to the coordinator, where JoinGroup waits for other members. Everything else goes over lane 0."""
 
 
-class Wiring:
-    """Built once per consumer. Fixed but for `cluster`, `attempts`, `counts` and `out`, which live."""
+class Wiring(KnownCluster):
+    """Built once per consumer. `counts` and `out` live, too."""
 
     def __init__(self, settings: Settings, dice: Dice) -> None:
+        super().__init__(settings, dice, limit_ms=settings["default.api.timeout.ms"])
         self.settings = settings
-        self.dice = dice
         self.request_timeout_ms: int = settings["request.timeout.ms"]
-        self.retry_backoff = retry_backoff(settings)
-        self.cluster = ClusterState()
-        self.bootstrap = Bootstrap(settings, self.cluster, limit_ms=settings["default.api.timeout.ms"])
-        self.attempts = Attempts(reconnect_backoff(settings), dice)
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.out: list[Effect] = []
-
-    def wait_ms(self, failures: int) -> int:
-        """How long to wait before something is tried again after so many failures."""
-        return self.retry_backoff.wait_ms(failures, self.dice)
-
-    @property
-    def known_addresses(self) -> list[Address]:
-        """The cluster's brokers, and where it was first looked for."""
-        return self.bootstrap.candidates()
 
     @property
     def is_cut_off(self) -> bool:
         """Whether none of the brokers could be reached when that was tried last."""
         return all(map(self.attempts.failures, self.known_addresses))
-
-    def any_address(self, now_ms: int) -> Address | None:
-        """A broker to ask; None while all have to wait after a failure."""
-        return self.attempts.pick(self.known_addresses, now_ms)
 
     def node_address(self, node_id: int, now_ms: int, lane: int = 0) -> Address | None:
         """Where a node is reached; None if that is not known, or has to wait after a failure."""

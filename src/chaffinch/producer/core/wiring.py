@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from chaffinch.client.addresses import Address, Attempts
 from chaffinch.client.backoff import Dice
-from chaffinch.client.bootstrap import Bootstrap
-from chaffinch.client.cluster import ClusterState
-from chaffinch.client.options import reconnect_backoff, retry_backoff
+from chaffinch.client.known_cluster import KnownCluster
 from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.metadata_watch import MetadataWatch
 from chaffinch.producer.core.options import ACKS, delivery_timeout_ms, is_idempotent
@@ -33,11 +30,11 @@ COUNTERS: Final = (
 )
 
 
-class Wiring:
-    """Built once per producer. Fixed but for `cluster`, `attempts`, `metadata` and `counts`, which live."""
+class Wiring(KnownCluster):
+    """Built once per producer. `metadata` and `counts` live, too."""
 
     def __init__(self, settings: Settings, dice: Dice, questions: frozenset[Question] = frozenset()) -> None:
-        self.dice = dice
+        super().__init__(settings, dice, limit_ms=settings["max.block.ms"])
         self.questions = questions
         """What there is an exception handler for."""
         self.acks = ACKS[settings["acks"]]
@@ -51,10 +48,6 @@ class Wiring:
         self.request_timeout_ms: int = settings["request.timeout.ms"]
         self.request_bytes_max: int = settings["max.request.size"]
         self.requests_per_node_max: int = settings["max.in.flight.requests.per.connection"]
-        self.retry_backoff = retry_backoff(settings)
-        self.cluster = ClusterState()
-        self.bootstrap = Bootstrap(settings, self.cluster, limit_ms=self.block_ms)
-        self.attempts = Attempts(reconnect_backoff(settings), dice)
         self.metadata = MetadataWatch(
             self.cluster,
             self.bootstrap,
@@ -64,16 +57,3 @@ class Wiring:
             dice=dice,
         )
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
-
-    def wait_ms(self, failures: int) -> int:
-        """How long to wait before something is tried again after so many failures."""
-        return self.retry_backoff.wait_ms(failures, self.dice)
-
-    @property
-    def known_addresses(self) -> list[Address]:
-        """The cluster's brokers, and where it was first looked for."""
-        return self.bootstrap.candidates()
-
-    def any_address(self, now_ms: int) -> Address | None:
-        """A broker to ask; None while all have to wait after a failure."""
-        return self.attempts.pick(self.known_addresses, now_ms)
