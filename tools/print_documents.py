@@ -58,10 +58,13 @@ def options_table(chosen: Iterable[Option]) -> str:
     return OptionTable(chosen).table_markdown()
 
 
+_FAMILY = re.compile(r"((?:kafka\.)?sasl\.(?:kerberos|oauthbearer)\.).*")
+
+
 def names(found: Iterable[str]) -> str:
-    """Names in alphabetical order, in lines of a readable length."""
+    """Names in alphabetical order, in lines of a readable length. Families of which Kafka has many, and all have no effect, are one."""
     lines = [""]
-    for name in sorted(found):
+    for name in sorted({_FAMILY.sub(r"\1*", name) for name in found}):
         word = f"`{name}`"
         if lines[-1] and len(lines[-1]) + len(word) + 2 > NAMES_LINE_MAX:
             lines.append("")

@@ -379,6 +379,16 @@ class TestClearErrors:
             pass
         assert [record.message for record in caplog.records if "interceptor.classes" in record.message]
 
+    @pytest.mark.parametrize(("is_adaptive", "timeout_ms", "times"), [(False, 100, 1), (False, 0, 0), (True, 100, 0)])
+    def test_an_option_that_another_leaves_without_effect_is_said(
+        self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, is_adaptive: bool, timeout_ms: int, times: int
+    ) -> None:
+        options = {"partitioner_adaptive_partitioning_enable": is_adaptive, "partitioner_availability_timeout_ms": timeout_ms}
+        with caplog.at_level(logging.WARNING, "chaffinch.producer"), producer_of(broker, **options):
+            pass
+        said = "option partitioner.availability.timeout.ms is without effect because of partitioner.adaptive.partitioning.enable=false"
+        assert [record.message.startswith(said) for record in caplog.records] == [True] * times
+
 
 class TestClose:
     def test_sends_what_is_left(self, producer_of: Make, broker: EmbeddedBroker) -> None:

@@ -17,6 +17,7 @@ import typer
 
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, accepted, entries_of, parse_pairs, print_json
 from chaffinch.cli.topic_names import legal_topic
+from chaffinch.client.hints import OF_JAVA
 from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT, connection_options
 from chaffinch.identifiers import counted
 from chaffinch.settings import OptionTable
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from chaffinch.spark.replay.replaying import ReplayPlan, ReplayReport
 
 EXIT_REFUSED: Final = 1
-_OPTIONS: Final = OptionTable(connection_options("chaffinch-replay"), without_effect=(*WITHOUT_EFFECT, *METADATA_OPTIONS))
+_OPTIONS: Final = OptionTable(connection_options("chaffinch-replay"), without_effect=(*WITHOUT_EFFECT, *METADATA_OPTIONS), hints=OF_JAVA)
 
 
 def replay(

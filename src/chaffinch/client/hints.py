@@ -66,11 +66,23 @@ OF_CONSUMERS: Final = frozenset(
         "partition.assignment.strategy",
         "session.timeout.ms",
         "share.acknowledgement.mode",
+        "share.acquire.mode",
         "value.deserializer",
     }
 )
 
+_LOGIN: Final = "it is a class of Java's: who logs in is said by sasl.username and sasl.password, or sasl.jaas.config"
+OF_JAVA: Final[Mapping[str, str]] = {
+    "config.providers": "it fills in ${...} in Java: here values are taken as they are, so write the values themselves",
+    "sasl.client.callback.handler.class": _LOGIN,
+    "sasl.login.callback.handler.class": _LOGIN,
+    "sasl.login.class": _LOGIN,
+    "ssl.engine.factory.class": "it is a class of Java's: TLS is set up by ssl.truststore.location, ssl.keystore.location and their like",
+}
+"""Kafka's options that do something there which would be missing here."""
+
 _EVERYWHERE: Final = {
+    **OF_JAVA,
     "metadata.broker.list": "it is bootstrap.servers",
     "socket.timeout.ms": "it is request.timeout.ms",
     "topic.metadata.refresh.interval.ms": "it is metadata.max.age.ms",
@@ -110,8 +122,11 @@ _CONSUMER: Final = {
     "topic": "give topics to subscribe()",
     "topics": "give topics to subscribe()",
     "max.poll.interval": "it is max.poll.interval.ms",
+    "internal.throw.on.fetch.stable.offset.unsupported": "leave it out, it is set by Kafka Streams alone",
+    "partitioner.class": "it is an option of producers, leave it out of a consumer's",
 }
 _PRODUCER: Final = {
+    "partitioner.class": "it is partitioner: murmur2, round_robin, or a function of Python's",
     "queue.buffering.max.ms": "it is linger.ms",
     "queue.buffering.max.messages": "it is buffer.memory, in bytes",
     "queue.buffering.max.kbytes": "it is buffer.memory, in bytes",

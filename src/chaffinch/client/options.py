@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from chaffinch.client.addresses import Address, parse_bootstrap_servers
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.bootstrap import RECOVERY_OPTIONS
-from chaffinch.client.security import PLAINTEXT, SECURITY_OPTIONS, Security
+from chaffinch.client.security import PLAINTEXT, SASL_WITHOUT_EFFECT, SECURITY_OPTIONS, Security
 from chaffinch.protocol.security_options import TLS_WITHOUT_EFFECT
 from chaffinch.settings import INT_MAX, Option
 
@@ -82,16 +82,20 @@ METADATA_OPTIONS: Final = (
 )
 """For parts that keep metadata while nobody calls them."""
 
-WITHOUT_EFFECT: Final = TLS_WITHOUT_EFFECT | frozenset(
-    {
-        "auto.include.jmx.reporter",
-        "client.dns.lookup",  # Every address of a name is tried, as with use_all_dns_ips.
-        "enable.metrics.push",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
-    }
+WITHOUT_EFFECT: Final = (
+    TLS_WITHOUT_EFFECT
+    | SASL_WITHOUT_EFFECT
+    | frozenset(
+        {
+            "auto.include.jmx.reporter",
+            "client.dns.lookup",  # Every address of a name is tried, as with use_all_dns_ips.
+            "enable.metrics.push",
+            "metric.reporters",
+            "metrics.num.samples",
+            "metrics.recording.level",
+            "metrics.sample.window.ms",
+        }
+    )
 )
 
 

@@ -25,7 +25,7 @@ from chaffinch.producer import arguments, outcomes, pluggable
 from chaffinch.producer.closing import Closing
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, record_size
-from chaffinch.producer.core.options import idempotence_ended_by, parse_options
+from chaffinch.producer.core.options import availability_ended_by, idempotence_ended_by, parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.door import Door
 from chaffinch.producer.futures import SHARED_LOCK, Callback, RecordFuture
@@ -70,6 +70,8 @@ class Producer:
             log.warning("option %s is known to Apache Kafka and without effect here", name)
         if (option := idempotence_ended_by(self.settings)) is not None:
             log.info("idempotence is off because of %s, as in Apache Kafka; enable.idempotence=false says that this is meant", option)
+        if (option := availability_ended_by(self.settings)) is not None:
+            log.warning("option partitioner.availability.timeout.ms is without effect because of %s, as in Apache Kafka", option)
         self._key_serializer = pluggable.serializer(self.settings, "key.serializer")
         self._value_serializer = pluggable.serializer(self.settings, "value.serializer")
         network_settings = ConnectionSettings.of(self.settings)

@@ -115,7 +115,12 @@ _TOPICS: Final = (
 )
 OPTIONS: Final = (*connection_options("chaffinch-consumer"), *METADATA_OPTIONS, *_GROUP, *_OFFSETS, *_FETCHING, *_TOPICS)
 
-WITHOUT_EFFECT: Final = client_options.WITHOUT_EFFECT | {"group.remote.assignor", "interceptor.classes", "share.acknowledgement.mode"}
+WITHOUT_EFFECT: Final = client_options.WITHOUT_EFFECT | {
+    "group.remote.assignor",
+    "interceptor.classes",
+    "share.acknowledgement.mode",
+    "share.acquire.mode",
+}
 
 CONSUMER_OPTIONS: Final = OptionTable(OPTIONS, WITHOUT_EFFECT, hints=CONSUMER_HINTS)
 

@@ -97,7 +97,8 @@ _GATHERING: Final = (
         "partitioner.availability.timeout.ms",
         "int",
         0,
-        "a leader that takes nothing for so long, although something is ready, gets no records without a key; 0: it does",
+        "a leader that takes nothing for so long, although something is ready, gets no records without a key; 0: it does. "
+        "Without effect with `partitioner.adaptive.partitioning.enable=false`",
         minimum=0,
     ),
 )
@@ -171,6 +172,12 @@ def idempotence_ended_by(settings: Settings) -> str | None:
         return None
     rules_out = {"acks": ACKS[settings["acks"]] != -1, "retries": settings["retries"] == 0}
     return next((f"{name}={settings[name]}" for name, does in rules_out.items() if does), None)
+
+
+def availability_ended_by(settings: Settings) -> str | None:
+    """The option that makes a partitioner.availability.timeout.ms that was given one without effect, as in Kafka."""
+    is_idle = settings["partitioner.availability.timeout.ms"] > 0 and not settings["partitioner.adaptive.partitioning.enable"]
+    return "partitioner.adaptive.partitioning.enable=false" if is_idle else None
 
 
 def compression_level(settings: Settings) -> int | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+from chaffinch.client.hints import OF_JAVA
 from chaffinch.client.options import WITHOUT_EFFECT as OF_CLIENTS_WITHOUT_EFFECT
 from chaffinch.consumer.core.options import OPTIONS as CONSUMER_OPTIONS
 from chaffinch.consumer.core.options import WITHOUT_EFFECT as OF_CONSUMERS_WITHOUT_EFFECT
@@ -66,6 +67,7 @@ _WITHOUT_EFFECT: Final = (
 )  # fmt: skip
 _BYTES: Final = "keys and values are read as binary; cast them in Spark"
 _HINTS: Final = {
+    **{f"kafka.{name}": hint for name, hint in OF_JAVA.items()},
     "path": "load() takes no path here; topics are named by one of subscribe, subscribePattern and assign",
     "kafka.auto.offset.reset": "say where to start with startingOffsets",
     "kafka.key.deserializer": _BYTES,
