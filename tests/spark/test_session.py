@@ -254,3 +254,16 @@ def test_a_job_that_is_submitted_runs_where_it_was_submitted_to(tmp_path):
     command = [submit, "--master", "local[1]", "--conf", "spark.ui.enabled=false", job]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "on local[1]"
+
+
+@pytest.mark.spark
+def test_a_python_without_the_package_is_refused_on_one_machine_too(tmp_path):
+    """Else the first write says that Spark finds no format of this name, or that Arrow is missing, in a traceback of Java's."""
+    python = tmp_path / "bare" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    begin = "from chaffinch.spark import session\ntry: session(master='local[1]')\nexcept Exception as error: print(repr(error))"
+    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES} | {"PYSPARK_PYTHON": str(python)}
+    done = subprocess.run([sys.executable, "-c", begin], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    said = done.stdout.splitlines()[-1]
+    assert said.startswith(f"WorkersUnfit(\"the worker's Python {python} on ")
+    assert " lacks chaffinch, pyarrow, numpy, numba, crc32c, cramjam: install it for that Python" in said

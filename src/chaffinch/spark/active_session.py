@@ -17,3 +17,11 @@ def activate() -> None:
     sessions = SparkSession._get_j_spark_session_class(running._jvm)
     if not sessions.getActiveSession().isDefined():
         sessions.setActiveSession(running._jsparkSession)
+
+
+def default_file_system() -> str | None:
+    """`spark.hadoop.fs.defaultFS` of the thread's session, as its sinks see it; None where that is not set, or there is no session."""
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    return None if running is None else running.conf.get("spark.hadoop.fs.defaultFS", None)

@@ -139,7 +139,7 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
     from chaffinch.spark.active_session import activate
     from chaffinch.spark.java import use_java
     from chaffinch.spark.sink.places import is_one_machine
-    from chaffinch.spark.worker_python import use_python
+    from chaffinch.spark.worker_python import is_own, use_python
 
     use_java()
     master = master_of(master, os.environ)
@@ -160,7 +160,7 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
         spark.stop()
         raise KeyboardInterrupt
     activate()
-    if check and not is_one_machine(spark.sparkContext.master):
+    if check and not (is_one_machine(spark.sparkContext.master) and is_own(spark.sparkContext.pythonExec)):
         from chaffinch.spark.workers import check_workers
 
         try:

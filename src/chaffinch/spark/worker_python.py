@@ -71,6 +71,11 @@ def use_python(*, is_one_machine: bool) -> None:
             os.environ[name] = sys.executable
 
 
+def is_own(python: str) -> bool:
+    """Whether processes that are started with it have what this one has: it is this interpreter, or the program around it."""
+    return python in (sys.executable, str(_program()))
+
+
 def _program() -> Path | None:
     """The program beside this interpreter, if it runs with it: environments get moved and copied, and some folders have several Pythons."""
     program = Path(sys.executable).parent / PROGRAM
@@ -83,4 +88,4 @@ def _program() -> Path | None:
     return program if is_ours and os.access(program, os.X_OK) else None
 
 
-__all__ = ["PROGRAM", "VARIABLES", "main", "use_python", "without_archives"]
+__all__ = ["PROGRAM", "VARIABLES", "is_own", "main", "use_python", "without_archives"]

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
 
 from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
@@ -304,6 +305,15 @@ class TestMetrics:
             'chaffinch_spark_push_seconds{query="4711"} 0.25',
             'chaffinch_spark_push_seconds{query="4711",sink="bills"} 0.25',
         ]
+
+    def test_a_checkpoint_is_where_the_session_says_that_paths_are(self, monkeypatch):
+        monkeypatch.setattr(
+            SparkSession, "getActiveSession", lambda: SimpleNamespace(conf={"spark.hadoop.fs.defaultFS": "hdfs://names:8020/"})
+        )
+        metrics = Metrics("127.0.0.1:0", "/checkpoints/1")
+        with metrics:
+            metrics.watch(Query(None))
+            assert metrics._folder.location == "hdfs://names:8020/checkpoints/1/chaffinch"
 
     def test_on_an_address_of_ipv6(self, tmp_path):
         try:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from chaffinch.errors import ConfigException
 from chaffinch.runtime.prometheus import CONTENT_TYPE, Family
+from chaffinch.spark.active_session import default_file_system
 from chaffinch.spark.commit.marker import CheckpointState
 from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.folders import Folder
@@ -41,7 +42,8 @@ class Metrics:
     """The listener, and what of a query the checkpoint does not know. Use it with `with`."""
 
     def __init__(self, address: str, checkpoint: str) -> None:
-        self._folder = Folder(located(checkpoint, None), "checkpoint").below("chaffinch")
+        self._checkpoint = checkpoint
+        self._folder = self._seen_from(None)
         self._restarts: Counter[str] = Counter()
         self._query = ""
         self._server = _listening(address, self.text)
@@ -64,8 +66,13 @@ class Metrics:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def watch(self, query: StreamingQuery) -> None:
-        """The query was started: its name, or where it has none its id, is the label of its series."""
+        """The query was started: its name, or where it has none its id, is the label of its series. Its sinks keep their counts on the file
+        system of the session that started it."""
         self._query = query.name or str(query.id)
+        self._folder = self._seen_from(default_file_system())
+
+    def _seen_from(self, default: str | None) -> Folder:
+        return Folder(located(self._checkpoint, default), "checkpoint").below("chaffinch")
 
     def restarted(self, tag: ErrorTag) -> None:
         """The query is about to be started again for this error."""
