@@ -105,10 +105,12 @@ def test_keys_go_where_every_kafka_client_puts_them(spark, broker, topic):
 
 def test_rows_that_name_their_topic(spark, broker, topic, dead):
     frame = spark.range(20).selectExpr(*GOOD, f"if(id % 2 = 0, '{topic}', '{dead}') as topic")
-    frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers).option(
-        "markerTopic", topic
-    ).save()
+    frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers).save()
     assert (broker.read(topic).num_rows, broker.read(dead).num_rows) == (10, 10)
+    repeated = {"kafka.bootstrap.servers": broker.bootstrap_servers, "markerTopic": topic, "idempotencyToken": topic}
+    for _ in range(2):
+        frame.write.format("chaffinch").mode("append").options(**repeated).save()
+    assert (broker.read(topic).num_rows, broker.read(dead).num_rows) == (20, 20)
 
 
 def test_a_stream_with_dead_letters_restarted_from_its_checkpoint(spark, broker, topic, dead, tmp_path):

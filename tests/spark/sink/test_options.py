@@ -181,6 +181,19 @@ def test_without_a_topic_the_marker_needs_one():
     assert SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "markerTopic": "m"}, is_stream=True).topic is None
 
 
+def test_a_batch_write_without_a_token_keeps_no_marker_and_needs_no_place_for_one(caplog, monkeypatch):
+    monkeypatch.setattr("chaffinch.spark.options._told", set())
+    servers = {"kafka.bootstrap.servers": "a:1"}
+    assert SinkOptions.parse(servers, is_stream=False).marker_topic is None
+    assert SinkOptions.parse({**servers, "topic": "t"}, is_stream=False).marker_topic is None
+    assert not caplog.records
+    assert SinkOptions.parse({**servers, "markerTopic": "m"}, is_stream=False).marker_topic is None
+    assert "options without effect on a batch write without idempotencyToken, which keeps no marker: markerTopic" in caplog.text
+    with pytest.raises(ConfigException, match="markerTopic an existing topic"):
+        SinkOptions.parse({**servers, "idempotencyToken": "x"}, is_stream=False)
+    assert SinkOptions.parse({**servers, "idempotencyToken": "x", "markerTopic": "m"}, is_stream=False).marker_topic == "m"
+
+
 def test_the_bootstrap_servers_are_required():
     with pytest.raises(ConfigException, match=r"kafka\.bootstrap\.servers is missing"):
         SinkOptions.parse({"topic": "orders"}, is_stream=True)

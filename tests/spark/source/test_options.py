@@ -137,3 +137,20 @@ def test_batches_and_streams_share_most_options():
     batch, stream = ({option.name for option in table.options} for table in (SOURCE, STREAM_SOURCE))
     assert batch - stream == {"endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"}
     assert stream - batch == {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingOffsetsByTimestampStrategy": "latest"},
+         "without startingTimestamp or startingOffsetsByTimestamp: startingOffsetsByTimestampStrategy"),
+        ({"maxTriggerDelay": "1m"}, "without minOffsetsPerTrigger: maxTriggerDelay"),
+        ({"startingOffsetsByTimestampStrategy": "latest", "startingTimestamp": "1"}, None),
+        ({"startingOffsetsByTimestampStrategy": "latest", "startingOffsetsByTimestamp": '{"t":{"0":1}}'}, None),
+        ({"maxTriggerDelay": "1m", "minOffsetsPerTrigger": "5"}, None),
+    ],
+)  # fmt: skip
+def test_an_option_that_only_qualifies_another_is_told_where_that_is_missing(caplog, monkeypatch, options, said):
+    monkeypatch.setattr("chaffinch.spark.options._told", set())
+    SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "t", **options}, is_stream=True)
+    assert [record.message for record in caplog.records] == ([] if said is None else [f"options without effect {said}"])

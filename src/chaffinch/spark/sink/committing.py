@@ -88,7 +88,6 @@ class Committer:
         if is_stream and facts.query_id is None:
             # Its id names the marker's group: a made-up one would let two queries take each other's batches for written.
             raise Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", _NO_QUERY_ID if outcomes else _NO_TASKS)
-        has_marker = options.marker_topic is not None and (is_stream or options.idempotency_token is not None)
         return CommitPlan(
             batch_id=batch_id,
             wall_ms=wall_ms(),
@@ -96,7 +95,7 @@ class Committer:
             outcomes=outcomes,
             target=self._snapshot,
             transactional_id=options.transactional_id or f"chaffinch-{query}",
-            group_id=f"chaffinch-{query}" if has_marker else None,
+            group_id=None if options.marker_topic is None else f"chaffinch-{query}",
             marker_partition=TopicPartition(options.marker_topic or "", 0),
             is_stream=is_stream,
             digest=self._places.digest(batch_id, facts),

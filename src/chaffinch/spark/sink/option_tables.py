@@ -49,7 +49,7 @@ _OF_TRANSACTIONS: Final = (
     Option("idempotencyToken", "string", None, "batch writes: the same token is written once", bytes_max=TOKEN_BYTES_MAX),
     Option("onMissingMarker", "string", "fail", "what to do when a batch that is not the first finds no marker",
            choices=("fail", "write")),
-    Option("markerTopic", "string", None, "existing topic whose partition 0 carries the marker; default: the `topic` option"),
+    Option("markerTopic", "string", None, "existing topic whose partition 0 carries the marker of a stream or token; default: the `topic` option"),
     Option("kafka.max.request.size", "int", None, "bytes of the largest row; default: what the topic takes", minimum=1),
     Option("kafka.max.block.ms", "int", 60_000, "how long each step of a commit is asked again", minimum=1),
     Option("kafka.transactional.id", "string", None, "default: `chaffinch-` and the query's id; fixed in the checkpoint",

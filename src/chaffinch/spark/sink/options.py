@@ -93,8 +93,13 @@ class SinkOptions:
                 f"option checkpointLocation is for streams: a batch write has none, leave it out{once}; "
                 "in foreachBatch write with chaffinch.spark.KafkaSink, which takes it"
             )
+        has_marker = guarantee == EXACTLY_ONCE and (is_stream or settings["idempotencyToken"] is not None)
         if guarantee == EXACTLY_ONCE:
             _refuse_what_no_transaction_can(settings, is_stream)
+            if has_marker:
+                _refuse_a_marker_nowhere(settings)
+            elif settings["markerTopic"] is not None:
+                tell_without_effect("on a batch write without idempotencyToken, which keeps no marker", ["markerTopic"])
         try:
             tolerance = Tolerance.parse(settings["errors.tolerance"], settings["errors.tolerance.max"])
         except ValueError as error:
@@ -104,7 +109,7 @@ class SinkOptions:
             client=ClientOptions.of(settings),
             guarantee=guarantee,
             topic=settings["topic"],
-            marker_topic=(settings["markerTopic"] or settings["topic"]) if guarantee == EXACTLY_ONCE else None,
+            marker_topic=(settings["markerTopic"] or settings["topic"]) if has_marker else None,
             idempotency_token=settings.get("idempotencyToken"),
             staging_location=settings["stagingLocation"],
             checkpoint_location=checkpoint,
@@ -213,12 +218,15 @@ def _tell_idle_levels(settings: Settings) -> None:
         tell_without_effect(f"with kafka.compression.type={codec}", idle)
 
 
-def _refuse_what_no_transaction_can(settings: Settings, is_stream: bool) -> None:
+def _refuse_a_marker_nowhere(settings: Settings) -> None:
     if settings["topic"] is None and settings["markerTopic"] is None:
         raise ConfigException(
             "option topic is missing: name the target topic; or, where rows name theirs in a column topic, "
             "name in markerTopic an existing topic whose partition 0 can carry the batch marker"
         )
+
+
+def _refuse_what_no_transaction_can(settings: Settings, is_stream: bool) -> None:
     if is_stream and settings["idempotencyToken"] is not None:
         raise ConfigException("option idempotencyToken is for batch writes: a stream has its batch ids, leave it out")
     if not is_stream and settings["onMissingMarker"] == "write":

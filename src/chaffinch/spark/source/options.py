@@ -17,7 +17,16 @@ from chaffinch.consumer.core.options import WITHOUT_EFFECT as OF_CONSUMERS_WITHO
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.settings import INT_MAX, Option, OptionTable, Settings, shown_value
-from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, OF_SPARK, ClientOptions, of_kafka, parse
+from chaffinch.spark.options import (
+    CLIENT,
+    CLIENT_WITHOUT_EFFECT,
+    INCLUDE_HEADERS,
+    OF_SPARK,
+    ClientOptions,
+    of_kafka,
+    parse,
+    tell_without_effect,
+)
 from chaffinch.spark.source.topic_offsets import OffsetChoice, parse_assignment, parse_offsets, parse_times
 
 _SHARED: Final = (
@@ -138,6 +147,7 @@ class SourceOptions:
         largest, least = settings.get("maxOffsetsPerTrigger"), settings.get("minOffsetsPerTrigger")
         if largest is not None and least is not None and least > largest:
             raise ConfigException(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={largest}: it must be at most that")
+        _tell_idle(settings)
         return cls(
             client=ClientOptions.of(settings),
             topics=tuple(settings["subscribe"] or ()),
@@ -178,6 +188,19 @@ def _check_choice(settings: Settings) -> None:
             re.compile(pattern)
         except (re.error, OverflowError, RecursionError) as error:
             raise ConfigException(f"subscribePattern cannot be {shown_value(pattern)}: it is no regular expression, {error}") from None
+
+
+_NEEDED_BY: Final = {
+    "startingOffsetsByTimestampStrategy": ("startingTimestamp", "startingOffsetsByTimestamp"),
+    "maxTriggerDelay": ("minOffsetsPerTrigger",),
+}
+"""Options that say how another is to be understood -> that one, or one of those."""
+
+
+def _tell_idle(settings: Settings) -> None:
+    for name, others in _NEEDED_BY.items():
+        if name in settings.given and all(settings.get(other) is None for other in others):
+            tell_without_effect(f"without {' or '.join(others)}", [name])
 
 
 def _place(settings: Settings, side: str, words: tuple[int, ...]) -> OffsetChoice:
