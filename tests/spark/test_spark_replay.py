@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from py4j.protocol import Py4JError
 
 from chaffinch.admin import offsets
 from chaffinch.client.sync_client import SyncClient
@@ -145,7 +146,7 @@ def test_what_others_have_written_among_letters_is_left_where_it_is(spark, broke
 
 def test_a_dry_run_asks_the_users_handler(spark, broker, topic):
     frame = spark.range(10).selectExpr("if(id < 8, cast(id as string), null) as key", "cast(id as string) as value", f"'{topic}' as topic")
-    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "markerTopic": topic}
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers}
     handler = {"kafka.custom.exception.handler.class": "tests.spark.test_spark_direct.LeaveOutNine"}
     tried = dry_run_of({**options, **handler}, frame)
     assert (tried.row_count, tried.rows_written, tried.rejected, tried.dropped) == (
@@ -155,7 +156,7 @@ def test_a_dry_run_asks_the_users_handler(spark, broker, topic):
 
 def test_a_dry_run_finds_min_insync_above_the_replicas(spark, broker, topic):
     broker.create_topic(f"{topic}-two", 1, 1, {"min.insync.replicas": 2})
-    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "markerTopic": topic}
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers}
     with pytest.raises(
         Exception, match=r"KAFKA\[InvalidConfiguration\] INCONSISTENT_REPLICATION_FACTOR: topic .*-two has replication factor 1"
     ):
@@ -183,6 +184,18 @@ def test_letters_that_are_removed_while_they_are_read(spark, broker, topic, dead
         with pytest.raises(Refusal, match=r"LETTERS_REMOVED: .*-0 begins at offset 1, offset 0 was asked for: letters were removed"):
             replay(spark, plan(broker, topic=dead))
     assert rows_there() == before
+
+
+def test_a_file_system_that_spark_does_not_know(spark, broker, tmp_path, monkeypatch):
+    """pyarrow knows more of them: the folder is found, and its files are no fault of the sink's."""
+
+    def unknown(*_):
+        raise Py4JError('org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "gs"')
+
+    (tmp_path / "a.parquet").write_bytes(b"")
+    monkeypatch.setattr(letters, "letters_in_file", unknown)
+    with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: --parquet=.*: Spark cannot read there: .* locations that begin with gs: name"):
+        replay(spark, plan(broker, path=str(tmp_path)))
 
 
 def test_folders_of_something_else(spark, broker, tmp_path):

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
@@ -57,6 +57,10 @@ class Remembered:
     """What the batch came to; None before its end, and from versions that kept none."""
     is_without_marker: bool = False
     """Its rows were sent by tasks: the marker in Kafka, if there is one, is of an older batch."""
+
+
+STATE_FILE: Final = "state.json"
+"""Where it is, in the checkpoint's folder of a sink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,15 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from chaffinch.errors import ConfigException
 from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX, Rejection
-from chaffinch.spark.refusals import invalid
-from chaffinch.spark.sink.options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from chaffinch.spark.sink.options import SinkOptions
     from chaffinch.spark.snapshot import TopicSnapshot
     from chaffinch.spark.tasks.row_check import SnapshotOf
 
@@ -40,16 +38,10 @@ class DryRun:
 
 def dry_run_of(options: Mapping[str, str], frame: DataFrame) -> DryRun:
     """The rows of `frame` checked against the topics that the sink's `options`, or the rows, name. Raises Refusal as the sink does."""
+    from chaffinch.spark.sink.writers import checked_options
     from chaffinch.spark.target import client_for, forget_client, take_snapshot
-    from chaffinch.spark.tasks.row_codec import check_schema
-    from chaffinch.spark.tasks.row_handler import handler_for
 
-    try:
-        parsed = SinkOptions.parse(options, is_stream=False)
-        handler_for(parsed.handler)
-        check_schema(frame.schema, has_topic=parsed.topic is not None)
-    except ConfigException as error:
-        raise invalid(error) from None
+    parsed = checked_options(options, frame.schema, is_stream=False)
     try:
         policy = take_snapshot(client_for(parsed.client), [], parsed.block_max_ms).replication_policy
     finally:
@@ -97,6 +89,7 @@ def _checked(options: SinkOptions, policy: str | None, arrow_batches: Iterable[p
         dead_letter_target=None,
         keeps_dead_rows=False,
         request_bytes_max=options.request_bytes_max,
+        unknown_topic_ms=min(options.unknown_topic_ms, options.block_max_ms),
         snapshot_of=_snapshots(options, policy),
         handler=handler_for(options.handler),
         now_ms=wall_ms(),
@@ -118,7 +111,7 @@ def _snapshots(options: SinkOptions, policy: str | None) -> SnapshotOf:
     from chaffinch.spark.target import check_replication, client_for, find_topic
 
     def snapshot_of(topic: str, patience_ms: int) -> TopicSnapshot | None:
-        found = find_topic(client_for(options.client), topic, options.block_max_ms)
+        found = find_topic(client_for(options.client), topic, options.block_max_ms, patience_ms)
         if found is not None:
             check_replication(found, policy)
         return found

@@ -14,6 +14,7 @@ from chaffinch.spark.replay import letters, writing
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 from chaffinch.spark.sink.options import REPLAY
 from chaffinch.spark.tasks.dead_letters import Origin, parquet_name
+from chaffinch.spark.workers import advice_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +61,7 @@ def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: st
     if plan.token is not None and is_written:
         return ReplayReport(is_repetition=True)
     if plan.is_dry_run and not is_written:
-        return writing.tried(plan, rows, target)
+        return writing.tried(plan, rows)
     if not is_written:  # Asked here too, because the marker is looked for in the target topic, which may be another one now.
         writing.write(rows, plan, token, target, {"errors.dead.letter.path": folder.location})
     again = _letters_of(token)
@@ -91,13 +92,16 @@ def _marker_topic(plan: ReplayPlan, original: str | None, repaired: str) -> str:
 
 
 def _letters_in(spark: SparkSession, folder: Folder, name: str) -> DataFrame:
-    """Refuses a file that the sink cannot have written."""
+    """Refuses a file that the sink cannot have written, or Spark cannot read."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
         return letters.letters_in_file(spark, f"{folder.location.rstrip('/')}/{name}")
     except (PySparkException, Py4JError) as error:
+        if (advice := advice_for(str(error))) is not None:
+            text = f"--parquet={folder.shown}: Spark cannot read there: {advice}"
+            raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", text) from None
         text = f"--parquet={folder.shown}: {name} is no file of dead letters: {first_line(None, str(error))}"
         text += "; the files before it, by name, are replayed; move it elsewhere and begin again"
         raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", text) from None

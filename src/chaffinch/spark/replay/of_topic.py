@@ -56,7 +56,7 @@ def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRep
         left += ReplayReport.of(cut, {VALUE_CUT: cut}, [_CUT_ADVICE.format(count=cut)])
     rows = writing.repaired(found.where("is_letter AND NOT is_cut"), plan)
     if plan.is_dry_run:
-        return left + writing.tried(plan, rows, topic)
+        return left + writing.tried(plan, rows)
     token = plan.token or _unused_token(spark, plan.client, topic, known)
     note_count = 0 if plan.token is not None else len(spans)
     if note_count:

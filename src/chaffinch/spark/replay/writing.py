@@ -37,9 +37,9 @@ def removals_told() -> Iterator[None]:
 
 
 @removals_told()
-def tried(plan: ReplayPlan, rows: DataFrame, marker_topic: str) -> ReplayReport:
+def tried(plan: ReplayPlan, rows: DataFrame) -> ReplayReport:
     """What would become of the rows."""
-    tried = dry_run_of({**plan.client, "markerTopic": marker_topic}, rows)
+    tried = dry_run_of(plan.client, rows)
     return ReplayReport.of(tried.row_count, tried.rejected, list(map(str, tried.rejections)))
 
 

@@ -24,7 +24,7 @@ from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionP
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit.finish import OFFSETS_TOPIC
-from chaffinch.spark.commit.marker import CheckpointState
+from chaffinch.spark.commit.marker import STATE_FILE, CheckpointState
 from chaffinch.spark.commit.messages import Rejection, StagedBatch, StagedBytes
 from chaffinch.spark.commit.operations import (
     Ask,
@@ -60,7 +60,6 @@ from chaffinch.spark.tasks.row_handler import RowHandler
 from chaffinch.spark.tasks.staged import broker_found, reason_of
 from chaffinch.spark.tasks.staging import LetterStore, StagedReader
 
-STATE_FILE = "state.json"
 LOOKUP_TIMEOUT_MS = 2_000
 """How long one look-up of a leader or coordinator may take; the generator asks again until its own time is over."""
 PUMP_MS = 1_000

@@ -198,14 +198,14 @@ def _unpickled(kind: type[_Writer], version: str, state: bytes) -> _Writer:
 
 def planned_stream_writer(given: Mapping[str, str], schema: StructType) -> StreamWriter:
     """What `writeStream` asks for: options and schema are checked, then the target. Raises Refusal."""
-    return stream_writer(_checked(given, schema, is_stream=True))
+    return stream_writer(checked_options(given, schema, is_stream=True))
 
 
 def planned_batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
     """What `write` asks for. Raises Refusal."""
     if overwrite:
         raise invalid(ConfigException('mode("overwrite") cannot be: a topic is appended to, never replaced; use mode("append")'))
-    options = _checked(given, schema, is_stream=False)
+    options = checked_options(given, schema, is_stream=False)
     with worded_for(_kind(options)):
         return batch_writer(options)
 
@@ -217,7 +217,8 @@ def _kind(options: SinkOptions) -> Kind:
     return Kind.BATCH if options.idempotency_token is None else Kind.BATCH_ONCE
 
 
-def _checked(given: Mapping[str, str], schema: StructType, *, is_stream: bool) -> SinkOptions:
+def checked_options(given: Mapping[str, str], schema: StructType, *, is_stream: bool) -> SinkOptions:
+    """All that can be told of options and columns without a broker. Raises Refusal."""
     from chaffinch.spark.tasks.row_codec import check_schema
     from chaffinch.spark.tasks.row_handler import handler_for
 
@@ -296,4 +297,13 @@ def task_facts() -> TaskContextFacts:
     return facts_of(TaskContext.get())
 
 
-__all__ = ["BatchWriter", "CommitMessage", "StreamWriter", "batch_writer", "planned_batch_writer", "planned_stream_writer", "stream_writer"]
+__all__ = [
+    "BatchWriter",
+    "CommitMessage",
+    "StreamWriter",
+    "batch_writer",
+    "checked_options",
+    "planned_batch_writer",
+    "planned_stream_writer",
+    "stream_writer",
+]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from chaffinch.errors import ConfigException
 from chaffinch.runtime.prometheus import CONTENT_TYPE, Family
 from chaffinch.spark.active_session import default_file_system
-from chaffinch.spark.commit.marker import CheckpointState
+from chaffinch.spark.commit.marker import STATE_FILE, CheckpointState
 from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import ErrorTag, Refusal
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("chaffinch.spark")
 
-STATE_FILE: Final = "state.json"
 PREFIX: Final = "chaffinch_spark_"
 PEER_SECONDS_MAX: Final = 10.0
 """A peer that neither asks nor reads for so long is cut off."""
