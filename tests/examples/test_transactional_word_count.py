@@ -14,6 +14,7 @@ from typing import NoReturn
 import pytest
 
 from chaffinch import Consumer, EmbeddedBroker, Producer, errors
+from chaffinch.errors import codes
 from examples.transactional_word_count import INPUT, OUTPUT, main, run
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +51,22 @@ def counted(broker: EmbeddedBroker) -> Counter[str]:
     return found
 
 
+UNKNOWN_NUMBER = 9_999
+
+
+def add_fault(broker: EmbeddedBroker, api: str | None, fault: str | int | None) -> None:
+    """None: none. A number is one that no Kafka has, which no script takes: it is put into a rule that is there."""
+    if api is None or fault is None:
+        return
+    if isinstance(fault, str):
+        broker.faults.add(api=api, **({"action": fault} if fault.startswith("drop") else {"error": fault}))
+        return
+    if not isinstance(broker, EmbeddedBroker):
+        pytest.skip("no other broker gives a number that there is not")
+    broker.faults.add(api=api, error="UNKNOWN_SERVER_ERROR")
+    broker._call(lambda core: setattr(core.faults.rules[-1], "error", codes.by_number(fault)))
+
+
 # fmt: off
 FAULTS = [
     # api                   error or what happens                  what the application does
@@ -78,6 +95,11 @@ FAULTS = [
     ("TxnOffsetCommit",     "ILLEGAL_GENERATION",                  "restart"),
     ("TxnOffsetCommit",     "FENCED_INSTANCE_ID",                  "restart"),
     ("EndTxn",              "PRODUCER_FENCED",                     "restart"),
+    # Unknown, which is application-recoverable: what the broker has no code for, and a code of tomorrow.
+    ("Produce",             "UNKNOWN_SERVER_ERROR",                "restart"),
+    ("Produce",             UNKNOWN_NUMBER,                        "restart"),
+    ("TxnOffsetCommit",     UNKNOWN_NUMBER,                        "restart"),
+    ("EndTxn",              UNKNOWN_NUMBER,                        "restart"),
     # Invalid configuration: stop.
     ("InitProducerId",      "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "stop"),
     ("Produce",             "TOPIC_AUTHORIZATION_FAILED",          "stop"),
@@ -94,13 +116,11 @@ FAULTS = [
     indirect=["broker"],
 )
 def test_faults(
-    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], api: str | None, fault: str | None, reaction: str | None
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], api: str | None, fault: str | int | None, reaction: str | None
 ) -> None:
     lines, truth = lines_of(250)
     write(broker.bootstrap_servers, lines)
-    if fault is not None:
-        what = {"action": fault} if fault.startswith("drop") else {"error": fault}
-        broker.faults.add(api=api, **what)
+    add_fault(broker, api, fault)
     if reaction == "stop":
         with pytest.raises(errors.InvalidConfigurationException):
             run(broker.bootstrap_servers, IDLE_S)
@@ -217,22 +237,48 @@ def test_kills(killed: Killed) -> None:
     assert counts_by_consumer(killed.address) == truth
 
 
-def test_the_example_is_killed(broker: EmbeddedBroker) -> None:
-    """The same with a broker that stays, so that Apache Kafka can be it: what each kill leaves open is fenced and aborted."""
-    lines, truth = lines_of(1_000)
+# One of each class, whose answer is lost, and unknown ones.
+KILLED_UNDER = [
+    (None, None, None),
+    ("Produce", "NOT_LEADER_OR_FOLLOWER", None),
+    ("EndTxn", "drop_after", None),
+    ("Produce", "TRANSACTION_ABORTABLE", "abort"),
+    ("EndTxn", "PRODUCER_FENCED", "restart"),
+    ("TxnOffsetCommit", "FENCED_INSTANCE_ID", "restart"),
+    ("TxnOffsetCommit", UNKNOWN_NUMBER, "restart"),
+    ("TxnOffsetCommit", "GROUP_AUTHORIZATION_FAILED", "stop"),
+]
+
+
+@pytest.mark.parametrize(("api", "fault", "reaction"), KILLED_UNDER)
+def test_the_example_is_killed(broker: EmbeddedBroker, api: str | None, fault: str | int | None, reaction: str | None) -> None:
+    """As it does what an error asks for, and at last the broker as well, unless that is one which stays, so that Apache Kafka can be it:
+    what each kill leaves open is fenced and aborted."""
+    lines, truth = lines_of(1_500)
     write(broker.bootstrap_servers, lines)
-    arguments = ("--bootstrap-server", broker.bootstrap_servers, "--idle-seconds", str(IDLE_S))
-    for committed_before in (2, 1):
-        example = Process("examples.transactional_word_count", *arguments)
-        for _ in range(committed_before):
-            assert example.line()
+    for kills_broker in (False, False, True):
+        add_fault(broker, api, fault)
+        example = started_example(broker)
+        while line := example.line():
+            if line.startswith(reaction or "committed"):
+                break
+        assert line, "it has met the fault"
+        assert not broker.faults.list()
+        if kills_broker and isinstance(broker, EmbeddedBroker):
+            broker.restart(kill=True)
+            while example.line():
+                pass
         example.kill()
-    example = Process("examples.transactional_word_count", *arguments)
+    example = started_example(broker)
     while example.line():
         pass
     assert example.end() == 0
     example.kill()  # Closes its pipe.
     assert counted(broker) == truth
+
+
+def started_example(broker: EmbeddedBroker) -> Process:
+    return Process("examples.transactional_word_count", "--bootstrap-server", broker.bootstrap_servers, "--idle-seconds", str(IDLE_S))
 
 
 def counts_by_consumer(bootstrap_servers: str) -> Counter[str]:
