@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.soak.clients_books import Books
 from tests.soak.clients_memory import Memory
 from tests.soak.clients_process import BROKER_RECORD_BYTES_MAX, COMPACTED, OUTPUT, PARTITIONS, PLAIN, ClientProcess, JournalReader
-from tests.soak.clients_verdict import verdict
+from tests.soak.clients_verdict import faults_of_load, verdict
 from tests.soak.killed_broker import KilledBroker
 
 CLIENT_KILLS_SHARE = 0.35
@@ -69,7 +69,10 @@ class Conductor:
         for line in lines:
             print(f"  memory of {line}", flush=True)
         last_sender = self._clients["sender"].lives
-        faults += grown + verdict(self._broker.bootstrap_servers, self._books, last_sender)
+        faults += grown + faults_of_load(
+            self._seconds, len(self._broker_starts), CLIENT_KILLS_SHARE * self._seconds, self._client_kills, self._books.sender
+        )
+        faults += verdict(self._broker.bootstrap_servers, self._books, last_sender)
         self._broker.kill()
         self._broker.start()
         faults += [f"after one more kill: {fault}" for fault in verdict(self._broker.bootstrap_servers, self._books, last_sender)]

@@ -57,10 +57,10 @@ class Memory:
     _pids: dict[str, int] = field(default_factory=dict)
 
     def look(self, name: str, pid: int, at_s: float) -> None:
+        samples = self.samples.setdefault(name, [])
         found = sample(pid, at_s)
         if found is None:
             return
-        samples = self.samples.setdefault(name, [])
         if name in self.across_lives:
             if self._pids.get(name) == pid:
                 samples.pop()
@@ -77,12 +77,12 @@ class Memory:
         )
 
     def growth(self, window_begins_s: float) -> tuple[list[str], list[str]]:
-        """(a line for each process, faults)."""
+        """(a line for each process of which enough is known, faults)."""
         lines, faults = [], []
         for name, samples in self.samples.items():
             window = [found for found in samples if found.at_s >= window_begins_s]
             if len(window) < SAMPLES_MIN:
-                lines.append(f"{name}: only {len(window)} samples, nothing said")
+                faults.append(f"{name} has only {len(window)} samples of memory, {SAMPLES_MIN} are needed: whether it grows is not known")
                 continue
             third = len(window) // 3
             typical = max if name in self.across_lives else median

@@ -12,6 +12,14 @@ from tests.soak.clients_process import COMPACTED, NUMBERS_PER_LIFE, OUTPUT, PART
 from tests.soak.clients_reader import digest
 from tests.soak.verdict import read_with_offsets
 
+# What a run must have had to prove something, of its length: each is a half or less of what runs have on two processors.
+SECONDS_PER_BROKER_KILL_MAX = 10.0
+SECONDS_PER_CLIENT_KILL_MAX = 30.0
+"""Of the part in which clients are killed."""
+ACKNOWLEDGED_PER_SECOND_MIN = 50.0
+ACKNOWLEDGED_SHARE_MIN = 0.9
+"""Of the records that are no culprits. The others were on their way when their sender was killed, or failed."""
+
 Stored = dict[Place, list[tuple[int, bytes]]]
 """Place -> (offset, value) in order."""
 
@@ -30,6 +38,18 @@ def verdict(bootstrap_servers: str, books: Books, last_sender: int) -> list[str]
     if not books.sender.failed or not books.transformer.ended or not all(reader.read for reader in readers):
         faults.append("some client got nothing done: this run proves nothing")
     return faults
+
+
+def faults_of_load(seconds: float, broker_kills: int, killing_seconds: float, client_kills: int, book: SenderBook) -> list[str]:
+    """What there was too little of. `killing_seconds`: so long clients were killed."""
+    innocents = book.sent_count - len(book.culprits)
+    floors = [
+        ("kills of the broker", broker_kills, int(seconds / SECONDS_PER_BROKER_KILL_MAX)),
+        ("kills of clients", client_kills, int(killing_seconds / SECONDS_PER_CLIENT_KILL_MAX)),
+        ("records acknowledged", len(book.acked), int(seconds * ACKNOWLEDGED_PER_SECOND_MIN)),
+        (f"of {innocents} records that are no culprits acknowledged", len(book.acked), int(innocents * ACKNOWLEDGED_SHARE_MIN)),
+    ]
+    return [f"{found} {what}, at least {least} are needed: this run proves nothing" for what, found, least in floors if found < least]
 
 
 def committed_offsets(bootstrap_servers: str, group: str, topics: Iterable[str]) -> dict[Place, int]:

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.soak.clients_books import Books
+from tests.soak.clients_books import Books, SenderBook
 from tests.soak.clients_memory import MEGABYTE, Memory, Sample, sample
 from tests.soak.clients_process import COMPACTED, NUMBERS_PER_LIFE, OUTPUT, PARTITIONS, PLAIN, Journal, JournalReader
 from tests.soak.clients_reader import digest
-from tests.soak.clients_verdict import Stored, faults_of_readers, faults_of_sender, faults_of_transactions
+from tests.soak.clients_verdict import Stored, faults_of_load, faults_of_readers, faults_of_sender, faults_of_transactions
 
 FIRST = NUMBERS_PER_LIFE
 LIFE = 1
@@ -154,6 +154,42 @@ def test_growth_is_found_by_medians(change, faults):
     lines, found = memory.growth(window_begins_s=100)
     assert found == faults
     assert len(lines) == 1
+
+
+@pytest.mark.parametrize(("samples", "is_known"), [(8, False), (9, True)])
+def test_too_few_samples_prove_nothing(samples, is_known):
+    memory = Memory()
+    memory.samples["it"] = [Sample(second, 100 * MEGABYTE, 8, 4) for second in range(100 + samples)]
+    lines, found = memory.growth(window_begins_s=100)
+    assert (len(lines), found == []) == (is_known, is_known)
+    assert is_known or found[0].startswith("it has only 8 samples of memory, 9 are needed")
+
+
+def test_a_process_that_nobody_could_look_at_is_told():
+    memory = Memory()
+    memory.look("it", 0, 0.0)  # No process has this number.
+    assert memory.growth(0)[1] == ["it has only 0 samples of memory, 9 are needed: whether it grows is not known"]
+
+
+ENOUGH = {"seconds": 600.0, "broker_kills": 60, "killing_seconds": 210.0, "client_kills": 7, "acked": 45_000, "sent": 50_100}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, None),
+        ({"broker_kills": 59}, "59 kills of the broker, at least 60 are needed"),
+        ({"client_kills": 6}, "6 kills of clients, at least 7 are needed"),
+        ({"acked": 29_999, "sent": 30_100}, "29999 records acknowledged, at least 30000 are needed"),
+        ({"acked": 44_999}, "44999 of 50000 records that are no culprits acknowledged, at least 45000 are needed"),
+    ],
+)
+def test_a_run_in_which_little_happened_proves_nothing(change, fault):
+    load = ENOUGH | change
+    book = SenderBook(acked=dict.fromkeys(range(load.pop("acked")), (PLAIN, 0, 0)), culprits=dict.fromkeys(range(100), "large"))
+    book.take("sent", PLAIN, FIRST, load.pop("sent"), {})
+    found = faults_of_load(**load, book=book)
+    assert found == ([] if fault is None else [f"{fault}: this run proves nothing"])
 
 
 def test_short_lives_are_compared_by_their_largest():
