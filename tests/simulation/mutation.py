@@ -6,10 +6,13 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, Final
 
 import pytest
 
+from chaffinch.simulation import checkers
+from chaffinch.simulation.consumers import consumer_checkers
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import Faults
 from chaffinch.simulation.scenario import run
@@ -40,17 +43,38 @@ VERSION_2: dict[str, Any] = {**NOBODY, "version_2_count": 2, "transactional_coun
 QUERY: dict[str, Any] = {**PLAIN, "plain_count": 0, "query_count": 1, "deeds": Deeds(broker_death_ms=500, client_death_ms=100)}
 
 
+RAISED: Final = "raised:"
+CORRUPT: Final = "CorruptLog: cannot recover"
+"""The broker itself sees what its disk has become, and does not start."""
+OUT_OF_RANGE: Final = "is out of range, it begins at"
+"""A reader of committed records has read further than the log goes by now."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mutation:
-    """`says`: words of the violation that is expected, in any order of seeds; empty: any will do. `first`: the seed to begin with,
-    the one that shows it at the moment where many do not; after a change of the code another one may, and is found from there on."""
+    """A promise, how it is broken, and who has to notice.
+
+    `says`: words of the violation that is expected, one of them, in any of the seeds. `by`: the checker that has to say so; empty: any.
+    `raises`: words of an exception that counts too, of the simulation's own clients or of a core that notices by itself; without `says`
+    it is all that is expected. `first`: the seed to begin with, the one that shows it at the moment where many do not; after a change of
+    the code another one may, and is found from there on."""
 
     name: str
     breaks: Callable[[Patch], None]
     knobs: dict[str, Any] = field(default_factory=dict)
     says: tuple[str, ...] = ()
+    raises: tuple[str, ...] = ()
+    by: str = ""
     seeds: int = 20
     first: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.says + self.raises:
+            raise ValueError(f"{self.name}: nothing is expected, and anything would do")
+
+    def is_found(self, violation: str, checker: str) -> bool:
+        words = self.raises if violation.startswith(RAISED) else self.says
+        return self.by in ("", checker) and any(each in violation for each in words)
 
 
 def returns(target: Any, name: str, value: Any) -> Callable[[Patch], None]:
@@ -60,14 +84,41 @@ def returns(target: Any, name: str, value: Any) -> Callable[[Patch], None]:
 def find(mutation: Mutation, patch: Patch) -> None:
     """Some seed fails, with the violation that the mutation calls for."""
     mutation.breaks(patch)
+    whose = note_checkers(patch)
     seen: list[str] = []
     with _quiet():
         for seed in range(mutation.first, mutation.first + mutation.seeds):
             violations = run(seed, **mutation.knobs).violations
             seen += violations[:2]
-            if any(not mutation.says or any(words in violation for words in mutation.says) for violation in violations):
+            if any(mutation.is_found(violation, whose.get(violation, "")) for violation in violations):
                 return
     pytest.fail(f"{mutation.seeds} seeds, found only: {seen[:5]}")
+
+
+def checker_names(module: ModuleType) -> list[str]:
+    """Its public functions that yield violations."""
+    functions = {
+        name: value for name, value in vars(module).items() if isinstance(value, FunctionType) and value.__module__ == module.__name__
+    }
+    return [name for name, function in functions.items() if name[0] != "_" and function.__annotations__["return"] == "Iterator[str]"]
+
+
+def note_checkers(patch: Patch) -> dict[str, str]:
+    """Of each violation from now on: who has found it."""
+    found: dict[str, str] = {}
+
+    def noting(name: str, checker: Callable[..., Iterator[str]]) -> Callable[..., Iterator[str]]:
+        def checks(*arguments: Any) -> Iterator[str]:
+            for violation in checker(*arguments):
+                found[violation] = name
+                yield violation
+
+        return checks
+
+    for module in (checkers, consumer_checkers):
+        for name in checker_names(module):
+            patch.setattr(module, name, noting(name, getattr(module, name)))
+    return found
 
 
 @contextmanager

@@ -155,6 +155,15 @@ def forgets_commits(patch: Patch) -> None:
     patch.setattr(GroupOffsets, "commit", lambda *_: None)
 
 
+def keeps_commits_in_memory(patch: Patch) -> None:
+    """What is committed outside transactions is not written down."""
+
+    def commit(self: GroupOffsets, group: str, offsets: Mapping[TopicPartition, Any]) -> None:
+        self._store(group, self._committed_of(group), self._numbered(offsets))
+
+    patch.setattr(GroupOffsets, "commit", commit)
+
+
 def finds_no_epoch(patch: Patch) -> None:
     """Once real: leaders told that nothing of an earlier epoch is left, upon which consumers began anew."""
     patch.setattr(leader_epochs, "end_of_epoch", lambda *_: (leader_epochs.NO_EPOCH, 0))
@@ -171,10 +180,25 @@ HASTY: dict[str, Any] = {**TRANSFORMERS, "abort_share": 0.3}
 LATE: dict[str, Any] = {"reader_count": 3, "faults": Faults(latency_max_ms=20, slow_share=0.08), "deeds": Deeds(client_death_ms=700)}
 MOVING: dict[str, Any] = {"node_count": 3, "deeds": Deeds(broker_death_ms=1_500, client_death_ms=2_000, node_stop_ms=800)}
 MUTATIONS = [
-    Mutation(name="aborted records are given", breaks=gives_aborted_records, knobs=READERS, says=("may not see", "was aborted")),
-    Mutation(name="a record is passed over", breaks=passes_a_record_over, knobs=READERS, says=("not given", "nobody was done"), first=2),
-    Mutation(name="members begin anew", breaks=begins_anew, knobs=READERS, says=("begins anew",)),
-    Mutation(name="more is committed than was read", breaks=commits_one_too_many, knobs=READERS, says=("before it was done",)),
+    Mutation(
+        name="aborted records are given", breaks=gives_aborted_records, knobs=READERS, says=("was aborted",), by="nothing_aborted_is_given"
+    ),
+    Mutation(
+        name="a record is passed over",
+        breaks=passes_a_record_over,
+        knobs=READERS,
+        says=("nobody was done",),
+        by="everything_is_given",
+        first=2,
+    ),
+    Mutation(name="members begin anew", breaks=begins_anew, knobs=READERS, says=("begins anew",), by="members_begin_where_committed"),
+    Mutation(
+        name="more is committed than was read",
+        breaks=commits_one_too_many,
+        knobs=READERS,
+        says=("before it was done",),
+        by="commits_are_covered",
+    ),
     Mutation(name="what was just given is committed", breaks=commits_what_was_just_given, knobs=READERS, says=("before it was done",)),
     Mutation(
         name="once real: transactions of a lost member are nobody's",
@@ -182,10 +206,14 @@ MUTATIONS = [
         knobs=TRANSFORMERS,
         says=("records were made",),
         seeds=60,
-        first=6,
+        first=26,
     ),
     Mutation(
-        name="two members are given a partition", breaks=gives_everything_to_everybody, knobs=READERS, says=("members in generation",)
+        name="two members are given a partition",
+        breaks=gives_everything_to_everybody,
+        knobs=READERS,
+        says=("members in generation",),
+        by="one_member_each",
     ),
     Mutation(
         name="the group takes offsets of any generation",
@@ -193,7 +221,7 @@ MUTATIONS = [
         knobs=TRANSFORMERS,
         says=("records were made", "begins at"),
         seeds=60,
-        first=6,
+        first=26,
     ),
     Mutation(
         name="commits of earlier generations are taken",
@@ -208,8 +236,9 @@ MUTATIONS = [
         breaks=takes_commits_of_the_overtaken,
         knobs=TWINS,
         says=("had overtaken it",),
+        by="overtaken_members_commit_nothing",
     ),
-    Mutation(name="programs do not go back", breaks=does_not_go_back, knobs=HASTY, says=("records were made",)),
+    Mutation(name="programs do not go back", breaks=does_not_go_back, knobs=HASTY, says=("records were made",), by="made_once"),
     Mutation(
         name="what is not found in time is taken for nothing",
         breaks=finds_nothing_in_time,
@@ -223,20 +252,29 @@ MUTATIONS = [
         knobs=TRANSFORMERS,
         says=("records were made", "begins at", "begins anew"),
         seeds=60,
-        first=45,
+        first=66,
     ),
     Mutation(
         name="latest is taken for earliest",
         breaks=begins_at_the_beginning,
         knobs={**READERS, "reads_latest": True},
         says=("the end lay between",),
+        by="members_begin_at_the_end",
     ),
-    Mutation(name="commits are forgotten", breaks=forgets_commits, knobs=READERS),
+    Mutation(
+        name="commits are not written down",
+        breaks=keeps_commits_in_memory,
+        knobs={**READERS, "deeds": Deeds()},
+        says=("come after it",),
+        by="the_end_is_committed",
+    ),
+    Mutation(name="commits are forgotten", breaks=forgets_commits, knobs=READERS, says=("stuck: work is left",)),
     Mutation(
         name="once real: leaders find no epoch",
         breaks=finds_no_epoch,
         knobs={**READERS, **MOVING},
-        says=("out of order", "begins", "raised"),
+        says=("out of order",),
+        by="delivered_in_order",
     ),
 ]
 

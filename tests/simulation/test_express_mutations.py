@@ -118,18 +118,18 @@ EXPRESS: dict[str, Any] = {**PLAIN, "has_express": True}
 NARROW: dict[str, Any] = {**EXPRESS, "value_bytes_max": 8_000}
 MUTATIONS = [
     Mutation(name="its sequence is given again", breaks=keeps_the_sequence, knobs=EXPRESS, says=("is not there",)),
-    Mutation(name="it takes another sequence than the next", breaks=forgets_the_number, knobs=EXPRESS),
-    Mutation(name="adopted, it is never in flight", breaks=is_never_in_flight, knobs=EXPRESS, says=("not under way",)),
-    Mutation(name="nobody adopts it", breaks=returns(Express, "adopt", None), knobs=EXPRESS),
-    Mutation(name="what is over is adopted", breaks=adopts_what_is_over, knobs=EXPRESS),
-    Mutation(name="who was interrupted leaves the connection", breaks=goes_on_after_interruptions, knobs=EXPRESS, says=("the protocol",)),
-    Mutation(name="what has gone goes again", breaks=writes_again, knobs=EXPRESS, says=("the protocol",)),
-    Mutation(name="half an answer is read over", breaks=reads_behind_half_an_answer, knobs=EXPRESS, says=("the protocol",)),
+    Mutation(name="it takes another sequence than the next", breaks=forgets_the_number, knobs=EXPRESS, raises=("(adopt, line",)),
+    Mutation(name="adopted, it is never in flight", breaks=is_never_in_flight, knobs=EXPRESS, raises=("not under way",)),
+    Mutation(name="nobody adopts it", breaks=returns(Express, "adopt", None), knobs=EXPRESS, says=("stuck: work is left",)),
+    Mutation(name="what is over is adopted", breaks=adopts_what_is_over, knobs=EXPRESS, raises=("(adopt, line",)),
+    Mutation(name="who was interrupted leaves the connection", breaks=goes_on_after_interruptions, knobs=EXPRESS, raises=("the protocol",)),
+    Mutation(name="what has gone goes again", breaks=writes_again, knobs=EXPRESS, raises=("the protocol",)),
+    Mutation(name="half an answer is read over", breaks=reads_behind_half_an_answer, knobs=EXPRESS, raises=("the protocol",)),
     Mutation(
         name="once real: its memory is free, and nobody tells who waits",
         breaks=forgets_who_waits_for_memory,
         knobs=NARROW,
-        says=("memory is free",),
+        raises=("memory is free",),
     ),
 ]
 

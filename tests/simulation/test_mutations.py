@@ -29,6 +29,8 @@ from chaffinch.storage.memory_files import MemoryFile
 from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.producer_sequences import ProducerSequences
 from tests.simulation.mutation import (
+    CORRUPT,
+    OUT_OF_RANGE,
     PLAIN,
     POWER,
     QUERY,
@@ -50,12 +52,12 @@ def forgets_producers(patch: Patch) -> None:
 
 
 def drops_last_batch(patch: Patch, *, only_without_power: bool = False) -> None:
-    """Recovery takes the last whole batch of each log for a torn end."""
+    """Recovery takes the last whole batch of each log for a torn end. After a loss of power: of logs of which nothing else is known."""
     opened = PartitionLog.open.__func__  # type: ignore[attr-defined]
 
     def open_shorter(cls: Any, file_system: Any, directory: str, *rest: Any) -> Any:
         log = opened(cls, file_system, directory, *rest)
-        if log.log_end_offset > 3 and (file_system.incarnation != "memory-0" or not only_without_power):
+        if log.log_end_offset > 3 and (not only_without_power or (file_system.incarnation != "memory-0" and "/plain." in directory)):
             segment = log._segments[-1]
             last = list(segment.headers(0))[-1][0]
             log.close()
@@ -125,6 +127,28 @@ def parts_are_not_synced(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "_complete", completes)
 
 
+def forgets_markers(patch: Patch) -> None:
+    """Recovery reads what belongs to transactions, and not their ends."""
+    note = recovery._Recovery._note_producer
+
+    def notes(self: Any, segment: Any, position: int, view: Any) -> None:
+        if not view.header.is_control:
+            note(self, segment, position, view)
+
+    patch.setattr(recovery._Recovery, "_note_producer", notes)
+
+
+def reads_past_a_batch(patch: Patch) -> None:
+    """Of some offsets a read begins with the batch behind theirs."""
+    read = PartitionLog.read
+
+    def reads(self: PartitionLog, offset: int, *rest: Any, **how: Any) -> Any:
+        is_late = offset % 5 == 0 and offset + 1 < self.log_end_offset
+        return read(self, offset + is_late, *rest, **how)
+
+    patch.setattr(PartitionLog, "read", reads)
+
+
 def unmended(breaks: Callable[[Patch], None]) -> Callable[[Patch], None]:
     """The same, and starts do not make good what a loss of power took from the coordinator: that would hide most of it."""
 
@@ -142,29 +166,44 @@ BROKER = [
         knobs=PLAIN,
         says=("stored 2 times", "sequence"),
     ),
-    Mutation(name="recovery forgets producers", breaks=forgets_producers, knobs=PLAIN),
-    Mutation(name="recovery drops an acknowledged batch", breaks=drops_last_batch, knobs=PLAIN),
-    Mutation(name="answers leave before the sync", breaks=answers_before_sync, knobs={**PLAIN, "deeds": POWER, "flush_policy": "always"}),
+    Mutation(name="recovery forgets producers", breaks=forgets_producers, knobs=PLAIN, says=("stored 2 times",)),
+    Mutation(
+        name="recovery drops an acknowledged batch", breaks=drops_last_batch, knobs=PLAIN, says=("is not there",), raises=(OUT_OF_RANGE,)
+    ),
+    Mutation(
+        name="answers leave before the sync",
+        breaks=answers_before_sync,
+        knobs={**PLAIN, "deeds": POWER, "flush_policy": "always"},
+        says=("is not there",),
+    ),
     Mutation(
         name="once real: what a killed broker left is not synced",
         breaks=recovered_logs_are_not_synced,
         knobs={**PLAIN, "deeds": Deeds(broker_death_ms=300, power_loss_share=0.5), "flush_policy": "always"},
-        says=("is not there", "differs", "raised"),
+        says=("is not there", "differs"),
+        raises=(OUT_OF_RANGE,),
         seeds=60,
-        first=21,
+        first=40,
     ),
     Mutation(
         name="once real: a part of a transaction is not synced before its bytes",
         breaks=unmended(parts_are_not_synced),
         knobs=VERSION_2,
         first=4,
-        says=("undecided", "visible", "is not there"),
+        says=("visible", "is not there"),
     ),
-    Mutation(name="every marker is taken for one that is there", breaks=returns(ProducerSequences, "has_marker", True), knobs=VERSION_2),
+    Mutation(
+        name="every marker is taken for one that is there",
+        breaks=returns(ProducerSequences, "has_marker", True),
+        knobs=VERSION_2,
+        says=("stuck: a transaction is left undecided",),
+    ),
     Mutation(
         name="once real: markers are not synced before the completion",
         breaks=returns(TransactionParticipants, "sync", None),
         knobs=VERSION_2,
+        says=("records are visible",),
+        first=15,
     ),
     Mutation(
         name="the last stable offset is ignored",
@@ -177,19 +216,45 @@ BROKER = [
         breaks=returns(PartitionLog, "aborted_transactions", []),
         knobs=TRANSACTIONAL,
         says=("differs from the markers",),
+        by="readers_agree",
+    ),
+    Mutation(
+        name="recovery forgets the ends of transactions",
+        breaks=forgets_markers,
+        knobs={**TRANSACTIONAL, "deeds": Deeds()},
+        says=("the last stable offset stays",),
+        by="logs_are_decided",
+    ),
+    Mutation(
+        name="a read begins with the next batch",
+        breaks=reads_past_a_batch,
+        knobs=PLAIN,
+        says=("records and markers over",),
+        by="offsets_are_dense",
     ),
     Mutation(
         name="decisions are not carried out after a crash",
         breaks=forgets_decisions,
         knobs={**TRANSACTIONAL, "deeds": Deeds(broker_death_ms=300, in_operation_share=1.0)},
+        says=("stuck: work is left",),
         seeds=60,
     ),
-    Mutation(name="offsets of aborted transactions are committed", breaks=commits_offsets_of_aborted, knobs=TRANSACTIONAL, first=6),
+    Mutation(
+        name="offsets of aborted transactions are committed",
+        breaks=commits_offsets_of_aborted,
+        knobs=TRANSACTIONAL,
+        says=("the committed offset is",),
+        by="offsets_follow_transactions",
+        first=6,
+    ),
     Mutation(
         name="the coordinator does not fence",
         breaks=accepts_old_epochs,
         knobs={**TRANSACTIONAL, "deeds": Deeds(broker_death_ms=2_000, zombie_ms=300)},
+        says=("records are visible",),
+        by="transactions_are_whole",
         seeds=40,
+        first=10,
     ),
 ]
 
@@ -269,42 +334,57 @@ DISK = [
         name="a start after a loss of power drops what was flushed",
         breaks=lambda patch: drops_last_batch(patch, only_without_power=True),
         knobs={**COMPACTING, "flush_policy": "os", "deeds": Deeds()},
-        says=("loss of power", "CorruptLog"),
+        says=("was flushed, a loss of power took",),
+        by="only_the_end_is_lost",
     ),
     Mutation(
         name="topics are not synced when they are made",
         breaks=forgets_topics,
         knobs={**REMADE, "flush_policy": "os"},
         says=("topic remade was",),
+        by="topics_stay",
         seeds=40,
     ),
     Mutation(
-        name="compacted files take their place without a sync", breaks=forgets_to_sync(".log.cleaned"), knobs=POWER_CUTS, seeds=60, first=2
+        name="compacted files take their place without a sync",
+        breaks=forgets_to_sync(".log.cleaned"),
+        knobs=POWER_CUTS,
+        raises=(CORRUPT,),
+        seeds=60,
+        first=2,
     ),
     Mutation(
         name="journals are written anew without a sync",
         breaks=unmended(forgets_to_sync(".journal.new")),
         knobs=POWER_CUTS,
+        says=("stuck: a transaction is left undecided",),
         first=122,
         seeds=60,
     ),
-    Mutation(name="the state of a log is not synced", breaks=forgets_to_sync("log.state.new"), knobs=POWER_CUTS, seeds=60),
-    Mutation(name="segments are sealed without a sync", breaks=rolls_without_sync, knobs=POWER_CUTS, first=20, seeds=60),
-    Mutation(name="names of segments are not synced", breaks=forgets_names_of_segments, knobs=POWER_CUTS, seeds=60),
+    Mutation(
+        name="the state of a log is not synced", breaks=forgets_to_sync("log.state.new"), knobs=POWER_CUTS, raises=(CORRUPT,), seeds=60
+    ),
+    Mutation(name="segments are sealed without a sync", breaks=rolls_without_sync, knobs=POWER_CUTS, raises=(CORRUPT,), first=20, seeds=60),
+    Mutation(name="names of segments are not synced", breaks=forgets_names_of_segments, knobs=POWER_CUTS, says=("is not there",), seeds=60),
     Mutation(
         name="a swap that was decided is not carried out",
         breaks=leaves_swaps_undone,
         knobs={**COMPACTING, "deeds": Deeds(broker_death_ms=300, in_operation_share=0.9)},
+        raises=(CORRUPT,),
         seeds=60,
     ),
     Mutation(
         name="the last record of a key is compacted away", breaks=compacts_the_latest_too, knobs=COMPACTING, says=("is not there",), first=1
     ),
-    Mutation(name="markers are compacted away at once", breaks=throws_markers_away, knobs=COMPACTING, first=1),
+    Mutation(
+        name="markers are compacted away at once", breaks=throws_markers_away, knobs=COMPACTING, says=("differs from the markers",), first=1
+    ),
     Mutation(
         name="what did not fit on the disk is acknowledged",
         breaks=takes_what_did_not_fit,
         knobs={**COMPACTING, "deeds": Deeds(full_disk_ms=300)},
+        says=("is not there",),
+        raises=("follower: no progress",),
     ),
 ]
 
@@ -330,7 +410,25 @@ def aborts_in_place_of_commit(patch: Patch) -> None:
     patch.setattr(requests, "end_transaction", aborts)
 
 
+def sends_the_last_first(patch: Patch) -> None:
+    send = push.Push.send
+    patch.setattr(push.Push, "send", lambda self, step, batches, *rest: send(self, step, [*batches][::-1], *rest))
+
+
+def forgets_dead_rows(patch: Patch) -> None:
+    """What the broker found bad is in the dead letter topic, and not in the file."""
+    patch.setattr(protocol._Writer, "_dead_rows", lambda self: [row for outcome in self.plan.outcomes for row in outcome.dead_rows])
+
+
 SPARK = [
+    Mutation(name="batches change places", breaks=sends_the_last_first, knobs=QUERY, says=("has row",), by="rows_are_in_order"),
+    Mutation(
+        name="the file of dead letters lacks what the broker found",
+        breaks=forgets_dead_rows,
+        knobs={**QUERY, "bad_share": 0.3},
+        says=("the dead letter file of batch",),
+        by="dead_letter_files_are_whole",
+    ),
     Mutation(
         name="the marker is not looked at",
         breaks=returns(protocol, "_judge", Verdict.WRITE),
@@ -341,9 +439,16 @@ SPARK = [
         name="once real: tickets of two attempts are mixed up",
         breaks=given_up_is_not_waited_for,
         knobs={**QUERY, "deeds": Deeds(), "faults": Faults(latency_max_ms=30, lost_answer_share=0.1), "bad_share": 0.3},
-        says=("raised: KeyError", "row"),
+        says=("row",),
+        raises=("KeyError",),
     ),
-    Mutation(name="the commit is an abort", breaks=aborts_in_place_of_commit, knobs=QUERY),
+    Mutation(
+        name="the commit is an abort",
+        breaks=aborts_in_place_of_commit,
+        knobs=QUERY,
+        says=("is in no partition",),
+        by="rows_are_written_once",
+    ),
 ]
 
 

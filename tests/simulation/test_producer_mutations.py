@@ -21,6 +21,7 @@ from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.giving_up import GivingUp
 from chaffinch.producer.core.metadata_watch import MetadataWatch
+from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.refusals import batch_answers, culprits
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.transactions.manager import TransactionManager
@@ -146,6 +147,17 @@ def stays_in_the_epoch(patch: Patch) -> None:
         hold(self, batch, is_unstored=True, is_expected=True)
 
     patch.setattr(PartitionQueue, "_hold", same_epoch)
+
+
+def loses_a_retry(patch: Patch) -> None:
+    """What is to go again goes nowhere."""
+    retry = PartitionQueue.retry
+
+    def forgets(self: PartitionQueue, batch: Any, retry_at_ms: int) -> None:
+        retry(self, batch, retry_at_ms)
+        self.retries.remove(batch)
+
+    patch.setattr(PartitionQueue, "retry", forgets)
 
 
 def commits_failed(patch: Patch) -> None:
@@ -297,7 +309,13 @@ PRODUCER = [
     Mutation(
         name="once real: records are blamed for their batch's size", breaks=blames_all_for_size, knobs=PLAIN, says=("innocent",), first=7
     ),
-    Mutation(name="sequences of a batch that may be stored are used again", breaks=takes_sequences_back, knobs=TRANSACTIONAL, first=16),
+    Mutation(
+        name="sequences of a batch that may be stored are used again",
+        breaks=takes_sequences_back,
+        knobs=TRANSACTIONAL,
+        says=("is not there",),
+        first=23,
+    ),
     Mutation(
         name="innocents are sent again although they may be stored",
         breaks=resends_innocents,
@@ -328,11 +346,24 @@ PRODUCER = [
         first=260,
         seeds=60,
     ),
-    Mutation(name="lost attempts are forgotten", breaks=forgets_lost_attempts, knobs=PLAIN, seeds=40),
-    Mutation(name="culprits' indices are shifted", breaks=shifts_culprits, knobs=PLAIN),
-    Mutation(name="outcomes are told twice", breaks=completes_twice, knobs=PLAIN, says=("2 outcomes",)),
-    Mutation(name="innocents are forgotten", breaks=forgets_rows, knobs=PLAIN),
-    Mutation(name="innocents are overtaken", breaks=innocents_go_last, knobs=PLAIN, says=("which was sent later",)),
+    Mutation(
+        name="lost attempts are forgotten",
+        breaks=forgets_lost_attempts,
+        knobs=PLAIN,
+        says=("as not stored",),
+        by="outcomes_are_true",
+        seeds=40,
+    ),
+    Mutation(
+        name="culprits' indices are shifted",
+        breaks=shifts_culprits,
+        knobs=PLAIN,
+        says=("is innocent and was blamed",),
+        by="only_culprits_are_blamed",
+    ),
+    Mutation(name="outcomes are told twice", breaks=completes_twice, knobs=PLAIN, says=("2 outcomes",), by="every_record_ends_once"),
+    Mutation(name="innocents are forgotten", breaks=forgets_rows, knobs=PLAIN, says=("0 outcomes",)),
+    Mutation(name="innocents are overtaken", breaks=innocents_go_last, knobs=PLAIN, says=("which was sent later",), by="order_is_kept"),
     Mutation(
         name="a gap is taken for proof that nothing is stored",
         breaks=takes_gaps_for_proof,
@@ -347,28 +378,50 @@ PRODUCER = [
         says=("which was sent later",),
         first=15,
     ),
-    Mutation(name="numbers of no use are used again", breaks=does_not_renumber, knobs=FIVE, first=3),
-    Mutation(name="what goes again is swapped", breaks=swaps_what_goes_again, knobs=FIVE),
+    Mutation(name="numbers of no use are used again", breaks=does_not_renumber, knobs=FIVE, says=("stuck: work is left",), first=3),
+    Mutation(name="what goes again is swapped", breaks=swaps_what_goes_again, knobs=FIVE, raises=("may not send now",)),
     Mutation(
         name="what came back is swapped",
         breaks=swaps_what_came_back,
         knobs={**FIVE, "faults": SLOW},
         says=("which was sent later",),
-        first=3,
+        first=8,
     ),
-    Mutation(name="numbers are used again outside a transaction", breaks=stays_in_the_epoch, knobs=FIVE, seeds=60, first=2),
+    Mutation(
+        name="numbers are used again outside a transaction",
+        breaks=stays_in_the_epoch,
+        knobs=FIVE,
+        says=("is not there", "stored 2 times"),
+        seeds=60,
+        first=2,
+    ),
     Mutation(name="a transaction with a failed record commits", breaks=commits_failed, knobs=TRANSACTIONAL, says=("not acknowledged",)),
     Mutation(
         name="once real: a close in the midst of a commit has half of it committed",
         breaks=commits_without_late_records,
         knobs={**TRANSACTIONAL, "deeds": Deeds(), "faults": SLOW, "bad_share": 0.0, "producer_records": 200, "closes_hastily": True},
         says=("not acknowledged", "records are visible"),
+        first=13,
     ),
     Mutation(name="what was screened is sent", breaks=sends_what_was_screened, knobs=TABLES, says=("2 outcomes",)),
     Mutation(name="a refusal counts for every topic", breaks=screens_every_topic, knobs=TABLES, says=("innocent",)),
     Mutation(name="rows with keys are screened", breaks=counts_rows_with_keys, knobs=TABLES, says=("innocent",)),
-    Mutation(name="a topic made anew is never found", breaks=keeps_the_first_id, knobs=BACK, says=("in the end, and failed",), first=2),
-    Mutation(name="once real: the sender spins", breaks=spins, knobs=PLAIN, says=("spins",)),
+    Mutation(
+        name="a topic made anew is never found",
+        breaks=keeps_the_first_id,
+        knobs=BACK,
+        says=("in the end, and failed",),
+        by="all_is_well_in_the_end",
+        first=2,
+    ),
+    Mutation(name="what is to go again is lost", breaks=loses_a_retry, knobs=PLAIN, says=("stuck: work is left",)),
+    Mutation(
+        name="nobody wakes the sender",
+        breaks=lambda patch: patch.setattr(ProducerCore, "next_deadline_ms", property(lambda _self: None)),
+        knobs=PLAIN,
+        says=("stuck: work is left",),
+    ),
+    Mutation(name="once real: the sender spins", breaks=spins, knobs=PLAIN, raises=("spins",)),
 ]
 
 

@@ -133,13 +133,26 @@ POWER_LOST: dict[str, Any] = {
 }
 READ: dict[str, Any] = {**SHORTENED, "reader_count": 2}
 MUTATIONS = [
-    Mutation(name="ids of deleted topics are taken for those of new ones", breaks=takes_old_ids, knobs=ASKED, says=("was made",)),
+    Mutation(
+        name="ids of deleted topics are taken for those of new ones",
+        breaks=takes_old_ids,
+        knobs=ASKED,
+        says=("was made",),
+        by="topics_are_told_apart",
+        first=12,
+    ),
     Mutation(name="a handler says RETRY and the record fails", breaks=does_not_try_again, knobs=ASKED, says=("for no good reason",)),
     Mutation(name="a handler says RETRY and the record is dropped", breaks=drops_what_is_unknown, knobs=ASKED, says=("was dropped",)),
     Mutation(
         name="who is behind a log's start goes on at its end", breaks=goes_on_at_the_end, knobs=READ, says=("not given", "nobody"), first=1
     ),
-    Mutation(name="where a log begins is forgotten", breaks=forgets_where_logs_begin, knobs=SHORTENED, says=("the log spanned",)),
+    Mutation(
+        name="where a log begins is forgotten",
+        breaks=forgets_where_logs_begin,
+        knobs=SHORTENED,
+        says=("the log spanned",),
+        by="logs_survive",
+    ),
     Mutation(
         name="once real: numbers of a topic that is gone are used in the next",
         breaks=keeps_numbers_of_gone_topics,
@@ -159,9 +172,17 @@ MUTATIONS = [
         breaks=reads_on_in_new_topics,
         knobs={**REMADE, "reader_count": 2, "faults": Faults(latency_max_ms=4), "value_bytes_max": 100, "bad_share": 0.0},
         says=("nor begins a new topic",),
+        by="new_topics_are_read_anew",
         seeds=40,
     ),
-    Mutation(name="once real: snapshots are lost after the records", breaks=loses_snapshots, knobs=POWER_LOST, seeds=60, first=14),
+    Mutation(
+        name="once real: snapshots are lost after the records",
+        breaks=loses_snapshots,
+        knobs=POWER_LOST,
+        says=("stored 2 times",),
+        seeds=60,
+        first=14,
+    ),
     Mutation(
         name="once real: a log starts beyond what is on disk",
         breaks=starts_beyond_the_disk,
@@ -172,9 +193,12 @@ MUTATIONS = [
             "deeds": Deeds(broker_death_ms=60, power_loss_share=0.95, shorten_ms=4),
         },
         says=("has sequence",),
+        by="sequences_run_on",
         first=5,
     ),
-    Mutation(name="producers are forgotten with the last segment", breaks=forgets_producers, knobs=SHORTENED, first=16),
+    Mutation(
+        name="producers are forgotten with the last segment", breaks=forgets_producers, knobs=SHORTENED, says=("stored 2 times",), first=16
+    ),
 ]
 
 
