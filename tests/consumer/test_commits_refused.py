@@ -83,6 +83,22 @@ def test_of_one_partition_of_several(is_late):
     assert ("offsets of t-9 were not committed in time" if is_late else "there is no partition 9") in text
 
 
+def test_of_one_partition_after_the_other():
+    """Each was taken once, so all are committed: there is no offset left of which an error could tell."""
+    rig = Rig().assign(0)
+    told: list[errors.KafkaException | None] = []
+    offsets = {TopicPartition("t", number): OffsetAndMetadata(1) for number in (0, 1)}
+    rig.core.commit(offsets, rig.now_ms + 60_000, told.append, retries=True)
+    rig.step()
+    for codes_told in ((0, 3), (3, 0)):
+        assert not told
+        parts = [OffsetCommitResponsePartition(partition_index=number, error_code=code) for number, code in enumerate(codes_told)]
+        while not rig.pending(OffsetCommitRequest):
+            rig.advance(100)
+        rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=parts)]))
+    assert told == [None]
+
+
 @pytest.mark.parametrize(
     ("place", "says"),
     [

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import pickle
 import threading
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -389,3 +391,33 @@ def test_no_other_attributes_appear() -> None:
 def test_type_checkers_know_that_what_the_producer_gives_can_be_awaited() -> None:
     for method in (Producer.send, Producer.send_table):
         assert str(method.__annotations__["return"]).startswith("RecordFuture[")
+
+
+class Noticed(Exception):
+    """An error that can be referred to weakly, as those without slots can."""
+
+
+@pytest.mark.parametrize("fail", [lambda future: future.fail(Noticed()), lambda future: future.fail_with(lambda _: Noticed(), 0)])
+def test_who_has_raised_it_does_not_keep_an_error(fail: Callable[[RecordFuture[int]], None]) -> None:
+    """It holds the frames that it went through: what lies in them would stay until the collector comes."""
+    future: RecordFuture[int] = RecordFuture()
+    fail(future)
+    error = weakref.ref(future.exception(0) or Noticed())
+    gc.disable()
+    try:
+        with pytest.raises(Noticed):
+            future.result(0)
+        del future
+        assert error() is None
+    finally:
+        gc.enable()
+
+
+def test_what_a_newer_asyncio_copies() -> None:
+    futures, receipts = batch_of(2)
+    failed: RecordFuture[int] = RecordFuture()
+    assert futures[1]._get_snapshot() == (False, False, None, None)
+    complete_batch(receipts, lambda index: 6 + index)
+    failed.fail_with(lambda index: Noticed(index), 5)
+    assert futures[1]._get_snapshot() == (True, False, 7, None)
+    assert repr(failed._get_snapshot()) == "(True, False, None, Noticed(5))"

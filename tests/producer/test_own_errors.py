@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from chaffinch.errors import KafkaException
+from chaffinch.errors import KafkaException, TopicAuthorizationException
+from chaffinch.records import batch as record_batch
+from chaffinch.records.compression import Compression, PayloadTooLarge
 
 Make = Callable[..., Producer]
 KEYS = [b"first", None, b"k" * 100]
@@ -21,13 +23,20 @@ REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "refused as a whole, compressed": ({"error": "TOPIC_AUTHORIZATION_FAILED"}, {"compression_type": "zstd"}),
     "a code without culprits (KIP-467, 3.b.i)": ({"error": "INVALID_REQUIRED_ACKS"}, {}),
     "no answer in time": ({"action": "drop_after", "count": 1_000}, {"delivery_timeout_ms": 300, "request_timeout_ms": 200}),
-    "never sent": ({"error": "NOT_ENOUGH_REPLICAS", "count": 1_000_000}, {"delivery_timeout_ms": 300, "request_timeout_ms": 200}),
+    "refused until time was up": (
+        {"error": "NOT_ENOUGH_REPLICAS", "count": 1_000_000},
+        {"delivery_timeout_ms": 300, "request_timeout_ms": 200},
+    ),
+    "never sent": (
+        {"api": "InitProducerId", "error": "COORDINATOR_LOAD_IN_PROGRESS", "count": 1_000_000},
+        {"delivery_timeout_ms": 300, "request_timeout_ms": 200},
+    ),
 }
 
 
 @pytest.mark.parametrize(("fault", "options"), REFUSALS.values(), ids=REFUSALS.keys())
 def test_each_names_its_record(broker: EmbeddedBroker, producer_of: Make, fault: dict[str, Any], options: dict[str, Any]) -> None:
-    broker.faults.add(api="Produce", **fault)
+    broker.faults.add(**{"api": "Produce", **fault})
     heard: list[KafkaException] = []
     with producer_of(broker, linger_ms=100, **options) as producer:
         futures = [producer.send("orders", b"v", key=key, partition=0, on_delivery=lambda _, error: heard.append(error)) for key in KEYS]
@@ -50,6 +59,29 @@ def test_those_that_end_with_the_producer(broker: EmbeddedBroker, producer_of: M
     for index, (future, shown) in enumerate(zip(futures, SHOWN, strict=True)):
         assert f" (record {index} of the 3 in its batch, {shown})" in str(future.exception(0))
     producer.close()
+
+
+CANNOT_BE_READ = [MemoryError("no memory"), PayloadTooLarge(Compression.ZSTD, 1)]
+
+
+@pytest.mark.parametrize("why", CANNOT_BE_READ, ids=["no memory", "unpacks to too much"])
+def test_records_are_told_where_their_keys_cannot_be_read(
+    broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch, why: Exception
+) -> None:
+    """What was refused may unpack to more than there is room for: the thread that told of it died, and others' records with it."""
+
+    def fail(*_: object) -> NoReturn:
+        raise why
+
+    broker.faults.add(api="Produce", topic="orders", error="TOPIC_AUTHORIZATION_FAILED")
+    monkeypatch.setattr(record_batch, "keys_at", fail)
+    with producer_of(broker, linger_ms=100) as producer:
+        futures = [producer.send("orders", b"v", key=key, partition=0) for key in KEYS]
+        errors = [future.exception(LATEST_S) for future in futures]
+        assert producer.send("stamped", b"an innocent").result(LATEST_S).offset == 0
+    for index, error in enumerate(errors):
+        assert isinstance(error, TopicAuthorizationException)
+        assert f" (record {index} of the 3 in its batch); " in str(error)
 
 
 def test_raised_again_and_again_they_hold_no_more(broker: EmbeddedBroker, producer_of: Make) -> None:

@@ -168,7 +168,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
                 try:
                     raise error
                 finally:
-                    del error  # Its traceback holds this frame, which would hold it.
+                    self = error = None  # type: ignore[assignment]  # Its traceback holds this frame, which would hold it.
         batch = self.batch
         result_of = self._result_of if self._own_state == _base.FINISHED or batch is None else batch.outcome
         if result_of is None:
@@ -198,6 +198,14 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
             # Of two threads each may make it; both say the same.
             error = self._exception = error(self.index)
         return error
+
+    def _get_snapshot(self) -> tuple[bool, bool, T | None, BaseException | None]:
+        """Done, cancelled, result, error. A newer asyncio asks this of the standard class (`_copy_future_state`), where it reads the parts
+        as they are: here result and error may still have to be made."""
+        if self._state != _base.FINISHED:
+            return False, False, None, None
+        error = self.exception(0)
+        return True, False, self.result(0) if error is None else None, error
 
     def _wait(self, timeout: float | None) -> float | None:
         """Wait until the outcome is there, unless somebody watches: then the standard way is to be gone. So long one may wait there."""

@@ -30,7 +30,8 @@ INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: all promises were kept. 1: some were not, or a world lacked something. 130: interrupted; what was played is reported."""
+    """0: all promises were kept. 1: some were not, or a world lacked something. 130: interrupted; what was played is reported,
+    after the worlds that were handed out already."""
     parser = argparse.ArgumentParser(prog="python -m chaffinch.simulation", description="Replay simulated worlds from their seeds.")
     parser.add_argument("seed", type=int, help="the first world's seed")
     parser.add_argument("--count", type=int, default=1, help="how many worlds, with this seed and those after it")
@@ -93,5 +94,5 @@ def _print_totals(count: int, failed: int, lacking: int, seconds: float, totals:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C, which does not reach what a shell runs in the background.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # As Ctrl-C, which a shell keeps from what it runs in the background.
     sys.exit(main())

@@ -349,7 +349,7 @@ class Commits:
                     return
                 if error is None or error.code.is_retriable:
                     error = self._commit_error(code, place, token)
-        if error is None:
+        if error is None or token.commit.committed >= token.commit.offsets.keys():  # Each in one attempt or another.
             self._end(token.commit, None)
         else:
             self._commit_failed(token.commit, error, now_ms)

@@ -15,6 +15,8 @@ from chaffinch.errors import ApiException, Culprit, ErrorCode, KafkaException, S
 from chaffinch.errors.again import with_message
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches.batch import KEY_BYTES_SHOWN, ProducerBatch, Rows
+from chaffinch.records.byte_columns import ByteColumn
+from chaffinch.records.faults import RecordsError
 
 if TYPE_CHECKING:
     from chaffinch.producer.core.refusals.batch_answers import BatchAnswer
@@ -120,13 +122,22 @@ class OwnErrors:
 
     def __init__(self, batch: ProducerBatch, error: KafkaException) -> None:
         # Keys, not what gives them: the batch itself must not live as long as its errors.
-        self._keys = batch.keys_of(np.arange(batch.count))
+        self._keys = _keys_of(batch)
         self._count = batch.count
         self._error = error
 
     def __call__(self, index: int) -> KafkaException:
         whose = f"record {index} of the {self._count} in its batch" if self._count > 1 else "the only record of its batch"
-        return with_message(self._error, f"{self._error.message} ({whose}, {key_text(self._keys.value(index))})")
+        key = "" if self._keys is None else f", {key_text(self._keys.value(index))}"
+        return with_message(self._error, f"{self._error.message} ({whose}{key})")
+
+
+def _keys_of(batch: ProducerBatch) -> ByteColumn | None:
+    """All of them; None where they cannot be read now: that takes all bytes of a compressed batch, and who waits must be told anyway."""
+    try:
+        return batch.keys_of(np.arange(batch.count))
+    except (RecordsError, MemoryError):
+        return None
 
 
 def culprit_of(answer: BatchAnswer, at: int) -> Culprit:
