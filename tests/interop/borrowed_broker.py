@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NoReturn, Self
 import pyarrow as pa
 import pytest
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
@@ -28,6 +27,7 @@ from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_texts
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from chaffinch.records.columns import RecordColumns
+from tests.interop import transaction_version
 from tests.interop.apache_kafka import ApacheKafka
 from tests.interop.fault_proxy import FaultProxy
 
@@ -39,8 +39,8 @@ SETTINGS: Mapping[str, Any] = {
 }
 """What Apache Kafka is started with for these tests."""
 
-AS_IT_IS: Mapping[str, Any] = {**SETTINGS, "transaction.version": 2}
-"""A broker that needs something else is not this one. Before 4.0 it speaks version 1 of transactions, whatever is asked for."""
+NEWEST = transaction_version.LATEST
+"""Of transactions, what Apache Kafka has its clients speak unless it is told another. Before 4.0 it is version 1, whatever is asked for."""
 
 NOT_OFFERED = "not offered by Apache Kafka"
 REQUEST_S = 30.0
@@ -74,9 +74,13 @@ class BorrowedBroker:
         port: int = 0,
         users: Mapping[str, str] | None = None,
     ) -> None:
-        foreign = {name: value for name, value in (config or {}).items() if AS_IT_IS.get(name, "none") != value}
+        settings = dict(config or {})
+        self._version = settings.pop(transaction_version.FEATURE, NEWEST)
+        foreign = {name: value for name, value in settings.items() if SETTINGS.get(name, "none") != value}
         if foreign or data_dir is not None or brokers != 1 or port or users:
             _skip(f"a broker with {foreign or 'files, ports, nodes or users of its own'}")
+        if self._version != NEWEST and not transaction_version.tell(self.address, self._version):
+            _skip(f"version {self._version} of transactions where it is told to clients")
         self._admin = AdminClient({"bootstrap.servers": self.address, "client.id": "judge", "log_level": 0})
         self._groups_before = self._groups()
         self._made: dict[str, int] = {}
@@ -121,6 +125,8 @@ class BorrowedBroker:
             self._send_away_members(group)
         for deleted in self._admin.delete_consumer_groups(groups, request_timeout=REQUEST_S).values() if groups else ():
             deleted.exception(2 * REQUEST_S)
+        if self._version != NEWEST:
+            transaction_version.tell(self.address, NEWEST)
 
     def restart(self, *, kill: bool = True) -> None:
         if self.kafka is None or not kill:
@@ -137,7 +143,7 @@ class BorrowedBroker:
     def read(self, topic: str, isolation: str = "read_committed") -> pa.Table:
         """What librdkafka reads, with the columns and the order of `EmbeddedBroker.read`."""
         partitions = self._admin.list_topics(topic, timeout=REQUEST_S).topics[topic].partitions  # A test may have made it anew.
-        places = [TopicPartition(topic, index, OFFSET_BEGINNING) for index in sorted(partitions)]
+        places = [TopicPartition(topic, index, 0) for index in sorted(partitions)]
         if isolation == "read_committed":
             _until(lambda: self._ends(places, isolation) == self._ends(places, "read_uncommitted") is not None, MARKERS_S)
         rows = sorted(_read(self.address, places, isolation), key=lambda row: row[:2])
@@ -217,13 +223,17 @@ class Faults:
 
 
 def _read(address: str, places: list[TopicPartition], isolation: str) -> list[tuple[Any, ...]]:
-    """Everything up to the end of each partition: partition, offset, timestamp, key, value, headers."""
+    """Everything up to the end of each partition: partition, offset, timestamp, key, value, headers.
+
+    From offset 0 or, where that is gone, the earliest: librdkafka takes half a second to ask where the beginning is.
+    """
     options = {
         "bootstrap.servers": address,
         "client.id": "judge",
         "group.id": "judge",
         "enable.partition.eof": True,
         "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
     }
     reader = Consumer({**options, "isolation.level": isolation, "fetch.wait.max.ms": 10, "log_level": 0})
     rows: list[tuple[Any, ...]] = []
@@ -231,7 +241,7 @@ def _read(address: str, places: list[TopicPartition], isolation: str) -> list[tu
         reader.assign(places)
         left = len(places)
         while left:
-            for message in reader.consume(1000, 0.05):
+            for message in reader.consume(1000, 0.01):
                 error = message.error()
                 if error is None:
                     rows.append(_row(message))
