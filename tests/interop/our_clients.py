@@ -33,8 +33,11 @@ from tests.interop.our_clients_meant import PAGES, difference
 from tests.interop.processes import DidNotStart, NotRun
 
 _SUITES = (
+    "tests/kips/test_kip_467_fates.py",
     "tests/kips/test_kip_467_outcomes.py",
     "tests/kips/test_kip_1038.py",
+    "tests/kips/test_kip_1038_calls.py",
+    "tests/kips/test_kip_1050_outcomes.py",
     "tests/producer",
     "tests/consumer",
     "tests/examples/test_producer_examples.py",
@@ -120,7 +123,7 @@ def page_part(ends: dict[str, End], pattern: str) -> str:
     text = (
         f"Apache Kafka {kafka_version()}: {_tests(same)} the same end as on `chaffinch broker`, {meant or 'none'} to another, as is meant"
     )
-    text += f"; {more} more need what it does not offer, such as counters, several nodes or version 1 of transactions." if more else "."
+    text += f"; {more} more need what it does not offer, such as counters or several nodes." if more else "."
     lines = textwrap.wrap(text, LINE_MAX, break_on_hyphens=False)
     reasons = {each.why for name, end in found.items() if end is End.MEANT and (each := difference(name, kafka_version())) is not None}
     for reason in sorted(reasons):

@@ -83,10 +83,13 @@ PAGES: dict[str, str] = {
     "docs/kips/135.md": (
         r"(?!.*(null key-none|timestamps\b|no culprit)).*(null key|null_keys|several_kinds|test_kip_467_outcomes\.py::test_scenario).*"
     ),
-    "docs/kips/467.md": r"test_kip_467_outcomes\.py::.*|.*culprit.*|.*split_until_it_fits.*",
+    "docs/kips/467.md": r"test_kip_467_(fates|outcomes)\.py::.*|.*culprit.*|.*split_until_it_fits.*",
     "docs/kips/579.md": r".*min_insync.*",
-    "docs/kips/1038.md": r"test_kip_1038\.py::.*|test_producer_examples\.py::TestExample.*",
-    "docs/kips/1050.md": r"test_producer_transactions\.py::.*|test_transactional_word_count\.py::.*|.*InTransaction.*|.*in_a_transaction.*",
+    "docs/kips/1038.md": r"test_kip_1038(_calls)?\.py::.*|test_producer_examples\.py::TestExample.*",
+    "docs/kips/1050.md": (
+        r"test_kip_1050_outcomes\.py::.*|test_producer_transactions\.py::.*|test_transactional_word_count\.py::.*"
+        r"|.*InTransaction.*|.*in_a_transaction.*"
+    ),
     "docs/producer.md": r"(test_kip_|test_producer|test_endings|test_futures|test_public_face|test_send_).*",
     "docs/consumer.md": r"(test_groups|test_reading|test_rules_of_calls|beside_java).*",
 }
