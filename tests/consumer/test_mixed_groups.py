@@ -90,24 +90,19 @@ class KafkaPythonMember:
         self._consumer.close()
 
 
-@pytest.mark.parametrize(
-    ("strategy", "assignor", "who_leads"),
-    # As a sticky leader it sometimes begins without a topic's metadata, and then gives out nothing, alone in its group as well.
-    [("range", RangePartitionAssignor, "ours"), ("range", RangePartitionAssignor, "theirs"), ("sticky", KafkaPythonSticky, "ours")],
-)
-def test_with_kafka_python(broker, name, consumer_of, strategy, assignor, who_leads):
-    """Its sticky members put a version before what they remember, which nobody else does: others take that for no memory, and it theirs."""
+@pytest.mark.parametrize(("strategy", "assignor"), [("range", RangePartitionAssignor), ("sticky", KafkaPythonSticky)])
+def test_with_kafka_python(broker, name, consumer_of, strategy, assignor):
+    """Its sticky members put a version before what they remember, which nobody else does: others take that for no memory, and it theirs.
+
+    Ours leads: as a leader theirs sometimes begins without the topic's metadata, gives out nothing, and then hangs.
+    """
     topic = f"{name}-t"
     broker.create_topic(topic, 4)
     ours = consumer_of(broker, partition_assignment_strategy=strategy)
-    if who_leads == "ours":
-        ours.subscribe([topic])
-        poll_until(lambda: shares(ours) == [4], ours)
+    ours.subscribe([topic])
+    poll_until(lambda: shares(ours) == [4], ours)
     theirs = KafkaPythonMember(broker, name, topic, assignor)
     try:
-        if who_leads == "theirs":
-            poll_until(lambda: shares(theirs) == [4])
-            ours.subscribe([topic])
         poll_until(lambda: shares(ours, theirs) == [2, 2], ours)
     finally:
         theirs.close()
@@ -140,9 +135,12 @@ class AiokafkaMembers:
         await member.start()
         return member
 
+    async def _stopped(self):
+        # At once: one that joins again waits for the others before it stops.
+        await asyncio.gather(*(member.stop() for member in self._members))
+
     def close(self):
-        for member in self._members:
-            self._run(member.stop()).result(LIMIT_S)
+        self._run(self._stopped()).result(LIMIT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -176,4 +174,6 @@ def test_sticky_members_of_aiokafka_and_ours_keep_what_they_had(broker, name, co
         after = [{(place.topic, place.partition) for place in member.assignment()} for member in members]
         assert all(kept < had for kept, had in zip(after, before, strict=False)), (before, after)
     finally:
+        for consumer in ours:
+            consumer.close(5)
         others.close()
