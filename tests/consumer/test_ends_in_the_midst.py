@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaffinch import TopicPartition, errors
-from tests.consumer.polling import LIMIT_S, poll_until
+from tests.consumer.polling import LIMIT_S
 
 pytestmark = pytest.mark.timeout(2 * LIMIT_S)
 
@@ -27,12 +27,14 @@ def test_when_partitions_come(broker, topic, consumer_of, end):
 
 
 def test_when_a_commit_is_over(broker, topic, consumer_of):
-    """Whose callback is told within the poll, as are those behind it."""
+    """Whose callback is told within the poll, as are those behind it. It begins within it, too: other calls tell of such ends as well."""
     consumer, told = consumer_of(broker), []
-    consumer.subscribe([topic])
-    poll_until(lambda: bool(consumer.assignment()), consumer)
-    for call in (consumer.unsubscribe, lambda: None):
-        consumer.commit({TopicPartition(topic, 0): 0}, asynchronous=True, on_commit=lambda *_, call=call: told.append(call()))
+
+    def commit(_):
+        for call in (consumer.unsubscribe, lambda: None):
+            consumer.commit({TopicPartition(topic, 0): 0}, asynchronous=True, on_commit=lambda *_, call=call: told.append(call()))
+
+    consumer.subscribe([topic], on_assign=commit)
     assert consumer.poll() == []
     assert told
 
