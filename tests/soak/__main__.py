@@ -1,5 +1,6 @@
 """`make soak`: the broker killed under clients of others (`broker.py`), then under our own (`clients.py`), then around a Spark query
-(`spark.py`), at last Apache Kafka at the ends of commits (`commit_ends.py`) and around a query that writes to it; everything is counted.
+(`spark.py`), around other ways to write (`spark_ways.py`, `spark_tokens.py`), at last Apache Kafka at the ends of commits
+(`commit_ends.py`) and around a query that writes to it; everything is counted.
 
 `make spark-memory`: a micro-batch larger than the driver (`spark_memory.py`).
 """
@@ -13,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from tests.interop.processes import NotRun
-from tests.soak import broker, clients, commit_ends, spark, spark_memory
+from tests.soak import broker, clients, commit_ends, spark, spark_memory, spark_tokens, spark_ways
 
 BROKER_ROUNDS = 200
 APACHE_ROUNDS = 10
@@ -36,9 +37,12 @@ def with_apache_kafka(folder: Path, seed: int) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "part", nargs="?", choices=("broker", "clients", "spark", "apache", "spark-memory"), help="one part; unless given, all but the last"
+        "part",
+        nargs="?",
+        choices=("broker", "clients", "spark", "spark-ways", "spark-tokens", "apache", "spark-memory"),
+        help="one part; unless given, all but the last",
     )
-    parser.add_argument("--rounds", type=int, help="kills of the broker's part, half for each flush.policy, or of Spark's")
+    parser.add_argument("--rounds", type=int, help="kills of the broker's part, half for each flush.policy, or of each of Spark's")
     parser.add_argument("--log-bytes", type=int, default=1 << 30, help="size of the log whose restart is timed; 0 leaves it out")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long the clients' part loads the broker: 3 or more")
     parser.add_argument("--gb", type=float, default=spark_memory.BATCH_GB, help="size of the micro-batch whose memory is looked at")
@@ -54,6 +58,10 @@ def main() -> int:
         faults += clients.soaked(folder, arguments.minutes, arguments.seed)
     if arguments.part in (None, "spark"):
         faults += spark.soaked(folder, arguments.rounds or spark.SPARK_ROUNDS, arguments.seed, on_apache=arguments.apache)
+    if arguments.part in (None, "spark-ways"):
+        faults += spark_ways.soaked(folder, arguments.seed, arguments.rounds if arguments.part else None)
+    if arguments.part in (None, "spark-tokens"):
+        faults += spark_tokens.soaked(folder / "tokens", arguments.seed, arguments.rounds if arguments.part else None)
     if arguments.part in (None, "apache"):
         faults += with_apache_kafka(folder / "apache", arguments.seed)
     if arguments.part == "spark-memory":

@@ -25,18 +25,19 @@ from chaffinch.spark.commit.operations import Step
 from tests.soak.killed_broker import KilledApacheKafka, KilledBroker, killed_broker
 from tests.soak.spark_judge import verdict
 from tests.soak.spark_process import QueryProcess
-from tests.soak.spark_query import GATE
+from tests.soak.spark_query import Way, gate_name
 
 TOPIC, DEAD = "rows", "dead"
 TOPICS = [f"{TOPIC}:3,segment.bytes=1048576", f"{DEAD}:2"]
 TRANSACTION_TIMEOUT_MS = 6_000
 BROKER_CONFIG = ("transaction.abort.timed.out.transaction.cleanup.interval.ms=500",)
 SLEEP_SECONDS = 2 * TRANSACTION_TIMEOUT_MS / 1000
+STAGING_SECONDS = 2.0
+"""For the rows that a task has handed on before it came to its gate."""
 SPARK_ROUNDS = 30
+LOCAL = Way()
 ROWS = 300
 BAD_EVERY = 20
-LARGE_VALUE = 12_000
-"""Of each row in some micro-batches: what they stage goes to files."""
 LARGE_SHARE = 0.4
 EVENTS_PER_LIFE = 5
 AFTER_A_FAILURE = (Step.ABORT, Step.READ_MARKER_AFTER_FENCING)
@@ -52,13 +53,18 @@ class Kind(Enum):
     SLEEP = "the commit sleeps beyond the transaction's time-out"
     TASK_WORKER = "all Python workers are killed in the middle of a task"
     SLOW_TASK = "a task takes longer than a transaction may"
+    STOP_TASKS = "the query is stopped in the middle of a task, and started again"
     TWIN = "a second driver runs from the same checkpoint"
     COPY = "a second driver runs from a copy of the checkpoint"
+    EXECUTOR = "the executor of a task is killed in the middle of it"
+    EXECUTORS = "all executors are killed in the middle of a task"
 
 
 FENCED_NAME = "ANOTHER_WRITER"
 """What the first driver is told then, also where the second has removed what both had staged in the same place."""
-AT_GATE = (Kind.TASK_WORKER, Kind.SLOW_TASK)
+AT_GATE = (Kind.TASK_WORKER, Kind.SLOW_TASK, Kind.STOP_TASKS)
+ON_A_CLUSTER = (Kind.EXECUTOR, Kind.EXECUTORS)
+"""Local mode has no executors; see `spark_ways.py`."""
 AT_ANY_STEP = (Kind.COMMITTER, Kind.BROKER, Kind.STOP)
 TWINS = (Kind.TWIN, Kind.COPY)
 LAST = (Kind.DRIVER, *TWINS)
@@ -73,9 +79,12 @@ FENCED_STEPS = (Step.READ_MARKER_AGAIN, Step.FIND_REMAINS, Step.ADD_PARTITIONS, 
 class Event:
     kind: Kind
     step: Step | None = None
+    """Where the commit stands; None: a task stands at its gate."""
 
     def __str__(self) -> str:
-        return self.kind.value if self.step is None else f"{self.kind.value} at {self.step.value}"
+        if self.step is not None:
+            return f"{self.kind.value} at {self.step.value}"
+        return f"{self.kind.value} in the middle of a task" if self.kind is Kind.DRIVER else self.kind.value
 
 
 def events_of(rounds: int, dice: random.Random) -> list[Event]:
@@ -98,10 +107,10 @@ def events_of(rounds: int, dice: random.Random) -> list[Event]:
 
 
 def lives_of(events: Sequence[Event]) -> Iterator[list[Event]]:
-    """A life ends with its driver's death, with a second driver, after some events, or before a second gate."""
+    """A life ends with its driver's death, with a second driver, or after some events."""
     life: list[Event] = []
     for event in events:
-        if len(life) == EVENTS_PER_LIFE or (event.kind in AT_GATE and any(other.kind in AT_GATE for other in life)):
+        if len(life) == EVENTS_PER_LIFE:
             yield life
             life = []
         life.append(event)
@@ -115,11 +124,20 @@ def lives_of(events: Sequence[Event]) -> Iterator[list[Event]]:
 class Run:
     """A query and a broker, over all lives."""
 
-    def __init__(self, folder: Path, broker: KilledBroker | KilledApacheKafka, dice: random.Random) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        broker: KilledBroker | KilledApacheKafka,
+        dice: random.Random,
+        way: Way = LOCAL,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
         self.good: set[str] = set()
         self.bad: set[str] = set()
         self.done: Counter[str] = Counter()
-        self._broker, self._dice, self._folder = broker, dice, folder
+        self.staged: list[int] = []
+        """Files that tasks had staged when executors were killed."""
+        self._broker, self._dice = broker, dice
         self._next_batch = 0
         self._began_s = time.monotonic()
         self.options = {
@@ -128,19 +146,21 @@ class Run:
             "errors.tolerance": "all",
             "errors.dead.letter.queue.topic.name": DEAD,
             "errors.dead.letter.path": str(folder / "letters"),
-            "kafka.transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
+            **({"kafka.transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS)} if options is None else options),
         }
+        self.letters = folder / "letters"
         self.query_folder = folder / "query"
-        self._process = QueryProcess(self.query_folder, self.options)
+        self._way = way
+        self._process = QueryProcess(self.query_folder, self.options, way)
 
     def close(self) -> None:
         self._process.close()
 
     def live(self, events: Sequence[Event]) -> None:
         """One life: each event in a micro-batch of its own. Raises RuntimeError when the query does not come to where it ought to."""
-        batches = [self._add(has_gate=event.kind in AT_GATE) for event in events]
+        batches = [self.add(has_gate=event.step is None) for event in events]
         pauses = [(event.step, batch_id) for event, batch_id in zip(events, batches, strict=True) if event.step is not None]
-        self._process.start(pauses, has_gate=any(event.kind in AT_GATE for event in events))
+        self._process.start(pauses, has_gates=any(event.step is None for event in events))
         for event, batch_id in zip(events, batches, strict=True):
             self._happens(event, batch_id)
             self.done[event.kind.value] += 1
@@ -153,17 +173,20 @@ class Run:
         self._process.kill()
 
     def verdict(self) -> list[str]:
-        return verdict(self._broker.bootstrap_servers, TOPIC, DEAD, self._folder / "letters", self.good, self.bad)
+        return verdict(self._broker.bootstrap_servers, TOPIC, DEAD, self.letters, self.good, self.bad)
 
-    def _add(self, *, has_gate: bool) -> int:
+    def add(self, *, has_gate: bool) -> int:
+        """Rows for one more micro-batch: its id."""
         batch_id = self._next_batch
         self._next_batch += 1
-        size = LARGE_VALUE if self._dice.random() < LARGE_SHARE else 10
+        size = self._way.large_value if self._dice.random() < LARGE_SHARE else 10
+        # Before a task has handed on a row, or when it has handed on all others.
+        gate_at = self._dice.choice((0, ROWS - 1)) if has_gate else None
         rows: list[Mapping[str, object]] = []
         for number in range(ROWS):
             key, is_bad = f"{batch_id}-{number}", number % BAD_EVERY == 1
             (self.bad if is_bad else self.good).add(key)
-            value = GATE if has_gate and number == 0 else "v" * size
+            value = gate_name(batch_id) if number == gate_at else "v" * size
             # The broker takes no timestamps so far ahead.
             rows.append({"key": key, "value": value, "timestamp": "2200-01-01T00:00:00Z" if is_bad else None})
         self._process.add_input(batch_id, rows)
@@ -172,18 +195,13 @@ class Run:
     def _happens(self, event: Event, batch_id: int) -> None:
         process = self._process
         if event.step is None:
-            process.wait_for("gate")
-            if event.kind is Kind.TASK_WORKER:
-                for pid in process.python_workers():
-                    os.kill(pid, signal.SIGKILL)
-            else:
-                threading.Event().wait(SLEEP_SECONDS)
-            process.open_gate()
+            self._happens_at_gate(event.kind, batch_id)
             return
         pid = process.wait_at(event.step, batch_id)
         match event.kind:
             case Kind.DRIVER:
                 process.kill()
+                return  # Whoever commits may live a moment longer, and must not go on.
             case Kind.COMMITTER:
                 os.kill(pid, signal.SIGKILL)
             case Kind.BROKER:
@@ -203,13 +221,34 @@ class Run:
             if FENCED_NAME not in told:
                 raise RuntimeError(f"after a second driver had written batch {batch_id}, the first was told: {told}")
 
+    def _happens_at_gate(self, kind: Kind, batch_id: int) -> None:
+        process = self._process
+        worker = process.wait_at_gate(batch_id)
+        match kind:
+            case Kind.DRIVER:
+                process.kill()
+            case Kind.TASK_WORKER:
+                killed(process.python_workers())
+            case Kind.SLOW_TASK:
+                threading.Event().wait(SLEEP_SECONDS)
+            case Kind.STOP_TASKS:
+                process.ask_to_stop()
+                process.wait_for("stopped")
+                process.wait_at_gate(batch_id)  # Of the query that was started again.
+            case Kind.EXECUTOR | Kind.EXECUTORS:
+                threading.Event().wait(STAGING_SECONDS)
+                self.staged.append(len(list(self.query_folder.rglob("task-*"))))
+                killed([process.executor_of(worker)] if kind is Kind.EXECUTOR else process.executors())
+                process.wait_at_gate(batch_id)  # Spark runs the task again, in another executor.
+        process.open_gate(batch_id)
+
     def _twin_runs(self, *, is_copy: bool) -> None:
         """A second driver writes all there is, and ends."""
         checkpoint = self.query_folder / "checkpoint"
         if is_copy:
             checkpoint = checkpoint.with_name("copied-checkpoint")
             shutil.copytree(self.query_folder / "checkpoint", checkpoint)
-        twin = QueryProcess(self.query_folder, self.options, name="twin", checkpoint=checkpoint)
+        twin = QueryProcess(self.query_folder, self.options, self._way, name="twin", checkpoint=checkpoint)
         try:
             twin.start()
             twin.wait_for("ended")
@@ -217,6 +256,14 @@ class Run:
             twin.close()
             if is_copy:
                 shutil.rmtree(checkpoint)
+
+
+def killed(pids: Sequence[int]) -> None:
+    """SIGKILL for each of them; there has to be one."""
+    if not pids:
+        raise RuntimeError("there is nobody to kill")
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
 
 
 def soaked(folder: Path, rounds: int, seed: int, *, on_apache: bool) -> list[str]:

@@ -39,6 +39,16 @@ def miscounted(where: str, found: Counter[str], expected: Set[str]) -> Iterator[
             yield f"{where}: {len(keys)} of {len(expected)} keys are {kind}, for example {sorted(keys)[:SHOWN]}"
 
 
+def lost(where: str, found: Counter[str], expected: Set[str]) -> list[str]:
+    """Each expected key at least once, and no other."""
+    return list(miscounted(where, Counter(found.keys()), expected))
+
+
+def doubled(found: Counter[str]) -> str:
+    """How many keys are there more than once."""
+    return f"{sum(count > 1 for count in found.values())} of {len(found)} more than once, at most {max(found.values(), default=0)} times"
+
+
 def verdict(bootstrap_servers: str, topic: str, dead_topic: str, dead_folder: Path, good: Set[str], bad: Set[str]) -> list[str]:
     """Everything that is wrong; empty when nothing is."""
     return [

@@ -1,4 +1,4 @@
-"""The process of a streaming query: started, watched, held at steps of its commits, killed."""
+"""A process with a Spark of its own, as a rule that of a streaming query: started, watched, held at steps of its commits, killed."""
 
 from __future__ import annotations
 
@@ -14,53 +14,37 @@ from pathlib import Path
 
 from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.sink.pause import FILE_VARIABLE, STEP_VARIABLE, go_path
+from tests.soak.spark_query import Way, gate_name, opened_path
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 600.0
 """For anything the process tells: on a loaded machine Spark alone takes minutes to start."""
 DAEMON = "pyspark.daemon"
+EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
-class QueryProcess:
-    """See the module. `folder` is the query's, for all its processes and lives: its input and its checkpoint lie there.
+class HeldProcess:
+    """A process that starts a Spark of its own, is held where its commits pause, and tells of it through a FIFO in `folder`."""
 
-    `name`: of this process among those of the query; `checkpoint`: another one than the query's own.
-    """
-
-    def __init__(self, folder: Path, options: Mapping[str, str], *, name: str = "driver", checkpoint: Path | None = None) -> None:
-        self._input, self._checkpoint = folder / "input", checkpoint or folder / "checkpoint"
-        self._own = folder / name
-        self._options = dict(options)
+    def __init__(self, folder: Path) -> None:
+        self._own = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self._told = self._own / "told"
+        self._told = folder / "told"
         self._text = b""
         self.lines: list[str] = []
         """All that the process has told in this life."""
-        for place in (self._input, self._own):
-            place.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         os.mkfifo(self._told)
         # For reading and writing, so that it has no end while nobody writes.
         self._reading = os.open(self._told, os.O_RDWR | os.O_NONBLOCK)
 
-    def add_input(self, number: int, rows: Sequence[Mapping[str, object]]) -> None:
-        """The rows of one micro-batch. Spark takes files in the order of their modification times."""
-        path = self._input / f"{number:04d}.json"
-        path.write_text("\n".join(map(json.dumps, rows)))
-        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
-
-    def start(self, pauses: Sequence[tuple[Step, int]] = (), *, has_gate: bool = False) -> None:
+    def launch(self, command: Sequence[str], pauses: Sequence[tuple[Step, int]] = ()) -> None:
         """A new life, whose commits wait after these steps of these batches; see `pause.py`."""
         self.lines.clear()
-        (self._own / "gate.go").unlink(missing_ok=True)
-        plan = {"input": str(self._input), "checkpoint": str(self._checkpoint), "options": self._options, "has_gate": has_gate}
-        (self._own / "query.json").write_text(json.dumps(plan))
         named = ",".join(f"{step.value}@{batch_id}" for step, batch_id in pauses)
         environment = {**os.environ, STEP_VARIABLE: named, FILE_VARIABLE: str(self._told)}
         with (self._own / "output").open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.soak.spark_query", str(self._own)],
-                cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True,
-            )  # fmt: skip
+            self._process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True)
 
     def wait_for(self, beginning: str) -> str:
         """The rest of the next line that begins so. Raises RuntimeError with what was told instead, when the process ends or time does."""
@@ -87,11 +71,10 @@ class QueryProcess:
         """Nobody waits at this step any more."""
         Path(go_path(str(self._told), step, batch_id)).touch()
 
-    def open_gate(self) -> None:
-        (self._own / "gate.go").touch()
-
-    def ask_to_stop(self) -> None:
-        (self._own / "stop").touch()
+    def wait(self) -> int:
+        """The exit status, when the process has ended by itself."""
+        assert self._process is not None
+        return self._process.wait(WAIT_S)
 
     def kill(self) -> None:
         """SIGKILL to the driver and its JVM; Python workers end with it."""
@@ -109,10 +92,62 @@ class QueryProcess:
     def output(self) -> str:
         return (self._own / "output").read_text(errors="replace")
 
+    def below(self) -> dict[int, int]:
+        """pid -> its parent's, of all processes beneath this one."""
+        assert self._process is not None
+        return processes_below(self._process.pid)
+
+
+class QueryProcess(HeldProcess):
+    """A streaming query. `folder` is the query's, for all its processes and lives: its input and its checkpoint lie there.
+
+    `name`: of this process among those of the query; `checkpoint`: another one than the query's own.
+    """
+
+    def __init__(self, folder: Path, options: Mapping[str, str], way: Way, *, name: str = "driver", checkpoint: Path | None = None) -> None:
+        super().__init__(folder / name)
+        self._input, self._checkpoint = folder / "input", checkpoint or folder / "checkpoint"
+        self._options, self._way = dict(options), way
+        self._input.mkdir(exist_ok=True)
+
+    def add_input(self, number: int, rows: Sequence[Mapping[str, object]]) -> None:
+        """The rows of one micro-batch. Spark takes files in the order of their modification times."""
+        path = self._input / f"{number:04d}.json"
+        path.write_text("\n".join(map(json.dumps, rows)))
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+    def start(self, pauses: Sequence[tuple[Step, int]] = (), *, has_gates: bool = False) -> None:
+        """A new life, whose commits wait after these steps of these batches."""
+        plan = {
+            "input": str(self._input), "checkpoint": str(self._checkpoint), "options": self._options, "has_gates": has_gates,
+            "way": self._way.planned,
+        }  # fmt: skip
+        (self._own / "query.json").write_text(json.dumps(plan))
+        self.launch([sys.executable, "-m", "tests.soak.spark_query", str(self._own)], pauses)
+
+    def wait_at_gate(self, batch_id: int) -> int:
+        """The Python worker whose task has come to the gate in this batch."""
+        return int(self.wait_for(gate_name(batch_id)))
+
+    def open_gate(self, batch_id: int) -> None:
+        opened_path(self._own, gate_name(batch_id)).touch()
+
+    def ask_to_stop(self) -> None:
+        (self._own / "stop").touch()
+
     def python_workers(self) -> list[int]:
         """All of Spark's Python workers beneath this process: children of its daemons."""
-        assert self._process is not None
-        return [pid for pid, parent in processes_below(self._process.pid).items() if _is_daemon(pid) and _is_daemon(parent)]
+        return [pid for pid, parent in self.below().items() if _has(pid, DAEMON) and _has(parent, DAEMON)]
+
+    def executors(self) -> list[int]:
+        """The Java machines of executors beneath this process; a shell or two may stand in between."""
+        return [pid for pid in self.below() if _has(pid, EXECUTOR) and _has(pid, "java")]
+
+    def executor_of(self, worker: int) -> int:
+        """The one whose task this Python worker runs."""
+        parents = self.below()
+        (found,) = (pid for pid in self.executors() if _is_below(worker, pid, parents))
+        return found
 
 
 def processes_below(ancestor: int) -> dict[int, int]:
@@ -134,8 +169,9 @@ def _is_below(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
     return pid == ancestor
 
 
-def _is_daemon(pid: int) -> bool:
+def _has(pid: int, text: str) -> bool:
+    """Whether it stands in a process's command line."""
     try:
-        return DAEMON.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return text.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False

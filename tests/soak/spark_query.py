@@ -12,22 +12,47 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chaffinch.spark import session
+from chaffinch.spark import KafkaSink, session
 
 SCHEMA = "key string, value string, timestamp timestamp"
-GATE = "gate"
-"""A task that comes to a row with this value waits until FOLDER/gate.go is there."""
-MASTER = "local[2,4]"
-"""Two tasks at a time, each tried up to four times."""
+GATE = "gate@"
+"""A task that comes to a row whose value begins so waits until a file of this name is there; see `opened_path`."""
 STARTS_MAX = 12
 POLL_S = 0.1
 SHOWN = 240
+IN_PIECES: Mapping[str, object] = {"spark.sql.execution.arrow.maxRecordsPerBatch": 5}
+"""A task that has come to the last row has handed on others: Spark keeps a few pieces back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """Where a query runs, and how it writes. By default there are two tasks at a time, each tried up to four times."""
+
+    master: str = "local[2,4]"
+    config: Mapping[str, object] = field(default_factory=lambda: IN_PIECES)
+    is_for_each_batch: bool = False
+    """Through a `KafkaSink` in `foreachBatch`."""
+    large_value: int = 12_000
+    """Of each row in some micro-batches: what they stage goes to files."""
+
+    @property
+    def planned(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def gate_name(batch_id: int) -> str:
+    return f"{GATE}{batch_id}"
+
+
+def opened_path(folder: Path, gate: str) -> Path:
+    return folder / f"{gate}.go"
 
 
 def tell(folder: Path, line: str) -> None:
@@ -35,25 +60,34 @@ def tell(folder: Path, line: str) -> None:
         file.write(f"{line}\n")
 
 
-def through_gate(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def through_gates(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in rows:
-            if pc.any(pc.equal(batch.column("value"), GATE)).as_py() and not (folder / "gate.go").exists():
-                tell(folder, f"gate {os.getpid()}")
-                while not (folder / "gate.go").exists():
+            values = batch.column("value")
+            for gate in values.filter(pc.starts_with(values, GATE)).to_pylist():
+                opened = opened_path(folder, gate)
+                if not opened.exists():
+                    tell(folder, f"{gate} {os.getpid()}")
+                while not opened.exists():
                     threading.Event().wait(POLL_S)  # A slow task.
             yield batch
 
     return run
 
 
-def started(spark: Any, source: Path, checkpoint: Path, options: Mapping[str, str], gate: Path | None = None) -> Any:
-    """The query; `gate`: the folder that tells of a gate in it."""
+def started(
+    spark: Any, source: Path, checkpoint: Path, options: Mapping[str, str], gates: Path | None = None, *, is_for_each_batch: bool = False
+) -> Any:
+    """The query; `gates`: the folder that tells of gates in it."""
     frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(source))
-    if gate is not None:
-        frame = frame.mapInArrow(through_gate(gate), SCHEMA)
-    writer = frame.writeStream.format("chaffinch").options(**options).option("checkpointLocation", str(checkpoint))
-    return writer.trigger(availableNow=True).start()
+    if gates is not None:
+        frame = frame.mapInArrow(through_gates(gates), SCHEMA)
+    if is_for_each_batch:
+        sink = KafkaSink({**options, "checkpointLocation": str(checkpoint)})
+        writer = frame.writeStream.foreachBatch(sink)
+    else:
+        writer = frame.writeStream.format("chaffinch").options(**options)
+    return writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
 
 
 def run_to_end(query: Any, folder: Path) -> bool:
@@ -79,11 +113,14 @@ def essence(error: Exception) -> str:
 def main() -> None:
     folder = Path(sys.argv[1])
     plan = json.loads((folder / "query.json").read_text())
-    gate = folder if plan["has_gate"] else None
-    spark = session("killed", master=MASTER)
+    gates = folder if plan["has_gates"] else None
+    way = Way(**plan["way"])
+    spark = session("killed", master=way.master, config=way.config)
+    source, checkpoint = Path(plan["input"]), Path(plan["checkpoint"])
     for _ in range(STARTS_MAX):
         try:
-            if run_to_end(started(spark, Path(plan["input"]), Path(plan["checkpoint"]), plan["options"], gate), folder):
+            query = started(spark, source, checkpoint, plan["options"], gates, is_for_each_batch=way.is_for_each_batch)
+            if run_to_end(query, folder):
                 tell(folder, "ended")
                 return
         except Exception as error:  # Whatever it is: a supervisor would start the query again.

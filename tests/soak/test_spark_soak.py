@@ -8,10 +8,11 @@ from collections import Counter
 import pytest
 
 from chaffinch.spark.commit.operations import Step
-from tests.soak.spark import AFTER_A_FAILURE, AT_GATE, LAST, SPARK_ROUNDS, Kind, events_of, lives_of
-from tests.soak.spark_judge import miscounted
+from tests.soak.spark import AFTER_A_FAILURE, LAST, ON_A_CLUSTER, SPARK_ROUNDS, Kind, events_of, lives_of
+from tests.soak.spark_judge import doubled, lost, miscounted
 from tests.soak.spark_memory import APPLICATION, COMMITTER, JVM, PLANNER, TASK, Peaks
 from tests.soak.spark_query import essence
+from tests.soak.spark_ways import DIRECT_STEPS, PARTS
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_what_is_wrong_is_said(found: list[str], says: list[str]) -> None:
 def test_the_rounds_have_every_kind_and_the_drivers_death_at_every_step(seed: int) -> None:
     events = events_of(SPARK_ROUNDS, random.Random(seed))
     assert len(events) == SPARK_ROUNDS
-    assert {event.kind for event in events} == set(Kind)
+    assert {event.kind for event in events} == set(Kind) - set(ON_A_CLUSTER)
     assert {event.step for event in events if event.kind is Kind.DRIVER} == set(Step) - set(AFTER_A_FAILURE)
 
 
@@ -42,7 +43,34 @@ def test_lives_have_all_events_and_end_with_their_driver(rounds: int) -> None:
     assert [event for life in lives for event in life] == events
     for life in lives:
         assert all(event.kind not in LAST for event in life[:-1])
-        assert sum(event.kind in AT_GATE for event in life) <= 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("name", "kinds", "steps"),
+    [
+        ("executors", {Kind.EXECUTOR, Kind.EXECUTORS, Kind.DRIVER}, None),
+        ("foreachBatch", {Kind.STOP_TASKS, Kind.DRIVER}, {None, *Step} - set(AFTER_A_FAILURE)),
+        ("at-least-once", {Kind.STOP_TASKS, Kind.TASK_WORKER, Kind.DRIVER}, {None, *DIRECT_STEPS}),
+    ],
+)
+def test_the_rounds_of_other_ways_have_what_they_are_there_for(
+    name: str, kinds: set[Kind], steps: set[Step | None] | None, seed: int
+) -> None:
+    (part,) = (part for part in PARTS if part.name == name)
+    events = part.events(part.rounds, random.Random(seed))
+    assert len(events) == part.rounds
+    assert {event.kind for event in events} == kinds
+    assert steps is None or {event.step for event in events if event.kind is Kind.DRIVER} == steps
+
+
+def test_what_may_be_there_twice_is_counted_and_what_is_lost_is_said() -> None:
+    found = Counter({"a": 3, "b": 1, "d": 1})
+    assert doubled(found) == "1 of 3 more than once, at most 3 times"
+    assert lost("t", found, {"a", "b", "c"}) == [
+        "t: 1 of 3 keys are missing, for example ['c']",
+        "t: 1 of 3 keys are there, but ought not to be, for example ['d']",
+    ]
 
 
 @pytest.mark.parametrize(

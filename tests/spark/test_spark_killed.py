@@ -1,5 +1,6 @@
 """A real query and a real broker process, killed at named steps; every row is counted by a client of others. `make soak` has all steps."""
 
+import os
 import random
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from chaffinch.spark.commit.operations import Step
 from tests.soak.killed_broker import KilledBroker
 from tests.soak.spark import BROKER_CONFIG, TOPICS, Event, Kind, Run
-from tests.soak.spark_query import started
+from tests.soak.spark_query import gate_name, opened_path, started
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -32,3 +33,23 @@ def test_each_row_is_in_one_place_once(spark, tmp_path):
         assert query.awaitTermination(240)
         assert run.verdict() == []
         assert len(run.good) == len(EVENTS) * 285
+
+
+def test_a_query_that_is_stopped_in_the_middle_of_a_task_goes_on_from_its_checkpoint(spark, tmp_path):
+    with KilledBroker(tmp_path / "broker", flush_policy="os", topics=TOPICS, config=BROKER_CONFIG) as broker:
+        run = Run(tmp_path, broker, random.Random(1))
+        try:
+            run.add(has_gate=True)
+            query_folder = run.query_folder
+            os.mkfifo(query_folder / "told")
+            given = spark, query_folder / "input", query_folder / "checkpoint", run.options, query_folder
+            query = started(*given)
+            assert (query_folder / "told").read_text().startswith(gate_name(0)), "a task runs"
+            query.stop()
+            assert (query.isActive, query.exception()) == (False, None)
+            opened_path(query_folder, gate_name(0)).touch()
+            assert started(*given).awaitTermination(240)
+        finally:
+            run.close()
+        assert run.verdict() == []
+        assert len(run.good) == 285
