@@ -7,7 +7,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit unit-waiting unit-computing unit-simulation format lint types layers simulate cuts fuzz interop versions cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs lock clean all
+.PHONY: help setup demo test unit unit-waiting unit-computing unit-simulation format lint types layers simulate cuts fuzz interop versions pyspark cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker:
 versions: setup ## our clients and the Spark format on six versions of Apache Kafka, from 2.8 to 4.4: docs/kafka-versions.md (an hour)
 	@$(BIN)/python -m tests.interop.versions
 
+pyspark: setup ## the tests of the Spark format on the oldest PySpark that it takes, 4.1; make test has the newest (7 minutes)
+	@$(BIN)/python -m tests.interop.spark_environments spark-4.1 pytest -p no:cacheprovider tests/spark
+
 cluster: setup ## the Spark format on clusters of this machine: retries, a killed executor, speculation, shipping, Connect, S3 (12 minutes)
 	@$(BIN)/pytest -p no:cacheprovider tests/spark/clusters/on_a_cluster.py tests/spark/clusters/on_connect.py tests/spark/clusters/on_an_object_store.py
 	@$(BIN)/python -m tests.interop.spark_environments spark-4.2 pytest -p no:cacheprovider tests/spark/clusters/on_a_moved_checkpoint.py
@@ -105,4 +108,4 @@ lock: ## renew the lock files (needs uv)
 clean: ## remove .venv, .interop and caches
 	@rm -rf .venv .interop .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
-all: test simulate cuts fuzz interop bench docs ## all that takes minutes, one after the other; not soak, cluster, versions, spark-memory, bench-spark
+all: test simulate cuts fuzz interop pyspark bench docs ## all that takes minutes, one after the other; not soak, cluster, versions, spark-memory, bench-spark

@@ -2,7 +2,7 @@
 `.venv` on Python's path.
 
     python -m tests.interop.spark_environments                                     # makes all of them: some 1.8 GB
-    python -m tests.interop.spark_environments spark-4.1 pytest -m spark tests/spark    # makes one and runs a command of .venv in it
+    python -m tests.interop.spark_environments spark-4.1 pytest tests/spark    # makes one and runs a command of .venv in it: `make pyspark`
 
 Everything but PySpark itself is that of `.venv`, so a difference between two runs is Spark's. `connector_jars()`: Spark's own Kafka
 connector, which exists for `spark-4.2`; to be handed over as `spark.jars`. All are pinned in `spark_parts/` and kept in `.interop/`.

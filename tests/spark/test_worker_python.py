@@ -184,6 +184,7 @@ class TestTheEnvironment:
 
 
 @pytest.mark.spark
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # PySpark leaves the socket of `collect` to the garbage collector.
 def test_workers_import_the_pyspark_that_the_driver_imports(spark):
     program = Path(sys.executable).with_name(PROGRAM)
     if NAMED_BEFORE or not program.exists():

@@ -1,0 +1,52 @@
+"""What Spark does around readers of topics, played by hand: it asks for offsets, and hands ranges to tasks, which have a reader each."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from chaffinch.spark.source.stream_reader import IS_LIMITED
+
+SCHEMA = (
+    StructType()
+    .add("key", "binary")
+    .add("value", "binary")
+    .add("topic", "string")
+    .add("partition", "integer")
+    .add("offset", "long")
+    .add("timestamp", "timestamp")
+    .add("timestampType", "integer")
+)
+
+
+def latest(reader, start) -> Any:
+    """Asked by a trigger that wants everything. Spark 4.1 does not say where the micro-batch begins."""
+    if not IS_LIMITED:
+        return reader.latestOffset()
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    return reader.latestOffset(start, ReadAllAvailable())
+
+
+def values(reader, start, end) -> dict[str, list[int]]:
+    """The values of a micro-batch by partition."""
+    return rows_of(reader, reader.partitions(travelled(start), travelled(end)))
+
+
+def rows_of(reader, parts):
+    """What tasks read: they have a reader of their own, and nothing but what travelled to them."""
+    found = {}
+    for part in parts:
+        task = pickle.loads(pickle.dumps(type(reader)(reader._options)))
+        for batch in task.read(pickle.loads(pickle.dumps(part))):
+            for row in batch.to_pylist():
+                found.setdefault(f"{row['topic']}-{row['partition']}", []).append(int(row["value"]))
+    return found
+
+
+def travelled(offsets):
+    """Through the checkpoint."""
+    return json.loads(json.dumps(offsets))

@@ -1,0 +1,88 @@
+"""What PySpark asks since 4.2: where a micro-batch ends that begins at an offset and may have so many. 4.1 says neither."""
+
+import pytest
+
+from chaffinch import Producer
+from chaffinch.admin.topics import add_partitions
+from tests.spark.source.played_reader import travelled
+
+limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.1 has no limits")
+ReadAllAvailable, ReadMaxRows, ReadMinRows = limits.ReadAllAvailable, limits.ReadMaxRows, limits.ReadMinRows
+
+
+def ends_of(reader, start, limit):
+    """Ends of micro-batches from `start` until there is nothing new."""
+    ends = []
+    while (end := reader.latestOffset(travelled(start), limit)) != start:
+        ends.append(end)
+        start = end
+    return ends
+
+
+def test_a_limit_is_shared_and_reached_to_the_end(kafka):
+    kafka.fill("a", {0: 30, 1: 10})
+    reader = kafka.stream(startingOffsets="earliest", maxOffsetsPerTrigger="20")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(20)
+    start = reader.initialOffset()
+    assert ends_of(reader, start, limit) == [{"a": {"0": 15, "1": 5}}, {"a": {"0": 30, "1": 10}}]
+    # A trigger that wants everything gets it.
+    assert reader.latestOffset(start, ReadAllAvailable()) == {"a": {"0": 30, "1": 10}}
+
+
+def test_what_is_there_now_is_all_that_is_read(kafka):
+    kafka.fill("a", {0: 30})
+    reader = kafka.stream(startingOffsets="earliest", maxOffsetsPerTrigger="20", minOffsetsPerTrigger="20")
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    first = reader.latestOffset(start, ReadMaxRows(20))
+    kafka.fill("a", {0: 5, 1: 5})
+    add_partitions(kafka.client, "a", 3)
+    assert [first, *ends_of(reader, first, ReadMaxRows(20))] == [{"a": {"0": 20, "1": 0}}, {"a": {"0": 30, "1": 0}}]
+
+
+def test_what_comes_between_the_two_questions_for_offsets_is_no_loss(kafka):
+    reader = kafka.stream()
+    reader.prepareForTriggerAvailableNow()
+    kafka.fill("a", {0: 5})
+    start = reader.initialOffset()
+    assert ends_of(reader, start, ReadAllAvailable()) == []
+
+
+def test_a_small_backlog_waits_for_more_or_until_it_is_late(kafka):
+    reader = kafka.stream(minOffsetsPerTrigger="10", maxTriggerDelay="30s")
+    assert reader.getDefaultReadLimit() == ReadMinRows(10)
+    start = reader.initialOffset()
+
+    def end(count):
+        kafka.fill("a", {0: count})
+        return reader.latestOffset(start, ReadMinRows(10))["a"]["0"]
+
+    assert [end(1), end(1), end(7), end(1)] == [1, 0, 0, 10]
+    start = reader.latestOffset(start, ReadAllAvailable())
+    kafka.clock.advance(29_999)
+    assert end(1) == 10
+    kafka.clock.advance(1)
+    assert end(0) == 11
+
+
+def test_new_partitions_have_their_share_of_a_limit(kafka):
+    reader = kafka.stream(maxOffsetsPerTrigger="3")
+    start = reader.initialOffset()
+    add_partitions(kafka.client, "a", 3)
+    kafka.fill("a", {2: 4})
+    assert reader.latestOffset(start, ReadMaxRows(3)) == {"a": {"0": 0, "1": 0, "2": 3}}
+
+
+def test_who_has_read_uncommitted_records_before_goes_on_where_it_was(kafka):
+    """And loses nothing, though the last stable offset lies before."""
+    reader, everything = kafka.stream(), kafka.stream(**{"kafka.isolation.level": "read_uncommitted"})
+    with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
+        producer.init_transactions()
+        start = reader.initialOffset()
+        producer.begin_transaction()
+        producer.send("a", b"1", partition=0).result(60)
+        ahead = everything.latestOffset(start, ReadAllAvailable())
+        assert ahead == {"a": {"0": 1, "1": 0}}
+        assert reader.latestOffset(ahead, ReadAllAvailable()) == ahead
+        producer.abort_transaction()
