@@ -10,7 +10,12 @@ from tests.soak.killed_broker import KilledBroker
 from tests.soak.spark import BROKER_CONFIG, TOPICS, Event, Kind, Run
 from tests.soak.spark_query import gate_name, opened_path, started
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 EVENTS = [
     Event(kind=Kind.COMMITTER, step=Step.PUSH),
