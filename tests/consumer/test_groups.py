@@ -156,20 +156,19 @@ class TestRebalances:
 
     @pytest.mark.parametrize("asynchronous", [False, True])
     def test_a_callback_of_a_commit_that_raises(self, broker, topic, consumer_of, asynchronous):
-        consumer, place = consumer_of(broker), TopicPartition(topic, 0)
-        consumer.assign([place])
-        told = []
+        consumer, place, told = consumer_of(broker), TopicPartition(topic, 0), []
 
         def refuse(_offsets, _error):
             raise ValueError("no, thank you")
 
-        def commit():
+        def commit(_):
             consumer.commit({place: 1}, asynchronous=asynchronous, on_commit=refuse)
             consumer.commit({place: 2}, asynchronous=True, on_commit=lambda offsets, error: told.append((offsets[place].offset, error)))
-            poll_until(lambda: False, consumer)
 
+        # Within a poll: another call tells of commits that are over, too, and would not begin one.
+        consumer.subscribe([topic], on_assign=commit)
         with pytest.raises(errors.KafkaException, match=r"the callback on_commit raised ValueError\('no, thank you'\)") as caught:
-            commit()
+            poll_until(lambda: False, consumer)
         assert isinstance(caught.value.__cause__, ValueError)
         if asynchronous:
             poll_until(lambda: bool(told), consumer)
