@@ -60,13 +60,13 @@ fuzz: setup ## parsers, guided by coverage; cores and connections, by dice; with
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-fuzz.lock
 	@NUMBA_BOUNDSCHECK=1 $(BIN)/python -m tests.fuzz
 
-interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker: docs/interop.md (15 minutes)
+interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker: docs/interop.md (18 minutes)
 	@$(BIN)/python -m tests.interop
 	@$(BIN)/python -m tests.interop.our_clients
 	@$(BIN)/python -m tests.interop.our_spark
 	@$(BIN)/python -m tests.cli
 
-versions: setup ## our clients and the Spark format on six versions of Apache Kafka, from 2.8 to 4.4: docs/kafka-versions.md (an hour)
+versions: setup ## our clients and the Spark format on six versions of Apache Kafka, from 2.8 to 4.4: docs/kafka-versions.md (75 minutes)
 	@$(BIN)/python -m tests.interop.versions
 
 pyspark: setup ## the tests of the Spark format on the oldest PySpark that it takes, 4.1; make test has the newest (7 minutes)

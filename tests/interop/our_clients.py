@@ -6,8 +6,9 @@
     python -m tests.interop.our_clients -k culprit -x                    # anything that pytest understands, told on the terminal only
 
 Each test that asks for an `EmbeddedBroker` gets a `BorrowedBroker` and must come to the same end. Those that shall not are in
-`our_clients_meant.py`, and must fail, so that the list says what is true. What was seen is printed into the pages named there. Ends
-with 1 where anything else fails, and with 0 where Apache Kafka cannot be had.
+`our_clients_meant.py`, and must fail, so that the list says what is true; so are the few that are about our broker alone, which are
+left out. What was seen is printed into the pages named there. Ends with 1 where anything else fails, and with 0 where Apache Kafka
+cannot be had.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.interop.borrowed_broker import NOT_OFFERED, SETTINGS, BorrowedBroker
 from tests.interop.fault_proxy import FaultProxy
 from tests.interop.installing import ROOT
 from tests.interop.other_kafka import apache_kafka
-from tests.interop.our_clients_meant import PAGES, difference
+from tests.interop.our_clients_meant import PAGES, difference, ours_alone
 from tests.interop.processes import DidNotStart, NotRun
 
 _SUITES = (
@@ -80,7 +81,7 @@ class End(Enum):
 
 
 class Seen:
-    """A plugin of pytest: marks the differences that are meant, and keeps the end of each test that used the broker."""
+    """A plugin of pytest: marks the differences that are meant, and what is ours alone; keeps the end of each test that used the broker."""
 
     def __init__(self, version: str) -> None:
         self.ends: dict[str, End] = {}
@@ -89,8 +90,10 @@ class Seen:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
-            found = difference(_short(item.nodeid), self._version)
-            if found is not None:
+            found, alone = difference(_short(item.nodeid), self._version), ours_alone(_short(item.nodeid))
+            if alone is not None:
+                item.add_marker(pytest.mark.skip(reason=f"{NOT_OFFERED}: {alone}"))
+            elif found is not None:
                 item.add_marker(pytest.mark.xfail(reason=found.why, strict=found.is_certain))
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:

@@ -1,12 +1,13 @@
 """Where our clients come to another end on Apache Kafka than on our broker: a pattern of the test, why, and in which versions.
 
-Each of them must fail there, unless it is a matter of time. `PAGES`, `SPARK_PAGES`: which tests each page tells of, in its part
-`seen by make interop`.
+Each of them must fail there, unless it is a matter of time. `OURS_ALONE`: those that are not run there, and why. `PAGES`, `SPARK_PAGES`:
+which tests each page tells of, in its part `seen by make interop`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.interop.other_kafka import numbers
@@ -48,6 +49,23 @@ _ANEW = (
     "it knows none of them; and where a ZooKeeper leads (before 3.3), its name is taken for a while."
 )
 
+_NOT_AT_ONCE = (
+    "Where a ZooKeeper leads (before 3.3), a broker may take some records by a topic's old options after it has said that they are altered."
+)
+_NOT_ASKED = (
+    "Before 3.0 a coordinator does not tell how its last transaction ended (KIP-664), so the leaders are asked once, not twice, whether "
+    "something is open."
+)
+_ALTERED = (
+    r"test_sink\.py::test_a_topic_that_changes_between_tasks_and_commit",
+    r"test_sink\.py::test_broker_found_culprits_in_compressed_batches\[.*",
+    r"test_sink\.py::TestStaging::test_letters_of_what_only_the_broker_refuses_are_staged_too\[.*",
+    r"test_direct\.py::test_bad_rows_that_only_the_broker_finds",
+    r"test_direct\.py::test_a_dead_letter_topic_that_refuses_its_letters",
+    r"test_row_handler\.py::test_rows_that_only_the_broker_finds\[.*",
+    r"test_spark_write\.py::test_a_topic_whose_limits_change_while_a_stream_runs",
+)
+
 MEANT = (
     Meant(test=r"test_producer\.py::TestSend::test_min_insync_above_the_replicas", why=_CAPPED, since=(3, 7)),
     Meant(test=r"test_spark_replay\.py::test_a_dry_run_finds_min_insync_above_the_replicas", why=_NOT_TOLD),
@@ -63,12 +81,35 @@ MEANT = (
     Meant(test=r"test_kip_467_outcomes\.py::test_innocents_arrive_once_and_in_order\[timestamp-(?!none).*", why=_NO_LIMIT, before=(3, 6)),
     Meant(test=r"test_kip_467_outcomes\.py::test_scenario\[timestamps-.*", why=_NO_LIMIT, before=(3, 6)),
     Meant(test=r"test_kip_467_outcomes\.py::test_several_kinds_in_one_batch", why=_NO_LIMIT, before=(3, 6)),
+    Meant(test=r"test_commit_shell\.py::test_brokers_that_do_not_say_what_is_open_hold_nothing_up\[.*", why=_NOT_ASKED, before=(3,)),
+    *(Meant(test=test, why=_NOT_AT_ONCE, before=(3, 3), is_certain=False) for test in _ALTERED),
     Meant(
         test=r"test_producer\.py::TestSend::test_timestamps_out_of_range_and_null_keys_in_one_batch_each_get_their_own",
         why=_NO_LIMIT,
         before=(3, 6),
     ),
 )
+
+_INSIDE = "the test changes what `chaffinch broker` does inside"
+_ITS_OWN = "the proxy would refuse Apache Kafka's own WriteTxnMarkers, too"
+_ENDED = "the test ends its broker for good"
+
+OURS_ALONE: Mapping[str, str] = {
+    r"test_commit_shell\.py::test_what_an_earlier_attempt_left_open_is_not_made_visible\[.*": _INSIDE,
+    r"test_commit_shell\.py::test_what_is_committed_and_was_forgotten_is_told_to_the_leaders\[.*": _INSIDE,
+    r"test_commit_shell\.py::test_where_leaders_may_not_be_told_a_short_transaction_commits_it\[.*": _ITS_OWN,
+    r"test_commit_shell\.py::test_partitions_with_more_producers_than_one_answer_may_hold_are_asked_for_one_by_one": _INSIDE,
+    r"test_commit_shell\.py::test_brokers_older_than_the_question_hold_nothing_up": _INSIDE,
+    r"test_commit_shell\.py::test_a_codec_that_the_broker_does_not_know_is_not_tried_again": _INSIDE,
+    r"test_sink\.py::test_a_broker_that_is_away_is_told_with_one_time": _ENDED,
+    r"test_target\.py::test_a_codec_that_the_broker_does_not_know_is_refused_before_any_task\[.*": _INSIDE,
+}
+"""A pattern of the test's short name -> why no broker of others can have it."""
+
+
+def ours_alone(test: str) -> str | None:
+    """Why a test is not run on Apache Kafka; None where it is."""
+    return next((why for pattern, why in OURS_ALONE.items() if re.fullmatch(pattern, test)), None)
 
 
 def difference(test: str, version: str) -> Meant | None:
@@ -77,7 +118,7 @@ def difference(test: str, version: str) -> Meant | None:
     return next((each for each in MEANT if each.since <= number < each.before and re.fullmatch(each.test, test)), None)
 
 
-SPARK_PAGES: dict[str, str] = {"docs/spark.md": r"test_spark_.*"}
+SPARK_PAGES: dict[str, str] = {"docs/spark.md": r".*"}
 
 PAGES: dict[str, str] = {
     "docs/kips/135.md": (

@@ -8,7 +8,8 @@ from tests.interop.apache_kafka import kafka_version
 from tests.interop.installing import ROOT
 from tests.interop.other_kafka import leads_itself, numbers
 from tests.interop.our_clients import End, page_part
-from tests.interop.our_clients_meant import MEANT, PAGES, SPARK_PAGES, Meant, difference
+from tests.interop.our_clients_meant import MEANT, OURS_ALONE, PAGES, SPARK_PAGES, Meant, difference, ours_alone
+from tests.interop.our_spark import OUR_SPARK
 from tests.interop.versions import PAGE, Seen, told
 from tests.interop.versions import page_part as versions_part
 
@@ -41,12 +42,26 @@ def test_what_is_meant_to_differ_is_a_test() -> None:
     defined = {
         name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))
     }
-    assert {each.test.rpartition("::")[2].partition("\\[")[0] for each in MEANT} <= defined
+    for pattern in (*(each.test for each in MEANT), *OURS_ALONE):
+        assert pattern.rpartition("::")[2].partition("\\[")[0] in defined, pattern
+
+
+def test_the_spark_format_is_tried_wherever_it_has_a_broker() -> None:
+    """Whether a test makes it, or asks for a fixture that does."""
+    chosen = {suite.rpartition("/")[2] for suite in OUR_SPARK.suites}
+    assert {"test_sink.py", "test_stream_reader.py", "test_stream_limits.py", "test_replay_plan.py", "test_spark_write.py"} <= chosen
+    assert not {"test_protocol.py", "test_offset_ranges.py", "test_spark_killed.py"} & chosen
 
 
 def test_a_difference_is_of_its_versions_alone() -> None:
     assert [bool(difference(IN_SYNC, version)) for version in ("2.8.2", "3.6.2", "3.7.0", "4.3.1")] == [False, False, True, True]
     assert not difference("test_producer.py::TestSend::test_another", "4.3.1")
+
+
+def test_what_is_about_our_broker_alone_is_named_by_its_whole_name() -> None:
+    assert ours_alone("test_sink.py::test_a_broker_that_is_away_is_told_with_one_time")
+    assert not ours_alone("test_sink.py::test_a_broker_that_is_away_is_told_with_one_time_more")
+    assert not ours_alone("test_target.py::test_an_answer_that_does_not_tell_refuses_no_codec[an error]")
 
 
 def test_the_page_of_versions_counts_what_came_to_the_same_end_and_says_where_not() -> None:

@@ -1,6 +1,6 @@
 """Our clients and the Spark format on other versions of Apache Kafka and on the pinned one: docs/kafka-versions.md, by `make versions`.
 
-    python -m tests.interop.versions                   # every version; an hour
+    python -m tests.interop.versions                   # every version; 75 minutes
     python -m tests.interop.versions 2.8.2 3.9.1       # these alone, told on the terminal only
 
 Each version is run by `our_clients` and `our_spark` in processes of their own. Ends with 1 where a test fails that is not meant to.

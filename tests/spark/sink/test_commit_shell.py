@@ -33,7 +33,7 @@ from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.commit_shell import CommitShell, ShellPlan
 from chaffinch.spark.sink.find_remains import find_remains
 from chaffinch.spark.tasks.dead_letters import Origin
-from tests.spark.commit.commit_world import TOPIC, Query, counted, outcome
+from tests.spark.commit.commit_world import Query, counted, outcome
 
 ROWS = {0: [(b"k1", b"a"), (b"k2", b"b")], 1: [(b"k3", b"c")]}
 BLOCK_MAX_MS = 3_000
@@ -54,8 +54,8 @@ def broker(served):
 
 @pytest.fixture
 def topic(broker):
-    """Of this test alone."""
-    name = f"{TOPIC}-{next(_numbers)}"
+    """Of this test alone, also where other files have the same broker."""
+    name = f"shell-{next(_numbers)}"
     broker.create_topic(name, 2, 1, {})
     return name
 

@@ -98,7 +98,9 @@ def test_a_topic_that_changes_between_tasks_and_commit(kafka, query):
     reasons = {header["key"]: header["value"] for header in letter["headers"]}
     assert letter["value"] == b"2"
     assert reasons["chaffinch.error.name"] == b"INVALID_COMPACTION_KEY"
-    assert reasons["chaffinch.error.message"] == b"null key, the topic is compacted and needs one"
+    # In the words of the broker: ours, and Apache Kafka.
+    told = rb"null key, the topic is compacted and needs one|Compacted topic cannot accept message without key in .* orders-[01]\.?"
+    assert re.fullmatch(told, reasons["chaffinch.error.message"])
     row = pq.read_table(query.folder / "dead").to_pylist()[0]
     assert (row["value"], row["error_name"], row["query"], row["batch"], row["task"]) == (b"2", "INVALID_COMPACTION_KEY", "q", 0, None)
 
@@ -147,6 +149,8 @@ def test_a_connection_cut_before_or_after_the_work(kafka, query, api, action):
 
 
 def test_a_broker_killed_between_tasks_and_commit(kafka, query):
+    for topic in ("orders", "dead"):  # Else Apache Kafka, started again, may give them the policy of an earlier topic of that name.
+        alter(kafka, topic, "cleanup.policy", "delete")
     messages = query.write(ROWS)
     kafka.restart(kill=True)
     query.commit(messages)

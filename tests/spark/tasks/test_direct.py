@@ -17,6 +17,9 @@ from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.commit_shell import CommitShell
+from chaffinch.spark.source.batch_reader import TopicReader
+from chaffinch.spark.source.options import SourceOptions
+from chaffinch.spark.target import forget_client
 from chaffinch.spark.tasks import row_check
 from chaffinch.spark.tasks.direct import PARTS_UNDER_WAY_MAX, TaskSender, _producers
 from tests.spark.played_query import PlayedQuery
@@ -95,8 +98,13 @@ def test_a_header_key_that_is_no_utf_8_arrives_as_it_is(kafka, query, monkeypatc
     name = pa.Array.from_buffers(pa.string(), 1, [None, *pa.array([b"h\xff"]).buffers()[1:]])
     header = pa.StructArray.from_arrays([name, pa.array([b"x"])], names=["key", "value"])
     query.run({"value": [b"1"], "headers": pa.ListArray.from_arrays([0, 1], header)}, deliveryGuarantee=guarantee)
+    # Read by our source: confluent-kafka ends the process with a segmentation fault where a header's key is no UTF-8.
     monkeypatch.setattr(RecordColumns, "to_arrow", partialmethod(to_arrow, has_text_keys=False))
-    assert kafka.read("orders")["headers"].to_pylist() == [[{"key": b"h\xff", "value": b"x"}]]
+    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": "orders", "includeHeaders": "true"}
+    reader = TopicReader(SourceOptions.parse(given))
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    forget_client(reader._options.client)
+    assert [batch["headers"].to_pylist() for batch in batches] == [[[{"key": b"h\xff", "value": b"x"}]]]
 
 
 @GUARANTEES

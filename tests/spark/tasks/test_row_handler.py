@@ -117,7 +117,7 @@ def served():
 
 @pytest.fixture
 def query(served, tmp_path, monkeypatch):
-    topic = f"orders-{next(_numbers)}"
+    topic = f"handled-{next(_numbers)}"
     served.create_topic(topic, 1, 1, {})
     played = PlayedQuery(monkeypatch, served.bootstrap_servers, tmp_path / "checkpoint", topic=topic)
     played.broker, played.topic = served, topic
