@@ -38,7 +38,6 @@ SPARK_ROUNDS = 30
 LOCAL = Way()
 ROWS = 300
 BAD_EVERY = 20
-LARGE_SHARE = 0.4
 EVENTS_PER_LIFE = 5
 AFTER_A_FAILURE = (Step.ABORT, Step.READ_MARKER_AFTER_FENCING)
 STEPS = [step for step in Step if step not in AFTER_A_FAILURE]
@@ -179,7 +178,7 @@ class Run:
         """Rows for one more micro-batch: its id."""
         batch_id = self._next_batch
         self._next_batch += 1
-        size = self._way.large_value if self._dice.random() < LARGE_SHARE else 10
+        size = self._way.large_value if self._dice.random() < self._way.large_share else 10
         # Before a task has handed on a row, or when it has handed on all others.
         gate_at = self._dice.choice((0, ROWS - 1)) if has_gate else None
         rows: list[Mapping[str, object]] = []

@@ -40,7 +40,8 @@ class Way:
     is_for_each_batch: bool = False
     """Through a `KafkaSink` in `foreachBatch`."""
     large_value: int = 12_000
-    """Of each row in some micro-batches: what they stage goes to files."""
+    large_share: float = 0.4
+    """Bytes of each row in so many of the micro-batches: what they stage goes to files."""
 
     @property
     def planned(self) -> dict[str, object]:

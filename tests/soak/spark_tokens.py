@@ -13,7 +13,7 @@ from pathlib import Path
 
 from chaffinch.spark.commit.operations import Step
 from tests.soak.killed_broker import KilledBroker
-from tests.soak.spark import BAD_EVERY, BROKER_CONFIG, LARGE_SHARE, LOCAL, ROWS, TRANSACTION_TIMEOUT_MS
+from tests.soak.spark import BAD_EVERY, BROKER_CONFIG, LOCAL, ROWS, TRANSACTION_TIMEOUT_MS
 from tests.soak.spark_batch_writes import dead_topic
 from tests.soak.spark_judge import keys_in_files, keys_in_topic, miscounted
 from tests.soak.spark_process import HeldProcess
@@ -84,7 +84,7 @@ class Tokens:
         yield from miscounted(REPLAYED_FILES, keys_in_topic(self._servers, REPLAYED_FILES), set().union(*self.bad.values()))
 
     def _add(self, number: int) -> None:
-        size = LOCAL.large_value if self._dice.random() < LARGE_SHARE else 10
+        size = LOCAL.large_value if self._dice.random() < LOCAL.large_share else 10
         is_bad = {f"{number}-{row}": row % BAD_EVERY == 1 for row in range(ROWS)}
         self.bad[number] = {key for key, bad in is_bad.items() if bad}
         self.good[number] = is_bad.keys() - self.bad[number]

@@ -32,6 +32,8 @@ CLUSTER = Way(
     large_value=300_000,
 )
 FOR_EACH_BATCH = Way(is_for_each_batch=True)
+SENT_IN_PART = Way(large_value=200_000, large_share=1.0)
+"""Here, too: each of two tasks has sent some rows when it comes to its last one."""
 DIRECT_STEPS = (Step.READ_STATE, Step.WRITE_DEAD_LETTERS, Step.NOTE_DONE)
 """Where tasks send, there is no transaction."""
 
@@ -92,7 +94,7 @@ PARTS = (
     Part(name="executors", rounds=12, events=executor_events, way=CLUSTER),
     Part(name="foreachBatch", rounds=18, events=for_each_batch_events, way=FOR_EACH_BATCH),
     Part(
-        name="at-least-once", rounds=6, events=direct_events,
+        name="at-least-once", rounds=6, events=direct_events, way=SENT_IN_PART,
         options={"deliveryGuarantee": "at-least-once", "kafka.batch.size": "4096"}, verdict=at_least_once,
     ),
 )  # fmt: skip
