@@ -32,8 +32,8 @@ TOPICS = [f"{TOPIC}:3,segment.bytes=1048576", f"{DEAD}:2"]
 TRANSACTION_TIMEOUT_MS = 6_000
 BROKER_CONFIG = ("transaction.abort.timed.out.transaction.cleanup.interval.ms=500",)
 SLEEP_SECONDS = 2 * TRANSACTION_TIMEOUT_MS / 1000
-STAGING_SECONDS = 2.0
-"""For the rows that a task has handed on before it came to its gate."""
+HANDED_ON_SECONDS = 2.0
+"""For the rows that other tasks have, and that the one at its gate has handed on: they are staged, or sent."""
 SPARK_ROUNDS = 30
 LOCAL = Way()
 ROWS = 300
@@ -223,6 +223,7 @@ class Run:
     def _happens_at_gate(self, kind: Kind, batch_id: int) -> None:
         process = self._process
         worker = process.wait_at_gate(batch_id)
+        threading.Event().wait(HANDED_ON_SECONDS)
         match kind:
             case Kind.DRIVER:
                 process.kill()
@@ -235,7 +236,6 @@ class Run:
                 process.wait_for("stopped")
                 process.wait_at_gate(batch_id)  # Of the query that was started again.
             case Kind.EXECUTOR | Kind.EXECUTORS:
-                threading.Event().wait(STAGING_SECONDS)
                 self.staged.append(len(list(self.query_folder.rglob("task-*"))))
                 killed([process.executor_of(worker)] if kind is Kind.EXECUTOR else process.executors())
                 process.wait_at_gate(batch_id)  # Spark runs the task again, in another executor.

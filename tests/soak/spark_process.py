@@ -61,7 +61,8 @@ class HeldProcess:
             if ready:
                 self._text += os.read(self._reading, 1 << 16)
             elif is_over:
-                raise RuntimeError(f"{beginning!r} was not told, but {self.lines}; output: {self.output[-3000:]}")
+                ended = f"exit status {self._process.returncode}"
+                raise RuntimeError(f"{beginning!r} was not told, but {self.lines}; {ended}; output: {self.output[-3000:]}")
 
     def wait_at(self, step: Step, batch_id: int) -> int:
         """The process that stands at a step."""
