@@ -10,10 +10,12 @@ from chaffinch.admin import offsets
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import TopicPartition
+from chaffinch.spark import target
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import letters, of_files, writing
+from chaffinch.spark.replay import dry_run, letters, of_files, writing
 from chaffinch.spark.replay.dry_run import dry_run_of
 from chaffinch.spark.replay.replaying import ReplayPlan, replay
+from chaffinch.spark.sink.options import SinkOptions
 from tests.spark.source.source_topics import drop_first
 from tests.spark.test_spark_write import values, write
 
@@ -152,6 +154,17 @@ def test_a_dry_run_asks_the_users_handler(spark, broker, topic):
     assert (tried.row_count, tried.rows_written, tried.rejected, tried.dropped) == (
         10, 8, {"INVALID_COMPACTION_KEY": 1}, {"INVALID_COMPACTION_KEY": 1},
     )  # fmt: skip
+
+
+def test_a_dry_run_looks_for_a_topic_as_long_as_the_sink_does(monkeypatch):
+    """Else letters whose topic comes late are said to be rejected still, and are written."""
+    asked = []
+    monkeypatch.setattr(target, "client_for", lambda options: None)
+    monkeypatch.setattr(target, "find_topic", lambda _, topic, timeout_ms, patience_ms: asked.append((topic, timeout_ms, patience_ms)))
+    given = {"kafka.bootstrap.servers": "a:1", "kafka.max.block.ms": "9000", "kafka.retry.unknown.topic.partition.ms": "7000"}
+    options = SinkOptions.parse(given, is_stream=False)
+    assert dry_run._snapshots(options, None)("late", options.topic_patience_ms) is None
+    assert asked == [("late", 9_000, 7_000)]
 
 
 def test_a_dry_run_finds_min_insync_above_the_replicas(spark, broker, topic):

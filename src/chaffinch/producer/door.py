@@ -27,7 +27,7 @@ from chaffinch.producer import arguments
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, Claim
 from chaffinch.producer.core.producer_core import ProducerCore
-from chaffinch.producer.core.refusals.culprit_errors import key_text
+from chaffinch.producer.core.refusals.record_errors import key_text
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
 from chaffinch.producer.records import ProducerRecord
 from chaffinch.producer.sender_thread import SenderThread

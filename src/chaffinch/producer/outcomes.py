@@ -9,7 +9,7 @@ import numpy as np
 
 from chaffinch.producer.core.batches.batch import ProducerBatch, Receipts
 from chaffinch.producer.core.effects import CompleteBatch, FailRecords
-from chaffinch.producer.core.refusals.culprit_errors import OwnErrors
+from chaffinch.producer.core.refusals.record_errors import ErrorPerRecord
 from chaffinch.producer.futures import Callback, RecordFuture, call, complete_all, complete_batch
 from chaffinch.producer.records import ProducerRecord, RecordMetadata
 
@@ -52,7 +52,7 @@ def tell(effect: CompleteBatch | FailRecords) -> None:
     else:
         # Without an error for the others there is nothing to say to them: nobody goes round a thousand records for one culprit.
         told = sorted((*effect.errors, *effect.dropped)) if effect.error is None else range(batch.count)
-        own = None if effect.error is None else OwnErrors(batch, effect.error)
+        own = None if effect.error is None else ErrorPerRecord(batch, effect.error)
         receipt.told += len(told)
         for index in told:
             row = int(batch.rows[index])

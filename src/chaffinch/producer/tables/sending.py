@@ -22,7 +22,7 @@ from chaffinch.errors import InvalidTimestampException, KafkaException, Stored, 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.producer.core.batches.batch import ProducerBatch
-from chaffinch.producer.core.refusals.culprit_errors import ScreenedErrors
+from chaffinch.producer.core.refusals.record_errors import ScreenedErrors
 from chaffinch.producer.door import Door
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.handler_calls import Stop

@@ -31,7 +31,7 @@ from chaffinch.producer.core.effects import (
 from chaffinch.producer.core.exception_handler import HandlerSaid, Question, RetriableResponse
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
-from chaffinch.producer.core.refusals.culprit_errors import ScreenedErrors
+from chaffinch.producer.core.refusals.record_errors import ScreenedErrors
 from chaffinch.records.columns import RecordColumns
 from chaffinch.simulation.network import Network
 from chaffinch.simulation.programs.express import Lane

@@ -89,7 +89,7 @@ def _checked(options: SinkOptions, policy: str | None, arrow_batches: Iterable[p
         dead_letter_target=None,
         keeps_dead_rows=False,
         request_bytes_max=options.request_bytes_max,
-        unknown_topic_ms=min(options.unknown_topic_ms, options.block_max_ms),
+        unknown_topic_ms=options.topic_patience_ms,
         snapshot_of=_snapshots(options, policy),
         handler=handler_for(options.handler),
         now_ms=wall_ms(),

@@ -68,6 +68,11 @@ class SinkOptions:
     def is_exactly_once(self) -> bool:
         return self.guarantee == EXACTLY_ONCE
 
+    @property
+    def topic_patience_ms(self) -> int:
+        """How long a task looks for a topic that a row names."""
+        return min(self.unknown_topic_ms, self.block_max_ms)
+
     def named(self, query: str) -> str:
         """The name under which this sink keeps what it writes for a query."""
         return query if self.sink_name is None else f"{query}-{self.sink_name}"

@@ -140,7 +140,7 @@ class _Writer:
             compression_level=options.compression_level,
             batch_bytes=options.batch_bytes,
             request_bytes_max=options.request_bytes_max,
-            unknown_topic_ms=min(options.unknown_topic_ms, options.block_max_ms),
+            unknown_topic_ms=options.topic_patience_ms,
             origin=Origin(query=query, batch_id=batch_id, task=facts.task),
             dead_letter_target=self._dead_letter_target(),
             keeps_dead_rows=options.dead_letter_path is not None,

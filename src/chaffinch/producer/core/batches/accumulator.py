@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.batches.batch import ProducerBatch, Receipts, keys_shown
+from chaffinch.producer.core.batches.batch import ProducerBatch, Receipts, all_shown_keys
 from chaffinch.records.batch import encode, encode_filling, encode_measured
 from chaffinch.records.columns import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, RecordColumns
 from chaffinch.records.compression import Compression
@@ -421,7 +421,7 @@ class Accumulator:
         else:
             open_batch.trim()
             timestamps, data = np.array(open_batch.timestamps, np.int64), bytearray()
-            keys = keys_shown(open_batch.keys)
+            keys = all_shown_keys(open_batch.keys)
         return ProducerBatch(
             topic_partition=topic_partition,
             receipt=open_batch.receipts,

@@ -44,8 +44,8 @@ class Receipts(list[Any]):
         self.told = 0
 
 
-def keys_shown(keys: Sequence[bytes | None]) -> tuple[Rows, ByteColumn]:
-    """Of all records of a batch, as much of each key as an error shows."""
+def all_shown_keys(keys: Sequence[bytes | None]) -> tuple[Rows, ByteColumn]:
+    """`ProducerBatch.shown_keys` of a batch that will never be encoded: of all its records, as much of each key as an error shows."""
     return np.arange(len(keys)), ByteColumn.of([None if key is None else key[:KEY_BYTES_KEPT] for key in keys])
 
 

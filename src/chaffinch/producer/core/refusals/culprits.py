@@ -34,7 +34,7 @@ from chaffinch.identifiers import NO_OFFSET, TopicPartition
 from chaffinch.producer.core.batches.in_flight import Front
 from chaffinch.producer.core.exception_handler import NOTHING_SAID, REJECTED_CODES, HandlerSaid, Question
 from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Blamed
-from chaffinch.producer.core.refusals.culprit_errors import API, CulpritErrors, culprit_of, stored
+from chaffinch.producer.core.refusals.record_errors import API, CulpritErrors, culprit_of, stored
 from chaffinch.producer.core.refusals.topic_facts import UNKNOWN, TopicFacts
 from chaffinch.records.byte_columns import ByteColumn
 

@@ -32,7 +32,7 @@ from chaffinch.producer.core.batches.accumulator import Accumulator
 from chaffinch.producer.core.batches.batch import ProducerBatch, Rows
 from chaffinch.producer.core.endings import NOTHING_DROPPED, Endings
 from chaffinch.producer.core.refusals.batch_answers import BatchAnswer
-from chaffinch.producer.core.refusals.culprit_errors import CulpritErrors, ScreenedErrors
+from chaffinch.producer.core.refusals.record_errors import CulpritErrors, ScreenedErrors
 from chaffinch.producer.core.wiring import Wiring
 
 # A caller of a long `send_table` may change the topic meanwhile: so old at most is the word by which a row fails. Long enough for hundreds

@@ -117,7 +117,7 @@ class ScreenedErrors(LazyErrors):
         )
 
 
-class OwnErrors:
+class ErrorPerRecord:
     """One reason for many records of a batch, as each one's own error: its place in the batch, and its key. A fresh one at each call."""
 
     def __init__(self, batch: ProducerBatch, error: KafkaException) -> None:
