@@ -157,22 +157,21 @@ class TestRebalances:
     @pytest.mark.parametrize("asynchronous", [False, True])
     def test_a_callback_of_a_commit_that_raises(self, broker, topic, consumer_of, asynchronous):
         consumer, place, told = consumer_of(broker), TopicPartition(topic, 0), []
+        consumer.assign([place])
 
         def refuse(_offsets, _error):
+            consumer.commit({place: 2}, asynchronous=True, on_commit=lambda offsets, error: told.append((offsets[place].offset, error)))
             raise ValueError("no, thank you")
 
-        def commit(_):
+        def commit():
             consumer.commit({place: 1}, asynchronous=asynchronous, on_commit=refuse)
-            consumer.commit({place: 2}, asynchronous=True, on_commit=lambda offsets, error: told.append((offsets[place].offset, error)))
-
-        # Within a poll: another call tells of commits that are over, too, and would not begin one.
-        consumer.subscribe([topic], on_assign=commit)
-        with pytest.raises(errors.KafkaException, match=r"the callback on_commit raised ValueError\('no, thank you'\)") as caught:
             poll_until(lambda: False, consumer)
+
+        with pytest.raises(errors.KafkaException, match=r"the callback on_commit raised ValueError\('no, thank you'\)") as caught:
+            commit()
         assert isinstance(caught.value.__cause__, ValueError)
-        if asynchronous:
-            poll_until(lambda: bool(told), consumer)
-            assert told == [(2, None)]
+        poll_until(lambda: bool(told), consumer)
+        assert told == [(2, None)]
 
     def test_callbacks_may_use_the_consumer(self, broker, topic, consumer_of):
         write(broker, topic, [b"0", b"1", b"2"])

@@ -14,6 +14,7 @@ import weakref
 import pytest
 
 from chaffinch import Consumer, TopicPartition, errors
+from chaffinch.consumer.callbacks import Callbacks
 from tests.consumer.polling import poll_until, read, write
 
 PLACE = TopicPartition("orders", 0)
@@ -321,3 +322,15 @@ def test_calls_have_a_time_of_their_own_or_the_usual(broker, consumer_of):
         consumer.end_offsets([TopicPartition("nowhere", 0)])
     with pytest.raises(errors.TimeoutException):
         consumer.end_offsets([TopicPartition("nowhere", 0)], timeout=0)
+
+
+def test_commits_behind_one_whose_callback_raises_are_told_by_the_next_call():
+    """Of a broker's answers nobody can tell whether both are there before the first is told."""
+    callbacks, told = Callbacks(), []
+    callbacks.note_commit(lambda *_: int("no number"), {}, None)
+    callbacks.note_commit(lambda *_: told.append("the one behind it"), {}, None)
+    with pytest.raises(errors.KafkaException, match="the callback on_commit raised ValueError"):
+        callbacks.tell_commits()
+    assert (told, callbacks.are_commits_over) == ([], True)
+    callbacks.tell_commits()
+    assert (told, callbacks.are_commits_over) == (["the one behind it"], False)
