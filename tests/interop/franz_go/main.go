@@ -333,13 +333,18 @@ func transactionStates(string) {
 	must(err)
 	tell(facts{"producers": len(producers[name].Partitions[0].ActiveProducers)})
 	must(producer.EndTransaction(ctx, kgo.TryCommit))
-	for !strings.HasPrefix(state(), "complete") {
-		must(ctx.Err())
-	}
+	until(func() bool { return strings.HasPrefix(state(), "complete") })
 	listed, err := admin.ListTransactions(ctx, nil, nil)
 	must(err)
 	_, found := listed[id]
 	tell(facts{"ended": state(), "listed": found})
+}
+
+// Waits for what brokers learn of each other.
+func until(done func() bool) {
+	for !done() {
+		must(ctx.Err())
+	}
 }
 
 func topics(string) {
@@ -371,6 +376,7 @@ func topics(string) {
 	altered, err := admin.AlterTopicConfigs(ctx, []kadm.AlterConfig{{Name: "retention.ms", Value: &value}}, topic)
 	must(err)
 	must(altered[0].Err)
+	until(func() bool { return retention() == value })
 	tell(facts{"altered": retention()})
 	grown, err := admin.UpdatePartitions(ctx, 4, topic)
 	must(err)

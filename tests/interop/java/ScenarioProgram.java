@@ -19,7 +19,6 @@ import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
-import org.apache.kafka.clients.admin.Config;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
@@ -321,6 +320,7 @@ public class ScenarioProgram {
             tell("config", quoted(retention(admin, topic)));
             AlterConfigOp change = new AlterConfigOp(new ConfigEntry("retention.ms", "3600000"), AlterConfigOp.OpType.SET);
             admin.incrementalAlterConfigs(Map.of(new ConfigResource(ConfigResource.Type.TOPIC, topic), List.of(change))).all().get(TIMEOUT_S, SECONDS);
+            until(() -> "3600000".equals(retention(admin, topic)));
             tell("altered", quoted(retention(admin, topic)));
             admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(4))).all().get(TIMEOUT_S, SECONDS);
             tell("partitions", partitions(admin, topic));
@@ -337,10 +337,13 @@ public class ScenarioProgram {
         return admin.describeTopics(List.of(topic)).allTopicNames().get(TIMEOUT_S, SECONDS).get(topic).partitions().size();
     }
 
-    static String retention(Admin admin, String topic) throws Exception {
+    static String retention(Admin admin, String topic) {
         ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
-        Config config = admin.describeConfigs(List.of(resource)).all().get(TIMEOUT_S, SECONDS).get(resource);
-        return config.get("retention.ms").value();
+        try {
+            return admin.describeConfigs(List.of(resource)).all().get(TIMEOUT_S, SECONDS).get(resource).get("retention.ms").value();
+        } catch (Exception error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     static void groups() throws Exception {

@@ -163,6 +163,7 @@ async function topics () {
   tell({ refused: (await client.createTopics(wanted)) === false })
   tell({ config: await retention() })
   await client.alterConfigs({ validateOnly: false, resources: [{ ...resource, configEntries: [{ name: 'retention.ms', value: '3600000' }] }] })
+  await until(async () => (await retention()) === '3600000')
   tell({ altered: await retention() })
   await client.createPartitions({ topicPartitions: [{ topic, count: 4 }] })
   await until(async () => (await partitions()) === 4)

@@ -144,6 +144,7 @@ async function topics () {
   tell({ refused: await client.createTopics(wanted).then(() => false, error => protocolErrors(error).includes('TOPIC_ALREADY_EXISTS')) })
   tell({ config: await retention() })
   await client.incrementalAlterConfigs({ resources: [{ ...resource, configs: [{ name: 'retention.ms', configOperation: SET, value: '3600000' }] }] })
+  await until(async () => (await retention()) === '3600000')
   tell({ altered: await retention() })
   await client.createPartitions({ topics: [{ name: topic, count: 4, assignments: null }] })
   await until(async () => (await partitions()) === 4)

@@ -173,6 +173,9 @@ async def topics(servers: str, name: str, _: str) -> None:
         tell(refused=refused.topic_errors[0][1] == TOPIC_ALREADY_EXISTS)
         tell(config=await retention())
         await admin.alter_configs([resource(configs={"retention.ms": "3600000"})])
+        async with asyncio.timeout(TIMEOUT_S):
+            while await retention() != "3600000":
+                pass
         tell(altered=await retention())
         await admin.create_partitions({topic: NewPartitions(4)})
         tell(partitions=await partitions())

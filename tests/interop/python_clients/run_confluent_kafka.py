@@ -27,7 +27,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from scenario_program import CULPRIT_KEYS, FIRST_TIMESTAMP_MS, HEADERS, ROUND, TIMEOUT_S, main, records, tell
+from scenario_program import CULPRIT_KEYS, FIRST_TIMESTAMP_MS, HEADERS, ROUND, TIMEOUT_S, main, records, tell, until
 
 Row = tuple[bytes | None, bytes]
 
@@ -183,16 +183,21 @@ def transactions(servers: str, name: str, _: str) -> None:
 def topics(servers: str, name: str, _: str) -> None:
     admin = AdminClient({"bootstrap.servers": servers})
     topic = f"{name}-made"
+
+    def retention() -> str:
+        return str(only(admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]))["retention.ms"].value)
+
     only(admin.create_topics([NewTopic(topic, 2, 1, config={"retention.ms": "7200000"})]))
     tell(created=len(admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions))
     try:
         only(admin.create_topics([NewTopic(topic, 2, 1)]))
     except KafkaException as refused:
         tell(refused=refused.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
-    tell(config=only(admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]))["retention.ms"].value)
+    tell(config=retention())
     change = ConfigEntry("retention.ms", "3600000", incremental_operation=AlterConfigOpType.SET)
     only(admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])]))
-    tell(altered=only(admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]))["retention.ms"].value)
+    until(lambda: retention() == "3600000")
+    tell(altered=retention())
     only(admin.create_partitions([NewPartitions(topic, 4)]))
     send(producer(servers), topic, records(10), partition=3)
     tell(partitions=len(admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions))

@@ -201,6 +201,7 @@ def topics(servers: str, name: str, _: str) -> None:
         tell(refused="already exists" in str(refused))
     tell(config=retention())
     tool("configs", servers, "--alter", *entity, "--add-config", "retention.ms=3600000")
+    until(lambda: retention() == "3600000")
     tell(altered=retention())
     tool("topics", servers, "--alter", "--topic", topic, "--partitions", "4")
     tell(partitions=partitions())

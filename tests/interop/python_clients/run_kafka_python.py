@@ -217,6 +217,7 @@ def topics(servers: str, name: str, _: str) -> None:
         tell(refused=True)
     tell(config=retention())
     admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs={"retention.ms": "3600000"})])
+    until(lambda: retention() == "3600000")
     tell(altered=retention())
     admin.create_partitions({topic: 4})
     admin.wait_for_topics([topic])
