@@ -79,6 +79,32 @@ def test_options_of_a_file_spelled_with_underscores(replayed, tmp_path, line, se
     assert plan.client == {"kafka.bootstrap.servers": servers, "kafka.security.protocol": "SSL"}
 
 
+def test_options_of_the_writing_stand_in_the_same_file(replayed, tmp_path, caplog):
+    (tmp_path / "f").write_text("compression.type=zstd\nmax_request_size=5000000\nlinger.ms=5\nclient.id=again\n")
+    run(*SERVER, "--command-config", str(tmp_path / "f"), "--topic", "d")
+    assert [record.message for record in caplog.records] == ["option linger.ms is known to Apache Kafka and without effect here"]
+    (plan,) = replayed.plans
+    assert plan.client == {"kafka.bootstrap.servers": "broker:9092", "kafka.client.id": "again"}
+    assert plan.writing == {"kafka.compression.type": "zstd", "kafka.max.request.size": "5000000"}
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("custom.exception.handler.class=a.B", "a replay leaves no letter out: what is rejected still becomes a dead letter again"),
+        ("drop.invalid.large.records=true", "a replay leaves no letter out: what is rejected still becomes a dead letter again"),
+        ("transactional.id=mine", "a replay names its transactions itself, after the letters or the token"),
+        ("acks=1", "option acks cannot be '1': it must be one of all, -1"),
+        ("compresion.type=zstd", "the nearest known one is 'compression.type'"),
+    ],
+)
+def test_options_of_the_writing_that_cannot_be(replayed, tmp_path, line, says):
+    (tmp_path / "f").write_text(line)
+    status, out, err = run(*SERVER, "--command-config", str(tmp_path / "f"), "--topic", "d")
+    assert (status, out, replayed.plans) == (2, "", [])
+    assert says in err
+
+
 def test_what_is_printed(replayed):
     lines = "d: 3 letters read, 1 {}, 2 {} (2 INVALID_RECORD)\n  topic orders: INVALID_RECORD: too old\n"
     assert run(*SERVER, "--topic", "d") == (1, lines.format("written", "still rejected"), "")

@@ -109,6 +109,17 @@ def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
     assert broker.read(f"{topic}-copy").num_rows == 4
 
 
+def test_options_of_the_writing(spark, broker, topic, dead):
+    """They hold for what is tried and for what is written."""
+    write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
+    narrow = plan(broker, topic=dead, repairs={"key": "'k'", "value": "repeat('x', 500)"}, writing={"kafka.max.request.size": "400"})
+    for each in (replace(narrow, is_dry_run=True), narrow):
+        report = replay(spark, each)
+        assert outcome(report) == (2, 0, {"MESSAGE_TOO_LARGE": 2})
+        assert "kafka.max.request.size allows 400" in report.examples[0]
+    assert outcome(replay(spark, replace(narrow, writing={"kafka.max.request.size": "900"}))) == (2, 2, {})
+
+
 def test_headers_of_a_row_stay_whatever_their_names(spark, broker, topic, dead):
     """Of one that was read from another dead letter topic: they say nothing about this letter."""
     own = {"mine": "1", "__connect.errors.topic": "elsewhere", "chaffinch.error.timestamp": "5", "chaffinch.error.value.sha256": "00"}

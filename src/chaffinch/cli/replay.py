@@ -17,10 +17,7 @@ import typer
 
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, accepted, entries_of, parse_pairs, print_json
 from chaffinch.cli.topic_names import legal_topic
-from chaffinch.client.hints import OF_JAVA
-from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT, connection_options
 from chaffinch.identifiers import counted
-from chaffinch.settings import OptionTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
     from chaffinch.spark.replay.replaying import ReplayPlan, ReplayReport
 
 EXIT_REFUSED: Final = 1
-_OPTIONS: Final = OptionTable(connection_options("chaffinch-replay"), without_effect=(*WITHOUT_EFFECT, *METADATA_OPTIONS), hints=OF_JAVA)
 
 
 def replay(
@@ -62,12 +58,17 @@ def replay(
     from there. Columns for --repair: key, value, headers, timestamp, partition, topic; to be read too: error_code, error_name,
     error_message, error_group, query, batch. The exit status is 1 when something is rejected still.
     """
+    from chaffinch.spark.options import KAFKA
+    from chaffinch.spark.replay.options import COMMAND, WRITING
     from chaffinch.spark.replay.replaying import ReplayPlan
 
     entries = entries_of(bootstrap_server, command_config)
-    accepted(_OPTIONS, entries)
+    idle = accepted(COMMAND, entries).ignored
+    given = {KAFKA + entry.dotted: entry.value for entry in entries if entry.dotted not in idle}
+    of_writing = {option.name for option in WRITING.options}
     plan = ReplayPlan(
-        client={f"kafka.{entry.dotted}": entry.value for entry in entries},
+        client={name: value for name, value in given.items() if name not in of_writing},
+        writing={name: value for name, value in given.items() if name in of_writing},
         topic=topic, path=parquet, to=to, repairs=parse_pairs("--repair", repair), token=token, is_dry_run=dry_run,
     )  # fmt: skip
     _report(plan, _replayed(plan), as_json=as_json)

@@ -37,7 +37,8 @@ INCLUDE_HEADERS: Final = Option("includeHeaders", "bool", False, "add the column
 
 # What this process has said of options: they are read anew for each micro-batch.
 _told: set[str] = set()
-_KAFKA: Final = "kafka."
+KAFKA: Final = "kafka."
+"""In front of what the Kafka client takes."""
 _JAVA: Final = "of Java clients"
 # Of what has no effect, that which may have a wrong value: whoever has mistyped it shall know.
 _IDLE: Final = (
@@ -53,11 +54,11 @@ _IDLE: Final = (
 
 def of_kafka(options: Iterable[Option], *names: str) -> tuple[Option, ...]:
     """Rows of a client's table, those of these names or all, under the names that Spark's users type."""
-    return tuple(replace(option, name=_KAFKA + option.name) for option in options if not names or option.name in names)
+    return tuple(replace(option, name=KAFKA + option.name) for option in options if not names or option.name in names)
 
 
 CLIENT: Final = of_kafka(connection_options("chaffinch-spark"))
-JAVA_WITHOUT_EFFECT: Final[tuple[str | Option, ...]] = (*(_KAFKA + name for name in sorted(WITHOUT_EFFECT)), *of_kafka(_IDLE))
+JAVA_WITHOUT_EFFECT: Final[tuple[str | Option, ...]] = (*(KAFKA + name for name in sorted(WITHOUT_EFFECT)), *of_kafka(_IDLE))
 # A client that waits for each answer asks for metadata when it needs some, of every broker that it knows or was given.
 CLIENT_WITHOUT_EFFECT: Final = (*JAVA_WITHOUT_EFFECT, *of_kafka(METADATA_OPTIONS))
 
@@ -74,7 +75,7 @@ def named_as_typed() -> Iterator[None]:
     try:
         yield
     except ConfigException as error:
-        raise ConfigException(_OF_CLIENTS.sub(rf"{_KAFKA}\g<0>", str(error))) from error
+        raise ConfigException(_OF_CLIENTS.sub(rf"{KAFKA}\g<0>", str(error))) from error
 
 
 _NO_OPTIONS: Final = (
@@ -113,7 +114,7 @@ class ClientOptions:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        kafka = {name.removeprefix(_KAFKA): value for name, value in settings.items() if name.startswith(_KAFKA)}
+        kafka = {name.removeprefix(KAFKA): value for name, value in settings.items() if name.startswith(KAFKA)}
         with named_as_typed():
             connections = ConnectionSettings.of(kafka)
         return cls(

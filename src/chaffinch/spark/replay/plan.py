@@ -11,21 +11,24 @@ from chaffinch.errors import ConfigException
 from chaffinch.settings import shown_value
 from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX
 from chaffinch.spark.replay import letters
+from chaffinch.spark.replay.options import WRITING
 
 TOKEN_BYTES_MAX: Final = 1_000
 """With the name of a Parquet file it becomes the name of a group and of a transaction, which have 32767."""
-_PAIRS: Final = {"client": "options named kafka.* to values", "repairs": "columns to SQL expressions"}
+_OF_KAFKA: Final = "options named kafka.* to values"
+_PAIRS: Final = {"client": _OF_KAFKA, "writing": _OF_KAFKA, "repairs": "columns to SQL expressions"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
     """What to replay: the letters of `topic`, or the Parquet files in `path`. Names are those of the command's options.
 
-    `client`: options of the cluster, named `kafka.*`. `repairs`: column (of `letters.WRITTEN`) -> SQL expression over `letters.COLUMNS`.
+    `client`: options of the cluster, `writing`: of what is written there (`replay/options.py`), both named `kafka.*`. `repairs`: column (of `letters.WRITTEN`) -> SQL expression over `letters.COLUMNS`.
     `token`: all letters that there are, replayed before or not, once under this name.
     """
 
     client: Mapping[str, str]
+    writing: Mapping[str, str] = field(default_factory=dict)
     topic: str | None = None
     path: str | None = None
     to: str | None = None
@@ -44,6 +47,7 @@ class ReplayPlan:
             raise ConfigException("--to is empty: name a topic, or leave it out")
         if self.to is not None and self.to == self.topic:
             raise ConfigException(f"--to cannot be {self.to}: that is the topic that the letters are read from")
+        WRITING.parse(self.writing)
         self._check_repairs()
         self._check_token()
 
@@ -54,7 +58,7 @@ class ReplayPlan:
                 raise ConfigException(f"{option} cannot be {shown_value(value)}: it must be a string")
         if not isinstance(self.is_dry_run, bool):
             raise ConfigException(f"is_dry_run cannot be {shown_value(self.is_dry_run)}: it must be True or False")
-        for name, pairs in (("client", self.client), ("repairs", self.repairs)):
+        for name, pairs in (("client", self.client), ("writing", self.writing), ("repairs", self.repairs)):
             if not isinstance(pairs, Mapping) or not all(isinstance(each, str) for pair in pairs.items() for each in pair):
                 raise ConfigException(f"{name} cannot be {shown_value(pairs)}: it must be a mapping of {_PAIRS[name]}, strings both")
 

@@ -39,7 +39,7 @@ def removals_told() -> Iterator[None]:
 @removals_told()
 def tried(plan: ReplayPlan, rows: DataFrame) -> ReplayReport:
     """What would become of the rows."""
-    tried = dry_run_of(plan.client, rows)
+    tried = dry_run_of({**plan.client, **plan.writing}, rows)
     return ReplayReport.of(tried.row_count, tried.rejected, list(map(str, tried.rejections)))
 
 
@@ -75,7 +75,7 @@ def _said_of(error: AnalysisException) -> str:
 
 @removals_told()
 def write(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, letters_to: Mapping[str, str]) -> None:
-    options = {**plan.client, **letters_to, "markerTopic": marker_topic, "idempotencyToken": token, "errors.tolerance": "all"}
+    options = {**plan.client, **plan.writing, **letters_to, "markerTopic": marker_topic, "idempotencyToken": token, "errors.tolerance": "all"}
     rows.write.format("chaffinch").mode("append").options(**options).save()
 
 

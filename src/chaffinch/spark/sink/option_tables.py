@@ -106,15 +106,12 @@ def _direct(*own: Option) -> OptionTable:
     return OptionTable(options, without_effect=idle, hints={**_HINTS, **hints})
 
 
-SINK: Final = OptionTable(
-    (*_COMMON, *_OF_TRANSACTIONS),
-    without_effect=(
-        *OF_SPARK, *CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, *_IDLE,
-        *of_kafka(PRODUCER_OPTIONS, "linger.ms", "buffer.memory", "retries", "delivery.timeout.ms",
-                  "max.in.flight.requests.per.connection", "metadata.max.idle.ms"),
-    ),
-    hints=_HINTS,
+SINK_WITHOUT_EFFECT: Final[tuple[str | Option, ...]] = (
+    *OF_SPARK, *CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, *_IDLE,
+    *of_kafka(PRODUCER_OPTIONS, "linger.ms", "buffer.memory", "retries", "delivery.timeout.ms",
+              "max.in.flight.requests.per.connection", "metadata.max.idle.ms"),
 )  # fmt: skip
+SINK: Final = OptionTable((*_COMMON, *_OF_TRANSACTIONS), without_effect=SINK_WITHOUT_EFFECT, hints=_HINTS)
 """Of `exactly-once`."""
 TABLES: Final[Mapping[str, OptionTable]] = {
     EXACTLY_ONCE: SINK,

@@ -10,12 +10,11 @@ from typing import Any, Final, Self
 from chaffinch.errors import ConfigException
 from chaffinch.settings import Settings, shown_value
 from chaffinch.spark.commit.tolerance import Tolerance
-from chaffinch.spark.options import ClientOptions, named_as_typed, tell_without_effect
+from chaffinch.spark.options import KAFKA, ClientOptions, named_as_typed, tell_without_effect
 from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, parsed
 from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks.row_handler import HandlerOptions
 
-_KAFKA: Final = "kafka."
 # Options that KafkaSink sets for its writes, and a replay for its own; nobody else's, so they are in no table (`refuse_own_options`).
 _SINK_NAME: Final = "chaffinch.sink"
 _BATCH_ID: Final = "chaffinch.batch.id"
@@ -164,7 +163,7 @@ _OF_THE_SINK: Final = frozenset({"kafka.custom.exception.handler.class", "kafka.
 
 def _given(settings: Settings) -> dict[str, Any]:
     """The `kafka.*` options that somebody set, by Kafka's names."""
-    return {name.removeprefix(_KAFKA): settings[name] for name in sorted(settings.given) if name.startswith(_KAFKA)}
+    return {name.removeprefix(KAFKA): settings[name] for name in sorted(settings.given) if name.startswith(KAFKA)}
 
 
 def _handler(settings: Settings) -> HandlerOptions | None:
@@ -178,8 +177,8 @@ def _producer(settings: Settings) -> tuple[tuple[str, Any], ...]:
     """The options of the tasks' producers. Rows are checked, and handlers asked, before they come to one."""
     from chaffinch.producer.core.options import parse_options
 
-    given = {name: value for name, value in _given(settings).items() if _KAFKA + name not in _OF_THE_SINK}
-    given |= {name: settings[_KAFKA + name] for name in ("client.id", "batch.size", "acks")}
+    given = {name: value for name, value in _given(settings).items() if KAFKA + name not in _OF_THE_SINK}
+    given |= {name: settings[KAFKA + name] for name in ("client.id", "batch.size", "acks")}
     with named_as_typed():
         parse_options(given)
     return tuple(sorted(given.items()))
