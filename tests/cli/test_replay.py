@@ -95,7 +95,7 @@ def test_options_of_the_writing_stand_in_the_same_file(replayed, tmp_path, caplo
         ("drop.invalid.large.records=true", "a replay leaves no letter out: what is rejected still becomes a dead letter again"),
         ("transactional.id=mine", "a replay names its transactions itself, after the letters or the token"),
         ("acks=1", "option acks cannot be '1': it must be one of all, -1"),
-        ("compresion.type=zstd", "the nearest known one is 'compression.type'"),
+        ("compression.typ=zstd", "the nearest known one is 'compression.type'"),
     ],
 )
 def test_options_of_the_writing_that_cannot_be(replayed, tmp_path, line, says):

@@ -23,7 +23,8 @@ _PAIRS: Final = {"client": _OF_KAFKA, "writing": _OF_KAFKA, "repairs": "columns 
 class ReplayPlan:
     """What to replay: the letters of `topic`, or the Parquet files in `path`. Names are those of the command's options.
 
-    `client`: options of the cluster, `writing`: of what is written there (`replay/options.py`), both named `kafka.*`. `repairs`: column (of `letters.WRITTEN`) -> SQL expression over `letters.COLUMNS`.
+    `client`: options of the cluster, `writing`: of what is written there (`replay/options.py`), both named `kafka.*`.
+    `repairs`: column (of `letters.WRITTEN`) -> SQL expression over `letters.COLUMNS`.
     `token`: all letters that there are, replayed before or not, once under this name.
     """
 

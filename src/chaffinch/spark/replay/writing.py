@@ -75,7 +75,8 @@ def _said_of(error: AnalysisException) -> str:
 
 @removals_told()
 def write(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, letters_to: Mapping[str, str]) -> None:
-    options = {**plan.client, **plan.writing, **letters_to, "markerTopic": marker_topic, "idempotencyToken": token, "errors.tolerance": "all"}
+    own = {"markerTopic": marker_topic, "idempotencyToken": token, "errors.tolerance": "all"}
+    options = {**plan.client, **plan.writing, **letters_to, **own}
     rows.write.format("chaffinch").mode("append").options(**options).save()
 
 
