@@ -46,9 +46,13 @@ def test_versions_on_the_wire(
     assert seen == [(version, not options)]
 
 
+IN_ORDER_WITHOUT_IDEMPOTENCE = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 1}
+"""With more in flight a broker that hears of the new topic in between refuses the first batch and takes the second."""
+
+
 @pytest.mark.parametrize(
     "options",
-    [{}, {"enable_idempotence": False}, {"enable_idempotence": False, "acks": 1}, {"compression_type": "gzip"}],
+    [{}, IN_ORDER_WITHOUT_IDEMPOTENCE, {**IN_ORDER_WITHOUT_IDEMPOTENCE, "acks": 1}, {"compression_type": "gzip"}],
     ids=["idempotent", "not idempotent", "leader only", "compressed"],
 )
 def test_what_comes_after_is_in_the_new_one(
