@@ -44,7 +44,8 @@ NEWEST = transaction_version.LATEST
 
 NOT_OFFERED = "not offered by Apache Kafka"
 REQUEST_S = 30.0
-APPLIED_S = 10.0
+APPLIED_S = 60.0
+"""Within which a broker has heard of what its controller has done, however busy the machine is."""
 MARKERS_S = 3.0
 """A commit is acknowledged before its markers are in the partitions; an open transaction is never over."""
 
@@ -145,7 +146,7 @@ class BorrowedBroker:
         partitions = self._admin.list_topics(topic, timeout=REQUEST_S).topics[topic].partitions  # A test may have made it anew.
         places = [TopicPartition(topic, index, 0) for index in sorted(partitions)]
         if isolation == "read_committed":
-            _until(lambda: self._ends(places, isolation) == self._ends(places, "read_uncommitted") is not None, MARKERS_S)
+            _holds_within(MARKERS_S, lambda: self._ends(places, isolation) == self._ends(places, "read_uncommitted") is not None)
         rows = sorted(_read(self.address, places, isolation), key=lambda row: row[:2])
         numbers, offsets, timestamps, keys, values, headers = zip(*rows, strict=True) if rows else ((),) * 6
         arrow = RecordColumns.from_lists(list(keys), list(values), list(timestamps), list(headers)).to_arrow()
@@ -259,10 +260,16 @@ def _row(message: Any) -> tuple[Any, ...]:
     return message.partition(), message.offset(), timestamp, message.key(), message.value(), message.headers() or []
 
 
-def _until(is_so: Callable[[], bool], limit_s: float = APPLIED_S) -> None:
+def _until(is_so: Callable[[], bool]) -> None:
+    """Else the next test would find what the one before has left, its topic of the same name for one, and lose what it writes there."""
+    assert _holds_within(APPLIED_S, is_so), f"Apache Kafka has not done within {APPLIED_S:g} s what it was asked for"
+
+
+def _holds_within(limit_s: float, is_so: Callable[[], bool]) -> bool:
     ends = time.monotonic() + limit_s
-    while not is_so() and time.monotonic() < ends:
+    while not (holds := is_so()) and time.monotonic() < ends:
         pass
+    return holds
 
 
 def _skip(what: str) -> NoReturn:
