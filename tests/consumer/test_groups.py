@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import confluent_kafka
 import pytest
@@ -342,6 +342,20 @@ class TestCommits:
         consumer.subscribe([topic])
         read(consumer, 2)
         consumer.close()
+        assert consumer_of(broker).committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].offset == 2
+
+    @pytest.mark.parametrize("reads", [lambda consumer: read(consumer, 2), lambda consumer: next(iter(consumer))], ids=["poll", "iterator"])
+    def test_an_exception_that_ends_the_with_statement_commits_nothing_more(self, broker, topic, consumer_of, caplog, reads):
+        """The record whose handling has failed would else never be read again."""
+        write(broker, topic, [b"0", b"1"])
+        with suppress(RuntimeError), consumer_of(broker, auto_commit_interval_ms=100_000) as consumer:
+            consumer.subscribe([topic])
+            reads(consumer)
+            raise RuntimeError
+        assert "close: left by RuntimeError, so what was read since the last commit is not committed" in caplog.text
+        with consumer_of(broker) as again:  # Which has left the group, and ends in peace.
+            again.subscribe([topic])
+            assert values_of(read(again, 2)) == [b"0", b"1"]
         assert consumer_of(broker).committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].offset == 2
 
     def test_a_close_without_time_leaves_the_group_all_the_same(self, broker, topic, consumer_of, monkeypatch):

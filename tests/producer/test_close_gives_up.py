@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from chaffinch.errors import KafkaException
+from chaffinch.errors import KafkaException, Stored, TimeoutException
 from tests.producer.waits import LATEST_S, in_thread
 
 Make = Callable[..., Producer]
@@ -87,15 +87,24 @@ def test_what_expires_while_it_waits(
 def test_what_a_signal_handler_ends(
     producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SystemExit, as Ctrl-C."""
+    """SystemExit, as Ctrl-C: what became of the records is told as by a close whose time was up."""
 
     def leave(*_: object) -> None:
         raise SystemExit(3)
 
     broker.faults.add(api="Produce", action="delay", delay_ms=100_000)
-    producer = producer_of(broker)
-    producer.send("orders", b"v")
+    producer = producer_of(broker, max_in_flight_requests_per_connection=1)
+    sent = producer.send("orders", b"v", partition=0)
+    until(lambda: producer.metrics()["request-total"])
+    waiting = producer.send("orders", b"w", partition=0)
     monkeypatch.setattr(producer._closing, "_wait_aloud", leave)
     with pytest.raises(SystemExit):
         producer.close()
-    assert said(caplog) == ["close was interrupted: 1 record without an outcome not waited for any longer"]
+    assert said(caplog) == [
+        "close was interrupted: 2 records without an outcome not waited for any longer; each future says whether it may be stored"
+    ]
+    for future, stored in ((sent, Stored.POSSIBLY), (waiting, Stored.NO)):
+        error = future.exception(LATEST_S)
+        assert isinstance(error, TimeoutException)
+        assert (error.topic_partition, error.stored) == (("orders", 0), stored)
+        assert str(error).startswith("orders-0: REQUEST_TIMED_OUT (7): the producer was closed before this record had its outcome (")

@@ -11,10 +11,14 @@ from chaffinch.errors import KafkaException
 log = logging.getLogger("chaffinch.consumer")
 
 
-def commit_last(core: ConsumerCore, thread: ConsumerThread, deadline_ms: int) -> None:
-    """Commit what was read; that it could not be is said in the log."""
+def commit_last(core: ConsumerCore, thread: ConsumerThread, deadline_ms: int, left_by: type[BaseException] | None) -> None:
+    """Commit what was read; that it could not be is said in the log. Nothing where an exception comes out of the midst of it: a record
+    whose handling has failed would never be read again."""
     group = core.group
     if group is None or not group.commits.is_automatic or thread.death is not None:
+        return
+    if left_by is not None:
+        log.warning("close: left by %s, so what was read since the last commit is not committed, and will be read again", left_by.__name__)
         return
     pending = Pending()
     thread.run(lambda: group.commits.commit_all(deadline_ms, lambda error: pending.complete(error=error), retries=True))

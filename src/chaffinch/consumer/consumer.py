@@ -64,7 +64,7 @@ class Consumer:
 
     One thread at a time may use it, `wakeup` excepted; heartbeats and fetches go on in a thread of its own. Callbacks are called within
     the call that leads to them. Also an iterator, of single records and without end. `close`, which the `with` statement calls, commits
-    what was read where that is automatic, and leaves the group.
+    what was read where that is automatic, and leaves the group; a `with` statement that an exception ends commits nothing.
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Any) -> None:
@@ -105,7 +105,8 @@ class Consumer:
         return f"<Consumer {self.settings['client.id']!r} of {','.join(servers)}{group}, {state}>"
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        if not self._door.is_in_other_process:
+            self._enter("close", lambda: self._close(round(1000 * CLOSE_TIMEOUT_S), left_by=kind))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records one by one, without end; `position` and commits follow each one."""
@@ -393,7 +394,8 @@ class Consumer:
         if not self._door.is_in_other_process:
             self._enter("close", lambda: self._close(timeout_ms))
 
-    def _close(self, timeout_ms: int | None) -> None:
+    def _close(self, timeout_ms: int | None, left_by: type[BaseException] | None = None) -> None:
+        """`left_by`: what ends the `with` statement, in the midst of records that were read."""
         if self._door.is_closed:
             return
         self._polls.is_woken, error = False, None
@@ -401,7 +403,7 @@ class Consumer:
         was_stopping = self._thread.is_stopping
         try:
             if not was_stopping and self._thread.death is None:  # As a close that was interrupted may have left it.
-                closing.commit_last(self._core, self._thread, deadline_ms)
+                closing.commit_last(self._core, self._thread, deadline_ms, left_by)
                 error = self._callbacks.tell(self._thread.run(self._core.leaving))
                 closing.leave(self._core, self._thread, deadline_ms)
         except KafkaException:

@@ -25,6 +25,7 @@ SILENT_S: Final = 5.0
 INTERRUPTED_SILENT_S: Final = 1.0
 # So much longer than close's own limit the sender thread may take, before close goes without it: a callback may hold it up for ever.
 GRACE_S: Final = 1.0
+_WHERE_TOLD: Final = "; each future says whether it may be stored"
 
 
 class Closing:
@@ -72,7 +73,7 @@ class Closing:
             log.warning("close: a callback or handler holds up the sender thread; outcomes that are left are told once it returns")
             join_ms = 0
         except BaseException:  # Ctrl-C, or what a signal handler raises.
-            log.warning("close was interrupted: %s not waited for any longer", self._unfinished())
+            log.warning("close was interrupted: %s not waited for any longer%s", self._unfinished(), self._where_told())
             raise
         finally:
             self._end(join_ms)
@@ -124,7 +125,7 @@ class Closing:
         for what, count, why in lost:
             if count:
                 reason = "" if why is None else f" ({why})"
-                log.warning("close: %s %s%s; each future says whether it may be stored", counted(count, "record"), what, reason)
+                log.warning("close: %s %s%s%s", counted(count, "record"), what, reason, _WHERE_TOLD)
 
     def _unfinished(self) -> str:
         """What has no outcome yet, and why, as far as anybody knows."""
@@ -133,6 +134,10 @@ class Closing:
         is_for_end = not count and self._core.transaction is not None
         waiting = "the end of the transaction" if is_for_end else f"{counted(count, 'record')} without an outcome"
         return waiting + (f" ({why})" if why else "")
+
+    def _where_told(self) -> str:
+        with self._sender.lock:
+            return _WHERE_TOLD if self._core.outstanding_count else ""
 
     def _abort_open_transaction(self, deadline_ms: int, silent_s: float) -> None:
         if not self._core.has_open_transaction:
