@@ -358,6 +358,15 @@ class TestCommits:
             assert values_of(read(again, 2)) == [b"0", b"1"]
         assert consumer_of(broker).committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].offset == 2
 
+    def test_who_is_woken_up_was_done_with_what_came_before(self, broker, topic, consumer_of):
+        write(broker, topic, [b"0", b"1"])
+        with suppress(errors.WakeupException), consumer_of(broker, auto_commit_interval_ms=100_000) as consumer:
+            consumer.subscribe([topic])
+            read(consumer, 2)
+            consumer.wakeup()
+            consumer.poll()
+        assert consumer_of(broker).committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].offset == 2
+
     def test_a_close_without_time_leaves_the_group_all_the_same(self, broker, topic, consumer_of, monkeypatch):
         """Whatever becomes of its last commit: the others would wait for the end of its session. Its thread is told to end at once."""
         write(broker, topic, [b"0"])

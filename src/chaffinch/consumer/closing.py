@@ -6,18 +6,18 @@ import logging
 
 from chaffinch.consumer.consumer_thread import ConsumerThread, Pending
 from chaffinch.consumer.core.consumer_core import ConsumerCore
-from chaffinch.errors import KafkaException
+from chaffinch.errors import KafkaException, WakeupException
 
 log = logging.getLogger("chaffinch.consumer")
 
 
 def commit_last(core: ConsumerCore, thread: ConsumerThread, deadline_ms: int, left_by: type[BaseException] | None) -> None:
     """Commit what was read; that it could not be is said in the log. Nothing where an exception comes out of the midst of it: a record
-    whose handling has failed would never be read again."""
+    whose handling has failed would never be read again. Who is woken up in `poll` was done with all that came before."""
     group = core.group
     if group is None or not group.commits.is_automatic or thread.death is not None:
         return
-    if left_by is not None:
+    if left_by is not None and not issubclass(left_by, WakeupException):
         log.warning("close: left by %s, so what was read since the last commit is not committed, and will be read again", left_by.__name__)
         return
     pending = Pending()
