@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.commit.marker import BatchAtHand, CheckpointState, Marker, Remembered, Verdict, check_not_lost, judge
+from chaffinch.spark.commit.marker import Acknowledged, BatchAtHand, CheckpointState, Marker, Remembered, Verdict, check_not_lost, judge
 from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.refusals import Refusal
 
@@ -84,11 +84,27 @@ def test_a_batch_that_kafka_acknowledged_and_lost(seen, kept, is_lost):
     batch = at_hand(marker="orders-0")
     if is_lost:
         with pytest.raises(Refusal, match=r"^KAFKA\[InvalidConfiguration\] MARKER_LOST: group g has the marker of batch \d, ") as caught:
-            check_not_lost(batch, seen, kept)
+            check_not_lost(batch, seen, CheckpointState(remembered=kept))
         assert f"acknowledged batch {kept.batch_id} " in str(caught.value)
     else:
-        check_not_lost(batch, seen, kept)
-    check_not_lost(replace(batch, writes_without_marker=True), seen, kept)
+        check_not_lost(batch, seen, CheckpointState(remembered=kept))
+    check_not_lost(replace(batch, writes_without_marker=True), seen, CheckpointState(remembered=kept))
+
+
+SENT_BY_TASKS = replace(remembered(4, "written"), is_without_marker=True)
+
+
+@pytest.mark.parametrize("later", [remembered(4, "empty"), remembered(4, "ending"), SENT_BY_TASKS])
+@pytest.mark.parametrize(("seen", "place", "is_lost"), [(2, "orders-0", True), (3, "orders-0", False), (2, "others-0", False)])
+def test_what_kafka_acknowledged_is_kept_behind_a_batch_that_has_no_marker_yet(later, seen, place, is_lost):
+    state = CheckpointState(remembered=replace(remembered(3, "written"), marker="orders-0")).noting(later)
+    batch = at_hand(marker=place)
+    if is_lost:
+        with pytest.raises(Refusal, match=r"MARKER_LOST: group g has the marker of batch 2, but Kafka acknowledged batch 3 "):
+            check_not_lost(batch, marker(seen), state)
+    else:
+        check_not_lost(batch, marker(seen), state)
+    assert state.noting(remembered(5, "written")) == CheckpointState(remembered=remembered(5, "written"))
 
 
 def test_the_first_batch_needs_no_marker():
@@ -180,8 +196,9 @@ FULL = replace(remembered(3, "written"), counts=COUNTS, is_without_marker=True, 
 @pytest.mark.parametrize("totals", [None, COUNTS + COUNTS])
 @pytest.mark.parametrize("kept", [None, remembered(3, "ending"), remembered(0, "empty", ""), FULL])
 @pytest.mark.parametrize("written_to", [None, (), (TopicPartition("a", 0), TopicPartition("a", 12), TopicPartition("b", 1))])
-def test_the_state_survives_its_text(kept, totals, written_to):
-    state = CheckpointState(transactional_id="t", remembered=kept, totals=totals, written_to=written_to)
+@pytest.mark.parametrize("acknowledged", [None, Acknowledged(batch_id=2, marker="orders-0")])
+def test_the_state_survives_its_text(kept, totals, written_to, acknowledged):
+    state = CheckpointState(transactional_id="t", remembered=kept, totals=totals, written_to=written_to, acknowledged=acknowledged)
     assert CheckpointState.from_text(state.to_text()) == state
 
 
@@ -189,6 +206,12 @@ def test_a_state_from_before_there_were_counts():
     text = '{"version": 1, "transactional.id": "t", "batch": {"id": 3, "stage": "ending", "digest": "d3", "noted_ms": 5, "marker": "m"}}'
     kept = Remembered(batch_id=3, stage="ending", digest="d3", noted_ms=5, marker="m")
     assert CheckpointState.from_text(text) == CheckpointState(transactional_id="t", remembered=kept)
+
+
+def test_a_state_from_before_an_acknowledged_batch_was_kept_apart():
+    text = '{"version": 1, "transactional.id": "t", "batch": {"id": 3, "stage": "written", "digest": "d3", "noted_ms": 5, "marker": "m"}}'
+    later = CheckpointState.from_text(text).noting(remembered(4, "empty"))
+    assert later.acknowledged == Acknowledged(batch_id=3, marker="m")
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 2}', "[1]"])

@@ -249,10 +249,10 @@ def test_a_transaction_started_again_fences_nobody():
     assert is_still_the_newest(broker, taken[0])
 
 
-def query_operation(step):
-    """The index of the first operation of a step in the first batch."""
+def query_operation(step, batch_id=0):
+    """The index of the first operation of a step in one of the batches."""
     _, query = two_batches()
-    return query.commit(0).steps.index(step)
+    return [query.commit(number) for number in range(batch_id + 1)][-1].steps.index(step)
 
 
 class TestMarker:
@@ -325,6 +325,24 @@ class TestMarker:
         assert caught.value.name == "MARKER_LOST"
         assert counted(broker.read(TOPIC)) == written
         assert query.commit(1, writes_without_marker=True).result.outcome == "written"
+
+    @pytest.mark.parametrize("since", ["nothing", "an empty batch", "a commit that died", "a commit that died, empty when repeated"])
+    def test_what_came_after_an_acknowledged_batch_does_not_hide_that_kafka_has_lost_it(self, since):
+        _broker, query = two_batches()
+        query.batches += [query.batches[1]] * 2
+        query.run(until=2)
+        if "died" in since:
+            with pytest.raises(Killed):
+                query.commit(2, Cut(at=query_operation(Step.END_TRANSACTION, 1), how="crash_before"))
+        if "empty" in since:
+            query.batches[2] = (outcome({}),)
+            query.commit(2)
+        query.broker = restored = Broker()  # It knows no batch behind 0.
+        Query(restored, query.batches).commit(0)
+        with pytest.raises(Refusal, match="has the marker of batch 0, but Kafka acknowledged batch 1 ") as caught:
+            query.commit(3 if "empty" in since else 2)
+        assert caught.value.name == "MARKER_LOST"
+        assert counted(restored.read(TOPIC)) == counted(FIRST_ROWS)
 
     def test_an_offset_of_another_program_in_the_group_is_refused(self):
         broker, query = two_batches()

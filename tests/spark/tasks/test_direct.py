@@ -247,6 +247,11 @@ class TestAnotherGuarantee:
         assert state_of(query)["transactional.id"] == "chaffinch-q"
         assert state_of(query)["totals"]["rows_written"] == 3
 
+    def test_what_kafka_acknowledged_before_tasks_sent_is_kept(self, query):
+        query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
+        query.run({"key": ["a"], "value": [b"1"]}, batch_id=1)
+        assert state_of(query)["acknowledged"] == {"id": 0, "marker": "orders-0"}
+
     def test_a_transaction_that_a_dead_driver_has_left_open_is_ended(self, kafka, query, monkeypatch):
         """Else readers would wait behind it until it times out."""
         perform = CommitShell._perform

@@ -51,7 +51,7 @@ def note_batch(plan: CommitPlan) -> Commit:
             batch_id=plan.batch_id, stage="written", digest=plan.digest, noted_ms=plan.wall_ms, counts=counts, is_without_marker=True
         )
         totals = (state.totals or BatchCounts()) + counts
-        yield WriteState(step=Step.NOTE_DONE, state=replace(state, remembered=remembered, totals=totals))
+        yield WriteState(step=Step.NOTE_DONE, state=replace(state.noting(remembered), totals=totals))
     return CommitResult(outcome="written" if plan.row_count else "empty", counts=counts)
 
 

@@ -8,7 +8,7 @@ batch, the writer, and the digest of the checkpoint's own record of the batch. `
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import groupby
 from typing import Any, Final, Literal
@@ -59,6 +59,14 @@ class Remembered:
     """Its rows were sent by tasks: the marker in Kafka, if there is one, is of an older batch."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledged:
+    """The newest batch of which Kafka has said that it is committed with its marker, which lies on the partition `marker`."""
+
+    batch_id: int
+    marker: str
+
+
 STATE_FILE: Final = "state.json"
 """Where it is, in the checkpoint's folder of a sink."""
 
@@ -73,6 +81,19 @@ class CheckpointState:
     """Of all batches so far. A batch whose commit died between EndTxn and its note is not in here: for people, never for decisions."""
     written_to: tuple[TopicPartition, ...] | None = None
     """The partitions of the newest transaction that was to be committed: its end is looked after there. None: not noted."""
+    acknowledged: Acknowledged | None = None
+    """Where the newest batch is another one: empty, sent by tasks, or about to end. Else the newest batch is what was acknowledged."""
+
+    def noting(self, remembered: Remembered) -> CheckpointState:
+        """With another newest batch, and without forgetting what Kafka has acknowledged before it."""
+        return replace(self, remembered=remembered, acknowledged=None if _is_acknowledged(remembered) else self.newest_acknowledged())
+
+    def newest_acknowledged(self) -> Acknowledged | None:
+        """The batch whose marker Kafka must have, or a newer one, as long as markers are kept."""
+        newest = self.remembered
+        if newest is not None and _is_acknowledged(newest):
+            return Acknowledged(batch_id=newest.batch_id, marker=newest.marker)
+        return self.acknowledged
 
     def to_text(self) -> str:
         newest = self.remembered
@@ -88,6 +109,9 @@ class CheckpointState:
             "written_to": None if self.written_to is None else {
                 topic: " ".join(str(place.partition) for place in places)
                 for topic, places in groupby(sorted(self.written_to), lambda place: place.topic)
+            },
+            "acknowledged": None if self.acknowledged is None else {
+                "id": self.acknowledged.batch_id, "marker": self.acknowledged.marker,
             },
         }, indent=1)  # fmt: skip
 
@@ -107,7 +131,7 @@ class CheckpointState:
             )  # fmt: skip
         return cls(
             transactional_id=fields.get("transactional.id"), remembered=remembered, totals=_counts(fields.get("totals")),
-            written_to=_places(fields.get("written_to")),
+            written_to=_places(fields.get("written_to")), acknowledged=_acknowledged(fields.get("acknowledged")),
         )  # fmt: skip
 
 
@@ -115,6 +139,14 @@ def _places(fields: Any) -> tuple[TopicPartition, ...] | None:
     if fields is None:
         return None
     return tuple(TopicPartition(topic, int(number)) for topic, numbers in fields.items() for number in numbers.split())
+
+
+def _is_acknowledged(batch: Remembered) -> bool:
+    return batch.stage == "written" and not batch.is_without_marker
+
+
+def _acknowledged(fields: Any) -> Acknowledged | None:
+    return None if fields is None else Acknowledged(batch_id=int(fields["id"]), marker=str(fields["marker"]))
 
 
 def _counts(fields: Any) -> BatchCounts | None:
@@ -172,19 +204,20 @@ def judge(batch: BatchAtHand, marker: Marker | None, remembered: Remembered | No
     return Verdict.WRITE
 
 
-def check_not_lost(batch: BatchAtHand, marker: Marker | None, remembered: Remembered | None) -> None:
-    """Raises Refusal where the stable marker is older than a batch whose EndTxn was answered: Kafka has lost that transaction since.
+def check_not_lost(batch: BatchAtHand, marker: Marker | None, state: CheckpointState) -> None:
+    """Raises Refusal where the stable marker is older than the newest batch that Kafka has acknowledged: it has lost that since.
 
-    Without a marker nothing can be said: it may have expired.
+    Without a marker nothing can be said: it may have expired. Nor where the acknowledged one lies elsewhere than the one looked for.
     """
-    if marker is None or remembered is None or remembered.stage != "written" or batch.writes_without_marker:
+    acknowledged = state.newest_acknowledged()
+    if marker is None or acknowledged is None or batch.writes_without_marker:
         return
-    if marker.batch_id >= remembered.batch_id or _left_none_here(batch, remembered):
+    if marker.batch_id >= acknowledged.batch_id or acknowledged.marker not in ("", batch.marker):
         return
     raise Refusal(
         Group.INVALID_CONFIGURATION,
         "MARKER_LOST",
-        f"group {batch.group_id} has the marker of batch {marker.batch_id}, but Kafka acknowledged batch {remembered.batch_id} (the "
+        f"group {batch.group_id} has the marker of batch {marker.batch_id}, but Kafka acknowledged batch {acknowledged.batch_id} (the "
         "checkpoint's folder chaffinch): Kafka has lost that transaction since, perhaps with its rows (an unclean leader election, disks "
         "without power, another cluster under the same address): look into the topic for what is missing after batch "
         f"{marker.batch_id}, then set onMissingMarker=write to go on with batch {batch.batch_id}",

@@ -78,7 +78,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
         if _judge(plan, writer.marker, state) is Verdict.SKIP:
             return CommitResult(outcome="skipped")
         if plan.group_id is not None:
-            check_not_lost(_at_hand(plan, plan.group_id), writer.marker, state.remembered)
+            check_not_lost(_at_hand(plan, plan.group_id), writer.marker, state)
         result = yield from writer.write()
     except Fenced as fenced:
         yield from _after_fencing(plan, writer.marker, fenced)
@@ -293,7 +293,7 @@ def _write_state(
             batch_id=plan.batch_id, stage=stage, digest=plan.digest, noted_ms=plan.wall_ms, marker=str(plan.marker_partition), counts=counts
         )
         totals = before.totals if counts is None else (before.totals or BatchCounts()) + counts
-        noted = replace(before, transactional_id=plan.transactional_id, remembered=remembered, totals=totals)
+        noted = replace(before.noting(remembered), transactional_id=plan.transactional_id, totals=totals)
         yield WriteState(step=step, state=noted)
 
 
