@@ -1,6 +1,7 @@
 """The commit protocol against the real broker core: every operation cut in every way, and each row in Kafka exactly once."""
 
 import itertools
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.spark.commit.operations import Ask, Lost, Step
 from chaffinch.spark.commit.timeout import transaction_timeout_ms
 from chaffinch.spark.commit.tolerance import Tolerance
-from chaffinch.spark.refusals import Refusal, Remedy
+from chaffinch.spark.refusals import Kind, Refusal, Remedy
 from chaffinch.spark.snapshot import TargetSnapshot
 from tests.spark.commit.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 
@@ -208,6 +209,8 @@ def test_a_driver_fenced_after_its_commit_was_done_learns_from_the_marker_that_i
     driver = query.commit(0, Cut(at=at, how="lose_answer", during=lambda: another_init(broker)))
     assert driver.result.outcome == "written"
     assert Step.READ_MARKER_AFTER_FENCING in driver.steps
+    assert (driver.steps[-1], query.state.remembered.stage) == (Step.NOTE_DONE, "written")
+    assert (driver.result.counts.rows_written, query.state.totals.rows_written) == (4, 4)
 
 
 def test_an_end_that_finds_the_transaction_ended_learns_from_the_marker_how():
@@ -460,6 +463,24 @@ class TestBatchWrites:
             driver = query.commit(0, is_stream=False, group_id=None)
             assert not {Step.READ_MARKER, Step.COMMIT_MARKER} & set(driver.steps)
         assert set(counted(broker.read(TOPIC)).values()) == {2}
+
+    @pytest.mark.parametrize(
+        ("step", "remedy", "text", "written"),
+        [
+            (Step.PUSH, Remedy.AGAIN, "nothing of it is visible", []),
+            (Step.END_TRANSACTION, Remedy.LOOK, "whether the rows are written is not known; look into the topic before", FIRST_ROWS),
+        ],
+    )
+    def test_without_a_marker_one_that_is_fenced_says_whether_it_may_be_written(self, step, remedy, text, written):
+        broker, query = two_batches(has_checkpoint=False)
+        changes = {"is_stream": False, "group_id": None}
+        _, twin = two_batches(has_checkpoint=False)
+        at = twin.commit(0, **changes).steps.index(step)
+        with pytest.raises(Refusal) as caught:
+            query.commit(0, Cut(at=at, how="lose_answer", during=lambda: another_init(broker)), **changes)
+        assert caught.value.remedy is remedy
+        assert re.search(text, caught.value.worded_for(Kind.BATCH).text)
+        assert counted(broker.read(TOPIC)) == counted(written)
 
 
 def test_a_tolerance_cannot_be_given_without_tolerating():

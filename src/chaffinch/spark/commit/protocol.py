@@ -81,7 +81,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
             check_not_lost(_at_hand(plan, plan.group_id), writer.marker, state)
         result = yield from writer.write()
     except Fenced as fenced:
-        yield from _after_fencing(plan, writer.marker, fenced)
+        yield from _after_fencing(plan, writer.marker, fenced, may_be_committed=writer.may_be_committed)
         result = CommitResult(outcome="written", counts=_counts(plan, tally))
     except (Refusal, StartAgain) as failure:
         if not writer.may_be_committed:
@@ -331,8 +331,16 @@ def _fence(plan: CommitPlan, timeout_ms: int) -> Generator[Operation, Reply, tup
     raise Refusal(group, name, f"{text}; batch {plan.batch_id} was not begun, nothing of it is visible", Remedy.AGAIN)
 
 
-def _after_fencing(plan: CommitPlan, marker_before: Marker | None, fenced: Fenced) -> Generator[Operation, Reply, None]:
+def _after_fencing(
+    plan: CommitPlan, marker_before: Marker | None, fenced: Fenced, *, may_be_committed: bool
+) -> Generator[Operation, Reply, None]:
     """Returns when the marker says that this very run has committed the batch; else raises the Refusal that fits (decision 38)."""
+    if plan.group_id is None and may_be_committed:
+        raise Refusal(
+            Group.APPLICATION_RECOVERABLE, fenced.code.name,
+            f"transactional id {plan.transactional_id} was fenced before it was known how its transaction ended: {fenced.text}; whether "
+            "the rows are written is not known", Remedy.LOOK,
+        )  # fmt: skip
     marker = yield from _read_marker(plan, Step.READ_MARKER_AFTER_FENCING)
     if marker is not None and (marker.batch_id, marker.writer_id) == (plan.batch_id, plan.writer_id):
         return
