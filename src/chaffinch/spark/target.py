@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from chaffinch.client.cluster import TopicState
 from chaffinch.client.connections import FIRST_VERSION_WITH_ZSTD
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ApiException, codes
@@ -101,6 +103,20 @@ def take_snapshot(client: SyncClient, topics: Sequence[tuple[str, str]], timeout
     )
 
 
+def as_they_are_now(client: SyncClient, snapshot: TargetSnapshot, topics: Iterable[TopicSnapshot], timeout_ms: int) -> TargetSnapshot:
+    """The snapshot, with the ids and partition counts that these topics have now: one request for metadata. A topic that is gone, even a
+    moment later, is as it was: writing to it tells. Raises Refusal when no broker answers within `timeout_ms`."""
+    known = {topic.topic: topic for topic in (*snapshot.topics, *topics)}
+    try:
+        states = _told_of(client, list(known), timeout_ms, UNKNOWN_TOPIC_PATIENCE_MS)
+    except ApiException as error:
+        raise refusal_of(error) from None
+    for name, state in states.items():
+        if state is not None and state.partitions:
+            known[name] = replace(known[name], topic_id=state.topic_id.bytes, partition_count=state.partition_count)
+    return replace(snapshot, topics=tuple(known.values()))
+
+
 def check_replication(topic: TopicSnapshot, policy: str | None) -> None:
     """Refuses a topic that acks=all can never write to, where the broker tells that it refuses it; else that is said once in the log."""
     if topic.in_sync_min <= topic.replica_count or policy == CAPPED:
@@ -155,14 +171,8 @@ def _topic_snapshots(
     client: SyncClient, topics: Sequence[str], timeout_ms: int, patience_ms: int = UNKNOWN_TOPIC_PATIENCE_MS
 ) -> dict[str, TopicSnapshot | ErrorCode]:
     """Each topic's snapshot, or the code that says why there is none."""
-    deadline_ms = wall_ms() + patience_ms
-    while True:
-        cluster = client.refresh_metadata(topics, timeout_ms=timeout_ms)
-        states = {name: cluster.topic(name) for name in topics}
-        missing = [name for name, state in states.items() if state is None or not state.partitions]
-        if not missing or wall_ms() >= deadline_ms:
-            break
-        client.pause(UNKNOWN_TOPIC_WAIT_MS)  # A broker tells of a topic made meanwhile only who asks again.
+    states = _told_of(client, topics, timeout_ms, patience_ms)
+    missing = [name for name, state in states.items() if state is None or not state.partitions]
     found: dict[str, TopicSnapshot | ErrorCode] = {}
     usable = [name for name in topics if name not in missing]
     configurations = _configurations(client, RESOURCE_TOPIC, usable, _TOPIC_KEYS, timeout_ms, None) if usable else {}
@@ -173,6 +183,17 @@ def _topic_snapshots(
             replica_count = min(partition.replica_count for partition in state.partitions.values())
             found[name] = topic_snapshot(name, state.topic_id.bytes, state.partition_count, configurations.get(name, {}), replica_count)
     return found
+
+
+def _told_of(client: SyncClient, topics: Sequence[str], timeout_ms: int, patience_ms: int) -> dict[str, TopicState | None]:
+    """What metadata say of each topic; for `patience_ms` it is asked again while one of them is not there."""
+    deadline_ms = wall_ms() + patience_ms
+    while True:
+        cluster = client.refresh_metadata(topics, timeout_ms=timeout_ms)
+        states = {name: cluster.topic(name) for name in topics}
+        if all(state is not None and state.partitions for state in states.values()) or wall_ms() >= deadline_ms:
+            return states
+        client.pause(UNKNOWN_TOPIC_WAIT_MS)  # A broker tells of a topic made meanwhile only who asks again.
 
 
 def _broker_configuration(client: SyncClient, timeout_ms: int) -> dict[str, str | None]:

@@ -25,6 +25,7 @@ from chaffinch.spark.snapshot import TargetSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts
 
 if TYPE_CHECKING:
+    from chaffinch.client.sync_client import SyncClient
     from chaffinch.spark.sink.commit_shell import ShellPlan
 
 _log = logging.getLogger(__name__)
@@ -61,6 +62,8 @@ class Committer:
         plan = self.plan(outcomes, facts, batch_id)
         try:
             client = client_for(self._options.client)
+            if self._options.is_exactly_once:
+                plan = replace(plan, target=self._target(client, outcomes))
             commit = commit_batch(plan) if self._options.is_exactly_once else note_batch(plan)
             shell = CommitShell(self._shell_plan(plan, facts), client)
             result = shell.run(commit)
@@ -78,6 +81,17 @@ class Committer:
         _log.info("query %s, %s", self._query(facts), counts.line(batch_id, result.outcome))
         self.clean_up(outcomes, batch_id, facts if shell.has_staged else None)
         return result
+
+    def _target(self, client: SyncClient, outcomes: tuple[TaskOutcome, ...]) -> TargetSnapshot:
+        """The target, later than the tasks saw it: a batch write is committed by the writer that was planned before them, and of topics
+        that rows named only the tasks know. Where all of it is of this moment, nobody is asked."""
+        from chaffinch.spark.target import as_they_are_now
+
+        used = {snapshot.topic: snapshot for outcome in outcomes for snapshot in outcome.snapshots}
+        fresh = () if self._write_id is not None or self._options.batch_id is not None else self._snapshot.topics
+        if not used.keys() - {topic.topic for topic in fresh}:
+            return self._snapshot
+        return as_they_are_now(client, self._snapshot, used.values(), self._options.block_max_ms)
 
     def plan(self, outcomes: tuple[TaskOutcome, ...], facts: TaskContextFacts, batch_id: int) -> CommitPlan:
         from chaffinch.spark.target import wall_ms
