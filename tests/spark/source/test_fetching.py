@@ -9,7 +9,7 @@ from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.client.exchange import Deadline, Exchange
 from chaffinch.errors import NetworkException, Stored, codes
-from chaffinch.identifiers import NO_PRODUCER, TopicPartition
+from chaffinch.identifiers import NO_PRODUCER, OFFSET_LATEST, TopicPartition
 from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
@@ -77,8 +77,12 @@ def position_of(request):
 
 
 def response(answer):
-    code, data = (answer.number, b"") if not isinstance(answer, bytes) else (0, answer)
-    part = PartitionData(partition_index=0, error_code=code, high_watermark=100, records=memoryview(data))
+    """An int: no record, from a leader that knows of no more than this offset."""
+    if isinstance(answer, int):
+        code, data, high = 0, b"", answer
+    else:
+        code, data, high = (0, answer, 100) if isinstance(answer, bytes) else (answer.number, b"", 100)
+    part = PartitionData(partition_index=0, error_code=code, high_watermark=high, records=memoryview(data))
     return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
 
 
@@ -180,6 +184,30 @@ class TestLoss:
         with pytest.raises(Refusal, match="t-0 begins at offset 8, offset 6 was asked for"):
             read(Cluster(records(4, 2), *gone), 4, 10, is_promised=False)
         assert read(Cluster(gone[0], b"", records(8, 2)), 4, 10, is_promised=False) == [8, 9]
+
+    @pytest.mark.parametrize(
+        ("ends_at", "name"), [(3, "OFFSET_OUT_OF_RANGE: t-0 ends before offset 3, offsets up to 6 were"), (7, "TIMED_OUT")]
+    )
+    def test_an_end_within_the_range_is_lost_when_patience_is_over(self, monkeypatch, ends_at, name, caplog):
+        """Not before: the first leader knows of all only at the fifth question. Nor where what is there is only not given."""
+        asked = []
+        monkeypatch.setattr(
+            "chaffinch.admin.offsets.list_offsets",
+            lambda client, wanted, **given: (asked.append(wanted), {TopicPartition("t", 0): ends_at})[1],
+        )
+        assert read(Cluster(records(0, 3), *[3] * 4, records(3, 4)), 0, 7) == list(range(7))
+        assert asked == []
+        cluster = Cluster(records(0, 3), *[3] * 99)
+        with pytest.raises(Refusal, match=name):
+            read(cluster, 0, 7)
+        assert (cluster.clock.now_ms(), asked) == (1000, [{TopicPartition("t", 0): OFFSET_LATEST}])
+        lenient = Cluster(records(0, 3), *[3] * 99)
+        if ends_at == 3:
+            assert read(lenient, 0, 7, failOnDataLoss="false") == [0, 1, 2]
+            assert "t-0 ends before offset 3" in caplog.text
+        else:
+            with pytest.raises(Refusal, match=name):
+                read(lenient, 0, 7, failOnDataLoss="false")
 
     def test_an_end_before_a_beginning_that_was_not_promised_is_lost_all_the_same(self, found):
         client, servers = found

@@ -1,7 +1,8 @@
 """Fetching a range of offsets of one partition: record batches as they come, the next request on its way while they are unpacked.
 
 An answer without records says nothing about the range: a leader that has just changed, or a quota, gives some. So it is asked again
-until `kafka.default.api.timeout.ms` have passed without progress. What is not there any more is data lost (`errors.py`).
+until `kafka.default.api.timeout.ms` have passed without progress; then the partition's end says whether there is anything to wait for.
+What is not there any more is data lost (`errors.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
-from chaffinch.identifiers import OFFSET_EARLIEST, TopicPartition
+from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.source.errors import refusals, report_loss
 
@@ -97,6 +98,9 @@ def _pieces(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> I
         position = max(position, records.position)
         if position > before:
             patience = client.deadline(options.timeout_ms, f"reading {where}")
+        elif patience.is_over and data.high_watermark <= position and _ends_by(client, where, position, options):
+            _report_end(where, position, end, options)
+            return
         elif patience.is_over:
             text = f"{where} gave nothing at offset {position} for {patience.waited_ms} ms; offsets up to {end - 1} were there when the"
             raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text} read was planned")
@@ -114,9 +118,21 @@ def _position_left(client: SyncClient, where: TopicPartition, position: int, end
             return first
         report_loss(f"{where} begins at offset {first}, offset {position} was asked for", fails=options.fail_on_data_loss)
         return first
+    _report_end(where, position, end, options)
+    return end
+
+
+def _ends_by(client: SyncClient, where: TopicPartition, position: int, options: SourceOptions) -> bool:
+    """Whether a partition that gives nothing has nothing from `position` on: it was cut off, or deleted and made again. Not asked before
+    patience is over: a leader that has just been elected may know only later how much is there."""
+    from chaffinch.admin.offsets import list_offsets
+
+    return list_offsets(client, {where: OFFSET_LATEST}, timeout_ms=options.timeout_ms)[where] <= position
+
+
+def _report_end(where: TopicPartition, position: int, end: int, options: SourceOptions) -> None:
     text = f"{where} ends before offset {position}, offsets up to {end - 1} were there when the read was planned"
     report_loss(text, fails=options.fail_on_data_loss)
-    return end
 
 
 @dataclass(frozen=True, slots=True)
