@@ -11,7 +11,7 @@ import pytest
 from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
 from chaffinch.spark.kafka_sink import KafkaSink
-from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.refusals import Refusal, tag_in
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.task_facts import TaskContextFacts
 
@@ -243,8 +243,10 @@ def test_outside_of_foreach_batch():
     ],
 )
 def test_called_with_what_is_no_batch(frame, batch_id, text):
-    with pytest.raises(ConfigException, match=text):
+    with pytest.raises(Refusal, match=text) as caught:
         sink()(frame, batch_id)
+    tag = tag_in(f"[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred: {type(caught.value).__name__}: {caught.value} SQLSTATE: 39000")
+    assert (tag.group, tag.name, tag.text) == (Group.INVALID_CONFIGURATION, "CONFIG", caught.value.text)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
 from chaffinch.settings import shown_value
 from chaffinch.spark.folders import Folder
-from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
+from chaffinch.spark.refusals import ErrorTag, Refusal, invalid, tag_in
 from chaffinch.spark.sink.options import SinkOptions, refuse_own_options
 from chaffinch.spark.sink.places import located
 from chaffinch.spark.spelling import spelled
@@ -90,9 +90,8 @@ class KafkaSink:
             ("batch_id", batch_id, _is_whole(batch_id) and batch_id >= 0),
         ):
             if not fits:
-                raise ConfigException(
-                    f"{what} cannot be {shown_value(value)}: foreachBatch calls a KafkaSink with a DataFrame and a number"
-                )
+                text = f"{what} cannot be {shown_value(value)}: foreachBatch calls a KafkaSink with a DataFrame and a number"
+                raise invalid(ConfigException(text))  # As the end of a query, where its tag is looked for.
         options = self._of_batch(self.name, batch_id)
         context = _context_of(frame)
         if context is not None:
