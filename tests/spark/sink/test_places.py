@@ -104,6 +104,14 @@ class TestCheckpoint:
         found = places_of(checkpointLocation=str(tmp_path))
         assert (found.checkpoint(FACTS), found.digest(3, FACTS)) == (None, "")
         assert "the checkpoint is not used to recognise batches" in caplog.text
+        assert str(tmp_path) in caplog.text
+
+    def test_one_that_the_sink_does_not_see_is_named_with_what_it_may_be(self, tmp_path, caplog):
+        assert places_of(checkpointLocation=f"file:{tmp_path}/other").checkpoint(FACTS) is None
+        assert (
+            f"checkpointLocation has no file metadata where the sink looks for it, in file:{tmp_path}/other: it is not that of the query, "
+            "or lies on a file system that only Hadoop knows"
+        ) in caplog.text
 
     @pytest.mark.parametrize("location", ["floppy:/checkpoints/a", "dbfs:/checkpoints/a"])
     def test_a_file_system_that_only_hadoop_knows_is_no_local_folder(self, tmp_path, monkeypatch, location):

@@ -89,7 +89,7 @@ class Places:
             return f"{found} that the driver has left; {_SHARED}"
         assert options.checkpoint_location is not None, "else it was found by its metadata"
         folder = self._given_checkpoint(options.checkpoint_location, facts)
-        reason = _not_that_of(facts.query_id, folder.read("metadata"))
+        reason = _not_that_of(facts.query_id, folder)
         return reason and f"{task} does not see the checkpoint that Spark writes: {reason}; set stagingLocation: {_SHARED}"
 
     def checkpoint(self, facts: TaskContextFacts) -> Folder | None:
@@ -110,7 +110,7 @@ class Places:
         else:
             return None
         try:
-            reason = _not_that_of(facts.query_id, folder.read("metadata"))
+            reason = _not_that_of(facts.query_id, folder)
         except Refusal as refusal:
             reason = refusal.text
         if reason is not None:
@@ -181,12 +181,14 @@ def probe_once(location: str | None, option: str) -> None:
         _probed.add(location)
 
 
-def _not_that_of(query_id: str | None, metadata: bytes | None) -> str | None:
-    """Why a checkpoint with this file `metadata` is not the query's; None: it is."""
+def _not_that_of(query_id: str | None, folder: Folder) -> str | None:
+    """Why a folder is not the query's checkpoint, by its file `metadata`; None: it is."""
+    metadata = folder.read("metadata")
     if metadata is None:
-        return "checkpointLocation has no file metadata where the sink looks for it; a file system that only Hadoop knows?"
+        found = f"checkpointLocation has no file metadata where the sink looks for it, in {folder.shown}"
+        return f"{found}: it is not that of the query, or lies on a file system that only Hadoop knows"
     try:
         found = json.loads(metadata)["id"]
     except (ValueError, KeyError, TypeError):
-        return f"the file metadata in checkpointLocation is damaged: {metadata[:80]!r}"
-    return None if found == query_id else f"checkpointLocation belongs to query {found}, this is query {query_id}"
+        return f"the file metadata in checkpointLocation={folder.shown} is damaged: {metadata[:80]!r}"
+    return None if found == query_id else f"checkpointLocation belongs to query {found}, this is query {query_id}: {folder.shown}"
