@@ -117,6 +117,7 @@ add_offsets               w w w w w w w w r r r r r - - -
 commit_marker             w w w w w w w w r r r r r - - -
 note_ending               w w - - w w w w r - r r r r r -
 end_transaction           w s w w w w w w r r r r r - - -
+name_dead_letters         s s - - w w w w r - w r s r r -
 note_done                 s s - - w w w w r - w r s r r -
 abort                     w w r r r r r r r r r r r - - -
 read_marker_after_fencing w w r r r r r r r r r r r - - -
@@ -136,6 +137,7 @@ add_offsets               w w w w w w w w r r r r r - - -
 commit_marker             w w w w w w w w r r r r r - - -
 note_ending               w w - - w w w w r - r r r r r -
 end_transaction           w s w w w w w w r r r r r - - -
+name_dead_letters         s s - - s s s s r - s r s r r -
 note_done                 s s - - w w w w ? - w ? s r r -
 abort                     w w r r r r r r r r r r r - - -
 read_marker_after_fencing w w r r r r r r r r r r r - - -
@@ -155,6 +157,7 @@ add_offsets               w w r r r r r r r r r r r - - -
 commit_marker             w w r r r r r r r r r r r - - -
 note_ending               w w - - r r r r r - r r r r r -
 end_transaction           w s r r r r r r r r r r r - - -
+name_dead_letters         s s - - r r r s r - s r r r r -
 note_done                 s s - - r r r s r - s r r r r -
 abort                     w w r r r r r r r r r r r - - -
 read_marker_after_fencing w w r r r r r r r r r r r - - -
@@ -174,6 +177,7 @@ add_offsets               w w r r r r r r r r r r r - - -
 commit_marker             w w r r r r r r r r r r r - - -
 note_ending               w w - - r r r r r - r r r r r -
 end_transaction           w w r r r r r r r r r r r - - -
+name_dead_letters         s s - - s s s s s - s s s r r -
 note_done                 s s - - s s s s s - s s s r r -
 abort                     w w r r r r r r r r r r r - - -
 read_marker_after_fencing w w r r r r r r r r r r r - - -
@@ -193,6 +197,7 @@ add_offsets               w w r r r r r r r r r r r - - -
 commit_marker             w w r r r r r r r r r r r - - -
 note_ending               w w - - r r r r r - r r r r r -
 end_transaction           w w r r r r r r r r r r r - - -
+name_dead_letters         s s - - w w w w r - w r s r r -
 note_done                 s s - - w w w w r - w r s r r -
 abort                     w w r r r r r r r r r r r - - -
 read_marker_after_fencing w w r r r r r r r r r r r - - -
@@ -212,6 +217,7 @@ add_offsets               w w w w w w w w r r r r r - - -
 commit_marker             w w w w w w w w r r r r r - - -
 note_ending               w w - - w w w w r - r r r r r -
 end_transaction           w s w w w w w w r r r r r - - -
+name_dead_letters         s s - - w w w w r - w r s r r -
 note_done                 s s - - w w w w r - w r s r r -
 abort                     w w r r r r r r r r r r r - - -
 read_marker_after_fencing w w r r r r r r r r r r r - - -

@@ -159,6 +159,12 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("rows", lambda: checkers.rows_are_written_once(query(row(7), row(8, is_bad=True)), {PLACE: [at(0, 7)], DEAD: [at(0, 8)]})),
     ("rows in order", lambda: checkers.rows_are_in_order(query(row(7), row(8)), {PLACE: [at(0, 7), at(1, 8)]})),
     ("dead letter file", lambda: checkers.dead_letter_files_are_whole(query(row(7), row(8, is_bad=True), dead_rows={0: 1}))),
+    (
+        "dead letter file of whom",
+        lambda: checkers.dead_letter_files_are_whole(
+            query(row(8, is_bad=True), dead_rows={0: 1}, dead_rows_of={0: "q.1"}, written_by={0: "q.1"})
+        ),
+    ),
     ("no dead letter file", lambda: checkers.dead_letter_files_are_whole(query(row(7)))),
     ("went with its topic", lambda: checkers.outcomes_are_true(ledger(told(7, 1)), logs(log()), former=[logs(log(at(0, 8), at(1, 7)))])),
     (
@@ -255,6 +261,12 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ),
     ("has 0 rows, expected 1", lambda: checkers.dead_letter_files_are_whole(query(row(8, is_bad=True)))),
     ("has 2 rows, expected 1", lambda: checkers.dead_letter_files_are_whole(query(row(8, is_bad=True), dead_rows={0: 2}))),
+    (
+        "is of q.2, the batch was written by q.1",
+        lambda: checkers.dead_letter_files_are_whole(
+            query(row(8, is_bad=True), dead_rows={0: 1}, dead_rows_of={0: "q.2"}, written_by={0: "q.1"})
+        ),
+    ),
     ("has row 7 after row 8", lambda: checkers.rows_are_in_order(query(row(7), row(8)), {PLACE: [at(0, 8), at(1, 7)]})),
 ]
 

@@ -420,6 +420,12 @@ def forgets_dead_rows(patch: Patch) -> None:
     patch.setattr(protocol._Writer, "_dead_rows", lambda self: [row for outcome in self.plan.outcomes for row in outcome.dead_rows])
 
 
+def names_the_file_at_once(patch: Patch) -> None:
+    """Dead letters are in their place before the batch is committed: whoever is fenced by then replaces those of the batch."""
+    at_once = protocol.WriteDeadLetters
+    patch.setattr(protocol, "WriteDeadLetters", lambda step, rows, writer_id: at_once(step=step, rows=rows))
+
+
 SPARK = [
     Mutation(name="batches change places", breaks=sends_the_last_first, knobs=QUERY, says=("has row",), by="rows_are_in_order"),
     Mutation(
@@ -427,6 +433,18 @@ SPARK = [
         breaks=forgets_dead_rows,
         knobs={**QUERY, "bad_share": 0.3},
         says=("the dead letter file of batch",),
+        by="dead_letter_files_are_whole",
+    ),
+    Mutation(
+        name="once real: a driver that is fenced replaces the file of dead letters",
+        breaks=names_the_file_at_once,
+        knobs={
+            **QUERY,
+            "bad_share": 0.3,
+            "deeds": Deeds(),
+            "cuts": (Cut(kind=CutKind.ZOMBIE, step=Step.WRITE_DEAD_LETTERS),),
+        },
+        says=("the batch was written by",),
         by="dead_letter_files_are_whole",
     ),
     Mutation(

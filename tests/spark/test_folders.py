@@ -3,6 +3,7 @@
 import os
 import pickle
 import stat
+from types import SimpleNamespace
 
 import pytest
 
@@ -147,3 +148,36 @@ class TestOwnFolder:
         wanted = f"; it must be a folder of user {os.getuid()} to which nobody else may write; name a folder that"
         assert wanted in str(caught.value)
         assert list(elsewhere.iterdir()) == []
+
+
+class TestRename:
+    def test_over_an_older_file_and_only_once(self, tmp_path):
+        folder = Folder(str(tmp_path), "errors.dead.letter.path")
+        for text in (b"one", b"two"):
+            folder.write("hidden", [text])
+            folder.rename("hidden", "shown")
+        folder.rename("hidden", "shown")  # Another process was faster.
+        assert (folder.names(), folder.read("shown")) == (["shown"], b"two")
+
+    def test_where_a_file_is_not_renamed_over_another(self, tmp_path, monkeypatch):
+        """As on HDFS."""
+        folder = Folder(str(tmp_path), "errors.dead.letter.path")
+        local, path = folder.opened()
+
+        def move(source, target):
+            if os.path.exists(target):
+                raise OSError("Cannot rename: the target exists")
+            local.move(source, target)
+
+        hdfs = SimpleNamespace(type_name="hdfs", move=move, delete_file=local.delete_file, get_file_info=local.get_file_info)
+        (tmp_path / "hidden").write_bytes(b"two")
+        (tmp_path / "shown").write_bytes(b"one")
+        monkeypatch.setattr(folder, "_opened", (hdfs, path))
+        folder.rename("hidden", "shown")
+        assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("shown", b"two")]
+
+    def test_what_cannot_be_renamed_is_told_with_its_option(self, tmp_path):
+        (tmp_path / "hidden").write_bytes(b"one")
+        (tmp_path / "shown" / "below").mkdir(parents=True)
+        with pytest.raises(Refusal, match=rf"errors\.dead\.letter\.path={tmp_path} has a file hidden that cannot be renamed to shown: "):
+            Folder(str(tmp_path), "errors.dead.letter.path").rename("hidden", "shown")

@@ -7,10 +7,13 @@ import pytest
 from py4j.protocol import Py4JError
 
 from chaffinch.admin import offsets
+from chaffinch.admin.group_offsets import committed_offsets
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark import target
+from chaffinch.spark.commit.marker import Marker
+from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import dry_run, letters, of_files, writing
 from chaffinch.spark.replay.dry_run import dry_run_of
@@ -289,6 +292,28 @@ def test_two_replays_of_one_file_to_different_topics(spark, broker, topic, dead,
     monkeypatch.setattr(writing, "write", late)
     replay(spark, plan(broker, path=str(tmp_path), to=dead))
     assert (broker.read(f"{dead}-2").num_rows, broker.read(dead).num_rows) == (2, 0)
+
+
+@pytest.mark.parametrize("token", [None, "again"])
+def test_a_replay_that_died_before_its_letters_had_their_name(spark, broker, topic, dead, tmp_path, monkeypatch, token):
+    """Its transaction has ended: the next one writes nothing, and gives the letters their name before the file of the old ones goes."""
+    folder = tmp_path / "letters"
+    write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(folder))
+    (name,) = (path.name for path in folder.glob("*.parquet"))
+    as_they_are = plan(broker, path=str(folder), token=token)
+    own_token = of_files._file_token(as_they_are, Folder(str(folder), "--parquet"), name)
+    found = of_files._letters_of(own_token)
+    with monkeypatch.context() as patch:
+        patch.setattr(of_files, "_done_with", lambda *_: None)
+        assert outcome(replay(spark, as_they_are))[:2] == (2, 0)
+    with SyncClient(broker.bootstrap_servers) as client:
+        (marker,) = committed_offsets(client, f"chaffinch-{own_token}").values()
+    (folder / found).rename(folder / f".{found}.{Marker.from_text(marker.metadata).writer_id}.pending")
+    again = replay(spark, as_they_are)
+    assert again.is_repetition is (token is not None)
+    assert sum(again.still_rejected.values()) == (2 if token is None else 0)
+    assert (folder / found).exists()
+    assert (folder / name).exists() is (token is not None)
 
 
 def test_a_replay_that_died_before_its_transaction_ended(spark, broker, topic, dead, tmp_path, monkeypatch):

@@ -192,12 +192,15 @@ def rows_are_in_order(query: Query, committed: Committed) -> Iterator[str]:
 
 
 def dead_letter_files_are_whole(query: Query) -> Iterator[str]:
-    """The Parquet file of each batch holds its bad rows, whoever wrote it."""
+    """The Parquet file of each batch holds its bad rows, and is of the driver that has written the batch, where one was told so."""
     for batch_id, tasks in enumerate(query.batches):
         expected = sum(query.is_dead(row) for rows in tasks for row in rows)
         found = query.dead_rows.get(batch_id, 0)
         if found != expected:
             yield f"{query.name}: the dead letter file of batch {batch_id} has {found} rows, expected {expected}"
+        writer, owner = query.written_by.get(batch_id), query.dead_rows_of.get(batch_id)
+        if found and writer not in (None, owner):
+            yield f"{query.name}: the dead letter file of batch {batch_id} is of {owner}, the batch was written by {writer}"
 
 
 # What the users of producers were told ------------------------------------------------------------------------------------------------

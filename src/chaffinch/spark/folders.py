@@ -126,11 +126,35 @@ class Folder:
                 raise self.refusal("cannot be written", error) from None
             raise
 
-    def sweep(self, name: str) -> None:
-        """Removes what a killed process left of files that were to take names of this pattern (a regular expression)."""
+    def sweep(self, pattern: str) -> None:
+        """Removes the files whose whole names match a regular expression."""
         for found in self.names():
-            if re.fullmatch(rf"\.{name}\.[0-9a-f]{{8}}\.tmp", found):
+            if re.fullmatch(pattern, found):
                 self.remove(found)
+
+    def rename(self, name: str, new: str) -> None:
+        """Gives a finished file a new name, over an older file. Where there is none another process may have done so: then nothing."""
+        filesystem, folder = self.opened()
+        source, target = self.path(name), self.path(new)
+        try:
+            try:
+                filesystem.move(source, target)
+            except OSError:
+                if not self._has(name):
+                    return
+                # HDFS renames over nothing. Removing the older one first would take the file from whoever has just renamed it.
+                with suppress(FileNotFoundError):
+                    filesystem.delete_file(target)
+                filesystem.move(source, target)
+            if filesystem.type_name == "local":
+                _sync(folder)
+        except OSError as error:
+            raise self.refusal(f"has a file {name} that cannot be renamed to {new}", error) from None
+
+    def _has(self, name: str) -> bool:
+        from pyarrow import fs
+
+        return bool(self.opened()[0].get_file_info(self.path(name)).type != fs.FileType.NotFound)
 
     def settle(self, temporary: str, name: str) -> None:
         """Renames a finished file to its name, over an older one, and makes both durable where the file system is a local one."""

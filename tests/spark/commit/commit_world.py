@@ -40,6 +40,7 @@ from chaffinch.spark.commit.operations import (
     FindRemains,
     LeftOpen,
     Lost,
+    NameDeadLetters,
     NextAnswer,
     ReadState,
     Remains,
@@ -218,7 +219,9 @@ class Driver:
             case SetAside():
                 return self.query.set_aside(operation, self.broker)
             case WriteDeadLetters():
-                self.query.parquet = operation.rows
+                self.query.parquet[operation.writer_id] = operation.rows
+            case NameDeadLetters():
+                self.query.parquet = {None: self.query.parquet.pop(operation.writer_id, ())}
             case ReadState():
                 return self.query.state
             case WriteState():
@@ -331,7 +334,8 @@ class Query:
     transactional_id: str = "chaffinch-q"
     has_checkpoint: bool = True
     state: CheckpointState = field(default_factory=CheckpointState)
-    parquet: tuple[StagedBytes, ...] = ()
+    parquet: dict[str | None, tuple[StagedBytes, ...]] = field(default_factory=dict)
+    """The newest batch's file of dead letters under None, those that are pending under their writers."""
     done: int = 0
     run_count: int = 0
     digests: dict[int, str] = field(default_factory=dict)

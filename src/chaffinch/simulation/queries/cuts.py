@@ -11,6 +11,7 @@ from enum import Enum
 from chaffinch.spark.commit.operations import (
     Ask,
     FindRemains,
+    NameDeadLetters,
     Operation,
     ReadState,
     SendBatch,
@@ -43,7 +44,7 @@ class CutKind(Enum):
 
 
 _REQUESTS = (Ask, SendBatch, FindRemains)
-_FILES_CHANGED = (WriteState, WriteDeadLetters, SetAside)
+_FILES_CHANGED = (WriteState, WriteDeadLetters, NameDeadLetters, SetAside)
 ONLY_FOR: dict[CutKind, tuple[type[Operation], ...]] = {
     CutKind.REQUEST_LOST: _REQUESTS,
     CutKind.ANSWER_LOST: _REQUESTS,

@@ -52,6 +52,12 @@ class Query:
     state: CheckpointState = field(default_factory=CheckpointState)
     dead_rows: dict[int, int] = field(default_factory=dict)
     """The Parquet files: batch id -> how many rows."""
+    dead_rows_of: dict[int, str] = field(default_factory=dict)
+    """Whose files they are: batch id -> driver."""
+    pending: dict[tuple[int, str], int] = field(default_factory=dict)
+    """Parquet files of batches that are not committed yet: batch id and driver -> how many rows."""
+    written_by: dict[int, str] = field(default_factory=dict)
+    """Batch id -> the driver that was told that it has written it, where one was."""
     outcomes: dict[int, list[str]] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
 

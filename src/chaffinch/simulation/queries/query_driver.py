@@ -36,6 +36,7 @@ from chaffinch.spark.commit.operations import (
     FindRemains,
     LeftOpen,
     Lost,
+    NameDeadLetters,
     NextAnswer,
     Operation,
     ReadState,
@@ -137,6 +138,8 @@ class Driver:
         self._world.tell(self.who, f"batch {batch_id}: {result.outcome}")
         self._supervisor.told(result.outcome)
         query.outcomes.setdefault(batch_id, []).append(result.outcome)
+        if result.outcome == "written":
+            query.written_by[batch_id] = self.who
         query.committed = max(query.committed, batch_id)
         self._world.after(0, self.next_batch)
 
@@ -278,8 +281,8 @@ class Driver:
                 self._reply(operation, self._left_out(operation))
             case SetAside():
                 self._reply(operation, self._dead_letters(operation))
-            case WriteDeadLetters():
-                query.dead_rows[self._batch_id] = len(operation.rows)
+            case WriteDeadLetters() | NameDeadLetters():
+                self._file_dead_letters(operation)
                 self._reply(operation, None)
             case ReadState():
                 self._reply(operation, query.state)
@@ -291,6 +294,19 @@ class Driver:
                 self._ask_leaders(operation)
             case Wait():
                 self._world.after(operation.ms, lambda: self._reply(operation, None))
+
+    def _file_dead_letters(self, operation: WriteDeadLetters | NameDeadLetters) -> None:
+        query, batch_id, writer_id = self._query, self._batch_id, operation.writer_id
+        if isinstance(operation, NameDeadLetters):
+            if writer_id is None:
+                query.dead_rows.pop(batch_id, None)
+            elif (batch_id, writer_id) in query.pending:
+                query.dead_rows[batch_id], query.dead_rows_of[batch_id] = query.pending[batch_id, writer_id], writer_id
+            query.pending = {key: count for key, count in query.pending.items() if key[0] != batch_id}
+        elif writer_id is None:
+            query.dead_rows[batch_id], query.dead_rows_of[batch_id] = len(operation.rows), self.who
+        else:
+            query.pending[batch_id, writer_id] = len(operation.rows)
 
     def _ask(self, operation: Ask) -> None:
         to = operation.to

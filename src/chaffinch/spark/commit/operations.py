@@ -36,6 +36,7 @@ class Step(Enum):
     COMMIT_MARKER = "commit_marker"
     NOTE_ENDING = "note_ending"
     END_TRANSACTION = "end_transaction"
+    NAME_DEAD_LETTERS = "name_dead_letters"
     NOTE_DONE = "note_done"
     # Beside the order: only after a failure.
     ABORT = "abort"
@@ -104,10 +105,23 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteDeadLetters:
-    """Replace the batch's Parquet file by these rows: written under a temporary name, synced, renamed. No rows: remove it. Brings None."""
+    """Replace a Parquet file by these rows: written under a temporary name, synced, renamed. No rows: remove it. Brings None.
+
+    `writer_id`: the file is this writer's alone and hidden, until `NameDeadLetters`; None: it is the batch's at once.
+    """
 
     step: Step
     rows: tuple[StagedBytes, ...]
+    writer_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameDeadLetters:
+    """The batch is in Kafka by this writer: make its hidden file, if it is still there, the batch's, and remove those of other writers of
+    the batch. None: this writer had no letters, the batch has no file. Brings None."""
+
+    step: Step
+    writer_id: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +192,7 @@ Operation: TypeAlias = (
     | AskHandler
     | SetAside
     | WriteDeadLetters
+    | NameDeadLetters
     | ReadState
     | WriteState
     | FindRemains

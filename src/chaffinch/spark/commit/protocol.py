@@ -10,6 +10,8 @@ Why it writes each row exactly once, whatever is cut where:
 - What is committed and still open in a partition is committed there before InitProducerId (`finish.py`); what a partition holds open of
   an earlier attempt is aborted before anything is written there (`remains.py`).
 - EndTxn without an answer is asked again, never turned into an abort; if all is cut there, the next run reads the marker.
+- The Parquet file of dead letters is hidden, and its writer's own, until the batch is committed; whoever finds the marker gives the file of
+  the writer that it names the batch's name, be it by a rename that another has done already.
 - Until EndTxn, everything can be thrown away: the staging is whole, and an abort is InitProducerId with our own id and
   epoch, which never fences anybody else.
 """
@@ -29,6 +31,7 @@ from chaffinch.spark.commit.messages import STAGING_LOST, BatchCounts, Rejection
 from chaffinch.spark.commit.operations import (
     AskHandler,
     DeadLetters,
+    NameDeadLetters,
     Operation,
     ReadState,
     Reply,
@@ -57,12 +60,13 @@ def commit_batch(plan: CommitPlan) -> Commit:
     state = yield from _read_state(plan)
     marker, knows_end = yield from _finished(plan, state)
     if _judge(plan, marker, state) is Verdict.SKIP:
-        return CommitResult(outcome="skipped")
+        return (yield from _skipped(plan, marker))
 
     tally = _checked(plan)
     if plan.row_count == 0 and (plan.has_checkpoint or plan.group_id is None):
         if plan.writes_dead_letter_file:
-            yield WriteDeadLetters(step=Step.WRITE_DEAD_LETTERS, rows=())  # An attempt that failed may have left some.
+            # Only its own, from an attempt that failed: without a fence nobody knows what others are about to commit.
+            yield WriteDeadLetters(step=Step.WRITE_DEAD_LETTERS, rows=(), writer_id=plan.writer_id)
         yield from _write_state(plan, Step.NOTE_DONE, "empty", state)
         return CommitResult(outcome="empty")
 
@@ -76,7 +80,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
     try:
         writer.marker = yield from writer.read_marker_again()
         if _judge(plan, writer.marker, state) is Verdict.SKIP:
-            return CommitResult(outcome="skipped")
+            return (yield from _skipped(plan, writer.marker))
         if plan.group_id is not None:
             check_not_lost(_at_hand(plan, plan.group_id), writer.marker, state)
         result = yield from writer.write()
@@ -92,8 +96,23 @@ def commit_batch(plan: CommitPlan) -> Commit:
         if failure.name == STAGING_LOST:
             yield from _after_loss(plan, writer.marker)
         raise
+    yield from _name_letters(plan, plan.writer_id if writer._dead_rows() else None)
     yield from _write_state(plan, Step.NOTE_DONE, "written", writer.state, result.counts)
     return result
+
+
+def _skipped(plan: CommitPlan, marker: Marker | None) -> Commit:
+    """The batch is in Kafka. Whoever has committed it may have died before its letters had their name."""
+    if marker is not None and marker.batch_id == plan.batch_id:
+        yield from _name_letters(plan, marker.writer_id)
+    return CommitResult(outcome="skipped")
+
+
+def _name_letters(plan: CommitPlan, writer_id: str | None) -> Generator[Operation, Reply, None]:
+    """Makes the hidden file of the writer who has committed the batch the batch's own. Never before that is known: a driver that is fenced
+    hears of it from Kafka only, and nothing asks Kafka while a file is renamed."""
+    if plan.writes_dead_letter_file and plan.group_id is not None:
+        yield NameDeadLetters(step=Step.NAME_DEAD_LETTERS, writer_id=writer_id)
 
 
 def _counts(plan: CommitPlan, tally: Tally, push_ms: int = 0, commit_ms: int = 0) -> BatchCounts:
@@ -171,7 +190,8 @@ class _Writer:
         yield from self._add_partitions(joined, dead_letters)
         yield from push.send(Step.PUSH_DEAD_LETTERS, dead_letters, self._refuse_dead_letters)
         if plan.writes_dead_letter_file:
-            yield WriteDeadLetters(step=Step.WRITE_DEAD_LETTERS, rows=self._dead_rows())
+            hidden = None if plan.group_id is None else plan.writer_id  # Without a marker nobody could tell later whose file counts.
+            yield WriteDeadLetters(step=Step.WRITE_DEAD_LETTERS, rows=self._dead_rows(), writer_id=hidden)
 
         if plan.group_id is not None:
             marker = Marker(batch_id=plan.batch_id, writer_id=plan.writer_id, digest=plan.digest)
@@ -229,6 +249,7 @@ class _Writer:
         yield
 
     def _dead_rows(self) -> tuple[StagedBytes, ...]:
+        """For the Parquet file; what the broker found among them is that of the last attempt."""
         return (*(rows for outcome in self.plan.outcomes for rows in outcome.dead_rows), *self.tally.dead_rows)
 
 

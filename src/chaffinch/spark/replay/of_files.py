@@ -13,7 +13,7 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import letters, writing
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 from chaffinch.spark.sink.options import REPLAY
-from chaffinch.spark.tasks.dead_letters import Origin, parquet_name
+from chaffinch.spark.tasks.dead_letters import Origin, parquet_name, pending_name
 from chaffinch.spark.workers import advice_for
 
 if TYPE_CHECKING:
@@ -57,7 +57,10 @@ def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: st
         return ReplayReport.of(read, {"INVALID_TOPIC_EXCEPTION": read}, [f"{name}: its letters name no topic; name it with --to"])
     target = _marker_topic(plan, _first_topic(found), target)
     token = _file_token(plan, folder, name)
-    is_written = writing.is_written(plan.client, token)
+    writer_id = writing.writer_of(plan.client, token)
+    is_written = writer_id is not None
+    if writer_id is not None and not plan.is_dry_run:
+        _name_letters(folder, token, writer_id)
     if plan.token is not None and is_written:
         return ReplayReport(is_repetition=True)
     if plan.is_dry_run and not is_written:
@@ -114,6 +117,12 @@ def _file_token(plan: ReplayPlan, folder: Folder, name: str) -> str:
 def _letters_of(token: str) -> str:
     """The Parquet file of what is rejected once more under a token."""
     return parquet_name(Origin(query=token, batch_id=0, task=-1))
+
+
+def _name_letters(folder: Folder, token: str, writer_id: str) -> None:
+    """What is rejected once more under a token: whoever has written may have died before its file had its name."""
+    origin = Origin(query=token, batch_id=0, task=-1)
+    folder.rename(pending_name(origin, writer_id), parquet_name(origin))
 
 
 def _stamp(folder: Folder, name: str) -> tuple[object, ...]:

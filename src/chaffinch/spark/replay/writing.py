@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import Group
+from chaffinch.spark.commit.marker import Marker
 from chaffinch.spark.error_texts import first_line
 from chaffinch.spark.refusals import Refusal, tag_in
 from chaffinch.spark.replay import letters
@@ -82,10 +83,19 @@ def write(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, lett
 
 def is_written(client: Mapping[str, str], token: str) -> bool:
     """Whether the marker of a token is in Kafka."""
+    return writer_of(client, token) is not None
+
+
+def writer_of(client: Mapping[str, str], token: str) -> str | None:
+    """Who has written what is written under a token, as its marker in Kafka says; None: nothing is."""
     from chaffinch.admin.group_offsets import committed_offsets
 
     with asking(client) as asked:
-        return bool(committed_offsets(asked, f"chaffinch-{token}"))
+        found = committed_offsets(asked, f"chaffinch-{token}")
+    for offset in found.values():
+        with suppress(ValueError):
+            return Marker.from_text(offset.metadata).writer_id
+    return "" if found else None
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit.finish import OFFSETS_TOPIC
 from chaffinch.spark.commit.marker import STATE_FILE, CheckpointState
-from chaffinch.spark.commit.messages import Rejection, StagedBatch, StagedBytes
+from chaffinch.spark.commit.messages import Rejection, StagedBatch
 from chaffinch.spark.commit.operations import (
     Ask,
     AskHandler,
@@ -34,6 +34,7 @@ from chaffinch.spark.commit.operations import (
     DeadLetters,
     FindRemains,
     Lost,
+    NameDeadLetters,
     NextAnswer,
     Operation,
     ReadState,
@@ -55,7 +56,7 @@ from chaffinch.spark.sink.parquet_file import write_parquet
 from chaffinch.spark.sink.pause import pause, pause_is_due
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.target import find_topic, wall_ms
-from chaffinch.spark.tasks.dead_letters import Origin, parquet_name, parquet_pattern, rows_stream
+from chaffinch.spark.tasks.dead_letters import Origin, leftover_pattern, parquet_name, pending_name, rows_stream
 from chaffinch.spark.tasks.row_handler import RowHandler
 from chaffinch.spark.tasks.staged import broker_found, reason_of
 from chaffinch.spark.tasks.staging import LetterStore, StagedReader
@@ -70,7 +71,7 @@ each only, so that one keeps no two of its processors busy: 4 M rows took 0.8 s 
 _log = logging.getLogger(__name__)
 # The generator asks again, and says in the end for how long.
 _ONE_LOOK_UP = re.compile(r" failed after \d+ ms\b")
-# Folders of dead letters and queries: an earlier committer is looked after once per process, when it is fenced.
+# Folders of dead letters and queries: what earlier committers left is looked for once per process, and after a failure in it.
 _swept: set[tuple[str, str]] = set()
 _told: set[tuple[str, ErrorCode]] = set()
 """What brokers do not tell, or let us tell, and why: said once per process."""
@@ -131,6 +132,10 @@ class CommitShell:
         except StopIteration as done:
             result: CommitResult = done.value
             return result
+        except BaseException:
+            if self._plan.dead_letter_folder is not None:
+                _swept.discard((self._plan.dead_letter_folder.location, self._plan.origin.query))
+            raise
         finally:
             self._reader.close()
             self._letters.discard()
@@ -152,8 +157,8 @@ class CommitShell:
                 return self._ask_handler(operation)
             case SetAside():
                 return self._set_aside(operation)
-            case WriteDeadLetters():
-                return self._write_dead_letters(operation.rows)
+            case WriteDeadLetters() | NameDeadLetters():
+                return self._file_dead_letters(operation)
             case ReadState():
                 return self._read_state()
             case WriteState():
@@ -318,18 +323,39 @@ class CommitShell:
         """The records of a staged batch that the broker blamed."""
         return batches.decode(self._reader.read(batch.bytes)).take(np.array([culprit.row for culprit in culprits], np.int64))
 
-    def _write_dead_letters(self, rows: tuple[StagedBytes, ...]) -> None:
+    def _file_dead_letters(self, operation: WriteDeadLetters | NameDeadLetters) -> None:
         folder = self._plan.dead_letter_folder
         assert folder is not None
-        name = parquet_name(self._plan.origin)
-        if (place := (folder.location, self._plan.origin.query)) not in _swept:
-            _swept.add(place)
-            folder.sweep(parquet_pattern(self._plan.origin))
+        if isinstance(operation, WriteDeadLetters):
+            self._write_dead_letters(folder, operation)
+        else:
+            self._name_dead_letters(folder, operation.writer_id)
+
+    def _write_dead_letters(self, folder: Folder, operation: WriteDeadLetters) -> None:
+        origin, writer_id = self._plan.origin, operation.writer_id
+        if writer_id is None:
+            self._sweep(folder)
+        name = parquet_name(origin) if writer_id is None else pending_name(origin, writer_id)
         self._letters.flush()
-        if rows:
-            write_parquet(folder, name, (self._reader.read(part) for part in rows))
+        if operation.rows:
+            write_parquet(folder, name, (self._reader.read(part) for part in operation.rows))
         else:
             folder.remove(name)
+
+    def _name_dead_letters(self, folder: Folder, writer_id: str | None) -> None:
+        origin = self._plan.origin
+        if writer_id is None:
+            folder.remove(parquet_name(origin))
+        else:
+            folder.rename(pending_name(origin, writer_id), parquet_name(origin))
+        self._sweep(folder)
+
+    def _sweep(self, folder: Folder) -> None:
+        """Removes what other attempts at the batch have left, of this batch only: what is pending of another one may be committed."""
+        place = (folder.location, self._plan.origin.query)
+        if place not in _swept:
+            folder.sweep(leftover_pattern(self._plan.origin))
+            _swept.add(place)
 
     def _read_state(self) -> CheckpointState:
         folder = self._plan.state

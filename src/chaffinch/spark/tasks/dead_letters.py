@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -32,9 +33,15 @@ def parquet_name(origin: Origin) -> str:
     return f"chaffinch-{name_of(origin.query)}-{origin.batch_id:09d}.parquet"
 
 
-def parquet_pattern(origin: Origin) -> str:
-    """A regular expression for the names of the query's files, whatever their batch."""
-    return rf"chaffinch-{name_of(origin.query)}-[0-9]{{9,}}\.parquet"
+def pending_name(origin: Origin, writer_id: str) -> str:
+    """Of one writer's file of the batch until the batch is committed. Spark and pyarrow pass over names that begin with a dot; its end is
+    for all who look for `*.parquet`."""
+    return f".{parquet_name(origin)}.{name_of(writer_id)}.pending"
+
+
+def leftover_pattern(origin: Origin) -> str:
+    """A regular expression for the names of all that attempts at the batch may leave: pending files, and those half written."""
+    return rf"\.{{1,2}}{re.escape(parquet_name(origin))}\..+"
 
 
 def dead_letter_records(
@@ -179,6 +186,6 @@ def _fits(key: bytes | None, value: bytes | None, headers: list[Header], bytes_m
 
 
 __all__ = [
-    "Header", "Origin", "RecordGroup", "dead_letter_batches", "dead_letter_records", "groups_by_partition", "parquet_name",
-    "parquet_pattern", "rows_stream",
+    "Header", "Origin", "RecordGroup", "dead_letter_batches", "dead_letter_records", "groups_by_partition", "leftover_pattern",
+    "parquet_name", "pending_name", "rows_stream",
 ]  # fmt: skip

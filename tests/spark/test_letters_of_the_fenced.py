@@ -1,0 +1,166 @@
+"""The Parquet file of dead letters is that of the writer who has committed the batch, whoever wrote one, and whoever died where."""
+
+import shutil
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.spark.commit.operations import Step
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.sink import commit_shell
+from chaffinch.spark.sink.commit_shell import CommitShell
+from tests.spark.played_query import PlayedQuery
+from tests.spark.test_spark_write import alter, values
+
+FILE = "chaffinch-q-000000000.parquet"
+NO_ROWS = {"key": pa.array([], pa.string()), "value": pa.array([], pa.binary())}
+
+
+class Killed(BaseException):
+    """The committing process is gone."""
+
+
+@pytest.fixture
+def kafka():
+    with EmbeddedBroker(topics={"orders": {"partitions": 1, "cleanup.policy": "compact"}}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def query(kafka, tmp_path, monkeypatch):
+    """Makes drivers of one query: one per name, on the checkpoint of that name or on another's."""
+    made = []
+
+    def make(name, checkpoint=None):
+        options = {"errors__tolerance": "all", "errors__dead__letter__path": str(tmp_path / "dead"), "kafka__client__id": name}
+        folder = tmp_path / (checkpoint or name)
+        made.append(PlayedQuery(monkeypatch, kafka.bootstrap_servers, folder, run_id=f"run-{name}", **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def letters(tmp_path):
+    """The values in the files that readers of the folder see, and the names of all others."""
+
+    def found():
+        paths = sorted((tmp_path / "dead").iterdir())
+        seen = [path for path in paths if not path.name.startswith((".", "_"))]
+        return [row["value"] for path in seen for row in pq.read_table(path).to_pylist()], [p.name for p in paths if p not in seen]
+
+    return found
+
+
+def rows_of(name):
+    return {"key": ["a", None], "value": [f"good {name}".encode(), f"bad {name}".encode()]}
+
+
+def before(monkeypatch, step, deed):
+    """Does something once, just before a commit takes a step."""
+    perform = CommitShell._perform
+
+    def interrupted(shell, operation):
+        if operation.step is step:
+            monkeypatch.setattr(CommitShell, "_perform", perform)
+            deed()
+        return perform(shell, operation)
+
+    monkeypatch.setattr(CommitShell, "_perform", interrupted)
+
+
+@pytest.mark.parametrize("step", [Step.PUSH, Step.WRITE_DEAD_LETTERS, Step.ADD_OFFSETS, Step.NOTE_ENDING, Step.END_TRANSACTION])
+def test_a_driver_that_is_fenced_leaves_the_file_of_the_other_alone(kafka, query, letters, monkeypatch, tmp_path, step):
+    """From a copy of the checkpoint, with other rows. Kafka is not asked between the last Produce and the file."""
+    one, two = query("one"), query("two")
+    (tmp_path / "two" / "offsets" / "0").write_text("v1\nother offsets")
+    mine, others = one.write(rows_of("one")), two.write(rows_of("two"))
+    before(monkeypatch, step, lambda: two.commit(others))
+    with pytest.raises(Refusal, match=r"ANOTHER_WRITER: .*batch 0 by run run-two"):
+        one.commit(mine)
+    assert values(kafka, "orders") == {"good two": 1}
+    assert letters()[0] == [b"bad two"]
+
+
+def test_a_row_that_the_other_has_written_is_no_letter(kafka, query, letters, monkeypatch):
+    """On one checkpoint: the topic takes the row by the time that the second driver begins; a replay of the file would double it."""
+    one, two = query("one", "shared"), query("two", "shared")
+    rows = {"key": ["a", None], "value": [b"1", b"2"]}
+    mine = one.write(rows)
+
+    def overtake():
+        alter(kafka, "orders", "cleanup.policy", "delete")
+        two.run(rows)
+
+    before(monkeypatch, Step.WRITE_DEAD_LETTERS, overtake)
+    with pytest.raises(Refusal, match="ANOTHER_WRITER"):
+        one.commit(mine)
+    assert values(kafka, "orders") == {"1": 1, "2": 1}
+    assert letters()[0] == []
+
+
+def test_a_batch_without_rows_leaves_the_letters_of_another_driver_alone(kafka, query, letters, monkeypatch):
+    """Such a batch fences nobody: the other one is found out by its marker only, in the next batch."""
+    one, two = query("one"), query("two")
+    before(monkeypatch, Step.WRITE_DEAD_LETTERS, lambda: two.run(rows_of("two")))
+    one.run(NO_ROWS)
+    assert letters() == ([b"bad two"], [])
+
+
+@pytest.mark.parametrize(
+    ("step", "is_written"),
+    [
+        (Step.WRITE_DEAD_LETTERS, False),
+        (Step.ADD_OFFSETS, False),
+        (Step.END_TRANSACTION, False),
+        (Step.NAME_DEAD_LETTERS, True),
+        (Step.NOTE_DONE, True),
+    ],
+    ids=lambda given: given.value if isinstance(given, Step) else "",
+)
+@pytest.mark.parametrize("is_same_process", [True, False])
+def test_letters_of_a_driver_that_dies(kafka, query, letters, monkeypatch, step, is_written, is_same_process):
+    """They are seen when the batch is written, and not before; whoever goes on gives them their name, and takes away all others."""
+    first, second = query("first", "shared"), query("second", "shared")
+
+    def die():
+        raise Killed
+
+    before(monkeypatch, step, die)
+    with pytest.raises(Killed):
+        first.run(rows_of("each"))
+    assert letters()[0] == ([b"bad each"] if step is Step.NOTE_DONE else [])
+    if not is_same_process:
+        commit_shell._swept.clear()
+    second.run(rows_of("each"))
+    assert values(kafka, "orders") == {"good each": 1}
+    assert letters() == ([b"bad each"], [])
+
+
+def test_a_driver_that_is_late_to_name_its_letters_finds_it_done(kafka, query, letters, monkeypatch):
+    """Also where somebody has moved them on by then, as a replay does."""
+    first, second = query("first", "shared"), query("second", "shared")
+    mine, others = first.write(rows_of("each")), second.write(rows_of("each"))
+    replayed = first.checkpoint.parent / "replayed"
+
+    def overtake():
+        second.commit(others)
+        (first.checkpoint.parent / "dead" / FILE).rename(replayed)
+
+    before(monkeypatch, Step.NAME_DEAD_LETTERS, overtake)
+    first.commit(mine)
+    assert (letters(), pq.read_table(replayed).num_rows) == (([], []), 1)
+
+
+def test_the_file_of_an_earlier_version_stays(query, letters, tmp_path):
+    """It was renamed before EndTxn: when its batch is run again and is in Kafka, there is nothing pending."""
+    one = query("one")
+    one.run(rows_of("one"))
+    shutil.copy(tmp_path / "dead" / FILE, tmp_path / "kept")
+    one.run(rows_of("one"))
+    assert letters() == ([b"bad one"], [])
+    assert (tmp_path / "kept").read_bytes() == (tmp_path / "dead" / FILE).read_bytes()
