@@ -115,7 +115,7 @@ OF_SPARK: Final = (
         "Set stagingLocation to a folder that driver and executors share; see docs/spark-cluster.md.",
     ),
     OwnError(
-        "STAGING_LOST", _RESTART, "A staged file is gone, or cannot be read back; nothing was written.",
+        "STAGING_LOST", _RESTART, "A staged file is gone, cannot be read back, or is torn; nothing was written.",
         "Start the query again. If it comes back, somebody cleans up the staging folder while queries run.",
     ),
     OwnError(

@@ -36,6 +36,8 @@ class StagedBytes:
     file: str | None = None
     position: int = 0
     byte_count: int
+    crc: int | None = None
+    """CRC-32C of the bytes in the file, by which torn ones are told from those that were staged. None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,12 +38,14 @@ class StagedWriter:
         self._inline_bytes_max = inline_bytes_max
         self._parts: list[bytes | bytearray | memoryview] = []
         self._position = 0
+        self._crcs: dict[int, int] = {}
         self._file: Any = None
 
     def append(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
         """Takes the bytes; returns position and count for `staged`. Raises Refusal where they need a file and none can be written."""
         start = self._position
         self._position += len(data)
+        self._crcs[start] = _crc(data)
         if self._file is None and self._position > self._inline_bytes_max:
             self._spill()
         if self._file is None:
@@ -56,7 +58,7 @@ class StagedWriter:
         """What `append` returned, as it travels in the message; only after `close`."""
         position, count = span
         if self._file is not None:
-            return StagedBytes(file=self._name, position=position, byte_count=count)
+            return StagedBytes(file=self._name, position=position, byte_count=count, crc=self._crcs[position])
         if len(self._parts) > 1:
             self._parts = [b"".join(self._parts)]
         return StagedBytes(data=bytes(self._parts[0][position : position + count]), byte_count=count)
@@ -120,7 +122,7 @@ class LetterStore:
         if self._open is None:
             self._open = bytearray()
             self.files.append(f"broker-{secrets.token_hex(8)}")
-        staged = StagedBytes(file=self.files[-1], position=len(self._open), byte_count=len(data))
+        staged = StagedBytes(file=self.files[-1], position=len(self._open), byte_count=len(data), crc=_crc(data))
         self._open += data
         if len(self._open) >= self._inline_bytes_max:
             self.flush()
@@ -155,7 +157,7 @@ class StagedReader:
         self._files: Kept[str, Any] = Kept(lambda file: file.close(), count_max=FILES_OPEN_MAX)
 
     def read(self, staged: StagedBytes) -> bytearray:
-        """The bytes, in a buffer of the caller's own. Raises Refusal where the file is gone or shorter than promised."""
+        """The bytes, in a buffer of the caller's own. Raises Refusal where the file is gone, shorter than promised, or torn."""
         if staged.data is not None:
             return bytearray(staged.data)
         assert staged.file is not None
@@ -169,6 +171,8 @@ class StagedReader:
             raise self._lost(staged, str(error)) from None
         if count != staged.byte_count:
             raise self._lost(staged, f"{count} bytes at {staged.position} where {staged.byte_count} were staged")
+        if staged.crc is not None and (seen := _crc(found)) != staged.crc:
+            raise self._lost(staged, f"{count} bytes at {staged.position} have checksum {seen:08x}, those staged had {staged.crc:08x}")
         return found
 
     def _file(self, name: str) -> Any:
@@ -180,6 +184,12 @@ class StagedReader:
 
     def close(self) -> None:
         self._files.clear()
+
+
+def _crc(data: bytes | bytearray | memoryview) -> int:
+    from chaffinch.records.checksum import crc32c  # A planner imports this module, and has nothing to check.
+
+    return crc32c(data)
 
 
 def staged_batches(writer: StagedWriter, spans: Iterable[tuple[TopicPartition, int, tuple[int, int]]]) -> tuple[StagedBatch, ...]:

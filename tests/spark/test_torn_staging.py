@@ -1,0 +1,65 @@
+"""What tasks staged in a file and is read back otherwise is never sent nor kept, and said at once; the transaction is aborted."""
+
+import pyarrow.parquet as pq
+import pytest
+
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.sink import commit_shell
+from tests.spark.played_query import PlayedQuery
+
+ROWS = {"key": ["a", *[None] * 3000], "value": [b"x" * 1000] * 3001}
+BLOCK = 4096
+
+
+@pytest.fixture
+def kafka():
+    with EmbeddedBroker(topics={"orders": {"partitions": 1, "cleanup.policy": "compact"}}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def query(kafka, tmp_path, monkeypatch):
+    options = {"errors__tolerance": "all", "errors__dead__letter__path": str(tmp_path / "dead")}
+    found = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", **options)
+    yield found
+    found.close()
+
+
+def state_of(kafka):
+    """Of the query's transaction, as its coordinator says it."""
+    request = DescribeTransactionsRequest(transactional_ids=["chaffinch-q"])
+    with SyncClient(kafka.bootstrap_servers) as client:
+        return client.coordinator_request("chaffinch-q", "transaction", request).transaction_states[0].transaction_state
+
+
+def tear(query, staged, at):
+    """As a power failure or a file system without checksums does it."""
+    (path,) = (query.checkpoint / "chaffinch" / "staging").rglob(staged.file)
+    with path.open("r+b") as file:
+        file.seek(staged.position + at)
+        file.write(bytes(BLOCK))
+
+
+@pytest.mark.parametrize("at", [0, 100_000], ids=["in their head", "in a value"])
+def test_torn_rows_of_the_file_of_dead_letters(kafka, query, tmp_path, at):
+    messages = query.write(ROWS)
+    tear(query, messages[0].outcome.dead_rows[0], at)
+    with pytest.raises(Refusal, match=r"KAFKA\[ApplicationRecoverable\] STAGING_LOST: staged file .* have checksum [0-9a-f]{8}, "):
+        query.commit(messages)
+    assert state_of(kafka) == "CompleteAbort"
+    query.run(ROWS)
+    assert pq.read_table(tmp_path / "dead").num_rows == 3000
+
+
+@pytest.mark.parametrize("at", [0, 100_000], ids=["in its header", "in a record"])
+def test_a_torn_record_batch_is_not_sent(kafka, query, at, monkeypatch):
+    messages = query.write({"key": [str(number) for number in range(3000)], "value": [b"x" * 1000] * 3000})
+    tear(query, messages[0].outcome.batches[0].bytes, at)
+    sent = []
+    monkeypatch.setattr(commit_shell, "ProduceRequest", lambda **fields: sent.append(fields))
+    with pytest.raises(Refusal, match=r"STAGING_LOST: staged file .* have checksum [0-9a-f]{8}, .*; start the query again"):
+        query.commit(messages)
+    assert (sent, state_of(kafka)) == ([], "CompleteAbort")
