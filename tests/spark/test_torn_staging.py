@@ -1,13 +1,17 @@
 """What tasks staged in a file and is read back otherwise is never sent nor kept, and said at once; the transaction is aborted."""
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors.codes import Group
 from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import commit_shell
+from chaffinch.spark.sink.commit_shell import CommitShell
 from tests.spark.played_query import PlayedQuery
 
 ROWS = {"key": ["a", *[None] * 3000], "value": [b"x" * 1000] * 3001}
@@ -63,3 +67,24 @@ def test_a_torn_record_batch_is_not_sent(kafka, query, at, monkeypatch):
     with pytest.raises(Refusal, match=r"STAGING_LOST: staged file .* have checksum [0-9a-f]{8}, .*; start the query again"):
         query.commit(messages)
     assert (sent, state_of(kafka)) == ([], "CompleteAbort")
+
+
+@pytest.mark.parametrize("step", [Step.PUSH, Step.WRITE_DEAD_LETTERS, Step.NOTE_ENDING])
+def test_what_nobody_thought_of_aborts_the_transaction_and_has_a_tag(kafka, query, step, monkeypatch):
+    perform = CommitShell._perform
+
+    def fails(shell, operation):
+        if operation.step is step:
+            raise pa.ArrowInvalid("Tried reading schema message,\nwas null or length 0")
+        return perform(shell, operation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitShell, "_perform", fails)
+        text = rf"COMMIT_FAILED: {step.value}: ArrowInvalid: Tried reading schema message, was null or length 0; start the query again: it"
+        with pytest.raises(Refusal, match=text) as caught:
+            query.run(ROWS)
+    assert caught.value.group is Group.APPLICATION_RECOVERABLE
+    assert isinstance(caught.value.__cause__, pa.ArrowInvalid)
+    assert state_of(kafka) == "CompleteAbort"
+    query.run(ROWS)
+    assert kafka.read("orders").num_rows == 1

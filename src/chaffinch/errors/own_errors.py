@@ -119,6 +119,10 @@ OF_SPARK: Final = (
         "Start the query again. If it comes back, somebody cleans up the staging folder while queries run.",
     ),
     OwnError(
+        "COMMIT_FAILED", _RESTART, "A commit ended in an error that is neither Kafka's nor a folder's; its transaction is aborted, if it was open.",
+        "Start the query again: it reads the marker. If it comes back, report it with the traceback in the log.",
+    ),
+    OwnError(
         "LOCATION_NOT_USABLE", _CONFIG, "A folder for staging, dead letters or the checkpoint cannot be written, or one to be read is not there.",
         "The text has the option, the folder and the system's reason: correct the path or its permissions.",
     ),

@@ -1,13 +1,14 @@
 """Performs what the commit protocol yields: requests by the blocking client, files by pyarrow (decision 36).
 
-No decision about Kafka is taken here: codes, sequences, retries and order are the generator's. What the file system refuses
-is thrown into the generator as a Refusal, so that it can abort first.
+No decision about Kafka is taken here: codes, sequences, retries and order are the generator's. What the file system refuses, and
+whatever else goes wrong, is thrown into the generator as a Refusal, so that it can abort first.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from chaffinch.client.connections import Answered, Failed
 from chaffinch.client.exchange import Exchange, failure_of
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ApiException, codes
-from chaffinch.errors.codes import ErrorCode
+from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
@@ -50,7 +51,7 @@ from chaffinch.spark.commit.operations import (
 )
 from chaffinch.spark.commit.plan import Commit, CommitResult
 from chaffinch.spark.folders import Folder
-from chaffinch.spark.refusals import Refusal, refusal_of
+from chaffinch.spark.refusals import TEXT_CHARACTERS_MAX, Refusal, Remedy, refusal_of
 from chaffinch.spark.sink.find_remains import count_partitions, find_remains, write_markers
 from chaffinch.spark.sink.parquet_file import write_parquet
 from chaffinch.spark.sink.pause import pause, pause_is_due
@@ -123,8 +124,8 @@ class CommitShell:
             while True:
                 try:
                     value = self._perform(operation)
-                except Refusal as refusal:
-                    operation = commit.throw(refusal)
+                except Exception as error:
+                    operation = commit.throw(error if isinstance(error, Refusal) else _unexpected(operation, error))
                     continue
                 if pause_is_due(operation.step, self._plan.batch_id) and not isinstance(operation, SendBatch | Wait):
                     pause(operation.step, self._plan.batch_id)
@@ -368,6 +369,14 @@ class CommitShell:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             remedy = "bring it back, or remove it: the marker in Kafka alone tells then what is written"
             raise folder.refusal(f"has a file {STATE_FILE} that is damaged", error, remedy) from None
+
+
+def _unexpected(operation: Operation, error: Exception) -> Refusal:
+    """What nobody thought of, with a tag, so that the transaction is aborted and a query is started again: the marker tells then."""
+    text = textwrap.shorten(f"{operation.step.value}: {type(error).__name__}: {error}", TEXT_CHARACTERS_MAX, placeholder=" ...")
+    refusal = Refusal(Group.APPLICATION_RECOVERABLE, "COMMIT_FAILED", text, Remedy.LOOK)
+    refusal.__cause__ = error
+    return refusal
 
 
 def _lost(error: ApiException, *, was_sent: bool) -> Lost:
