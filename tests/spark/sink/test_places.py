@@ -10,7 +10,7 @@ from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import places
 from chaffinch.spark.sink.options import SinkOptions
-from chaffinch.spark.sink.places import Places, is_one_machine, leave_token, located
+from chaffinch.spark.sink.places import Places, is_one_machine, leave_token, located, token_of_this_machine
 from chaffinch.spark.task_facts import TaskContextFacts, facts_of
 
 FACTS = TaskContextFacts(task=7, query_id="11111111-2222", run_id="r", batch_id=3, master="spark://cluster", host="host-b")
@@ -213,6 +213,14 @@ class TestNotShared:
         places._probed.clear()
         leave_token(str(tmp_path))
         assert [token.stat().st_mtime_ns for token in tmp_path.iterdir()] == [before]
+
+    def test_a_token_that_somebody_removed_is_left_again_by_the_next_planner(self, tmp_path):
+        """A rule of a bucket, or the machine's own of temporary files: a batch of the same process that spills is not refused."""
+        found = places_of(stagingLocation=str(tmp_path))
+        for _ in range(2):
+            leave_token(str(tmp_path))
+            assert found.spill(FACTS, "q").location == f"{tmp_path}/q/3"
+            (tmp_path / token_of_this_machine()).unlink()
 
     def test_in_local_mode_nothing_is_asked(self, tmp_path):
         assert places_of(stagingLocation=str(tmp_path)).spill(replace(FACTS, master="local[2]"), "q").location == f"{tmp_path}/q/3"

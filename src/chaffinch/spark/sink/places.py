@@ -141,15 +141,14 @@ def token_of_this_machine() -> str:
 
 
 def leave_token(location: str) -> None:
-    """Leaves the token in a staging folder, once per process, which tries the folder out as well."""
-    if location not in _probed:
-        folder, token = Folder(location, "stagingLocation"), token_of_this_machine()
-        found = None
-        with suppress(Refusal):  # Then writing tells why.
-            found = folder.read(token)
-        if found is None:
-            folder.write(token, [b"Left by a driver, for executors to see that this folder is shared.\n"])
-        _probed.add(location)
+    """Leaves the token in a staging folder, which tries the folder out as well. It is looked for at each planning: whoever cleans up there
+    takes it away, and tasks would say that the folder is not shared."""
+    folder, token = Folder(location, "stagingLocation"), token_of_this_machine()
+    found = None
+    with suppress(Refusal):  # Then writing tells why.
+        found = folder.read(token)
+    if found is None:
+        folder.write(token, [b"Left by a driver, for executors to see that this folder is shared.\n"])
 
 
 def located(location: str, default_file_system: str | None, environment: Mapping[str, str] = os.environ) -> str:
