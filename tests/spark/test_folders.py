@@ -102,6 +102,42 @@ class TestFolder:
         assert Folder("/a?b", "stagingLocation").below("q").location == "/a?b/q"
 
 
+class TestDurable:
+    """What is on the disk in which order: after a power failure a name without its bytes, or bytes without a name, are not the file."""
+
+    @pytest.fixture
+    def asked(self, monkeypatch, tmp_path):
+        """What was asked of the system, in order, with the kind of file."""
+        asked, fsync = [], os.fsync
+        folder = Folder(str(tmp_path), "checkpointLocation")
+        local, path = folder.opened()
+        kept = ("type_name", "create_dir", "open_output_stream", "delete_file", "get_file_info")
+
+        def move(source, target):
+            asked.append("move")
+            local.move(source, target)
+
+        def sync(handle):
+            asked.append("sync folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "sync file")
+            fsync(handle)
+
+        monkeypatch.setattr(folder, "_opened", (SimpleNamespace(move=move, **{name: getattr(local, name) for name in kept}), path))
+        monkeypatch.setattr(os, "fsync", sync)
+        return folder, asked
+
+    def test_a_file_is_synced_before_it_has_its_name_and_the_folder_after_it(self, asked):
+        folder, done = asked
+        folder.write("state", [b"one"])
+        assert done == ["sync file", "move", "sync folder"]
+
+    def test_a_new_name_is_synced_with_its_folder(self, asked):
+        folder, done = asked
+        folder.write("hidden", [b"one"])
+        done.clear()
+        folder.rename("hidden", "shown")
+        assert done == ["move", "sync folder"]
+
+
 def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path):
     (tmp_path / "state").mkdir()
     with pytest.raises(Refusal, match="cannot be written"):

@@ -23,8 +23,9 @@ from chaffinch.spark.sink.option_tables import TABLES
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.sink.places import Places
 from chaffinch.spark.source.options import SOURCE
-from chaffinch.spark.target import forget_client
+from chaffinch.spark.target import client_for, forget_client
 from chaffinch.spark.task_facts import TaskContextFacts
+from tests.spark.played_query import PlayedQuery
 from tests.spark.test_spark_write import alter, values
 
 ROWS = {"key": ["a", None, "c"], "value": [b"1", b"2", b"3"]}
@@ -168,6 +169,19 @@ def test_a_broker_that_is_away_is_told_with_one_time(query, kafka):
         assert len(re.findall(r"\d+ ms\b", caught.value.text)) == 1
 
 
+def test_after_a_commit_that_failed_connections_begin_anew(kafka, query):
+    """What they know of leaders and coordinators may be why it failed."""
+    kafka.faults.add(api="TxnOffsetCommit", error="GROUP_AUTHORIZATION_FAILED", count=1)
+    writer, messages = query.writer(), query.write(ROWS)
+    before = client_for(writer._options.client)
+    with pytest.raises(Refusal, match="GROUP_AUTHORIZATION_FAILED"):
+        writer.commit(messages, 0)
+    after = client_for(writer._options.client)
+    assert after is not before
+    query.commit(query.write(ROWS))
+    assert client_for(writer._options.client) is after
+
+
 def test_notes_of_a_replay_are_not_counted_as_rows(kafka, monkeypatch, caplog):
     given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "idempotencyToken": "replay-d", "chaffinch.notes": "2"}
     writer = writers.batch_writer(SinkOptions.parse(given, is_stream=False))
@@ -232,6 +246,24 @@ class TestStaging:
         assert not (query.folder / "checkpoint" / "chaffinch" / "staging" / "q").exists()
         assert (tmp_path / "machine").exists() is not is_known
         assert not list((tmp_path / "machine").rglob("broker-*"))
+
+    def test_letters_of_what_only_the_broker_refuses_are_staged_where_they_go_into_a_file_only(self, kafka, tmp_path, monkeypatch):
+        """Nothing is pushed behind them that would have them written."""
+        options = {"errors__tolerance": "all", "errors__dead__letter__path": str(tmp_path / "dead")}
+        query = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", **options)
+        messages = query.write(*[{"key": [None] * 50, "value": [b"x" * 10_000] * 50}] * 4, {"key": ["k"], "value": [b"v"]})
+        alter(kafka, "orders", "cleanup.policy", "compact")
+        query.commit(messages)
+        assert (kafka.read("orders").num_rows, pq.read_table(tmp_path / "dead").num_rows) == (1, 200)
+        query.close()
+
+    def test_what_a_driver_that_is_ahead_has_staged_stays(self, kafka, query):
+        """From one checkpoint: it has found this batch in Kafka, and is at the next, when this one removes what older ones have left."""
+        mine, ahead = query.write(self.LARGE), query.write(self.LARGE, batch_id=1)
+        query.commit(mine)
+        assert len(self.files(query)) == 1
+        query.commit(ahead, batch_id=1)
+        assert (kafka.read("orders").num_rows, self.files(query)) == (400, [])
 
     def test_an_abort_removes_the_files_and_never_raises(self, query):
         messages = query.write(self.LARGE)
