@@ -15,12 +15,12 @@ from chaffinch.spark import target
 from chaffinch.spark.commit.marker import Marker
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import dry_run, letters, of_files, writing
+from chaffinch.spark.replay import dry_run, letters, of_files, of_topic, writing
 from chaffinch.spark.replay.dry_run import dry_run_of
 from chaffinch.spark.replay.replaying import ReplayPlan, replay
 from chaffinch.spark.sink.options import SinkOptions
 from tests.spark.source.source_topics import drop_first
-from tests.spark.test_spark_write import values, write
+from tests.spark.test_spark_write import alter, values, write
 
 pytestmark = [
     pytest.mark.spark,
@@ -39,6 +39,11 @@ def rows(spark, first):
         "timestamp_millis(1700000000000 + id) as timestamp",
         MINE,
     )
+
+
+def bad_rows(spark, count):
+    """Without keys, which the topic takes none of."""
+    return spark.range(count).selectExpr("cast(null as string) as key", "cast(concat('v', id) as binary) as value")
 
 
 def plan(broker, **changes):
@@ -74,7 +79,7 @@ def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(writing, "write", lambda *given, do=writing.write: (asked.append(given[-1]), do(*given)))
         report = replay(spark, keyed)
-    assert asked[0]["chaffinch.notes"] == "1"
+    assert asked[0]["chaffinch.notes"] == '{"0":2}'
     assert outcome(report) == (2, 1, {"MESSAGE_TOO_LARGE": 1})
     assert "max.message.bytes allows 1000 bytes" in report.examples[0]
     (repaired,) = (row for row in broker.read(topic).to_pylist() if row["key"] == b"v0")
@@ -121,6 +126,36 @@ def test_options_of_the_writing(spark, broker, topic, dead):
         assert outcome(report) == (2, 0, {"MESSAGE_TOO_LARGE": 2})
         assert "kafka.max.request.size allows 400" in report.examples[0]
     assert outcome(replay(spark, replace(narrow, writing={"kafka.max.request.size": "900"}))) == (2, 2, {})
+
+
+def test_no_option_of_the_writing_limits_notes(spark, broker, topic, dead):
+    """They are no rows: one that became a letter would leave the next replay to write all again."""
+    write(bad_rows(spark, 3), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
+    narrow = plan(broker, topic=dead, repairs={"key": "value"}, writing={"kafka.max.request.size": "120"})
+    for expected in ((3, 3, {}), (0, 0, {}), (0, 0, {})):
+        assert outcome(replay(spark, narrow)) == expected
+    assert values(broker, topic) == {"v0": 1, "v1": 1, "v2": 1}
+
+
+def test_a_topic_of_letters_that_takes_no_note(spark, broker, topic, dead, monkeypatch):
+    """It is told before anything is written; where that cannot be, the topic refuses the note, and the rows with it."""
+    write(bad_rows(spark, 3), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
+    alter(broker, dead, "max.message.bytes", "120")
+    keyed = plan(broker, topic=dead, repairs={"key": "value"})
+    before = broker.read(dead).num_rows
+    said = rf"MESSAGE_TOO_LARGE: the note of up to where letters in 1 partition of {dead} are done with takes \d+ bytes, max.message.bytes"
+    for each in (replace(keyed, is_dry_run=True), keyed):
+        with pytest.raises(Refusal, match=rf"{said} of {dead} allows 120; nothing was written; raise it to \d+ at least, and begin again$"):
+            replay(spark, each)
+    with monkeypatch.context() as patch:
+        patch.setattr(of_topic, "_refuse_large", lambda *_: None)
+        for _ in range(2):
+            with pytest.raises(Exception, match=r"MESSAGE_TOO_LARGE: the dead letter topic itself refuses 1 of 1 notes of this replay"):
+                replay(spark, keyed)
+    assert (values(broker, topic), broker.read(dead).num_rows) == ({}, before)
+    alter(broker, dead, "max.message.bytes", "1000")
+    assert outcome(replay(spark, keyed)) == (3, 3, {})
+    assert values(broker, topic) == {"v0": 1, "v1": 1, "v2": 1}
 
 
 def test_headers_of_a_row_stay_whatever_their_names(spark, broker, topic, dead):

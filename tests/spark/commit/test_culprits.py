@@ -9,6 +9,7 @@ from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
+from chaffinch.spark.tasks.notes import Notes
 from tests.spark.commit.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 
 ROWS = {0: [(b"k1", b"a"), (None, b"b"), (b"k3", b"c")], 1: [(None, b"d"), (b"k5", b"e")]}
@@ -275,6 +276,21 @@ class TestFailures:
 def old_operation(step):
     query = Query(Broker(), [(outcome({0: [(b"k", b"v")]}),)], has_checkpoint=False)
     return query.commit(0).steps.index(step)
+
+
+def test_a_note_that_is_refused_ends_the_transaction():
+    """Whatever is tolerated: rows without their note would be written again by the next replay."""
+    broker, query = compacted_meanwhile()
+    broker.core.topics.alter(DEAD, {"max.message.bytes": "100"})
+    said = r"MESSAGE_TOO_LARGE: the dead letter topic itself refuses 1 of 1 notes of this replay for orders-dead-0: .* allows 100 bytes"
+    notes = Notes(ends={0: 23}).staged(DEAD, "replay-d", broker.now_ms)
+    with pytest.raises(Refusal, match=said):
+        query.commit(0, notes=notes)
+    assert (broker.read(TOPIC), broker.read(DEAD)) == ([], [])
+    broker.core.topics.alter(DEAD, {"max.message.bytes": "1000"})
+    query.commit(0, notes=notes)
+    assert counted(broker.read(TOPIC)) == dict.fromkeys(GOOD, 1)
+    assert counted(broker.read(DEAD)) == {**dict.fromkeys(BAD, 1), None: 1}
 
 
 class TestAHandler:

@@ -253,6 +253,9 @@ class TestColumns:
             check_schema(schema_of("value string"), has_topic=False)
 
 
+NOTES, LETTERS = '{"0":23}', "errors.dead.letter.queue.topic.name"
+
+
 @pytest.mark.parametrize(
     ("is_stream", "given"),
     [
@@ -262,11 +265,15 @@ class TestColumns:
         (False, {"chaffinch.batch.id": "1"}),
         (False, {"Chaffinch.Sink": "s"}),
         (True, {"chaffinch.batch.id": "1", "chaffinch.sink": "s"}),
-        (False, {"chaffinch.batch.id": "1", "chaffinch.sink": "s", "chaffinch.notes": "1"}),
-        (False, {"chaffinch.notes": "-1"}),
-        (False, {"chaffinch.notes": "1"}),
-        (False, {"chaffinch.notes": "1", "idempotencyToken": "once"}),
-        (True, {"chaffinch.notes": "1"}),
+        (False, {"chaffinch.batch.id": "1", "chaffinch.sink": "s", "chaffinch.notes": NOTES}),
+        (False, {"chaffinch.notes": NOTES}),
+        (False, {"chaffinch.notes": NOTES, "idempotencyToken": "once", LETTERS: "dead"}),
+        (False, {"chaffinch.notes": NOTES, "idempotencyToken": "replay-d"}),
+        *(
+            (False, {"chaffinch.notes": text, "idempotencyToken": "replay-d", LETTERS: "dead"})
+            for text in ("1", "[0]", '{"-1":5}', '{"0":"5"}', '{"0":true}', "{")
+        ),
+        (True, {"chaffinch.notes": NOTES, "idempotencyToken": "replay-d", LETTERS: "dead"}),
     ],
 )
 def test_what_only_chaffinch_itself_may_say(is_stream, given):

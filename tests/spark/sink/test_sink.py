@@ -183,13 +183,23 @@ def test_after_a_commit_that_failed_connections_begin_anew(kafka, query):
 
 
 def test_notes_of_a_replay_are_not_counted_as_rows(kafka, monkeypatch, caplog):
-    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "idempotencyToken": "replay-d", "chaffinch.notes": "2"}
+    """Nor is any of the options about rows theirs."""
+    given = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "idempotencyToken": "replay-d",
+        "errors.tolerance": "all", "errors.dead.letter.queue.topic.name": "dead", "chaffinch.notes": '{"0":23}',
+        "kafka.max.request.size": "100",
+    }  # fmt: skip
     writer = writers.batch_writer(SinkOptions.parse(given, is_stream=False))
     monkeypatch.setattr(writers, "task_facts", lambda: TaskContextFacts(task=0, master="local[2]"))
     with caplog.at_level(logging.INFO, "chaffinch.spark"):
         writer.commit([writer.write(iter([pa.record_batch(ROWS)]))])
-    assert caplog.messages[-1].startswith("query replay-d, batch 0: 1 rows written, 0 rejected, ")
+    assert caplog.messages[-1].startswith("query replay-d, batch 0: 3 rows written, 0 rejected, ")
     assert kafka.read("orders").num_rows == 3
+    (note,) = kafka.read("dead").to_pylist()
+    assert (note["key"], note["value"]) == (None, None)
+    assert [(header["key"], header["value"]) for header in note["headers"]] == [
+        ("chaffinch.replayed", b'{"0":23}'), ("chaffinch.replayed.by", b"replay-d"),
+    ]  # fmt: skip
 
 
 def test_many_batches_in_flight_to_several_partitions(kafka, query):

@@ -27,6 +27,8 @@ class CommitPlan:
     outcomes: tuple[TaskOutcome, ...]
     target: TargetSnapshot
     """The target as the committer sees it, later than the tasks did."""
+    notes: tuple[StagedBatch, ...] = ()
+    """For the dead letter topic, of a replay: rows are not written without them."""
     transactional_id: str
     group_id: str | None
     """The marker's group; None for a batch write without a token: no marker, and a repetition writes again."""
@@ -51,7 +53,8 @@ class CommitPlan:
         return tuple(batch for outcome in self.outcomes for batch in outcome.batches)
 
     def dead_batches(self) -> tuple[StagedBatch, ...]:
-        return tuple(batch for outcome in self.outcomes for batch in outcome.dead_batches)
+        """All that goes to the dead letter topic, notes first."""
+        return (*self.notes, *(batch for outcome in self.outcomes for batch in outcome.dead_batches))
 
     def partitions(self) -> set[TopicPartition]:
         """Those that have staged batches; more may get dead letters of what the broker refuses."""

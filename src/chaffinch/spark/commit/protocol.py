@@ -238,12 +238,12 @@ class _Writer:
         made: DeadLetters = reply.value
         self.tally.keep(made)
 
-    @staticmethod
-    def _refuse_dead_letters(batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Generator[Operation, Reply, None]:
+    def _refuse_dead_letters(self, batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Generator[Operation, Reply, None]:
         first = culprits[0]
+        what = "notes of this replay" if batch in self.plan.notes else "dead letters"
         raise Refusal(
             Group.INVALID_CONFIGURATION, first.code.name,
-            f"the dead letter topic itself refuses {len(culprits)} of {batch.record_count} dead letters for {batch.topic_partition}: "
+            f"the dead letter topic itself refuses {len(culprits)} of {batch.record_count} {what} for {batch.topic_partition}: "
             f"{first.message}; correct the topic's configuration, the transaction is aborted",
         )  # fmt: skip
         yield

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from chaffinch.identifiers import OFFSET_EARLIEST
+from chaffinch.spark.tasks.notes import NOTE, NOTE_TOKEN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
 WRITTEN: Final = ("key", "value", "headers", "timestamp", "partition", "topic")
 REASONS: Final = ("error_code", "error_name", "error_message", "error_group", "query", "batch")
 COLUMNS: Final = (*WRITTEN, *REASONS)
-NOTE: Final = "chaffinch.replayed"
-"""Header of a record that `replay` leaves in a dead letter topic: up to which offset letters are done with, of each partition.
-
-JSON, `{"0":23}`. Each note speaks of all partitions, so that it does not matter which of a replay's notes can be seen already.
-"""
-NOTE_TOKEN: Final = "chaffinch.replayed.by"
 
 _WRITTEN_SCHEMA: Final = (
     "key binary, value binary, headers array<struct<key: string, value: binary>>, timestamp timestamp_ltz, partition int, topic string"
@@ -133,18 +128,6 @@ def letters_in_file(spark: SparkSession, path: str) -> DataFrame:
 def none_of_them(spark: SparkSession) -> DataFrame:
     """No letters, in their columns: for what is to be tried before anything is read."""
     return spark.createDataFrame([], f"{_WRITTEN_SCHEMA}, {_REASONS_SCHEMA}")
-
-
-def note_of(spans: Sequence[Span]) -> str:
-    """What the notes of a replay of these spans say."""
-    return json.dumps({str(span.partition): span.end for span in spans}, separators=(",", ":"))
-
-
-def notes(spark: SparkSession, topic: str, spans: Sequence[Span], token: str) -> DataFrame:
-    """A note in each partition of the dead letter topic that has a span, so that none goes before the letters that it speaks of."""
-    headers = [(NOTE, note_of(spans).encode()), (NOTE_TOKEN, token.encode())]
-    rows = [(None, None, headers, None, span.partition, topic) for span in spans]
-    return spark.createDataFrame(rows, _WRITTEN_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,12 @@ from chaffinch.spark.replay import letters, writing
 from chaffinch.spark.replay.letters import Outcome, Span
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 from chaffinch.spark.sink.options import NOTES, REPLAY
+from chaffinch.spark.tasks.notes import Notes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+CLIENT_TIMEOUT_MS: Final = 60_000
 _WAIT_MS: Final = 50
 VALUE_CUT: Final = "VALUE_CUT"
 NO_LETTER: Final = "NOT_A_DEAD_LETTER"
@@ -55,19 +57,34 @@ def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRep
     if cut:
         left += ReplayReport.of(cut, {VALUE_CUT: cut}, [_CUT_ADVICE.format(count=cut)])
     rows = writing.repaired(found.where("is_letter AND NOT is_cut"), plan)
+    notes = None if plan.token is not None else Notes(ends={span.partition: span.end for span in spans})
+    if notes is not None:
+        _refuse_large(plan.client, topic, notes, _token(topic, known, 0))
     if plan.is_dry_run:
         return left + writing.tried(plan, rows)
     token = plan.token or _unused_token(spark, plan.client, topic, known)
-    note_count = 0 if plan.token is not None else len(spans)
-    if note_count:
-        rows = rows.unionByName(letters.notes(spark, topic, spans, token))
-    if note_count or real > cut:
-        counted_apart = {NOTES: str(note_count)} if note_count else {}
-        writing.write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic, **counted_apart})
+    if notes is not None or real > cut:
+        beside = {} if notes is None else {NOTES: notes.text}
+        writing.write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic, **beside})
     outcome = _outcome(spark, plan.client, topic, known, token)
-    if plan.token is None and outcome.notes != {letters.note_of(spans)}:
+    if notes is not None and outcome.notes != {notes.text}:
         raise _meanwhile(topic)
     return left + ReplayReport.of(real - cut, outcome.rejected, outcome.examples)
+
+
+def _refuse_large(client: Mapping[str, str], topic: str, notes: Notes, token: str) -> None:
+    """Before anything is written, where the topic tells its limit; elsewhere the topic refuses the notes, and the rows with them."""
+    from chaffinch.spark.target import find_topic, wall_ms
+
+    size = len(notes.encoded(token, wall_ms()))
+    with writing.asking(client) as asked:
+        found = find_topic(asked, topic, CLIENT_TIMEOUT_MS)
+    if found is None or size <= found.batch_bytes_max:
+        return
+    what = f"the note of up to where letters in {counted(len(notes.ends), 'partition')} of {topic} are done with takes {size} bytes"
+    text = f"{what}, max.message.bytes of {topic} allows {found.batch_bytes_max}; nothing was written"
+    advice = f"raise it to {size} at least, and begin again"
+    raise Refusal(Group.INVALID_CONFIGURATION, codes.MESSAGE_TOO_LARGE.name, f"{text}; {advice}")
 
 
 def _outcome(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span], token: str) -> Outcome:

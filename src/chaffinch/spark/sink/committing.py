@@ -6,7 +6,6 @@ import logging
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from chaffinch.errors.codes import Group
@@ -77,8 +76,7 @@ class Committer:
             _told.add(query)
             text = "nobody acknowledges rows; a record batch of which the broker refuses one is lost as a whole, unseen"
             _log.warning("query %s: deliveryGuarantee=%s: %s", query, NONE, text)
-        counts = replace(result.counts, rows_written=result.counts.rows_written - self._options.note_count)
-        _log.info("query %s, %s", self._query(facts), counts.line(batch_id, result.outcome))
+        _log.info("query %s, %s", self._query(facts), result.counts.line(batch_id, result.outcome))
         self.clean_up(outcomes, batch_id, facts if shell.has_staged else None)
         return result
 
@@ -102,12 +100,15 @@ class Committer:
         if is_stream and facts.query_id is None:
             # Its id names the marker's group: a made-up one would let two queries take each other's batches for written.
             raise Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", _NO_QUERY_ID if outcomes else _NO_TASKS)
+        now_ms = wall_ms()
+        notes = () if options.notes is None else options.notes.staged(options.dead_letter_topic or "", query, now_ms)
         return CommitPlan(
             batch_id=batch_id,
-            wall_ms=wall_ms(),
+            wall_ms=now_ms,
             writer_id=facts.run_id or secrets.token_hex(8),
             outcomes=outcomes,
             target=self._snapshot,
+            notes=notes,
             transactional_id=options.transactional_id or f"chaffinch-{query}",
             group_id=None if options.marker_topic is None else f"chaffinch-{query}",
             marker_partition=TopicPartition(options.marker_topic or "", 0),

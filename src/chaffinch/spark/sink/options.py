@@ -13,6 +13,7 @@ from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.options import KAFKA, ClientOptions, named_as_typed, tell_without_effect
 from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, parsed
 from chaffinch.spark.task_facts import TaskContextFacts
+from chaffinch.spark.tasks.notes import Notes
 from chaffinch.spark.tasks.row_handler import HandlerOptions
 
 # Options that KafkaSink sets for its writes, and a replay for its own; nobody else's, so they are in no table (`refuse_own_options`).
@@ -20,6 +21,7 @@ _SINK_NAME: Final = "chaffinch.sink"
 _BATCH_ID: Final = "chaffinch.batch.id"
 _QUERY_ID: Final = "chaffinch.query.id"
 NOTES: Final = "chaffinch.notes"
+_LETTERS: Final = "errors.dead.letter.queue.topic.name"
 REPLAY: Final = "replay-"
 """How the token of a replay begins that nobody gave."""
 _HIDDEN: Final = (_SINK_NAME, _BATCH_ID, _QUERY_ID, NOTES)
@@ -60,8 +62,8 @@ class SinkOptions:
     """Of the micro-batch that a batch write inside `foreachBatch` belongs to: it is committed as the stream's own sink would commit it."""
     query_id: str | None = None
     """Of its query, on Spark Connect, where tasks are not told."""
-    note_count: int = 0
-    """Rows among the others that a replay has added: they are not counted as written."""
+    notes: Notes | None = None
+    """What a replay leaves in the dead letter topic beside its rows."""
 
     @property
     def is_exactly_once(self) -> bool:
@@ -118,7 +120,7 @@ class SinkOptions:
             staging_location=settings["stagingLocation"],
             checkpoint_location=checkpoint,
             tolerance=tolerance,
-            dead_letter_topic=settings["errors.dead.letter.queue.topic.name"],
+            dead_letter_topic=settings[_LETTERS],
             dead_letter_path=settings["errors.dead.letter.path"],
             writes_without_marker=settings.get("onMissingMarker") == "write",
             compression_type=settings["kafka.compression.type"],
@@ -134,7 +136,7 @@ class SinkOptions:
             sink_name=hidden.get(_SINK_NAME),
             batch_id=batch_id,
             query_id=hidden.get(_QUERY_ID),
-            note_count=int(hidden.get(NOTES, "0")),
+            notes=Notes.of_text(hidden[NOTES]) if NOTES in hidden else None,
         )
 
 
@@ -148,8 +150,9 @@ def refuse_own_options(options: Mapping[str, object]) -> None:
 def _refuse_others(hidden: Mapping[str, str], shown: Mapping[str, str], is_stream: bool) -> None:
     """The same for options that neither KafkaSink nor a replay can have set like this."""
     of_sink = hidden.get(_SINK_NAME) and _is_number(hidden.get(_BATCH_ID, "")) and NOTES not in hidden
-    token = next((value for name, value in shown.items() if name.lower() == "idempotencytoken"), "")
-    of_replay = hidden.keys() == {NOTES} and _is_number(hidden[NOTES]) and token.startswith(REPLAY)
+    given = {name.lower(): value for name, value in shown.items()}
+    has_place = given.get("idempotencytoken", "").startswith(REPLAY) and _LETTERS in given
+    of_replay = hidden.keys() == {NOTES} and Notes.of_text(hidden[NOTES]) is not None and has_place
     if is_stream or not (of_sink or of_replay):
         refuse_own_options(hidden)
 
