@@ -19,6 +19,7 @@ from chaffinch.spark.replay import dry_run, letters, of_files, of_topic, writing
 from chaffinch.spark.replay.dry_run import dry_run_of
 from chaffinch.spark.replay.replaying import ReplayPlan, replay
 from chaffinch.spark.sink.options import SinkOptions
+from chaffinch.spark.tasks.notes import Notes
 from tests.spark.source.source_topics import drop_first
 from tests.spark.test_spark_write import alter, values, write
 
@@ -79,7 +80,7 @@ def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(writing, "write", lambda *given, do=writing.write: (asked.append(given[-1]), do(*given)))
         report = replay(spark, keyed)
-    assert asked[0]["chaffinch.notes"] == '{"0":2}'
+    assert Notes.of_option(asked[0]["chaffinch.notes"]).ends == {0: 2}
     assert outcome(report) == (2, 1, {"MESSAGE_TOO_LARGE": 1})
     assert "max.message.bytes allows 1000 bytes" in report.examples[0]
     (repaired,) = (row for row in broker.read(topic).to_pylist() if row["key"] == b"v0")
@@ -126,6 +127,26 @@ def test_options_of_the_writing(spark, broker, topic, dead):
         assert outcome(report) == (2, 0, {"MESSAGE_TOO_LARGE": 2})
         assert "kafka.max.request.size allows 400" in report.examples[0]
     assert outcome(replay(spark, replace(narrow, writing={"kafka.max.request.size": "900"}))) == (2, 2, {})
+
+
+def test_two_replays_of_the_same_letters_at_once(spark, broker, topic, dead, monkeypatch):
+    """Both have the same token, and would leave the same notes but for their run: what one has written the other does not claim."""
+    write(bad_rows(spark, 3), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
+    first, second = (plan(broker, topic=dead, repairs={"key": f"'{name}'"}) for name in "AB")
+    really = writing.write
+
+    def late(*given):
+        with monkeypatch.context() as patch:
+            patch.setattr(writing, "write", really)
+            assert outcome(replay(spark, first)) == (3, 3, {})
+        really(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "write", late)
+        with pytest.raises(Refusal, match=r"REPLAYED_MEANWHILE: another replay of .* was written meanwhile, nothing was written by"):
+            replay(spark, second)
+    assert broker.read(topic).column("key").to_pylist() == [b"A"] * 3
+    assert outcome(replay(spark, second)) == (0, 0, {})
 
 
 def test_no_option_of_the_writing_limits_notes(spark, broker, topic, dead):

@@ -283,14 +283,14 @@ def test_a_note_that_is_refused_ends_the_transaction():
     broker, query = compacted_meanwhile()
     broker.core.topics.alter(DEAD, {"max.message.bytes": "100"})
     said = r"MESSAGE_TOO_LARGE: the dead letter topic itself refuses 1 of 1 notes of this replay for orders-dead-0: .* allows 100 bytes"
-    notes = Notes(ends={0: 23}).staged(DEAD, "replay-d", broker.now_ms)
+    notes = Notes(ends={0: 23}, run="r").staged(DEAD, "replay-d", broker.now_ms)
     with pytest.raises(Refusal, match=said):
         query.commit(0, notes=notes)
     assert (broker.read(TOPIC), broker.read(DEAD)) == ([], [])
     broker.core.topics.alter(DEAD, {"max.message.bytes": "1000"})
     query.commit(0, notes=notes)
     assert counted(broker.read(TOPIC)) == dict.fromkeys(GOOD, 1)
-    assert counted(broker.read(DEAD)) == {**dict.fromkeys(BAD, 1), None: 1}
+    assert counted(broker.read(DEAD)) == {**dict.fromkeys(BAD, 1), b"r": 1}
 
 
 class TestAHandler:

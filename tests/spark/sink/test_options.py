@@ -253,7 +253,7 @@ class TestColumns:
             check_schema(schema_of("value string"), has_topic=False)
 
 
-NOTES, LETTERS = '{"0":23}', "errors.dead.letter.queue.topic.name"
+NOTES, LETTERS = '{"ends": {"0": 23}, "run": "r"}', "errors.dead.letter.queue.topic.name"
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ NOTES, LETTERS = '{"0":23}', "errors.dead.letter.queue.topic.name"
         (False, {"chaffinch.notes": NOTES, "idempotencyToken": "replay-d"}),
         *(
             (False, {"chaffinch.notes": text, "idempotencyToken": "replay-d", LETTERS: "dead"})
-            for text in ("1", "[0]", '{"-1":5}', '{"0":"5"}', '{"0":true}', "{")
+            for text in ("1", "{", '{"run": "r"}', *(NOTES.replace('"0": 23', ends) for ends in ('"-1": 5', '"0": "5"', '"0": true')))
         ),
         (True, {"chaffinch.notes": NOTES, "idempotencyToken": "replay-d", LETTERS: "dead"}),
     ],

@@ -25,6 +25,7 @@ from chaffinch.spark.sink.places import Places
 from chaffinch.spark.source.options import SOURCE
 from chaffinch.spark.target import client_for, forget_client
 from chaffinch.spark.task_facts import TaskContextFacts
+from chaffinch.spark.tasks.notes import Notes
 from tests.spark.played_query import PlayedQuery
 from tests.spark.test_spark_write import alter, values
 
@@ -186,8 +187,8 @@ def test_notes_of_a_replay_are_not_counted_as_rows(kafka, monkeypatch, caplog):
     """Nor is any of the options about rows theirs."""
     given = {
         "kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "idempotencyToken": "replay-d",
-        "errors.tolerance": "all", "errors.dead.letter.queue.topic.name": "dead", "chaffinch.notes": '{"0":23}',
-        "kafka.max.request.size": "100",
+        "errors.tolerance": "all", "errors.dead.letter.queue.topic.name": "dead",
+        "chaffinch.notes": Notes(ends={0: 23}, run="r").to_option(), "kafka.max.request.size": "100",
     }  # fmt: skip
     writer = writers.batch_writer(SinkOptions.parse(given, is_stream=False))
     monkeypatch.setattr(writers, "task_facts", lambda: TaskContextFacts(task=0, master="local[2]"))
@@ -196,7 +197,7 @@ def test_notes_of_a_replay_are_not_counted_as_rows(kafka, monkeypatch, caplog):
     assert caplog.messages[-1].startswith("query replay-d, batch 0: 3 rows written, 0 rejected, ")
     assert kafka.read("orders").num_rows == 3
     (note,) = kafka.read("dead").to_pylist()
-    assert (note["key"], note["value"]) == (None, None)
+    assert (note["key"], note["value"]) == (None, b"r")
     assert [(header["key"], header["value"]) for header in note["headers"]] == [
         ("chaffinch.replayed", b'{"0":23}'), ("chaffinch.replayed.by", b"replay-d"),
     ]  # fmt: skip

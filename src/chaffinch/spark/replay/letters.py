@@ -132,9 +132,12 @@ def none_of_them(spark: SparkSession) -> DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one replay has left: what its notes say, and the letters that it has made, by error, an example of each."""
+    """What replays under one token have left: the notes' runs, and the letters that were made, by error, an example of each.
 
-    notes: frozenset[str]
+    `runs`: of at most one replay, with "" for a note of an earlier version, which named none.
+    """
+
+    runs: frozenset[str]
     rejected: Mapping[str, int]
     examples: tuple[str, ...]
 
@@ -153,7 +156,7 @@ def outcome_in_topic(
         f"{header('chaffinch.error.name')} AS error_name",
         f"{header('__connect.errors.exception.message')} AS error_message",
         f"{header(_FIRST_REASON)} AS topic",
-        f"if({_IS_NOTE}, {header(NOTE)}, NULL) AS note",
+        f"if({_IS_NOTE}, coalesce(CAST(value AS STRING), ''), NULL) AS run",
         f"if({_IS_NOTE}, {header(NOTE_TOKEN)}, {header('chaffinch.error.query')}) AS token",
     )
     return _outcome(found.where(found["token"] == token))
@@ -162,17 +165,17 @@ def outcome_in_topic(
 def outcome_in_file(spark: SparkSession, path: str) -> Outcome:
     """Of the replay that has made this file."""
     found = letters_in_file(spark, path)
-    return _outcome(found.selectExpr("error_name", "error_message", "topic", "CAST(NULL AS STRING) AS note"))
+    return _outcome(found.selectExpr("error_name", "error_message", "topic", "CAST(NULL AS STRING) AS run"))
 
 
 def _outcome(found: DataFrame) -> Outcome:
     from pyspark.sql.functions import expr
 
     example = "min(concat('topic ', topic, ': ', error_name, ': ', error_message)) AS example"
-    rows = found.groupBy("note", "error_name").agg(expr("count(*) AS count"), expr(example)).collect()
-    letters = sorted((row for row in rows if row["note"] is None), key=lambda row: str(row["error_name"]))
+    rows = found.groupBy("run", "error_name").agg(expr("count(*) AS count"), expr(example)).collect()
+    letters = sorted((row for row in rows if row["run"] is None), key=lambda row: str(row["error_name"]))
     return Outcome(
-        notes=frozenset(row["note"] for row in rows if row["note"] is not None),
+        runs=frozenset(row["run"] for row in rows if row["run"] is not None),
         rejected={str(row["error_name"]): row["count"] for row in letters},
         examples=tuple(str(row["example"]) for row in letters),
     )

@@ -6,6 +6,7 @@ replay begins there. What is rejected once more becomes a new letter behind the 
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -57,17 +58,18 @@ def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRep
     if cut:
         left += ReplayReport.of(cut, {VALUE_CUT: cut}, [_CUT_ADVICE.format(count=cut)])
     rows = writing.repaired(found.where("is_letter AND NOT is_cut"), plan)
-    notes = None if plan.token is not None else Notes(ends={span.partition: span.end for span in spans})
+    ends = {span.partition: span.end for span in spans}
+    notes = None if plan.token is not None else Notes(ends=ends, run=secrets.token_hex(8))
     if notes is not None:
         _refuse_large(plan.client, topic, notes, _token(topic, known, 0))
     if plan.is_dry_run:
         return left + writing.tried(plan, rows)
     token = plan.token or _unused_token(spark, plan.client, topic, known)
     if notes is not None or real > cut:
-        beside = {} if notes is None else {NOTES: notes.text}
+        beside = {} if notes is None else {NOTES: notes.to_option()}
         writing.write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic, **beside})
     outcome = _outcome(spark, plan.client, topic, known, token)
-    if notes is not None and outcome.notes != {notes.text}:
+    if notes is not None and outcome.runs != {notes.run}:
         raise _meanwhile(topic)
     return left + ReplayReport.of(real - cut, outcome.rejected, outcome.examples)
 
@@ -95,7 +97,7 @@ def _unused_token(spark: SparkSession, client: Mapping[str, str], topic: str, sp
     """The token for these spans. It was used before where all notes are gone with their letters, as after an expired retention."""
     number = 0
     while writing.is_written(client, token := _token(topic, spans, number)):
-        if _outcome(spark, client, topic, spans, token).notes:
+        if _outcome(spark, client, topic, spans, token).runs:
             raise _meanwhile(topic)
         number += 1
     return token

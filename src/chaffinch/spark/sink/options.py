@@ -136,7 +136,7 @@ class SinkOptions:
             sink_name=hidden.get(_SINK_NAME),
             batch_id=batch_id,
             query_id=hidden.get(_QUERY_ID),
-            notes=Notes.of_text(hidden[NOTES]) if NOTES in hidden else None,
+            notes=Notes.of_option(hidden[NOTES]) if NOTES in hidden else None,
         )
 
 
@@ -152,7 +152,7 @@ def _refuse_others(hidden: Mapping[str, str], shown: Mapping[str, str], is_strea
     of_sink = hidden.get(_SINK_NAME) and _is_number(hidden.get(_BATCH_ID, "")) and NOTES not in hidden
     given = {name.lower(): value for name, value in shown.items()}
     has_place = given.get("idempotencytoken", "").startswith(REPLAY) and _LETTERS in given
-    of_replay = hidden.keys() == {NOTES} and Notes.of_text(hidden[NOTES]) is not None and has_place
+    of_replay = hidden.keys() == {NOTES} and Notes.of_option(hidden[NOTES]) is not None and has_place
     if is_stream or not (of_sink or of_replay):
         refuse_own_options(hidden)
 

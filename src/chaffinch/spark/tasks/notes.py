@@ -24,33 +24,38 @@ NOTE_TOKEN: Final = "chaffinch.replayed.by"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notes:
-    """Those of one replay, one in each partition of which they speak. `ends`: partition -> up to where its letters are done with."""
+    """Those of one replay, one in each partition of which they speak. `ends`: partition -> up to where its letters are done with.
+
+    `run`: tells this replay from another one that began where it did, under the same token. It is the value of each note.
+    """
 
     ends: Mapping[int, int]
+    run: str
 
-    @property
-    def text(self) -> str:
-        """What each of them says."""
-        return json.dumps({str(number): end for number, end in self.ends.items()}, separators=(",", ":"))
+    def to_option(self) -> str:
+        """As the sink is told of them."""
+        return json.dumps({"ends": self._by_name(), "run": self.run})
 
     @classmethod
-    def of_text(cls, text: str) -> Notes | None:
-        """Those that say this; None where it is nothing that a note says."""
+    def of_option(cls, text: str) -> Notes | None:
+        """From what `to_option` gave; None where it is anything else."""
         try:
             found = json.loads(text)
         except ValueError:
             return None
-        if not isinstance(found, dict) or not all(name.isascii() and name.isdecimal() and type(found[name]) is int for name in found):
-            return None
-        return cls(ends={int(name): end for name, end in found.items()})
+        match found:
+            case {"ends": dict(ends), "run": str(run)} if len(found) == 2 and all(_is_end(*pair) for pair in ends.items()):
+                return cls(ends={int(name): end for name, end in ends.items()}, run=run)
+        return None
 
     def encoded(self, token: str, now_ms: int) -> bytes:
         """One of them as a record batch; they are all alike."""
         from chaffinch.records import batch as batches
         from chaffinch.records.columns import RecordColumns
 
-        headers = [(NOTE, self.text.encode()), (NOTE_TOKEN, token.encode())]
-        record = RecordColumns.from_lists([None], [None], [now_ms], [headers])
+        text = json.dumps(self._by_name(), separators=(",", ":"))
+        headers = [(NOTE, text.encode()), (NOTE_TOKEN, token.encode())]
+        record = RecordColumns.from_lists([None], [self.run.encode()], [now_ms], [headers])
         return bytes(batches.encode(record, is_transactional=True))
 
     def staged(self, topic: str, token: str, now_ms: int) -> tuple[StagedBatch, ...]:
@@ -58,3 +63,10 @@ class Notes:
         one = self.encoded(token, now_ms)
         staged = StagedBytes(data=one, byte_count=len(one))
         return tuple(StagedBatch(topic_partition=TopicPartition(topic, number), record_count=1, bytes=staged) for number in self.ends)
+
+    def _by_name(self) -> dict[str, int]:
+        return {str(number): end for number, end in self.ends.items()}
+
+
+def _is_end(name: str, end: object) -> bool:
+    return name.isascii() and name.isdecimal() and type(end) is int
