@@ -3,6 +3,8 @@
 from collections import Counter
 from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JError
 
@@ -391,3 +393,42 @@ def test_a_replay_that_died_before_its_transaction_ended(spark, broker, topic, d
     assert len(list(folder.glob("*.parquet"))) == 2
     assert outcome(replay(spark, replace(as_they_are, to=dead))) == (2, 2, {})
     assert broker.read(dead).num_rows == 2
+
+
+@pytest.mark.parametrize(("first", "second"), [(None, "X"), ("X", None), ("X", "Y")])
+def test_a_replay_that_died_and_one_under_another_token(spark, broker, topic, tmp_path, monkeypatch, first, second):
+    """Its file is passed over whoever comes next, and after that; what becomes of the same replay's letters in the end is replayed."""
+    write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
+    (file,) = tmp_path.glob("*.parquet")
+    file = file.rename(tmp_path / f"z-{file.name}")  # Behind the other one.
+    begun, keyed = plan(broker, path=str(tmp_path), token=first), plan(broker, path=str(tmp_path), repairs={"key": "value"})
+
+    def dies(rows, plan, token, marker_topic, letters_to):
+        table = pq.read_table(file)
+        named = table.set_column(table.column_names.index("query"), "query", pa.array([token] * 2))
+        pq.write_table(named, tmp_path / of_files._letters_of(token))
+        raise RuntimeError("died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "write", dies)
+        with pytest.raises(RuntimeError, match="died"):
+            replay(spark, begun)
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+    assert outcome(replay(spark, replace(keyed, token=second))) == (2, 2, {})
+    assert values(broker, topic) == {"v0": 1, "v1": 1}
+    if second is None:
+        assert outcome(replay(spark, keyed)) == (0, 0, {}), "the file that it is a copy of has gone to _replayed"
+    else:
+        assert replay(spark, replace(keyed, token=second)).is_repetition
+    assert values(broker, topic) == {"v0": 1, "v1": 1}
+
+
+def test_letters_that_a_replay_with_a_token_has_left_are_replayed(spark, broker, topic, tmp_path):
+    """Its transaction has ended, so that what it has left is no copy."""
+    write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
+    (file,) = tmp_path.glob("*.parquet")
+    half = plan(broker, path=str(tmp_path), token="half", repairs={"key": "if(value = cast('v0' as binary), 'k', null)"})
+    assert outcome(replay(spark, half)) == (2, 1, {"INVALID_COMPACTION_KEY": 1})
+    file.unlink()
+    assert outcome(replay(spark, plan(broker, path=str(tmp_path), repairs={"key": "'k'"}))) == (1, 1, {})
+    assert values(broker, topic) == {"v0": 1, "v1": 1}

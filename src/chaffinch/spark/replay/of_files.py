@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 CLIENT_TIMEOUT_MS: Final = 60_000
 DONE: Final = "_replayed"
 """Folder of the Parquet files that are done with; Spark leaves out what begins with `_`."""
+_OF_BATCH_WRITES: Final = f"-{0:09d}.parquet"
+"""How the files of replays end, as those of all batch writes (`parquet_name`)."""
 
 
 def look_at_folder(path: str) -> Folder:
@@ -43,9 +45,35 @@ def replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayRepo
 
 
 def _unsettled(plan: ReplayPlan, folder: Folder, names: Collection[str]) -> set[str]:
-    """Files of a replay that died before its transaction ended: their letters are those of another file that is still there."""
-    tokens = {_letters_of(token): token for token in (_file_token(plan, folder, name) for name in names)}
-    return {name for name in tokens.keys() & set(names) if not writing.is_written(plan.client, tokens[name])}
+    """Files of a replay, with a token or without one, that died before its transaction ended: their letters are those of another file,
+    which is still there, or is replayed meanwhile."""
+    tokens = {_letters_of(token): token for name in names for token in (_file_token(plan, folder, name), _own_token(folder, name))}
+    known = {*names, *folder.below(DONE).names()}
+    begun = {name: tokens[name] for name in names if name in tokens}
+    for name in names:
+        if name not in begun and name.endswith(_OF_BATCH_WRITES) and _is_of_one(query := _query_in(folder, name), known):
+            begun[name] = query
+    return {name for name, token in begun.items() if not writing.is_written(plan.client, token)}
+
+
+def _is_of_one(token: str, names: Collection[str]) -> bool:
+    """Whether somebody's --token stands in it, before the name of one of these files."""
+    return any(token[place + 1 :] in names for place, mark in enumerate(token) if mark == "-")
+
+
+def _query_in(folder: Folder, name: str) -> str:
+    """Under which token a file's letters were made; empty where nobody can tell, of which more is said when it is to be replayed."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    filesystem, _ = folder.opened()
+    try:
+        with filesystem.open_input_file(folder.path(name)) as file:
+            first = next(pq.ParquetFile(file).iter_batches(1, columns=["query"]), None)
+    except (OSError, pa.ArrowException):
+        return ""
+    found = first.column(0)[0].as_py() if first is not None and first.num_columns and first.num_rows else None
+    return found if isinstance(found, str) else ""
 
 
 def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str) -> ReplayReport:
@@ -111,7 +139,12 @@ def _letters_in(spark: SparkSession, folder: Folder, name: str) -> DataFrame:
 
 
 def _file_token(plan: ReplayPlan, folder: Folder, name: str) -> str:
-    return f"{plan.token}-{name}" if plan.token else f"{REPLAY}{writing.digest(name, *_stamp(folder, name))}"
+    return f"{plan.token}-{name}" if plan.token else _own_token(folder, name)
+
+
+def _own_token(folder: Folder, name: str) -> str:
+    """Where nobody gives one."""
+    return f"{REPLAY}{writing.digest(name, *_stamp(folder, name))}"
 
 
 def _letters_of(token: str) -> str:
