@@ -165,6 +165,11 @@ class TestChoices:
         ("given", "text"),
         [
             ({"subscribe": "a,c"}, r"topic 'c' \(option subscribe\) does not exist on 127.0.0.1:\d+; create it, or correct the option"),
+            (
+                {"subscribe": "a,b c"},
+                r"topic 'b c' \(option subscribe\) is not a legal name: a name has letters, digits, .*; correct the op",
+            ),
+            ({"assign": {"b/c": [0]}}, r"topic 'b/c' \(option assign\) is not a legal name: a name has letters, digits, .* at most 249"),
             ({"assign": {"c": [0]}}, r"topic 'c' \(option assign\) does not exist"),
             ({"assign": {"a": [0, 9]}}, r"partition 9 of topic 'a' \(option assign\) does not exist: the topic has 2 partitions"),
             ({"startingOffsets": {"a": {"0": 0}}}, "startingOffsets says nothing about a-1"),

@@ -18,6 +18,7 @@ from chaffinch.spark.tasks.row_codec import check_schema
 from chaffinch.spark.tasks.staged import TaskPlan, TaskStager, reason_of
 from chaffinch.spark.tasks.staging import StagedWriter
 
+LEGAL = "a name has letters, digits, '.', '_' and '-', at most 249 of them"
 NOW_MS = 1_700_000_000_000
 PLAIN = TopicSnapshot(topic="orders", topic_id=bytes(16), partition_count=4)
 COMPACTED = TopicSnapshot(topic="orders", topic_id=bytes(16), partition_count=4, is_compacted=True, batch_bytes_max=1000)
@@ -268,12 +269,21 @@ class TestTopicColumn:
         ]  # fmt: skip
         assert outcome.rejections[1].message == "there is no topic 'nowhere'"
 
+    def test_a_name_that_no_topic_can_have_is_never_looked_for(self):
+        looked_for = []
+        names = ["a b/c", "", "..", "n" * 250]
+        outcome = run({"value": [b"1"] * 4, "topic": names}, topic=None, snapshot_of=lambda *asked: looked_for.append(asked))
+        assert {found.code for found in outcome.rejections} == {codes.INVALID_TOPIC_EXCEPTION}
+        assert [found.topic_partition.topic for found in outcome.rejections] == names
+        assert outcome.rejections[0].message == f"topic 'a b/c' is not a legal name: {LEGAL}"
+        assert looked_for == []
+
     def test_a_name_that_is_no_utf_8_is_its_row_s_fault_alone(self):
         """Strings of Spark hold whatever bytes they were cast from."""
         names = pa.Array.from_buffers(pa.string(), 3, [None, *pa.array([b"orders", b"\xffA", b"\xfeA"]).buffers()[1:]])
         outcome = run({"value": [b"1", b"2", b"3"], "topic": names}, topic=None)
         assert [(found.row, str(found)) for found in outcome.rejections] == [
-            (row, f"row {row} for \ufffdA: UNKNOWN_TOPIC_OR_PARTITION: there is no topic '\ufffdA'") for row in (1, 2)
+            (row, f"row {row} for \ufffdA: INVALID_TOPIC_EXCEPTION: topic '\ufffdA' is not a legal name: {LEGAL}") for row in (1, 2)
         ]
         assert [value for _, _, value in records(outcome.batches)] == [b"1"]
 

@@ -9,9 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
+from chaffinch.client.arguments import why_illegal
 from chaffinch.errors import ConfigException, TimeoutException, UnknownTopicOrPartitionException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, counted
+from chaffinch.settings import shown_value
 from chaffinch.spark.refusals import Refusal, refusal_for
 from chaffinch.spark.target import UNKNOWN_TOPIC_PATIENCE_MS, UNKNOWN_TOPIC_WAIT_MS
 
@@ -74,6 +76,7 @@ class Discovery:
 
     def partitions_at_start(self) -> tuple[TopicPartition, ...]:
         """What there is now, which must be all that options name. Raises Refusal. A pattern that names nothing yet is only told."""
+        self._refuse_illegal()
         found = self.partitions()
         if not found.partitions and self._options.pattern is not None:
             text = "no topic on %s has a name that option subscribePattern=%r matches as a whole: there is nothing to read now"
@@ -82,6 +85,15 @@ class Discovery:
             text = f"{found.absent[0]}; create it, or correct the option"
             raise Refusal(Group.INVALID_CONFIGURATION, codes.UNKNOWN_TOPIC_OR_PARTITION.name, text)
         return found.partitions
+
+    def _refuse_illegal(self) -> None:
+        """Names that no topic can have, of which brokers say no more than that there is none."""
+        options = self._options
+        option = "subscribe" if options.topics else "assign"
+        for name in (*options.topics, *(where.topic for where in options.assignment)):
+            if (reason := why_illegal(name)) is not None:
+                text = f"topic {shown_value(name)} (option {option}) is not a legal name: {reason}; correct the option"
+                raise Refusal(Group.INVALID_CONFIGURATION, codes.INVALID_TOPIC_EXCEPTION.name, text)
 
     def existing(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Those of the partitions that are there, where all of them were once."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from chaffinch.client.arguments import illegal_topic
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
@@ -152,6 +153,9 @@ class RowCheck:
         if topic is None:
             text = "the row's topic is null and there is no option topic"
             self._reject_all(columns, numbers, TopicPartition("", -1), codes.INVALID_TOPIC_EXCEPTION, text)
+            return
+        if (illegal := illegal_topic(topic)) is not None:  # Nobody can create it: neither waiting nor a handler helps.
+            self._reject_all(columns, numbers, TopicPartition(topic, -1), codes.INVALID_TOPIC_EXCEPTION, illegal.message)
             return
         snapshot = self._snapshot(topic, columns, numbers)
         if snapshot is None:
