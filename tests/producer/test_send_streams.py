@@ -14,8 +14,10 @@ import pytest
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import InvalidCompactionKeyException
 from chaffinch.producer.sender_thread import IDLE_WAIT_MS
-from chaffinch.producer.tables.columns import pieces_of
+from chaffinch.producer.tables import sending
+from chaffinch.producer.tables.columns import GATHERED_MS, pieces_of
 from chaffinch.records.faults import InvalidColumn
+from chaffinch.runtime.clock import ManualClock
 
 LATEST_S = 60
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.binary())])
@@ -94,6 +96,74 @@ def test_small_batches_are_gathered() -> None:
     assert sum(piece.num_rows for piece in pieces) == 1_000
 
 
+@pytest.mark.parametrize(
+    ("took_ms", "rows"),
+    [
+        ([0] * 6, [6]),
+        ([1] * 6, [6]),
+        ([40] * 6, [3, 3]),
+        ([GATHERED_MS] * 3, [1, 1, 1]),
+        ([0, 0, GATHERED_MS, 0, 0, 0], [3, 3]),
+        ([GATHERED_MS, 0, 0, GATHERED_MS, 0], [1, 3, 1]),
+    ],
+)
+def test_a_slow_stream_is_gathered_by_the_clock(took_ms: list[int], rows: list[int]) -> None:
+    """What came since a tenth of a second before goes, and nothing that has come waits for a question that was not asked yet."""
+    clock = ManualClock()
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        for ms, batch in zip(took_ms, batches(len(took_ms), 1), strict=True):
+            clock.advance(ms)
+            yield batch
+
+    assert [piece.num_rows for piece in pieces_of(reader(slow()), 1_000_000, clock.now_ms)[1]] == rows
+
+
+def test_the_time_in_which_a_piece_is_sent_does_not_count() -> None:
+    """A stream that waits for `buffer.memory` is not slow by itself."""
+    clock, rows = ManualClock(), []
+    for piece in pieces_of(reader(batches(6, 10)), 200, clock.now_ms)[1]:
+        rows.append(piece.num_rows)
+        clock.advance(10 * GATHERED_MS)
+    assert rows == [20, 20, 20]
+
+
+class MovedClock:
+    """The door's clock, moved on."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock, self.moved_ms = clock, 0
+
+    def now_ms(self) -> int:
+        return int(self._clock.now_ms()) + self.moved_ms
+
+
+@pytest.mark.parametrize(("linger_ms", "stored"), [(0, 2), (GATHERED_MS, 2), (60_000, 0)])
+def test_the_rows_of_a_slow_stream_are_stored_while_it_goes_on(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, linger_ms: int, stored: int
+) -> None:
+    """And stay so when Ctrl-C ends it."""
+    with Producer(bootstrap_servers=broker.bootstrap_servers, linger_ms=linger_ms) as producer:
+        producer.partitions_for("one")
+        clock = MovedClock(producer._door.clock)
+        monkeypatch.setattr(producer._door, "clock", clock)
+        seen: list[int] = []
+
+        def slow() -> Iterator[pa.RecordBatch]:
+            for batch in batches(2, 1):
+                clock.moved_ms += GATHERED_MS
+                yield batch
+            producer.flush(LATEST_S)
+            seen.append(broker.read("one").num_rows)
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt) as raised:
+            producer.send_table("one", reader(slow()))
+        assert seen == [stored]
+        said = [f"{stored} rows before this were handed over, and are sent"] if stored else []
+        assert getattr(raised.value, "__notes__", []) == said
+
+
 def test_a_stream_is_read_no_faster_than_its_rows_are_sent(broker: EmbeddedBroker) -> None:
     """Twenty times the memory of the producer: what was read and has no outcome yet never exceeds it by more than a piece."""
     memory_bytes, piece_bytes = 200_000, 20_000
@@ -127,7 +197,11 @@ def test_a_stream_that_fails_half_way_says_how_many_rows_are_sent(broker: Embedd
 
 
 @pytest.mark.parametrize("failure", [ValueError("b"), KeyError("k"), KeyboardInterrupt()], ids=type)
-def test_a_stream_that_fails_before_any_row_was_sent_says_nothing_of_rows(producer: Producer, failure: BaseException) -> None:
+def test_a_stream_that_fails_before_any_row_was_sent_says_nothing_of_rows(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    monkeypatch.setattr(sending, "GATHERED_MS", 60_000)  # However slow the machine is.
+
     def failing() -> Iterator[pa.RecordBatch]:
         yield from batches(5, 10)
         raise failure

@@ -299,7 +299,8 @@ class Producer:
         """Hand over all rows of a table: columns value, and key, timestamp, headers, partition, topic if there.
 
         A pyarrow Table, RecordBatch or RecordBatchReader, or anything with the Arrow stream interface (data frames of pandas and
-        polars); a stream is read batch by batch, no faster than its rows can be sent. The future has a SendTableResult: every row is
+        polars); a stream is read batch by batch, no faster than its rows can be sent, and what it has given goes once there is a batch of
+        it, or with what comes 100 ms later, `linger.ms` if that is longer. The future has a SendTableResult: every row is
         written, rejected or dropped, one by one. Waits like `send`, row by row for memory, so a table may be larger than
         `buffer.memory`. A column of the wrong type is InvalidColumn at the call; IllegalStateException as from `send`.
         """
@@ -310,7 +311,7 @@ class Producer:
         self._door.check_open("send_table")
         batch_bytes = self.settings["batch.size"] if "batch.size" in self.settings.given else TABLE_BATCH_BYTES
         name = None if topic is None else arguments.checked_topic(topic)
-        return send_table(self._door, name, table, batch_bytes, self._clock.wall_ms())
+        return send_table(self._door, name, table, batch_bytes, self.settings["linger.ms"], self._clock.wall_ms())
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what waits without lingering, and wait until every record handed over so far has its outcome.

@@ -5,7 +5,7 @@ The names of columns are checked always, their types only where there are rows: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -45,6 +45,8 @@ TYPES_ALLOWED: Final = {
 }
 BYTES_BESIDE_ARROW: Final = 4
 """So much more than in Arrow, with its offsets, a record of usual lengths takes in a batch, about."""
+GATHERED_MS: Final = 100
+"""A stream's rows wait so long at most for more of them, unless `linger.ms` is longer. Long enough to fill a batch from 10 MB a second."""
 NO_TYPE: Final = (OverflowError, TypeError, ValueError, pa.ArrowException)
 """What a data frame raises that has a column which Arrow has no type for."""
 
@@ -95,12 +97,15 @@ class TableParts:
         return from_arrow(records, timestamp_default_ms=self._timestamp_default_ms, first_row=self._first_row + start)
 
 
-def pieces_of(table: Any, piece_bytes: int) -> tuple[pa.Schema, Iterator[pa.Table | pa.RecordBatch]]:
-    """The schema of a table, and the table itself; of a stream its batches, small ones gathered up to about `piece_bytes`. TypeError."""
+def pieces_of(
+    table: Any, piece_bytes: int, now_ms: Callable[[], int] = lambda: 0, wait_ms: int = GATHERED_MS
+) -> tuple[pa.Schema, Iterator[pa.Table | pa.RecordBatch]]:
+    """The schema of a table, and the table itself; of a stream its batches, small ones gathered up to about `piece_bytes`, or until
+    `wait_ms` have passed since the first of them was asked for. TypeError."""
     if isinstance(table, pa.Table | pa.RecordBatch):
         return table.schema, iter((table,))
     reader = table if isinstance(table, pa.RecordBatchReader) else _stream_of(table)
-    return reader.schema, _gathered(reader, piece_bytes)
+    return reader.schema, _gathered(reader, piece_bytes, now_ms, wait_ms)
 
 
 def _stream_of(table: Any) -> pa.RecordBatchReader:
@@ -156,14 +161,16 @@ def _without_type(table: Any) -> str | None:
     return None
 
 
-def _gathered(reader: pa.RecordBatchReader, piece_bytes: int) -> Iterator[pa.Table]:
-    piece, size = [], 0
+def _gathered(reader: pa.RecordBatchReader, piece_bytes: int, now_ms: Callable[[], int], wait_ms: int) -> Iterator[pa.Table]:
+    # The clock counts from the question, not from the answer: what a slow stream gives seldom goes at once. While the stream is read
+    # nothing can go: that is done in the caller's thread, where what makes its batches may have to run.
+    piece, size, asked_ms = [], 0, now_ms()
     for batch in reader:
         piece.append(batch)
         size += plain_bytes(batch)
-        if size >= piece_bytes:
+        if size >= piece_bytes or now_ms() - asked_ms >= wait_ms:
             yield pa.Table.from_batches(piece, reader.schema)
-            piece, size = [], 0
+            piece, size, asked_ms = [], 0, now_ms()
     if piece:
         yield pa.Table.from_batches(piece, reader.schema)
 

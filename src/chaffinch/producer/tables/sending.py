@@ -6,7 +6,7 @@ keys, which may go anywhere, fill one batch after the other and are not measured
 whole are before that only types, how many bytes there are, and the columns partition and topic. The records of two kinds of tables are
 made columns all at once, too: those that may be refused for a value (with headers, or timestamps in seconds), so that nothing is sent of
 one that is, and those for several topics. A stream is read piece by piece, each as a table of its own, and waits with its reading while
-`buffer.memory` is full.
+`buffer.memory` is full; a piece of a slow one is what came in a short time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from chaffinch.producer.door import Door
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.handler_calls import Stop
 from chaffinch.producer.records import ProducerRecord
-from chaffinch.producer.tables.columns import TableParts, check_columns, pieces_of, read_table
+from chaffinch.producer.tables.columns import GATHERED_MS, TableParts, check_columns, pieces_of, read_table
 from chaffinch.producer.tables.result import SendTableResult, TableOutcome
 from chaffinch.producer.tables.split import Run, piece_bounds, record_bytes, rows_by_topic, runs
 from chaffinch.records.byte_columns import Bytes
@@ -64,13 +64,15 @@ class _Waited(NamedTuple):
 NOT_WAITED = _Waited(None, None, 0)
 
 
-def send_table(door: Door, topic: str | None, table: Any, batch_bytes: int, timestamp_default_ms: int) -> RecordFuture[SendTableResult]:
+def send_table(
+    door: Door, topic: str | None, table: Any, batch_bytes: int, linger_ms: int, timestamp_default_ms: int
+) -> RecordFuture[SendTableResult]:
     """All rows of a table; the future has the outcome of each. InvalidColumn and TypeError for what is no table of records.
 
     A stream that fails half-way raises at the call; rows before the failure are on their way then, and the error says how many.
     """
     sending = _Sending(door, batch_bytes)
-    schema, pieces = pieces_of(table, sending.batch_bytes)
+    schema, pieces = pieces_of(table, sending.batch_bytes, door.clock.now_ms, max(linger_ms, GATHERED_MS))
     check_columns(schema, topic)
     try:
         for piece in pieces:
