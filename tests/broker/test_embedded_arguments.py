@@ -13,6 +13,8 @@ from chaffinch.errors import ConfigException
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"topics": "orders"}, r"topics='orders': expected a list of names"),
+    ({"topics": b"orders"}, r"topics=b'orders': expected a list of names"),
+    ({"topics": bytearray(b"orders")}, r"topics=bytearray\(b'orders'\): expected a list of names"),
     ({"topics": 5}, r"topics=5: expected a list of names"),
     ({"topics": [1]}, r"topics: the name of a topic is a text, not 1"),
     ({"topics": {"orders": {"partitions": True}}}, r"topic 'orders': partitions=True: expected a whole number"),

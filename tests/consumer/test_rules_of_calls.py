@@ -24,6 +24,12 @@ PLACE = TopicPartition("orders", 0)
     ("call", "error", "says"),
     [
         (lambda c: c.subscribe(7), TypeError, "argument topics must be names of topics or a compiled pattern, not int"),
+        (lambda c: c.subscribe(b"orders"), TypeError, "argument topics must be names of topics or a compiled pattern, not bytes"),
+        (lambda c: c.subscribe(bytearray()), TypeError, "argument topics must be names of topics or a compiled pattern, not bytearray"),
+        (lambda c: c.assign(b"orders"), TypeError, "argument partitions must be a list of TopicPartitions, not b'orders'"),
+        (lambda c: c.assign(b""), TypeError, "argument partitions must be a list of TopicPartitions, not b''"),
+        (lambda c: c.pause(memoryview(b"orders")), TypeError, "argument partitions must be a list of TopicPartitions, not <memory"),
+        (lambda c: c.committed(b"orders"), TypeError, "argument partitions must be a list of TopicPartitions, not b'orders'"),
         (lambda c: c.subscribe([7]), TypeError, "argument topics has 7"),
         (lambda c: c.subscribe([""]), ValueError, "empty name"),
         (lambda c: c.subscribe({"orders": 1}), TypeError, "not dict"),

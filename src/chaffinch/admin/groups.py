@@ -15,6 +15,7 @@ from chaffinch.admin import offsets
 from chaffinch.admin.by_leader import by_topic
 from chaffinch.admin.by_node import ask_nodes
 from chaffinch.admin.group_offsets import committed_offsets
+from chaffinch.admin.names import checked_names
 from chaffinch.client import answers
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import GroupIdNotFoundException, UnsupportedVersionException, codes, exception_for
@@ -112,8 +113,9 @@ def list_groups(client: SyncClient, *, states: Iterable[str] = (), types: Iterab
 
 def describe_groups(client: SyncClient, names: Iterable[str] | None = None) -> list[GroupDescription]:
     """These groups (None: all). UnknownGroup names the nearest for one that no node knows."""
+    named = None if names is None else checked_names(names)
     known = {listing.group: listing for listing in list_groups(client)}
-    wanted = list(known) if names is None else list(dict.fromkeys(names))
+    wanted = list(known) if named is None else named
     for name in wanted:
         if name not in known:
             raise _unknown(name, list(known))
@@ -123,7 +125,7 @@ def describe_groups(client: SyncClient, names: Iterable[str] | None = None) -> l
 def delete_groups(client: SyncClient, names: Iterable[str]) -> None:
     """Forget groups with their offsets. One that is not there is found out before any other goes. Raises for the first that is refused, as
     one with members is; those before it are deleted then, and named."""
-    wanted = list(dict.fromkeys(names))
+    wanted = checked_names(names)
     if len(wanted) > 1:
         known = [listing.group for listing in list_groups(client)]
         for name in wanted:

@@ -11,6 +11,7 @@ from uuid import UUID
 from chaffinch.admin import configs, offsets
 from chaffinch.admin.by_leader import PAUSE_MS
 from chaffinch.admin.configs import ConfigEntry
+from chaffinch.admin.names import checked_names
 from chaffinch.client import answers
 from chaffinch.client.sync_client import SyncClient, Target
 from chaffinch.errors import ApiException, UnknownTopicOrPartitionException, codes, exception_for
@@ -83,7 +84,7 @@ def list_topics(client: SyncClient, *, node: Target = "any", timeout_ms: int | N
 
 def find_topics(client: SyncClient, names: Iterable[str]) -> list[Topic]:
     """These topics, in the order given. UnknownTopic names the nearest for one that does not exist."""
-    wanted = list(dict.fromkeys(names))
+    wanted = checked_names(names)
     found = {topic.name: topic for topic in _metadata(client, wanted)}
     missing = [name for name in wanted if name not in found]
     if missing:
@@ -145,7 +146,7 @@ def add_partitions(client: SyncClient, name: str, partitions: int, *, is_trial: 
 
 def delete_topics(client: SyncClient, names: Iterable[str]) -> None:
     """Delete topics. Raises for the first that is refused; others may be deleted then."""
-    wanted = list(names)
+    wanted = checked_names(names)
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in wanted], topic_names=wanted, timeout_ms=CHANGE_TIMEOUT_MS)
     answers.raise_for(client.controller_request(request))
 

@@ -71,7 +71,7 @@ def parse_python(topics: Topics | None) -> list[TopicArgument]:
     """The `topics=` argument of EmbeddedBroker. Raises ConfigException, naming the topic and what is expected."""
     if topics is None:
         return []
-    if isinstance(topics, str | bytes) or not isinstance(topics, Iterable):
+    if isinstance(topics, str | bytes | bytearray | memoryview) or not isinstance(topics, Iterable):
         raise ConfigException(
             f"topics={topics!r}: expected a list of names, as in topics=['orders'], or a mapping of names to what they have"
         )

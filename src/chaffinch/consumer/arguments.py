@@ -15,6 +15,9 @@ from chaffinch.client.arguments import checked_topic as _checked_text_of_topic
 from chaffinch.identifiers import TopicPartition
 from chaffinch.settings import shown_value
 
+# Python makes numbers of them where several are asked for, or nothing of empty ones, as it makes characters of a str.
+_BYTES = (bytes, bytearray, memoryview)
+
 
 def checked_topic(topic: Any) -> str:
     """The name of one topic. InvalidTopicException for one that no broker would accept."""
@@ -32,7 +35,7 @@ def checked_topics(topics: Any) -> list[str] | re.Pattern[str]:
         return topics
     if isinstance(topics, str):
         topics = [topics]
-    if isinstance(topics, Mapping) or not isinstance(topics, Iterable):
+    if isinstance(topics, (Mapping, *_BYTES)) or not isinstance(topics, Iterable):
         raise TypeError(f"argument topics must be names of topics or a compiled pattern, not {type(topics).__name__}")
     names = list(topics)
     for name in names:
@@ -53,7 +56,7 @@ def checked_topics(topics: Any) -> list[str] | re.Pattern[str]:
 
 def checked_places(places: Any) -> list[TopicPartition]:
     """Several; each once."""
-    if isinstance(places, str | TopicPartition | Mapping) or not isinstance(places, Iterable):
+    if isinstance(places, (str, TopicPartition, Mapping, *_BYTES)) or not isinstance(places, Iterable):
         raise TypeError(f"argument partitions must be a list of TopicPartitions, not {shown_value(places)}")
     return list(dict.fromkeys(checked_place(place) for place in places))
 

@@ -1,0 +1,31 @@
+"""One name in the place of several: refused before anything is asked, as each of its characters may be a topic of somebody's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chaffinch.admin.groups import delete_groups, describe_groups
+from chaffinch.admin.names import checked_names
+from chaffinch.admin.topics import delete_topics, describe_topics, find_topics
+
+
+class NobodyAsked:
+    """A client that nothing may be asked of."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was asked for")
+
+
+@pytest.mark.parametrize("call", [delete_topics, find_topics, describe_topics, delete_groups, describe_groups])
+@pytest.mark.parametrize("names", ["orders", b"orders", bytearray(b"orders"), ""], ids=repr)
+def test_one_name_is_not_several(call: Callable[..., object], names: Any) -> None:
+    with pytest.raises(TypeError, match=r"^argument names must be a list of names, not .*: nothing was asked of the brokers$"):
+        call(NobodyAsked(), names)
+
+
+@pytest.mark.parametrize("names", [["b", "a", "b"], ("b", "a"), {"b": 1, "a": 2}, iter("ba")], ids=repr)
+def test_each_name_once(names: list[str] | Iterator[str]) -> None:
+    assert checked_names(names) == ["b", "a"]
