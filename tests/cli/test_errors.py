@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from chaffinch import errors
 from chaffinch.cli.main import main
 from chaffinch.errors import codes, own_errors
+from chaffinch.errors.codes import Group
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 
@@ -100,6 +102,15 @@ def test_a_group_is_answered_with_its_rows(capsys, asked, among, not_among):
     assert not_among not in named
 
 
+@pytest.mark.parametrize("group", [group for group in Group if group is not Group.NONE])
+def test_the_class_that_catches_a_group_stands_for_the_group(capsys, group):
+    """Also where it is the class of a code, too: that one is among them."""
+    name = f"{group.value}Exception"
+    assert getattr(errors, name).class_group is group
+    assert run(capsys, name) == run(capsys, name.lower()) == run(capsys, group.value)
+    assert {code.name for code in codes.ALL if code.exception_name == name} <= set(run(capsys, name)[1].split())
+
+
 @pytest.mark.parametrize("asked", ["NONE", "none"])
 def test_the_code_0_is_not_the_group_of_a_like_name(capsys, asked):
     assert [entry["number"] for entry in json.loads(run(capsys, asked, "--json")[1])] == [0]
@@ -118,6 +129,9 @@ def test_a_name_without_a_group(capsys):
         ("configexeption", "no error is called 'configexeption'; the nearest is ConfigException"),
         ("INVALID_RECROD", "no error is called 'INVALID_RECROD'; the nearest is INVALID_RECORD"),
         ("Retriabel", "no error is called 'Retriabel'; the nearest is Retriable"),
+        ("RetriableExeption", "no error is called 'RetriableExeption'; the nearest is RetriableException"),
+        ("nonsense", "no error is called 'nonsense'; without an argument the command lists them all"),
+        ("non", "no error is called 'non'; without an argument the command lists them all"),
         ("NOSUCH", "no error is called 'NOSUCH'; without an argument the command lists them all"),
         ("", "the error asked for is empty: give a number (87), a name (INVALID_RECORD) or a class (InvalidRecordException)"),
         (" ", "the error asked for is empty: give a number (87), a name (INVALID_RECORD) or a class (InvalidRecordException)"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -22,6 +22,9 @@ from chaffinch.settings import LIKENESS_MIN
 
 # Without a terminal there is nobody to wrap lines for: into a pipe each row goes on one line.
 PIPE_COLUMNS: Final = 400
+
+# Whoever catches it catches the whole group. What is in no group has a class that catches all groups.
+CLASS_OF: Final[Mapping[Group, str]] = {group: f"{group.value}Exception" for group in Group if group is not Group.NONE}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -73,11 +76,11 @@ def find_own(text: str) -> list[OwnError]:
 
 
 def rows_of(text: str) -> list[ErrorCode | OwnError]:
-    """Kafka's codes of a group, named as in `KAFKA[group]` and in the tables, and what is Chaffinch's own of it. Case does not matter, but
-    for the group None: NONE, however else it is written, is Kafka's code 0."""
+    """Kafka's codes of a group, named as in `KAFKA[group]` and in the tables, or by the class that catches it, and what is Chaffinch's own
+    of it. Case does not matter, but for the group None: NONE, however else it is written, is Kafka's code 0."""
     wanted = text.strip()
-    group = next((group for group in Group if group.value.upper() == wanted.upper()), None)
-    if group is None or (group.value != wanted and find(wanted)):
+    group = next((group for group in Group if wanted.upper() in (group.value.upper(), CLASS_OF.get(group, "").upper())), None)
+    if group is None or (group is Group.NONE and group.value != wanted):
         return []
     rows: list[ErrorCode | OwnError] = [row for row in codes.ALL if group in groups_of(row)]
     return rows + [row for row in own_errors.ALL if row.group is group]
@@ -166,7 +169,10 @@ def _unknown_text(text: str) -> str:
     if _is_number(text):
         numbers = [row.number for row in codes.ALL]
         return f"no error has the number {text}; they run from {min(numbers)} to {max(numbers)}"
-    own = {row.name.upper(): row.name for row in own_errors.ALL} | {group.value.upper(): group.value for group in Group}
-    nearest = difflib.get_close_matches(text.upper(), [*codes.nearest_names(text), *own], n=1, cutoff=LIKENESS_MIN)
+    # Neither the group None nor the code NONE: nobody looks for them, and they read as if there were no nearest one.
+    ours = [row.name for row in own_errors.ALL] + [name for group, of_class in CLASS_OF.items() for name in (group.value, of_class)]
+    own = {name.upper(): name for name in ours}
+    theirs = [name for name in codes.nearest_names(text, 2) if name != codes.NONE.name]
+    nearest = difflib.get_close_matches(text.upper(), [*theirs, *own], n=1, cutoff=LIKENESS_MIN)
     hint = f"the nearest is {own.get(nearest[0], nearest[0])}" if nearest else "without an argument the command lists them all"
     return f"no error is called {text!r}; {hint}"

@@ -46,7 +46,7 @@ _PAGE: Final = """\
 # Errors
 
 Printed by `chaffinch errors --markdown` from `src/chaffinch/errors/codes.py` and `own_errors.py`; a test keeps them equal.
-`chaffinch errors NAME` explains one in a terminal, by its name, number or class, and lists those of a group. Every
+`chaffinch errors NAME` explains one in a terminal, by its name, number or class, and lists those of a group, or of its class. Every
 exception carries its row as `exception.code`.
 
 ## From a text to what to do
