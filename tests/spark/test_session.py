@@ -80,6 +80,14 @@ def test_what_of_numpy_is_no_number_is_refused(value):
         session(config={"spark.cores.max": value})
 
 
+@pytest.mark.parametrize("arguments", [{}, {"remote": "sc://host:15002"}], ids=str)
+def test_without_pyspark_it_says_what_to_install(monkeypatch, arguments):
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(ModuleNotFoundError, match=r"^pyspark is not installed: pip install 'chaffinch\[spark\]'$") as raised:
+        session("x", **arguments)
+    assert raised.value.name == "pyspark"  # The command looks at that.
+
+
 class Running:
     """Stands for a session on a cluster, and for its context."""
 

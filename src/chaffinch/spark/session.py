@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,7 +58,8 @@ def session(
     environment, a session of that server of Spark Connect: Java and Python are the server's. ``check``: on a cluster, ask the workers
     in a small job whether they have what the format needs, and a server whether it knows the format.
     Ctrl-C is answered when Java has started, which else would stay behind.
-    Errors: JavaNotFound, with what to install; WorkersUnfit, with what a worker or server lacks; ConfigException.
+    Errors: JavaNotFound, with what to install, and ModuleNotFoundError for PySpark; WorkersUnfit, with what a worker or server lacks;
+    ConfigException.
     """
     from chaffinch.errors import ConfigException
 
@@ -71,6 +73,8 @@ def session(
         raise ConfigException(f"master={master} and remote={remote} exclude each other: a server of Spark Connect has its own master")
     if master is None and remote is None and os.environ.get("SPARK_REMOTE"):
         remote = _checked("remote", "SPARK_REMOTE", os.environ["SPARK_REMOTE"])
+    if find_spec("pyspark") is None:
+        raise ModuleNotFoundError("pyspark is not installed: pip install 'chaffinch[spark]'", name="pyspark")
     with _one_at_a_time, _nothing_left_of_a_failure():
         if remote is not None:
             return _remote_session(app_name, remote, given, check=check)
