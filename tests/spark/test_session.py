@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -86,6 +87,39 @@ def test_without_pyspark_it_says_what_to_install(monkeypatch, arguments):
     with pytest.raises(ModuleNotFoundError, match=r"^pyspark is not installed: pip install 'chaffinch\[spark\]'$") as raised:
         session("x", **arguments)
     assert raised.value.name == "pyspark"  # The command looks at that.
+
+
+PANDAS = "PySpark does not yet fully support pandas >= 3.0.0. Some features may not work correctly."
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "module", "is_shown"),
+    [
+        (PANDAS, FutureWarning, "pyspark.testing.utils", False),
+        (PANDAS, FutureWarning, "pyspark.sql.pandas.conversion", True),
+        (PANDAS, FutureWarning, "__main__", True),
+        (PANDAS, DeprecationWarning, "pyspark.testing.utils", True),
+        ("PySpark does something else.", FutureWarning, "pyspark.testing.utils", True),
+    ],
+)
+def test_that_pyspark_looks_for_pandas_without_need_is_not_told(builder, text, kind, module, is_shown):
+    """What it says where pandas is used is; and nothing else is kept back."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        session("x", master="local", check=False)
+        warnings.warn_explicit(text, kind, "utils.py", 1, module=module)
+    assert [str(each.message) for each in told] == ([text] if is_shown else [])
+
+
+def test_pyspark_says_of_pandas_3_what_we_have_it_keep_back():
+    """In the module that each session loads, whatever the release of pandas is."""
+    program = (
+        "import pandas; pandas.__version__ = '3.0.0'; from chaffinch.spark import session as made; import sys;"
+        " sys.modules['chaffinch.spark.session']._leave_out_pandas_of_tests(); import pyspark.testing.utils;"
+        " pyspark.sql.pandas.utils.require_minimum_pandas_version()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert re.findall(r"(\S+):\d+: FutureWarning: PySpark does not yet fully support pandas", done.stderr) == ["<string>"]
 
 
 class Running:

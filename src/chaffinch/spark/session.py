@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -146,6 +147,7 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
     from chaffinch.spark.worker_python import is_own, use_python
 
     use_java()
+    _leave_out_pandas_of_tests()
     master = master_of(master, os.environ)
     use_python(is_one_machine=is_one_machine(master))
     # Spark binds to the name of the host; a machine whose name does not resolve would stop here for no reason of ours.
@@ -174,6 +176,13 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
                 spark.stop()
             raise
     return spark
+
+
+def _leave_out_pandas_of_tests() -> None:
+    """Of pandas 3 PySpark warns when its module for tests looks for pandas, which each session loads whether it uses pandas or not. Whoever
+    does use it, as by `toPandas`, is warned there as ever."""
+    text = "PySpark does not yet fully support pandas"
+    warnings.filterwarnings("ignore", text, FutureWarning, module=r"pyspark\.testing\.utils")
 
 
 def master_of(master: str | None, environment: Mapping[str, str]) -> str | None:
