@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from chaffinch.errors.codes import Group
