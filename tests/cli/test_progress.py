@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+from contextlib import suppress
 
 import pytest
 
-from chaffinch.cli.progress import progress
+from chaffinch.cli.progress import doing, progress
 
 
 class Terminal(io.StringIO):
@@ -30,3 +32,36 @@ def test_where_it_is_shown(
         show(3)
         show(10)
     assert ("[orders] to t" in stream.getvalue(), "10/" in stream.getvalue()) == (is_shown, is_shown)
+
+
+def _read(screen: io.RawIOBase) -> str:
+    """What comes next on a terminal; nothing when nobody writes there any more, which Linux calls an error."""
+    with suppress(OSError):
+        return (screen.read(100_000) or b"").decode(errors="replace")
+    return ""
+
+
+def test_what_is_being_done_is_said_though_stderr_is_led_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not in its way: what others print to stderr goes where that leads."""
+    monkeypatch.setenv("TERM", "xterm")
+    master, slave = os.openpty()
+    elsewhere = io.StringIO()
+    with open(master, "rb", buffering=0) as screen, open(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        with doing("starting Spark") as now:
+            terminal.close()
+            monkeypatch.setattr(sys, "stderr", elsewhere)
+            print("a warning", file=sys.stderr)
+            now("replaying [all] letters")
+        seen = "".join(iter(lambda: _read(screen), ""))
+    assert "starting Spark" in seen
+    assert "replaying [all] letters" in seen
+    assert elsewhere.getvalue() == "a warning\n"
+
+
+def test_what_is_being_done_is_no_line_of_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", log)
+    with doing("starting Spark") as now:
+        now("replaying")
+    assert log.getvalue() == ""

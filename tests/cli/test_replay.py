@@ -2,6 +2,7 @@
 
 import json
 import socket
+from contextlib import contextmanager
 
 import pytest
 
@@ -136,6 +137,32 @@ def test_an_error_is_one_line(monkeypatch):
     status, out, err = run(*SERVER, "--topic", "d")
     assert (status, out) == (1, "")
     assert err == "chaffinch: KAFKA[InvalidConfiguration] UNKNOWN_TOPIC_OR_PARTITION: topic 'd' (option subscribe) does not exist\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"), [((), "replaying the letters of d"), (("--dry-run",), "replaying the letters of d, to write nothing")]
+)
+def test_it_says_what_takes_so_long(monkeypatch, more, says):
+    """From before Spark starts, whose stderr is led elsewhere, to the result."""
+    said = []
+
+    @contextmanager
+    def doing(what):
+        said.append(what)
+        yield said.append
+        said.append("the end")
+
+    @contextmanager
+    def quiet_session():
+        said.append("Spark is there")
+        yield None
+
+    monkeypatch.setattr(command, "doing", doing)
+    monkeypatch.setattr(command, "_quiet_session", quiet_session)
+    monkeypatch.setattr(replaying, "look_at_cluster", lambda plan: None)
+    monkeypatch.setattr(replaying, "replay", lambda spark, plan: REPORT)
+    assert run(*SERVER, "--topic", "d", *more)[0] == 1
+    assert said == ["starting Spark", "Spark is there", says, "the end"]
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """`chaffinch replay`: dead letters back to their topics, exactly once, after a repair where one is given.
 
-It runs a local Spark for that, whose log goes nowhere: what went wrong is said in one line.
+It runs a local Spark for that, whose log goes nowhere: what went wrong is said in one line, and on a terminal what takes so long.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, accepted, entries_of, parse_pairs, print_json
+from chaffinch.cli.progress import doing
 from chaffinch.cli.topic_names import legal_topic
 from chaffinch.identifiers import counted
 
@@ -86,7 +87,8 @@ def _replayed(plan: ReplayPlan) -> ReplayReport:
 
     try:
         look_at_cluster(plan)
-        with _quiet_session() as spark:
+        with doing("starting Spark") as now, _quiet_session() as spark:
+            now(f"replaying the letters of {plan.topic or plan.path}" + (", to write nothing" if plan.is_dry_run else ""))
             return replay_letters(spark, plan)
     except (Refusal, JavaNotFound, PySparkException, Py4JError) as error:
         text = str(error)
