@@ -181,6 +181,29 @@ def test_a_topic_of_letters_that_takes_no_note(spark, broker, topic, dead, monke
     assert values(broker, topic) == {"v0": 1, "v1": 1, "v2": 1}
 
 
+@pytest.mark.parametrize("named", ["cast('' as binary)", "cast(null as binary)"], ids=["empty", "null"])
+def test_a_letter_that_names_no_topic(spark, broker, topic, dead, named):
+    """It is a letter, and its reason says what a replay can do about it."""
+    letter = f"array(named_struct('key', '__connect.errors.topic', 'value', {named})) as headers"
+    write(spark.range(1).selectExpr("cast('v' as binary) as value", letter), broker, dead)
+    report = replay(spark, plan(broker, topic=dead, is_dry_run=True))
+    assert outcome(report) == (1, 0, {"INVALID_TOPIC_EXCEPTION": 1})
+    assert "names no topic, and there is no option topic; a replay of it takes one with --to or --repair topic=..." in report.examples[0]
+    assert outcome(replay(spark, plan(broker, topic=dead, repairs={"topic": f"coalesce(topic, '{topic}')", "key": "'k'"}))) == (1, 1, {})
+    assert values(broker, topic) == {"v": 1}
+
+
+def test_a_file_of_letters_that_name_no_topic(spark, broker, topic, tmp_path):
+    nameless = spark.range(1).selectExpr("'k' as key", "cast('v' as binary) as value", "cast(null as string) as topic")
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "errors.tolerance": "all", "errors.dead.letter.path": str(tmp_path)}
+    nameless.write.format("chaffinch").mode("append").options(**given).save()
+    report = replay(spark, plan(broker, path=str(tmp_path)))
+    assert outcome(report) == (1, 0, {"INVALID_TOPIC_EXCEPTION": 1})
+    assert report.examples[0].endswith("its letters name no topic; name it with --to or --repair topic=...")
+    assert outcome(replay(spark, plan(broker, path=str(tmp_path), repairs={"topic": f"coalesce(topic, '{topic}')"}))) == (1, 1, {})
+    assert values(broker, topic) == {"v": 1}
+
+
 def test_headers_of_a_row_stay_whatever_their_names(spark, broker, topic, dead):
     """Of one that was read from another dead letter topic: they say nothing about this letter."""
     own = {"mine": "1", "__connect.errors.topic": "elsewhere", "chaffinch.error.timestamp": "5", "chaffinch.error.value.sha256": "00"}
@@ -397,7 +420,7 @@ def test_a_replay_that_died_before_its_transaction_ended(spark, broker, topic, d
 
 @pytest.mark.parametrize(("first", "second"), [(None, "X"), ("X", None), ("X", "Y")])
 def test_a_replay_that_died_and_one_under_another_token(spark, broker, topic, tmp_path, monkeypatch, first, second):
-    """Its file is passed over whoever comes next, and after that; what becomes of the same replay's letters in the end is replayed."""
+    """Its file is passed over by whoever comes next, and by those after him."""
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     (file,) = tmp_path.glob("*.parquet")
     file = file.rename(tmp_path / f"z-{file.name}")  # Behind the other one.

@@ -267,7 +267,8 @@ class TestTopicColumn:
         assert [(found.row, found.code) for found in outcome.rejections] == [
             (2, codes.INVALID_TOPIC_EXCEPTION), (1, codes.UNKNOWN_TOPIC_OR_PARTITION),
         ]  # fmt: skip
-        assert outcome.rejections[1].message == "there is no topic 'nowhere'"
+        no_topic = "the row names no topic, and there is no option topic; a replay of it takes one with --to or --repair topic=..."
+        assert [found.message for found in outcome.rejections] == [no_topic, "there is no topic 'nowhere'"]
 
     def test_a_name_that_no_topic_can_have_is_never_looked_for(self):
         looked_for = []

@@ -111,7 +111,8 @@ def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
             f"{header('chaffinch.error.query')} AS query",
             f"try_cast({header('chaffinch.error.batch')} AS BIGINT) AS batch",
             f"{' OR '.join(f'{header(name)} IS NOT NULL' for name in _CUT)} AS is_cut",
-            f"{header(_FIRST_REASON)} IS NOT NULL AS is_letter",
+            # With a null too: then it names no topic.
+            f"coalesce(exists(headers, h -> h.key = '{_FIRST_REASON}'), false) AS is_letter",
             "struct(partition, offset) AS place",
         )
     )
@@ -119,7 +120,8 @@ def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
 
 def letters_in_file(spark: SparkSession, path: str) -> DataFrame:
     """The letters of one Parquet file; they are always whole."""
-    found = (f"CAST(NULL AS INT) AS {name}" if name == "partition" else name for name in COLUMNS)
+    changed = {"partition": "CAST(NULL AS INT) AS partition", "topic": "nullif(topic, '') AS topic"}
+    found = (changed.get(name, name) for name in COLUMNS)
     # Spark takes a path for a pattern, of which these are the marks.
     literal = re.sub(r"[\\*?\[\]{}]", r"\\\g<0>", path)
     return spark.read.parquet(literal).selectExpr(*found, "false AS is_cut")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CLIENT_TIMEOUT_MS: Final = 60_000
 DONE: Final = "_replayed"
 """Folder of the Parquet files that are done with; Spark leaves out what begins with `_`."""
+_NO_TOPIC: Final = "its letters name no topic; name it with --to or --repair topic=..."
 _OF_BATCH_WRITES: Final = f"-{0:09d}.parquet"
 """How the files of replays end, as those of all batch writes (`parquet_name`)."""
 
@@ -82,7 +83,7 @@ def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: st
     read = found.count()
     target = plan.to or _first_topic(rows)
     if target is None:
-        return ReplayReport.of(read, {"INVALID_TOPIC_EXCEPTION": read}, [f"{name}: its letters name no topic; name it with --to"])
+        return ReplayReport.of(read, {"INVALID_TOPIC_EXCEPTION": read}, [f"{name}: {_NO_TOPIC}"])
     target = _marker_topic(plan, _first_topic(found), target)
     token = _file_token(plan, folder, name)
     writer_id = writing.writer_of(plan.client, token)

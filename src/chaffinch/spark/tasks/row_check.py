@@ -41,6 +41,7 @@ CHUNK_BYTES = 16 << 20
 BAD_ROWS_AT_ONCE = 20_000
 """A dead letter has 14 headers: so many of them at a time take some 50 MB, those of a whole chunk could take gigabytes."""
 LOG_APPEND_TIME = "LogAppendTime"
+_NO_TOPIC = "the row names no topic, and there is no option topic; a replay of it takes one with --to or --repair topic=..."
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 SnapshotOf = Callable[[str, int], TopicSnapshot | None]
@@ -151,8 +152,7 @@ class RowCheck:
         columns = rows.columns if len(indices) == len(rows) else rows.columns.take(indices)
         numbers = indices + self.row_count
         if topic is None:
-            text = "the row's topic is null and there is no option topic"
-            self._reject_all(columns, numbers, TopicPartition("", -1), codes.INVALID_TOPIC_EXCEPTION, text)
+            self._reject_all(columns, numbers, TopicPartition("", -1), codes.INVALID_TOPIC_EXCEPTION, _NO_TOPIC)
             return
         if (illegal := illegal_topic(topic)) is not None:  # Nobody can create it: neither waiting nor a handler helps.
             self._reject_all(columns, numbers, TopicPartition(topic, -1), codes.INVALID_TOPIC_EXCEPTION, illegal.message)
