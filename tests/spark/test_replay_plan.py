@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from chaffinch.errors import ConfigException
+from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.replay.of_files import look_at_folder
 from chaffinch.spark.replay.plan import TOKEN_BYTES_MAX
 from chaffinch.spark.replay.replaying import ReplayPlan, look_at_cluster, replay
 
@@ -67,3 +69,28 @@ def test_a_topic_that_does_not_exist_is_named_as_it_was_typed(broker, named, opt
 def test_a_folder_that_does_not_exist_is_told_before_java_starts(broker, tmp_path):
     with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: --parquet=.*/gone: there is no such folder"):
         look_at_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path / "gone")))
+
+
+def test_a_file_in_the_place_of_a_folder_is_told_before_java_starts(broker, tmp_path):
+    """With what it is, and where letters are: a folder that could be written to is of no use to who replays."""
+    (tmp_path / "letters.parquet").write_text("")
+    said = r"/letters\.parquet: that is a file, and letters are replayed by their folder; name the one that errors\.dead\.letter\.path had$"
+    with pytest.raises(Refusal, match=rf"LOCATION_NOT_USABLE: --parquet=.*{said}"):
+        look_at_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path / "letters.parquet")))
+
+
+def test_a_folder_that_cannot_be_listed_is_told_before_java_starts(broker, tmp_path, monkeypatch):
+    def refuses(folder):
+        raise folder.refusal("cannot be listed", PermissionError("Permission denied"))
+
+    monkeypatch.setattr(Folder, "names", refuses)
+    said = "cannot be listed: Permission denied; name the one that errors.dead.letter.path had"
+    with pytest.raises(Refusal, match=rf"LOCATION_NOT_USABLE: --parquet={tmp_path} {said}$"):
+        look_at_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path)))
+
+
+def test_a_place_that_cannot_be_opened_is_not_one_to_be_written_to():
+    with pytest.raises(
+        Refusal, match=r"--parquet=nosuch://letters cannot be opened: .*; name the one that errors\.dead\.letter\.path had$"
+    ):
+        look_at_folder("nosuch://letters")

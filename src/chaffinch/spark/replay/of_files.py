@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CLIENT_TIMEOUT_MS: Final = 60_000
+_NAME_IT: Final = "name the one that errors.dead.letter.path had"
 DONE: Final = "_replayed"
 """Folder of the Parquet files that are done with; Spark leaves out what begins with `_`."""
 _NO_TOPIC: Final = "its letters name no topic; name it with --to or --repair topic=..."
@@ -27,12 +28,27 @@ _OF_BATCH_WRITES: Final = f"-{0:09d}.parquet"
 """How the files of replays end, as those of all batch writes (`parquet_name`)."""
 
 
+class LettersFolder(Folder):
+    """One that is there already, because a query has written into it."""
+
+    def refusal(self, what: str, error: Exception, remedy: str = _NAME_IT) -> Refusal:
+        return super().refusal(what, error, remedy)
+
+
 def look_at_folder(path: str) -> Folder:
-    """The folder of dead letters. Refusal where there is none."""
-    folder = Folder(path, "--parquet")
-    if not folder.exists():
-        text = f"--parquet={folder.shown}: there is no such folder; name the one that errors.dead.letter.path had"
-        raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", text)
+    """The folder of dead letters. Refusal where there is none, or nobody may look into it."""
+    from pyarrow import fs
+
+    folder = LettersFolder(path, "--parquet")
+    filesystem, at = folder.opened()
+    try:
+        kind = filesystem.get_file_info(at).type
+    except OSError as error:
+        raise folder.refusal("cannot be looked at", error) from None
+    if kind != fs.FileType.Directory:
+        what = "there is no such folder" if kind == fs.FileType.NotFound else "that is a file, and letters are replayed by their folder"
+        raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", f"--parquet={folder.shown}: {what}; {_NAME_IT}")
+    folder.names()
     return folder
 
 
