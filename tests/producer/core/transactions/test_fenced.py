@@ -64,4 +64,5 @@ def test_a_time_that_the_broker_does_not_grant_is_named() -> None:
     rig = Rig(options={"transactional.id": "t", "transaction.timeout.ms": 1_000_000})
     rig.scripted[InitProducerIdRequest] = [InitProducerIdResponse(error_code=codes.INVALID_TRANSACTION_TIMEOUT.number)]
     error = rig.call(events.InitTransactionsCalled, "init")
-    assert "transaction.timeout.ms=1000000 exceeds the broker's transaction.max.timeout.ms" in str(error)
+    said = "transaction.timeout.ms=1000000 exceeds the broker's transaction.max.timeout.ms, 900000 unless it is set: "
+    assert said + "give a smaller one, or raise the broker's" in str(error)

@@ -10,6 +10,8 @@ from chaffinch.errors.again import AnyError, with_message
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.refusals.reclassified import as_fatal
 
+# Kafka's default. The answer does not say what the broker has.
+_TIMEOUT_MAX_MS: Final = 900_000
 # How a producer hears that the coordinator has given its id, or its epoch, to somebody else: another producer, or nobody after a time-out.
 FENCED_CODES: Final = frozenset({codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH})
 FENCED_ADVICE: Final = "producers that are to live side by side need an id each"
@@ -32,7 +34,8 @@ def explained(error: AnyError, transactional_id: str, timeout_ms: int, open_ms: 
     as it is. `open_ms`: since when the broker knows of the transaction; None when it knows of none. `block_ms`: how long one call may
     wait."""
     if error.code is codes.INVALID_TRANSACTION_TIMEOUT:
-        return with_message(error, f"transaction.timeout.ms={timeout_ms} exceeds the broker's transaction.max.timeout.ms")
+        text = f"transaction.timeout.ms={timeout_ms} exceeds the broker's transaction.max.timeout.ms, {_TIMEOUT_MAX_MS} unless it is set"
+        return with_message(error, f"{text}: give a smaller one, or raise the broker's")
     is_late = error.code is codes.INVALID_TXN_STATE and open_ms is not None and open_ms >= timeout_ms
     if not (is_late or error.code in FENCED_CODES) or error.message.endswith(FENCED_ADVICE):
         return error
