@@ -127,6 +127,21 @@ def test_a_damaged_journal_names_file_and_place(tmp_path: Path) -> None:
     assert "the file is as it was: put a copy" in line
 
 
+@pytest.mark.parametrize(("lost", "what"), [("logs/orders.*/0", "the log of orders-0"), ("journals/cluster.journal", "the journal")])
+def test_what_is_missing_in_a_directory_is_named_with_what_to_do(tmp_path: Path, lost: str, what: str) -> None:
+    arguments = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
+    with running(*arguments, "--topic", "orders") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=60)
+    (found,) = tmp_path.glob(lost)
+    found.rename(tmp_path.parent / f"{tmp_path.name}-lost")
+    status, line = refused(*arguments)
+    assert status == 1
+    assert f"cannot open {found}: {what} is missing" in line
+    assert "; nothing was made in its place: put a copy of the whole --data-dir in its place, or start with another directory" in line
+    assert not found.exists()
+
+
 def test_a_directory_in_the_place_of_a_log_is_called_one(tmp_path: Path) -> None:
     arguments = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
     with running(*arguments, "--topic", "orders") as (process, servers):

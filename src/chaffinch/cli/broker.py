@@ -59,6 +59,7 @@ EXIT_REFUSED: Final = 1
 SWITCH_INTERVAL_S: Final = 0.0005
 
 EVERY_ADDRESS: Final = "0.0.0.0"
+_FROM_A_COPY: Final = "put a copy of the whole --data-dir in its place, or start with another directory"
 # An argument that is wrong is shown up to here.
 SHOWN_MAX: Final = 100
 
@@ -125,9 +126,9 @@ def broker(
     try:
         loop.run(_main(address, advertised, data_dir, brokers, topics, settings, ports, passwords))
     except CorruptLog as error:
-        _refuse(f"{error}; the file is as it was: put a copy of the whole --data-dir in its place, or start with another directory")
+        _refuse(f"{error}; the file is as it was: {_FROM_A_COPY}")
     except StorageError as error:
-        _refuse(str(error))
+        _refuse(f"{error}; nothing was made in its place: {_FROM_A_COPY}" if "is missing" in error.reason else str(error))
 
 
 async def _main(
