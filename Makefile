@@ -91,7 +91,7 @@ bench-producer: setup ## our producer and consumer beside confluent-kafka, on bo
 bench-spark: setup ## our sink and source beside Spark's own Kafka connector, on Apache Kafka (15 minutes; fetches both, and PySpark 4.2)
 	@$(BIN)/python -m benchmarks.spark_beside_connector
 
-soak: setup ## a broker killed 200 times under clients of others, ten minutes under our own, 30 events around a Spark query, 59 around other ways to write; all counted
+soak: setup ## a broker killed 200 times under clients of others, ten minutes under our own, 32 events around a Spark query, 60 around other ways to write; all counted
 	@$(BIN)/python -m tests.soak
 
 spark-memory: setup ## a micro-batch of 5 GB through a driver of 2 GB: what each process takes at most (needs 11 GB of disk)

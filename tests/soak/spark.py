@@ -34,7 +34,7 @@ BROKER_CONFIG = ("transaction.abort.timed.out.transaction.cleanup.interval.ms=50
 SLEEP_SECONDS = 2 * TRANSACTION_TIMEOUT_MS / 1000
 HANDED_ON_SECONDS = 2.0
 """For the rows that other tasks have, and that the one at its gate has handed on: they are staged, or sent."""
-SPARK_ROUNDS = 30
+SPARK_ROUNDS = 32
 LOCAL = Way()
 ROWS = 300
 BAD_EVERY = 20

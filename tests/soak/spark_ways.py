@@ -92,7 +92,7 @@ class Part:
 
 PARTS = (
     Part(name="executors", rounds=12, events=executor_events, way=CLUSTER),
-    Part(name="foreachBatch", rounds=18, events=for_each_batch_events, way=FOR_EACH_BATCH),
+    Part(name="foreachBatch", rounds=19, events=for_each_batch_events, way=FOR_EACH_BATCH),
     Part(
         name="at-least-once", rounds=6, events=direct_events, way=SENT_IN_PART,
         options={"deliveryGuarantee": "at-least-once", "kafka.batch.size": "4096"}, verdict=at_least_once,
