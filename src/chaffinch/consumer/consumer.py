@@ -64,7 +64,7 @@ class Consumer:
 
     One thread at a time may use it, `wakeup` excepted; heartbeats and fetches go on in a thread of its own. Callbacks are called within
     the call that leads to them. Also an iterator, of single records and without end. `close`, which the `with` statement calls, commits
-    what was read where that is automatic, and leaves the group; a `with` statement that an exception ends commits nothing.
+    what was read where that is automatic, and leaves the group; a `with` statement that an exception ends commits nothing more.
     """
 
     def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Any) -> None:
@@ -105,8 +105,7 @@ class Consumer:
         return f"<Consumer {self.settings['client.id']!r} of {','.join(servers)}{group}, {state}>"
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if not self._door.is_in_other_process:
-            self._enter("close", lambda: self._close(round(1000 * CLOSE_TIMEOUT_S), left_by=kind))
+        self._end(round(1000 * CLOSE_TIMEOUT_S), left_by=kind)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records one by one, without end; `position` and commits follow each one."""
@@ -390,12 +389,14 @@ class Consumer:
     def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
         """Commit what was read, if that is automatic, leave the group (static members stay), and end. Again, or in a forked child, it
         has no effect."""
-        timeout_ms = arguments.checked_timeout_ms(timeout)
-        if not self._door.is_in_other_process:
-            self._enter("close", lambda: self._close(timeout_ms))
+        self._end(arguments.checked_timeout_ms(timeout), left_by=None)
 
-    def _close(self, timeout_ms: int | None, left_by: type[BaseException] | None = None) -> None:
+    def _end(self, timeout_ms: int | None, left_by: type[BaseException] | None) -> None:
         """`left_by`: what ends the `with` statement, in the midst of records that were read."""
+        if not self._door.is_in_other_process:
+            self._enter("close", lambda: self._close(timeout_ms, left_by))
+
+    def _close(self, timeout_ms: int | None, left_by: type[BaseException] | None) -> None:
         if self._door.is_closed:
             return
         self._polls.is_woken, error = False, None

@@ -29,18 +29,14 @@ WRITING: Final = OptionTable(
 """Of what is written, named as for the sink."""
 
 
-def _of_kafka(options: tuple[str | Option, ...]) -> list[str | Option]:
-    """Those of Kafka's clients, under Kafka's names."""
-    bare = [
-        option.removeprefix(KAFKA) if isinstance(option, str) else replace(option, name=option.name.removeprefix(KAFKA))
-        for option in options
-    ]
-    return [each for each, option in zip(bare, options, strict=True) if each != option]
+def _bare(option: str | Option) -> str | Option:
+    """Under Kafka's own name."""
+    return option.removeprefix(KAFKA) if isinstance(option, str) else replace(option, name=option.name.removeprefix(KAFKA))
 
 
 COMMAND: Final = OptionTable(
     (*connection_options("chaffinch-replay"), *(replace(option, name=option.name.removeprefix(KAFKA)) for option in WRITING.options)),
-    without_effect=_of_kafka(SINK_WITHOUT_EFFECT),
+    without_effect=[bare for option in SINK_WITHOUT_EFFECT if (bare := _bare(option)) != option],
     hints={**OF_JAVA, **_REFUSED},
 )
 """Of both, as the command takes them: under Kafka's names."""
