@@ -397,6 +397,19 @@ def test_a_replay_that_died_before_its_letters_had_their_name(spark, broker, top
     assert (folder / name).exists() is (token is not None)
 
 
+def die(spark, monkeypatch, plan, leaves):
+    """Replay, and die before the transaction has ended: `leaves(token)` is what is in the folder then."""
+
+    def dies(rows, plan, token, marker_topic, letters_to):
+        leaves(token)
+        raise RuntimeError("died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "write", dies)
+        with pytest.raises(RuntimeError, match="died"):
+            replay(spark, plan)
+
+
 def test_a_replay_that_died_before_its_transaction_ended(spark, broker, topic, dead, tmp_path, monkeypatch):
     """It has left a file with the letters of another one, which is still there: they are replayed once."""
     folder = tmp_path / "letters"
@@ -405,14 +418,10 @@ def test_a_replay_that_died_before_its_transaction_ended(spark, broker, topic, d
     (folder / name).rename(folder / f"z-{name}")  # Behind the other one.
     as_they_are = plan(broker, path=str(folder))
 
-    def dies(rows, plan, token, marker_topic, letters_to):
+    def leaves(token):
         (folder / of_files._letters_of(token)).write_bytes((folder / f"z-{name}").read_bytes())
-        raise RuntimeError("died")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(writing, "write", dies)
-        with pytest.raises(RuntimeError, match="died"):
-            replay(spark, as_they_are)
+    die(spark, monkeypatch, as_they_are, leaves)
     assert len(list(folder.glob("*.parquet"))) == 2
     assert outcome(replay(spark, replace(as_they_are, to=dead))) == (2, 2, {})
     assert broker.read(dead).num_rows == 2
@@ -426,16 +435,12 @@ def test_a_replay_that_died_and_one_under_another_token(spark, broker, topic, tm
     file = file.rename(tmp_path / f"z-{file.name}")  # Behind the other one.
     begun, keyed = plan(broker, path=str(tmp_path), token=first), plan(broker, path=str(tmp_path), repairs={"key": "value"})
 
-    def dies(rows, plan, token, marker_topic, letters_to):
+    def leaves(token):
         table = pq.read_table(file)
         named = table.set_column(table.column_names.index("query"), "query", pa.array([token] * 2))
         pq.write_table(named, tmp_path / of_files._letters_of(token))
-        raise RuntimeError("died")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(writing, "write", dies)
-        with pytest.raises(RuntimeError, match="died"):
-            replay(spark, begun)
+    die(spark, monkeypatch, begun, leaves)
     assert len(list(tmp_path.glob("*.parquet"))) == 2
     assert outcome(replay(spark, replace(keyed, token=second))) == (2, 2, {})
     assert values(broker, topic) == {"v0": 1, "v1": 1}

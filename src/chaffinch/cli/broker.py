@@ -51,7 +51,7 @@ from chaffinch.errors import ConfigException, codes
 from chaffinch.runtime import loop
 from chaffinch.runtime.allocator import keep_freed_memory
 from chaffinch.settings import Settings
-from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFileSystem, StorageError
+from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFileSystem, MissingLog, StorageError
 
 EXIT_REFUSED: Final = 1
 # So long a thread may keep the interpreter while another one wants it. With Python's 5 ms requests wait that long, again and again, while
@@ -127,8 +127,10 @@ def broker(
         loop.run(_main(address, advertised, data_dir, brokers, topics, settings, ports, passwords))
     except CorruptLog as error:
         _refuse(f"{error}; the file is as it was: {_FROM_A_COPY}")
+    except MissingLog as error:
+        _refuse(f"{error}; nothing was made in its place: {_FROM_A_COPY}")
     except StorageError as error:
-        _refuse(f"{error}; nothing was made in its place: {_FROM_A_COPY}" if "is missing" in error.reason else str(error))
+        _refuse(str(error))
 
 
 async def _main(

@@ -23,7 +23,7 @@ from chaffinch.storage import aside
 from chaffinch.storage.disk_file import NO_SPACE, DiskFile, translated
 from chaffinch.storage.disk_lock import DiskLock
 from chaffinch.storage.disk_reads import FileId, Holders, storage_error
-from chaffinch.storage.files import AlreadyLocked, CorruptLog, File, FileSystem, Lock, Names, StorageError
+from chaffinch.storage.files import AlreadyLocked, CorruptLog, File, FileSystem, Lock, MissingLog, Names, StorageError
 from chaffinch.storage.memory_files import Interrupted, MemoryFileSystem
 from chaffinch.storage.whole_sync import WholeSync
 
@@ -36,6 +36,7 @@ __all__ = [
     "Interrupted",
     "Lock",
     "MemoryFileSystem",
+    "MissingLog",
     "StorageError",
 ]
 

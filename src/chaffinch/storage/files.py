@@ -51,6 +51,10 @@ class CorruptLog(StorageError):
         self.position = position
 
 
+class MissingLog(StorageError):
+    """A log or journal that a directory in use must have is not there: it was lost, and nothing was made in its place."""
+
+
 class Lock(Protocol):
     """Held until `release`, or until the process ends in whatever way."""
 

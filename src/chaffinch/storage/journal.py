@@ -23,7 +23,7 @@ from chaffinch.records.faults import RecordsError
 from chaffinch.records.few_records import FEW_RECORDS, encode_few, plain_records
 from chaffinch.storage.batch_scan import BatchScan
 from chaffinch.storage.batch_search import whole_batch_from
-from chaffinch.storage.files import CorruptLog, File, FileSystem, StorageError, sync_directories
+from chaffinch.storage.files import CorruptLog, File, FileSystem, MissingLog, StorageError, sync_directories
 from chaffinch.storage.recovery import Cut
 
 LOGGER = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Journal:
         if file_system.exists(journal._new_path):  # A rewrite that did not get as far as its rename: the old file is complete.
             file_system.remove(journal._new_path)
         if must_exist and not file_system.exists(journal._path):
-            raise StorageError(file_system.describe(journal._path), "open", "the journal is missing, though the directory was in use")
+            raise MissingLog(file_system.describe(journal._path), "open", "the journal is missing, though the directory was in use")
         journal._file = file_system.open(journal._path)
         closed_size = journal._closed_size()
         if journal._file.size != closed_size:

@@ -25,7 +25,7 @@ from chaffinch.records import compression
 from chaffinch.records.batch_header import TimestampType
 from chaffinch.records.compression import Compression
 from chaffinch.records.validation_policy import ValidationPolicy
-from chaffinch.storage.file_system import FileSystem, StorageError
+from chaffinch.storage.file_system import FileSystem, MissingLog, StorageError
 from chaffinch.storage.files import sync_directories
 from chaffinch.storage.journal import Journal
 from chaffinch.storage.log_config import LogConfig
@@ -399,7 +399,7 @@ class TopicRegistry:
         for index, assigned in enumerate(replicas, start=len(topic.partitions)):
             directory = f"{topic.directory}/{index}"
             if not is_new and not self._file_system.exists(directory):
-                raise StorageError(self._file_system.describe(directory), "open", f"the log of {topic.name}-{index} is missing")
+                raise MissingLog(self._file_system.describe(directory), "open", f"the log of {topic.name}-{index} is missing")
             topic_partition = TopicPartition(topic.name, index)
             if log_config.verify_bytes_max > self._verify_bytes_left:
                 log_config = replace(log_config, verify_bytes_max=max(0, self._verify_bytes_left))
