@@ -68,7 +68,7 @@ AT_ANY_STEP = (Kind.COMMITTER, Kind.BROKER, Kind.STOP)
 TWINS = (Kind.TWIN, Kind.COPY)
 LAST = (Kind.DRIVER, *TWINS)
 """After these a life has no further micro-batch."""
-OPEN_STEPS = (Step.PUSH, Step.WRITE_DEAD_LETTERS, Step.COMMIT_MARKER, Step.NOTE_ENDING)
+OPEN_STEPS = (Step.PUSH, Step.PUSH_DEAD_LETTERS, Step.WRITE_DEAD_LETTERS, Step.COMMIT_MARKER, Step.NOTE_ENDING)
 """While the transaction is open."""
 FENCED_STEPS = (Step.READ_MARKER_AGAIN, Step.FIND_REMAINS, Step.ADD_PARTITIONS, *OPEN_STEPS)
 """Whoever stands here is told by Kafka that another has taken over."""

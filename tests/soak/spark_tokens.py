@@ -20,11 +20,11 @@ from tests.soak.spark_process import HeldProcess
 
 TOPIC, REPLAYED, REPLAYED_FILES = "rows", "replayed", "replayed-files"
 REPLAY_STEPS = (
-    Step.READ_MARKER, Step.INIT_PRODUCER, Step.READ_MARKER_AGAIN, Step.FIND_REMAINS, Step.ADD_PARTITIONS, Step.PUSH, Step.ADD_OFFSETS,
-    Step.COMMIT_MARKER, Step.END_TRANSACTION,
+    Step.READ_MARKER, Step.INIT_PRODUCER, Step.READ_MARKER_AGAIN, Step.FIND_REMAINS, Step.ADD_PARTITIONS, Step.PUSH,
+    Step.PUSH_DEAD_LETTERS, Step.ADD_OFFSETS, Step.COMMIT_MARKER, Step.END_TRANSACTION,
 )  # fmt: skip
-"""That a write without a checkpoint takes, and without letters of its own."""
-WRITE_STEPS = (*REPLAY_STEPS, Step.PUSH_DEAD_LETTERS, Step.WRITE_DEAD_LETTERS)
+"""That a write without a checkpoint takes, and without letters in files; a replay pushes its notes as a write does its letters."""
+WRITE_STEPS = (*REPLAY_STEPS, Step.WRITE_DEAD_LETTERS)
 FILE_STEPS = (Step.PUSH, Step.COMMIT_MARKER, Step.END_TRANSACTION)
 """Behind the last one the file is written, and lies where it lay."""
 TIMES = 2

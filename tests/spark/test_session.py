@@ -304,7 +304,8 @@ def test_a_python_without_the_package_is_refused_on_one_machine_too(tmp_path):
     python = tmp_path / "bare" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
     begin = "from chaffinch.spark import session\ntry: session(master='local[1]')\nexcept Exception as error: print(repr(error))"
-    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES} | {"PYSPARK_PYTHON": str(python)}
+    inherited = {name: value for name, value in os.environ.items() if name not in {*VARIABLES, "PYTHONPATH"}}
+    environment = inherited | {"PYSPARK_PYTHON": str(python)}
     done = subprocess.run([sys.executable, "-c", begin], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     said = done.stdout.splitlines()[-1]
     assert said.startswith(f"WorkersUnfit(\"the worker's Python {python} on ")
