@@ -9,7 +9,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from types import TracebackType
+from typing import NoReturn, Self
 
 import pytest
 
@@ -61,8 +62,6 @@ def add_fault(broker: EmbeddedBroker, api: str | None, fault: str | int | None) 
     if isinstance(fault, str):
         broker.faults.add(api=api, **({"action": fault} if fault.startswith("drop") else {"error": fault}))
         return
-    if not isinstance(broker, EmbeddedBroker):
-        pytest.skip("no other broker gives a number that there is not")
     broker.faults.add(api=api, error="UNKNOWN_SERVER_ERROR")
     broker._call(lambda core: setattr(core.faults.rules[-1], "error", codes.by_number(fault)))
 
@@ -164,6 +163,12 @@ class Process:
             [sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
         )
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
+
     def line(self) -> str:
         """The next line; empty at the end. Told by a test that fails."""
         assert self._process.stdout is not None
@@ -254,29 +259,26 @@ KILLED_UNDER = [
 
 @pytest.mark.parametrize(("api", "fault", "reaction"), KILLED_UNDER)
 def test_the_example_is_killed(broker: EmbeddedBroker, api: str | None, fault: str | int | None, reaction: str | None) -> None:
-    """As it does what an error asks for, and at last the broker as well, unless that is one which stays, so that Apache Kafka can be it:
-    what each kill leaves open is fenced and aborted."""
+    """As it does what an error asks for, and at last the broker as well: what each kill leaves open is fenced and aborted."""
     lines, truth = lines_of(1_500)
     for number, kills_broker in enumerate((False, False, True)):
         # Before each: one that is not killed at once may have counted all that there was.
         write(broker.bootstrap_servers, lines[number * 500 : (number + 1) * 500])
         add_fault(broker, api, fault)
-        example = started_example(broker)
-        while line := example.line():
-            if line.startswith(reaction or "committed"):
-                break
-        assert line, "it has met the fault"
-        assert not broker.faults.list()
-        if kills_broker and isinstance(broker, EmbeddedBroker):
-            broker.restart(kill=True)
-            while example.line():
-                pass
-        example.kill()
-    example = started_example(broker)
-    while example.line():
-        pass
-    assert example.end() == 0
-    example.kill()  # Closes its pipe.
+        with started_example(broker) as example:
+            while line := example.line():
+                if line.startswith(reaction or "committed"):
+                    break
+            assert line, "it has met the fault"
+            assert not broker.faults.list()
+            if kills_broker:
+                broker.restart(kill=True)
+                while example.line():
+                    pass
+    with started_example(broker) as example:
+        while example.line():
+            pass
+        assert example.end() == 0
     assert counted(broker) == truth
 
 
