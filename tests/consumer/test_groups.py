@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 
 import confluent_kafka
@@ -276,6 +278,30 @@ class TestLosingTouch:
             slow.commit()
         poll_until(lambda: "lost" in told.kinds(), slow, other)
         assert told.events[:2] == [("assign", 1), ("lost", 1)]
+
+    @pytest.mark.parametrize("kind", ["assign", "revoke"])
+    def test_who_does_not_come_back_from_a_callback_is_out(self, broker, topic, consumer_of, kind):
+        slow, other = consumer_of(broker, max_poll_interval_ms=200, session_timeout_ms=6000), consumer_of(broker)
+        is_there, hangs, goes_on = threading.Event(), threading.Event(), threading.Event()
+
+        def hang(_places):
+            is_there.set()
+            hangs.set()
+            assert goes_on.wait(LIMIT_S)
+
+        slow.subscribe([topic], **{"on_assign": lambda _: is_there.set(), f"on_{kind}": hang})
+        with ThreadPoolExecutor() as pool:
+            polls = pool.submit(poll_until, goes_on.is_set, slow)
+            try:
+                assert is_there.wait(LIMIT_S)
+                other.subscribe([topic])
+                poll_until(lambda: shares(other) == [1], other)
+                assert hangs.is_set()
+                assert not goes_on.is_set()
+            finally:
+                goes_on.set()
+            polls.result(LIMIT_S)
+        poll_until(lambda: shares(slow, other) == [0, 1], slow, other)
 
     @pytest.mark.parametrize("error", ["UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "NOT_COORDINATOR"])
     def test_what_heartbeats_are_told(self, broker, name, consumer_of, error):

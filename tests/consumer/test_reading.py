@@ -9,7 +9,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from chaffinch import EmbeddedBroker, TopicPartition, errors
+from chaffinch import EmbeddedBroker, Producer, TopicPartition, errors
 from tests.consumer.conftest import CONFIG
 from tests.consumer.polling import LIMIT_S, poll_until, read, values_of, write
 
@@ -113,6 +113,23 @@ class TestRecords:
                 consumer.poll(LIMIT_S)
         consumer.seek(caught.value.topic_partition, 2)
         assert values_of(read(consumer, 1)) == [3]
+
+    def test_what_cannot_be_deserialized_is_named_beside_a_partition_that_has_more(self, broker, name, consumer_of):
+        broker.create_topic(name, 2)
+        write(broker, name, [b"1", b"x"], partition=1)
+        with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=1000) as producer:
+            for _ in range(2_000):
+                producer.send(name, b"7" * 100, partition=0)
+        consumer = consumer_of(broker, value_deserializer=int, max_partition_fetch_bytes=1_000)
+        consumer.subscribe([name])
+        found = []
+        while 1 not in [record.partition for record in found]:
+            found += consumer.poll(LIMIT_S)
+        with pytest.raises(errors.RecordDeserializationException, match="the value at offset 1 of"):
+            consumer.poll(LIMIT_S)
+        assert len(found) < 2_001
+        consumer.seek(TopicPartition(name, 1), 2)
+        assert len(found + read(consumer, 2_001 - len(found))) == 2_001
 
     def test_what_nobody_got_is_read_again_and_not_committed(self, broker, topic, consumer_of):
         """Ctrl-C can come when a poll has its records and has not given them."""

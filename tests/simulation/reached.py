@@ -55,7 +55,7 @@ REACHED: Final[dict[str, tuple[int, ...]]] = {
     "records failed: InvalidRecordException": (12, 16, 22),
     "records failed: InvalidTimestampException": (2, 14, 32),
     "records failed: NetworkException": (28, 32, 38),
-    "records failed: OutOfOrderSequenceException": (1, 37),
+    "records failed: OutOfOrderSequenceException": (5, 17, 109),
     "records failed: ProducerFencedException": (6, 22, 27),
     "records failed: RecordTooLargeException": (1, 5, 11),
     "records failed: TimeoutException": (9, 14, 24),

@@ -34,7 +34,7 @@ from chaffinch.consumer.iteration import Marked, mark, one_by_one
 from chaffinch.consumer.metrics import METRICS
 from chaffinch.consumer.polls import Polls
 from chaffinch.consumer.records import ConsumerRecord, records_of_all
-from chaffinch.errors import IllegalStateException, KafkaException
+from chaffinch.errors import IllegalStateException, KafkaException, RecordDeserializationException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition
 from chaffinch.runtime.clock import SystemClock
 
@@ -78,6 +78,8 @@ class Consumer:
         self._core.tell_time_of_day(self._clock.now_ms(), self._clock.wall_ms())  # A position may be asked for before the first poll.
         self._records_max: int = self.settings["max.poll.records"]
         self._table_records_max = self._records_max if "max.poll.records" in self.settings.given else TABLE_RECORDS
+        self._refused: dict[TopicPartition, tuple[int, RecordDeserializationException]] = {}
+        """Records that deserializers refused, and that no poll has told of."""
         self._api_timeout_ms: int = self.settings[API_TIMEOUT]
         self._door = Door()
         network = Network(ConnectionSettings.of(self.settings), clock=self._clock)
@@ -110,7 +112,7 @@ class Consumer:
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records one by one, without end; `position` and commits follow each one."""
         while True:
-            marked: Marked = self._poll("poll", None, self._records_max, lambda portions: mark(self._core, self._records_of(portions)))
+            marked: Marked = self._poll_records(None, lambda portions: mark(self._core, self._records_of(portions)))
             yield from one_by_one(self._core, marked, lambda: self._thread.post(self._core.give_back))
             if self._door.is_closed:  # By the body of the loop.
                 return
@@ -189,7 +191,7 @@ class Consumer:
         Takes part in the group's rebalances, and commits what earlier polls gave where offsets are committed automatically. Raises what
         stands in the way of reading.
         """
-        return self._poll("poll", timeout, self._records_max, self._records_of)
+        return self._poll_records(timeout, self._records_of)
 
     def poll_table(self, timeout: float | None = None) -> pa.Table:
         """As `poll`, as an Arrow table: topic, partition, offset, timestamp, timestampType, key, value, headers.
@@ -206,11 +208,30 @@ class Consumer:
         self._polls.taken = None  # Whatever is raised before this, Ctrl-C at any time: it is read again, see `Polls.make_up`.
         return made
 
-    def _records_of(self, portions: list[Portion]) -> list[ConsumerRecord]:
-        return records_of_all(portions, self._key_deserializer, self._value_deserializer, self._go_back)
+    def _poll_records(self, timeout: float | None, made_of: Callable[[list[Portion]], T]) -> T:
+        if self._refused:
+            self._look("poll", self._raise_refused)
+        return self._poll("poll", timeout, self._records_max, made_of)
 
-    def _go_back(self, place: TopicPartition, offset: int) -> None:
+    def _raise_refused(self) -> None:
+        """Once for each record that was refused and is next in its partition: everything before it was given."""
+        while self._refused:
+            place = next(iter(self._refused))
+            offset, error = self._refused.pop(place)
+            state = self._core.subscriptions.assigned.get(place)
+            if state is not None and not state.is_paused and state.consumed is not None and state.consumed.offset == offset:
+                raise error
+
+    def _records_of(self, portions: list[Portion]) -> list[ConsumerRecord]:
+        found = records_of_all(portions, self._key_deserializer, self._value_deserializer, self._refuse)
+        if self._refused and not found:
+            self._thread.run(self._raise_refused)
+        return found
+
+    def _refuse(self, place: TopicPartition, offset: int, error: RecordDeserializationException) -> None:
+        """Go back to a record that a deserializer refused; the next poll says so, whatever others there are to read."""
         self._thread.run(lambda: self._core.seek(place, Position(offset)))
+        self._refused[place] = offset, error
 
     # Positions.
 

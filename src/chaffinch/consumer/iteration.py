@@ -36,11 +36,13 @@ def mark(core: ConsumerCore, records: list[ConsumerRecord]) -> Marked:
 
 def one_by_one(core: ConsumerCore, marked: Marked, give_back: Callable[[], object]) -> Iterator[ConsumerRecord]:
     """Give each; `give_back` is called at the end, for those that were not."""
+    left: set[TopicPartition] = set()
     try:
         for record in marked.records:
             place = record.topic_partition
             found = core.subscriptions.assigned.get(place)
-            if found is None or found.is_paused or not 0 <= found.given <= record.offset:
+            if place in left or found is None or found.is_paused or not 0 <= found.given <= record.offset:
+                left.add(place)  # For good: what comes behind it in another portion is not next, resumed or not.
                 continue
             last, end = marked.ends.get(place, (-1, -1))
             # After the last one nothing is left to give back, though marks of transactions may lie between it and the position. Nothing

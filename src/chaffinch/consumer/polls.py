@@ -102,7 +102,14 @@ class Polls:
             self._callbacks.tell_commits()
 
     def _tell(self, callback: Callback) -> None:
+        """Call the caller back. He does not poll meanwhile: where that takes longer than max.poll.interval.ms his place is another's."""
+        self._thread.run(lambda: self._core.poll_ends(self._clock.now_ms()))
         error = self._callbacks.tell(callback)
-        self._thread.run(lambda: self._core.callback_done(callback))
+
+        def done() -> None:
+            self._core.callback_done(callback)
+            self._core.poll_goes_on(self._clock.now_ms())
+
+        self._thread.run(done)
         if error is not None:
             raise error

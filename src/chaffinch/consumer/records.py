@@ -90,17 +90,19 @@ def _values(column: ByteColumn) -> list[bytes | None]:
 
 
 def records_of_all(
-    portions: list[Portion], key: Deserializer | None, value: Deserializer | None, go_back: Callable[[TopicPartition, int], None]
+    portions: list[Portion],
+    key: Deserializer | None,
+    value: Deserializer | None,
+    refuse: Callable[[TopicPartition, int, RecordDeserializationException], None],
 ) -> list[ConsumerRecord]:
     """The records of all portions, their keys and values made into objects.
 
-    Of each partition up to the first record that a deserializer refuses: `go_back` sets the position to that one, and when it is the first
-    there is, RecordDeserializationException says why.
+    Of each partition up to the first record that a deserializer refuses: `refuse` hears its offset, and why.
     """
     if key is None and value is None:
         return records_of(portions[0]) if len(portions) == 1 else [record for portion in portions for record in records_of(portion)]
     found: list[ConsumerRecord] = []
-    refused: dict[TopicPartition, RecordDeserializationException] = {}
+    refused: set[TopicPartition] = set()
     for portion in portions:
         if portion.place in refused:
             continue
@@ -108,10 +110,8 @@ def records_of_all(
         done, error = _deserialized(records, key, value)
         found += done
         if error is not None:
-            refused[portion.place] = error
-            go_back(portion.place, records[len(done)].offset)
-    if refused and not found:
-        raise next(iter(refused.values()))
+            refused.add(portion.place)
+            refuse(portion.place, records[len(done)].offset, error)
     return found
 
 

@@ -75,9 +75,9 @@ class Producer:
         self._key_serializer = pluggable.serializer(self.settings, "key.serializer")
         self._value_serializer = pluggable.serializer(self.settings, "value.serializer")
         network_settings = ConnectionSettings.of(self.settings)
-        self._handler = HandlerCalls(pluggable.exception_handler(self.settings))
-        self._clock = SystemClock()
         rule = pluggable.partition_rule(self.settings)
+        self._handler = HandlerCalls(pluggable.exception_handler(self.settings))  # The last that is refused: this one wants to be closed.
+        self._clock = SystemClock()
         self._core = ProducerCore(self.settings, random.Random(), questions=self._handler.questions, rule=rule)
         self._max_block_ms: int = self.settings["max.block.ms"]
         network = Network(network_settings, clock=self._clock)

@@ -124,6 +124,19 @@ class TestHandingOut:
         given.close()
         assert rig.core.subscriptions.of(P0).consumed.offset == 1
 
+    def test_what_a_loop_left_out_while_paused_is_read_again(self):
+        """Though another portion of the partition, behind those of others, comes after it is resumed."""
+        rig = Rig().assign(0, 1)
+        rig.answer_fetch(p0=records(0, b"a", b"b", b"c"), p1=records(0, b"x"))
+        first, second, third, other = records_of_all(rig.core.take(500), None, None, None)
+        given = one_by_one(rig.core, mark(rig.core, [first, second, other, third]), rig.core.give_back)
+        assert next(given).value == b"a"
+        rig.core.subscriptions.of(P0).is_paused = True
+        assert next(given).value == b"x"
+        rig.core.subscriptions.of(P0).is_paused = False
+        assert next(given, None) is None
+        assert [rig.core.subscriptions.of(place).consumed.offset for place in (P0, TopicPartition("t", 1))] == [1, 1]
+
     def test_a_poll_unpacks_only_so_much(self, monkeypatch):
         monkeypatch.setattr("chaffinch.consumer.core.fetcher.POLL_BYTES_MAX", 10)
         rig = Rig().assign(0, 1)

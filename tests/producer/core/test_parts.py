@@ -140,6 +140,11 @@ def put(into: Accumulator, value: bytes, place: TopicPartition = ORDERS_0, now_m
     return into.append(place, key, value, 5, headers, value, record_size(key, value, headers), now_ms)[0]
 
 
+@pytest.mark.parametrize("name", ["n" * 1000, "é" * 500, "😀" * 250])
+def test_names_of_headers_count_as_the_bytes_that_they_are(name: str) -> None:
+    assert record_size(None, b"v", ((name, b""),)) - record_size(None, b"v", (("", b""),)) == 1000
+
+
 class TestAccumulator:
     def test_columns_come_out_as_records_went_in(self) -> None:
         made = accumulator(batch_bytes=10_000)

@@ -68,6 +68,8 @@ class Commit:
     """Since when the coordinator says that it knows no such partition."""
     committed: set[TopicPartition] = field(default_factory=set)
     """Those that the coordinator took, whatever becomes of the others."""
+    outdated: set[TopicPartition] = field(default_factory=set)
+    """Those of which a later commit tells: tried again, this one would take the group back."""
 
     def told(self, error: KafkaException) -> KafkaException:
         """A failure, which is one of the others alone where the coordinator took some."""
@@ -156,14 +158,11 @@ class Commits:
     def commit_all(
         self, deadline_ms: int, done: Outcome, *, retries: bool, places: Collection[TopicPartition] | None = None, limit: str = IN_TIME
     ) -> Commit | None:
-        """Commit what was read, of all partitions or of `places`, and of topics that are still there; as `commit`."""
+        """Commit what was read, of all partitions or of `places`; as `commit`. Also where metadata has no such partition now, which may be
+        the word of a broker that lags behind: the coordinator knows."""
         if retries:
             self._supersede()
-        offsets = {
-            place: offset
-            for place, offset in self.positions().items()
-            if self._wiring.cluster.partition(place) is not None and (places is None or place in places)
-        }
+        offsets = {place: offset for place, offset in self.positions().items() if places is None or place in places}
         return self.commit(offsets, deadline_ms, done, retries=retries, is_automatic=True, limit=limit)
 
     def _supersede(self) -> None:
@@ -187,6 +186,8 @@ class Commits:
         if refusal is not None or not offsets:
             done(refusal)
             return None
+        for earlier in self._commits:
+            earlier.outdated |= offsets.keys()
         found = Commit(offsets, deadline_ms, retries, done, self._identity, is_automatic, limit=limit)
         self._commits.append(found)
         return found
@@ -233,7 +234,8 @@ class Commits:
         self._auto = None
         if error is not None:
             self._wiring.report(f"group {self._membership.group_id!r}: offsets were not committed, the next poll tries again: {error}")
-            self._auto_due_ms = 0 if error.code.is_retriable else self._auto_due_ms
+            is_soon = error.code.is_retriable and error.code is not codes.UNKNOWN_TOPIC_OR_PARTITION  # Which a deleted topic is for good.
+            self._auto_due_ms = 0 if is_soon else self._auto_due_ms
 
     # Looking up.
 
@@ -263,18 +265,27 @@ class Commits:
         # Until all have joined the coordinator takes commits of the generation before, but not behind a JoinGroup, which waits for that;
         # and none from then on until all have synced.
         address_of_commits = address.first_lane if membership.state is State.JOINING else address
-        for commit in self._commits if membership.state is not State.SYNCING else ():
+        for commit in list(self._commits) if membership.state is not State.SYNCING else ():
             if not commit.is_under_way and now_ms >= commit.not_before_ms:
-                commit.is_under_way = True
-                self._wiring.counts["commits_sent"] += 1
-                instance_id = membership.instance_id if commit.identity.has_generation else None
-                message = group_requests.commit(membership.group_id, commit.identity, instance_id, commit.offsets)
-                self._wiring.send(address_of_commits, message, CommitSent(commit, commit.identity))
+                self._send_commit(commit, address_of_commits)
         for lookup in self._lookups:
             if not lookup.is_under_way and now_ms >= lookup.not_before_ms:
                 lookup.is_under_way = True
                 request = group_requests.offset_fetch(membership.group_id, lookup.places, require_stable=self._requires_stable)
                 self._wiring.send(address, request, lookup)
+
+    def _send_commit(self, commit: Commit, address: Any) -> None:
+        outdated = commit.outdated if commit.failures else ()
+        offsets = {place: offset for place, offset in commit.offsets.items() if place not in outdated}
+        if not offsets:
+            self._end(commit, commit.last_error)
+            return
+        commit.is_under_way = True
+        self._wiring.counts["commits_sent"] += 1
+        membership = self._membership
+        instance_id = membership.instance_id if commit.identity.has_generation else None
+        message = group_requests.commit(membership.group_id, commit.identity, instance_id, offsets)
+        self._wiring.send(address, message, CommitSent(commit, commit.identity))
 
     def _refuse(self) -> None:
         """What was asked for while nobody had told where the coordinator is, by who was no member: nor is it one now."""

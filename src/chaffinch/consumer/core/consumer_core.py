@@ -357,10 +357,15 @@ class ConsumerCore:
         """The caller polls: it is alive, and done with what earlier polls gave."""
         self.tell_time_of_day(now_ms, wall_ms)
         self.give_back()
+        self.poll_goes_on(now_ms)
+        if self.group is not None:
+            self.group.commits.polled(now_ms)
+
+    def poll_goes_on(self, now_ms: int) -> None:
+        """The caller is in `poll`, and in no callback of his own."""
         if self.group is not None:
             self.group.membership.is_polling = True
             self.group.membership.last_poll_ms = now_ms
-            self.group.commits.polled(now_ms)
 
     def poll_ends(self, now_ms: int) -> None:
         if self.group is not None:

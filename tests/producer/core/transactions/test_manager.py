@@ -19,7 +19,6 @@ from chaffinch.errors import (
     KafkaException,
     ProducerFencedException,
     SaslAuthenticationException,
-    TimeoutException,
     TopicAuthorizationException,
     TransactionAbortableException,
     UnknownServerException,
@@ -368,23 +367,6 @@ def test_a_commit_sends_what_lingers_first() -> None:
     rig.answer(OK)
     assert rig.calls["commit"] == "done"
     assert isinstance(rig.requests[-1], EndTxnRequest)
-
-
-@IN_EACH_VERSION
-@pytest.mark.parametrize(
-    ("state", "kind"), [(State.INITIALIZING, "init"), (State.COMMITTING, "first commit"), (State.ABORTING, "first abort")]
-)
-def test_a_call_that_times_out_goes_on_and_can_be_made_again(state: State, kind: str) -> None:
-    """Decision 30: a commit that may have happened is never aborted, only asked about again."""
-    rig = rig_in(state)
-    rig.sleep(60_001)
-    assert isinstance(rig.calls[kind], TimeoutException)
-    assert rig.core.transaction is not None
-    assert rig.core.transaction.state is state
-    again = {State.INITIALIZING: events.InitTransactionsCalled, State.COMMITTING: events.CommitCalled, State.ABORTING: events.AbortCalled}
-    assert rig.call(again[state], "again") is None
-    rig.release()
-    assert rig.calls["again"] == "done"
 
 
 @IN_EACH_VERSION

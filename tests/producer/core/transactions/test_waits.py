@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.errors import IllegalStateException, KafkaException, codes
+from chaffinch.errors import IllegalStateException, KafkaException, TimeoutException, codes
 from chaffinch.producer.core import events
 from chaffinch.producer.core.transactions.moves import State
 from chaffinch.producer.core.transactions.requests import Step
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from tests.producer.core.rig import Rig
-from tests.producer.core.transactions.test_manager import STEPS, rig_in, run_whole
+from tests.producer.core.transactions.test_manager import IN_EACH_VERSION, STEPS, rig_in, run_whole
 
 
 @pytest.mark.parametrize("step", [step for step in STEPS if step is not Step.FIND_COORDINATOR], ids=lambda step: step.name)
@@ -39,3 +39,36 @@ def test_a_close_waits_for_an_end() -> None:
     assert "close" not in rig.calls
     rig.release()
     assert (rig.calls["first commit"], rig.calls["close"]) == ("done", "done")
+
+
+AGAIN = {State.INITIALIZING: events.InitTransactionsCalled, State.COMMITTING: events.CommitCalled, State.ABORTING: events.AbortCalled}
+
+
+@IN_EACH_VERSION
+@pytest.mark.parametrize("is_over", [False, True])
+@pytest.mark.parametrize(
+    ("state", "kind"), [(State.INITIALIZING, "init"), (State.COMMITTING, "first commit"), (State.ABORTING, "first abort")]
+)
+def test_a_call_that_times_out_goes_on_and_can_be_made_again(state: State, kind: str, is_over: bool) -> None:
+    """Decision 30: a commit that may have happened is never aborted, only asked about again; it may be over before that."""
+    rig = rig_in(state)
+    rig.sleep(60_001)
+    assert isinstance(rig.calls[kind], TimeoutException)
+    assert rig.core.transaction is not None
+    assert rig.core.transaction.state is state
+    if is_over:
+        rig.release()
+    assert rig.call(AGAIN[state], "again") == ("done" if is_over else None)
+    if not is_over:
+        rig.release()
+    assert rig.calls["again"] == "done"
+    assert isinstance(rig.call(AGAIN[state], "a third time"), IllegalStateException)
+
+
+def test_a_commit_that_is_over_is_not_told_to_another_call() -> None:
+    rig = rig_in(State.COMMITTING)
+    rig.sleep(60_001)
+    rig.release()
+    rig.call(events.BeginTransactionCalled, "begin the next")
+    assert rig.call(events.AbortCalled, "abort") == "done"
+    assert isinstance(rig.call(events.CommitCalled, "commit"), IllegalStateException)

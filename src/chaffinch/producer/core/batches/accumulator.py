@@ -44,8 +44,7 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int
     """Bytes that a record takes in a batch at most, uncompressed."""
     size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
     for name, content in headers:
-        # A character takes at most four bytes.
-        size += HEADER_OVERHEAD_BYTES + 4 * len(name) + (len(content) if content else 0)
+        size += HEADER_OVERHEAD_BYTES + len(name if name.isascii() else name.encode()) + (len(content) if content else 0)
     return size
 
 

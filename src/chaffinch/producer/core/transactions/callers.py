@@ -49,6 +49,7 @@ class Callers:
         self.of_init: list[Caller] = []
         self.of_end: list[Caller] = []
         self.of_offsets: list[Offsets] = []
+        self._told_to_call_again: str | None = None
 
     def _all(self) -> Iterator[Caller]:
         return chain(self.of_init, self.of_end, (entry.caller for entry in self.of_offsets))
@@ -82,14 +83,20 @@ class Callers:
             if caller.closes_within is not None and deadline_ms < caller.deadline_ms:
                 caller.deadline_ms, caller.closes_within = deadline_ms, CLOSES_LIMIT
 
+    def repeats(self, name: str) -> bool:
+        """Whether a call is that of the last caller who was told to call again, and the first call since."""
+        told, self._told_to_call_again = self._told_to_call_again, None
+        return name == told
+
     def expire(self, now_ms: int, why: Callable[[], str], cause: KafkaException | None) -> list[Effect]:
         """Time is up for those who wait for the start or the end, which go on. `why`, and `cause`: what is known."""
         effects: list[Effect] = []
         for callers, name in ((self.of_init, "init_transactions"), (self.of_end, "ending the transaction")):
             for caller in [each for each in callers if each.deadline_ms <= now_ms]:
                 callers.remove(caller)
-                reason = why()
-                then = "it goes on, and may be called again" if caller.closes_within is None else "its answer is not waited for"
+                reason, then = why(), "its answer is not waited for"
+                if caller.closes_within is None:
+                    self._told_to_call_again, then = caller.name, "it goes on, and may be called again"
                 error = TimeoutException(f"{name} is not done within {caller.limit}{reason and ': '}{reason}; {then}")
                 error.__cause__ = cause
                 effects.append(FailCall(call=caller.call, error=error))

@@ -108,13 +108,15 @@ class TransactionManager:
         return IllegalStateException(order_of_calls(call, self.state))
 
     def _move_for(self, move: Move, call: Any) -> list[Effect]:
-        """Make the move of a call; the refusal if the state does not allow it."""
+        """Make the move of a call; if the state does not allow it the refusal, or what the call that it repeats has come to."""
+        if self.callers.repeats(move.call) and self.state is State.READY:
+            return [CompleteCall(call=call)]
         try:
             self.state = moved(self.state, move)
         except IllegalMove as illegal:
             if self.error is not None and (illegal.state, illegal.move) in REFUSED_WITH_ERROR:
                 return [FailCall(call=call, error=again(self.error))]
-            refusal = IllegalStateException(order_of_calls(illegal.call, illegal.state))
+            refusal = IllegalStateException(order_of_calls(move.call, illegal.state))
             refusal.__cause__ = self.error  # If the order is wrong because of one.
             return [FailCall(call=call, error=refusal)]
         if move is Move.BEGIN_CALLED:
@@ -484,8 +486,7 @@ class TransactionManager:
         reports: list[Effect] = [Report(f"the producer with transactional.id {self._transactional_id!r} cannot go on: {self.error}")]
         if self.callers.is_closing:
             reports = []  # It is not to go on, and close says why it was not ended.
-        callers = self.callers
-        failed = callers.fail_offsets(self.error) + fail(callers.of_end, self.error) + fail(callers.of_init, self.error)
+        failed = self.callers.fail_offsets(self.error) + fail(self.callers.of_end, self.error) + fail(self.callers.of_init, self.error)
         return [*reports, *failed, WakeCallers()]
 
     def _key(self, kind: str) -> str:

@@ -33,6 +33,11 @@ class Move(Enum):
     FAILED_ABORTABLY = "abortable failure"
     FAILED_FATALLY = "fatal failure"
 
+    @property
+    def call(self) -> str:
+        """Name of the call that makes this move."""
+        return self.value.split()[0]
+
 
 class IllegalMove(Exception):
     """A pair that is not in the table: for calls the user's mistake, for anything else ours."""
@@ -41,11 +46,6 @@ class IllegalMove(Exception):
         super().__init__(state, move)
         self.state = state
         self.move = move
-
-    @property
-    def call(self) -> str:
-        """Name of the call that would have made the move."""
-        return self.move.value.split()[0]
 
     def __str__(self) -> str:
         return f"{self.move.value} while {self.state.value}"
@@ -91,7 +91,7 @@ _INSTEAD: Final = {
     State.INITIALIZING: "init_transactions() is not done: call it again",
     State.READY: "no transaction is open: call begin_transaction() first",
     State.IN_TRANSACTION: "a transaction is open: commit or abort it first",
-    State.COMMITTING: "commit_transaction() is not done: call it again until it returns or raises something else than TimeoutException",
+    State.COMMITTING: "commit_transaction() is not done: whoever got a TimeoutException of it calls it again until it is",
     State.ABORTABLE_ERROR: "the transaction has failed: call abort_transaction() first",
     State.ABORTING: "abort_transaction() is not done: call it again",
     State.FATAL_ERROR: "the producer cannot go on: close it, and start a new one",

@@ -1,0 +1,115 @@
+"""Commits that are tried again, and later ones that tell of the same partitions; and of topics that metadata does not know for a while."""
+
+import pytest
+
+from chaffinch import errors
+from chaffinch.consumer.core.membership_moves import State
+from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from tests.consumer.core.rig import Rig, number_of
+
+
+def places(**offsets):
+    """`p0=5` and so on."""
+    return {TopicPartition("t", int(name[1:])): OffsetAndMetadata(offset) for name, offset in offsets.items()}
+
+
+def sent(rig):
+    """Of the one that waits: partition and offset."""
+    (request,) = rig.pending(OffsetCommitRequest)
+    return {found.partition_index: found.committed_offset for found in request.message.topics[0].partitions}
+
+
+def answer(rig, code="NONE"):
+    told = [OffsetCommitResponsePartition(partition_index=number, error_code=number_of(code)) for number in sent(rig)]
+    rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=told)]))
+
+
+class TestLaterCommits:
+    """As after a `commit` that `wakeup` or Ctrl-C ended: nobody waits for it, and it goes on."""
+
+    @pytest.fixture
+    def told(self):
+        return []
+
+    @pytest.fixture
+    def rig(self, told):
+        rig = Rig().assign(0, 1)
+        rig.core.commit(places(p0=3, p1=4), rig.now_ms + 60_000, told.append, retries=True)
+        rig.step()
+        assert sent(rig) == {0: 3, 1: 4}
+        answer(rig, "COORDINATOR_LOAD_IN_PROGRESS")
+        assert told == []
+        return rig
+
+    def commit(self, rig, **offsets):
+        done = []
+        rig.core.commit(places(**offsets), rig.now_ms + 60_000, done.append, retries=True)
+        rig.step()
+        assert sent(rig) == {int(name[1:]): offset for name, offset in offsets.items()}
+        answer(rig)
+        assert done == [None]
+
+    def test_it_is_tried_again(self, rig, told):
+        rig.advance(1_000)
+        assert sent(rig) == {0: 3, 1: 4}
+        answer(rig)
+        assert told == [None]
+
+    def test_but_not_for_what_a_later_one_tells_of(self, rig, told):
+        self.commit(rig, p0=7)
+        rig.advance(1_000)
+        assert sent(rig) == {1: 4}
+        answer(rig)
+        assert told == [None]
+
+    def test_nor_at_all_where_that_is_everything(self, rig, told):
+        self.commit(rig, p0=7, p1=8)
+        rig.advance(1_000)
+        assert not rig.pending(OffsetCommitRequest)
+        assert isinstance(told[0], errors.CoordinatorLoadInProgressException)
+
+    def test_one_under_way_that_is_refused_later(self, told):
+        rig = Rig().assign(0)
+        for offset, heard in ((3, told), (7, [])):
+            rig.core.commit(places(p0=offset), rig.now_ms + 60_000, heard.append, retries=True)
+            rig.step()
+        refused = OffsetCommitResponsePartition(partition_index=0, error_code=number_of("COORDINATOR_LOAD_IN_PROGRESS"))
+        first, second = rig.pending(OffsetCommitRequest)
+        rig.waiting.remove(first)
+        rig.answer(first, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=[refused])]))
+        rig.advance(1_000)
+        assert rig.pending(OffsetCommitRequest) == [second]
+        assert isinstance(told[0], errors.CoordinatorLoadInProgressException)
+
+
+class TestTopicsThatMetadataDoesNotKnow:
+    """One answer may be that of a broker that lags behind."""
+
+    @pytest.fixture
+    def rig(self):
+        rig = Rig(**{"enable.auto.commit": True, "auto.commit.interval.ms": 10_000}).reach(State.STABLE)
+        rig.answer_offsets({0: 5, 1: 7})
+        rig.core.watch.refresh()
+        rig.advance(1_000)
+        rig.tell_metadata(number_of("UNKNOWN_TOPIC_OR_PARTITION"))
+        return rig
+
+    def test_are_committed(self, rig):
+        rig.advance(10_000)
+        rig.poll()
+        assert sent(rig) == {0: 5, 1: 7}
+
+    def test_and_not_all_the_time_where_the_coordinator_says_so_too(self, rig):
+        rig.advance(10_000)
+        for _ in range(100):
+            rig.poll()
+            if rig.pending(OffsetCommitRequest):
+                answer(rig, "UNKNOWN_TOPIC_OR_PARTITION")
+            rig.advance(100)
+        assert sum("offsets were not committed" in report for report in rig.reports) == 1
