@@ -279,7 +279,7 @@ class TestLosingTouch:
         poll_until(lambda: "lost" in told.kinds(), slow, other)
         assert told.events[:2] == [("assign", 1), ("lost", 1)]
 
-    @pytest.mark.parametrize("kind", ["assign", "revoke"])
+    @pytest.mark.parametrize("kind", ["assign", "revoke", "commit"])
     def test_who_does_not_come_back_from_a_callback_is_out(self, broker, topic, consumer_of, kind):
         slow, other = consumer_of(broker, max_poll_interval_ms=200, session_timeout_ms=6000), consumer_of(broker)
         is_there, hangs, goes_on = threading.Event(), threading.Event(), threading.Event()
@@ -289,11 +289,16 @@ class TestLosingTouch:
             hangs.set()
             assert goes_on.wait(LIMIT_S)
 
-        slow.subscribe([topic], **{"on_assign": lambda _: is_there.set(), f"on_{kind}": hang})
+        def commit(_places):
+            slow.commit({TopicPartition(topic, 0): 0}, asynchronous=True, on_commit=lambda *_: hang(()) if kind == "commit" else None)
+            is_there.set()
+
+        listeners = {"on_assign": commit, **({} if kind == "commit" else {f"on_{kind}": hang})}
+        slow.subscribe([topic], **listeners)
         with ThreadPoolExecutor() as pool:
             polls = pool.submit(poll_until, goes_on.is_set, slow)
             try:
-                assert is_there.wait(LIMIT_S)
+                assert (hangs if kind == "commit" else is_there).wait(LIMIT_S)
                 other.subscribe([topic])
                 poll_until(lambda: shares(other) == [1], other)
                 assert hangs.is_set()

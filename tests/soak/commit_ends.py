@@ -27,8 +27,8 @@ from tests.spark.commit.commit_world import BEGIN_MS, Query, outcome
 TOPIC, PARTITIONS, ROUNDS = "ends", 20, 10
 
 
-class Died(Exception):
-    """The committing process is gone."""
+class Died(BaseException):
+    """The committing process is gone: no error, which the commit would answer with an abort."""
 
 
 class Clock:

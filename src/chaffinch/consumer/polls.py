@@ -6,6 +6,9 @@ the next call takes them back, and they are read again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from chaffinch.consumer.callbacks import Callbacks
 from chaffinch.consumer.consumer_thread import ConsumerThread
 from chaffinch.consumer.core.consumer_core import ConsumerCore
@@ -14,6 +17,8 @@ from chaffinch.consumer.core.positions import Kind
 from chaffinch.consumer.core.rebalance import Callback
 from chaffinch.errors import IllegalStateException, WakeupException
 from chaffinch.runtime.clock import Clock
+
+T = TypeVar("T")
 
 
 class Taken:
@@ -99,17 +104,18 @@ class Polls:
                 self._tell(found)
             elif found is None or taken.is_over:
                 return taken.portions
-            self._callbacks.tell_commits()
+            if self._callbacks.are_commits_over:
+                self._called_back(self._callbacks.tell_commits)
 
     def _tell(self, callback: Callback) -> None:
-        """Call the caller back. He does not poll meanwhile: where that takes longer than max.poll.interval.ms his place is another's."""
-        self._thread.run(lambda: self._core.poll_ends(self._clock.now_ms()))
-        error = self._callbacks.tell(callback)
-
-        def done() -> None:
-            self._core.callback_done(callback)
-            self._core.poll_goes_on(self._clock.now_ms())
-
-        self._thread.run(done)
+        error = self._called_back(lambda: self._callbacks.tell(callback))
+        self._thread.run(lambda: self._core.callback_done(callback))
         if error is not None:
             raise error
+
+    def _called_back(self, tell: Callable[[], T]) -> T:
+        """Call the caller back. He does not poll meanwhile: where that takes longer than max.poll.interval.ms his place is another's."""
+        self._thread.run(lambda: self._core.poll_ends(self._clock.now_ms()))
+        found = tell()
+        self._thread.run(lambda: self._core.poll_goes_on(self._clock.now_ms()))
+        return found

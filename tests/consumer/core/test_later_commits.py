@@ -1,10 +1,13 @@
 """Commits that are tried again, and later ones that tell of the same partitions; and of topics that metadata does not know for a while."""
 
+from contextlib import suppress
+
 import pytest
 
 from chaffinch import errors
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -66,7 +69,8 @@ class TestLaterCommits:
         rig.advance(1_000)
         assert sent(rig) == {1: 4}
         answer(rig)
-        assert told == [None]
+        assert isinstance(told[0], errors.CoordinatorLoadInProgressException)
+        assert "the offsets of t-1 were committed" in str(told[0])
 
     def test_nor_at_all_where_that_is_everything(self, rig, told):
         self.commit(rig, p0=7, p1=8)
@@ -85,7 +89,23 @@ class TestLaterCommits:
         rig.answer(first, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=[refused])]))
         rig.advance(1_000)
         assert rig.pending(OffsetCommitRequest) == [second]
+        answer(rig)
+        rig.advance(1_000)
+        assert not rig.pending(OffsetCommitRequest)
         assert isinstance(told[0], errors.CoordinatorLoadInProgressException)
+
+    def test_a_later_one_that_is_refused_tells_of_nothing(self, rig, told):
+        done = []
+        rig.core.commit(places(p0=7), rig.now_ms + 60_000, done.append, retries=False)
+        rig.step()
+        rig.advance(1_000)
+        assert sent(rig) == {0: 7}
+        answer(rig, "COORDINATOR_LOAD_IN_PROGRESS")
+        assert isinstance(done[0], errors.CoordinatorLoadInProgressException)
+        rig.advance(1_000)
+        assert sent(rig) == {0: 3, 1: 4}
+        answer(rig)
+        assert told == [None]
 
 
 class TestTopicsThatMetadataDoesNotKnow:
@@ -105,11 +125,38 @@ class TestTopicsThatMetadataDoesNotKnow:
         rig.poll()
         assert sent(rig) == {0: 5, 1: 7}
 
-    def test_and_not_all_the_time_where_the_coordinator_says_so_too(self, rig):
-        rig.advance(10_000)
-        for _ in range(100):
-            rig.poll()
-            if rig.pending(OffsetCommitRequest):
-                answer(rig, "UNKNOWN_TOPIC_OR_PARTITION")
-            rig.advance(100)
+    def test_once_where_the_coordinator_says_so_too(self):
+        rig = Rig(**{"enable.auto.commit": True, "auto.commit.interval.ms": 1_000}).assign(0, 1)
+
+        def play(code, commits):
+            for _ in range(20):
+                rig.core.watch.refresh()
+                rig.advance(1_000)
+                if rig.pending(MetadataRequest):
+                    rig.tell_metadata(number_of(code))
+                with suppress(errors.UnknownTopicOrPartitionException):
+                    rig.poll()
+                if rig.pending(OffsetCommitRequest):
+                    commits.append(sent(rig))
+                    answer(rig, code)
+            return commits
+
+        assert len(play("UNKNOWN_TOPIC_OR_PARTITION", [])) == 1
         assert sum("offsets were not committed" in report for report in rig.reports) == 1
+        assert play("NONE", [])[-1] == {0: 0, 1: 0}
+
+    @pytest.mark.parametrize("unknown", [0, 1])
+    def test_the_others_are_tried_again(self, rig, unknown):
+        """Before partitions are given up, whatever the order of the answer."""
+        told = []
+        rig.core.group.commits.commit_all(rig.now_ms + 60_000, told.append, retries=True)
+        rig.step()
+        given = {unknown: "UNKNOWN_TOPIC_OR_PARTITION", 1 - unknown: "COORDINATOR_LOAD_IN_PROGRESS"}
+        partitions = [OffsetCommitResponsePartition(partition_index=index, error_code=number_of(given[index])) for index in (0, 1)]
+        rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=partitions)]))
+        assert told == []
+        rig.advance(1_000)
+        assert list(sent(rig)) == [1 - unknown]
+        answer(rig)
+        assert isinstance(told[0], errors.UnknownTopicOrPartitionException)
+        assert f"the offsets of t-{1 - unknown} were committed" in str(told[0])

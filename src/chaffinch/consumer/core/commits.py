@@ -7,7 +7,6 @@ that the group has gone on without cannot commit, and says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from chaffinch.client.connections import Answered, Failed
@@ -20,6 +19,7 @@ from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
 from chaffinch.consumer.core.late import IN_TIME, names_of, within
 from chaffinch.consumer.core.membership import COORDINATOR_GONE, OUT_OF_GROUP, Membership
 from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.offsets_asked import Commit, CommitSent, Lookup, Outcome
 from chaffinch.consumer.core.options import ResetStrategy, commits_itself
 from chaffinch.consumer.core.positions import Position, Stage, Subscriptions
 from chaffinch.consumer.core.topic_watch import TopicWatch
@@ -33,76 +33,13 @@ from chaffinch.errors import (
     codes,
     exception_for,
 )
-from chaffinch.errors.again import again, with_message
+from chaffinch.errors.again import again
 from chaffinch.identifiers import NO_OFFSET, OffsetAndMetadata, TopicPartition
 
 AGAIN: Final = frozenset({codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNSTABLE_OFFSET_COMMIT})
 API_TIMEOUT: Final = "default.api.timeout.ms"
 OVERTAKEN: Final = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS})
 ELSEWHERE: Final = COORDINATOR_GONE | {codes.REQUEST_TIMED_OUT}
-
-Outcome = Callable[[KafkaException | None], None]
-
-
-@dataclass(slots=True, eq=False)
-class Commit:
-    """Offsets on their way. `done` hears how it went, once. Without `retries` the first failure is the last.
-
-    `identity`: as whom it was asked for; the group takes it from no other. `is_automatic`: nobody asked for it by name, so a topic that is
-    gone is no reason to wait for it.
-    """
-
-    offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    deadline_ms: int
-    retries: bool
-    done: Outcome
-    identity: Identity = NO_IDENTITY
-    is_automatic: bool = False
-    failures: int = 0
-    not_before_ms: int = 0
-    is_under_way: bool = False
-    last_error: KafkaException | None = None
-    limit: str = IN_TIME
-    """How long there is, in words."""
-    unknown_since_ms: int | None = None
-    """Since when the coordinator says that it knows no such partition."""
-    committed: set[TopicPartition] = field(default_factory=set)
-    """Those that the coordinator took, whatever becomes of the others."""
-    outdated: set[TopicPartition] = field(default_factory=set)
-    """Those of which a later commit tells: tried again, this one would take the group back."""
-
-    def told(self, error: KafkaException) -> KafkaException:
-        """A failure, which is one of the others alone where the coordinator took some."""
-        if not self.committed:
-            return error
-        return with_message(error, f"{error.message.rstrip('.')}; the offsets of {names_of(self.committed)} were committed")
-
-    @property
-    def is_last(self) -> bool:
-        """Whether its partitions are given up after it, or the consumer closes: until then they are this member's, in each generation."""
-        return self.is_automatic and self.retries
-
-
-@dataclass(frozen=True, slots=True)
-class CommitSent:
-    """Token of an OffsetCommit."""
-
-    commit: Commit
-    identity: Identity
-
-
-@dataclass(slots=True, eq=False)
-class Lookup:
-    """Committed offsets that are asked for: by a caller, or without a call for positions."""
-
-    places: tuple[TopicPartition, ...]
-    deadline_ms: int | None = None
-    call: Any = None
-    limit: str = IN_TIME
-    failures: int = 0
-    not_before_ms: int = 0
-    is_under_way: bool = False
-    last_error: KafkaException | None = field(default=None)
 
 
 class Commits:
@@ -137,6 +74,8 @@ class Commits:
         self._requires_stable = True
         self._auto_due_ms = 0
         self._auto: Commit | None = None
+        self._gone: set[TopicPartition] = set()
+        """Those that the coordinator did not know, and metadata did not either then."""
 
     @property
     def is_busy(self) -> bool:
@@ -158,11 +97,13 @@ class Commits:
     def commit_all(
         self, deadline_ms: int, done: Outcome, *, retries: bool, places: Collection[TopicPartition] | None = None, limit: str = IN_TIME
     ) -> Commit | None:
-        """Commit what was read, of all partitions or of `places`; as `commit`. Also where metadata has no such partition now, which may be
-        the word of a broker that lags behind: the coordinator knows."""
+        """Commit what was read, of all partitions or of `places`; as `commit`. But not where metadata has no such partition, which may be
+        the word of a broker that lags behind, and the coordinator has said so, too."""
         if retries:
             self._supersede()
-        offsets = {place: offset for place, offset in self.positions().items() if places is None or place in places}
+        self._gone = {place for place in self._gone if self._wiring.cluster.partition(place) is None}
+        found = self.positions().items()
+        offsets = {place: offset for place, offset in found if place not in self._gone and (places is None or place in places)}
         return self.commit(offsets, deadline_ms, done, retries=retries, is_automatic=True, limit=limit)
 
     def _supersede(self) -> None:
@@ -186,8 +127,6 @@ class Commits:
         if refusal is not None or not offsets:
             done(refusal)
             return None
-        for earlier in self._commits:
-            earlier.outdated |= offsets.keys()
         found = Commit(offsets, deadline_ms, retries, done, self._identity, is_automatic, limit=limit)
         self._commits.append(found)
         return found
@@ -234,8 +173,7 @@ class Commits:
         self._auto = None
         if error is not None:
             self._wiring.report(f"group {self._membership.group_id!r}: offsets were not committed, the next poll tries again: {error}")
-            is_soon = error.code.is_retriable and error.code is not codes.UNKNOWN_TOPIC_OR_PARTITION  # Which a deleted topic is for good.
-            self._auto_due_ms = 0 if is_soon else self._auto_due_ms
+            self._auto_due_ms = 0 if error.code.is_retriable else self._auto_due_ms
 
     # Looking up.
 
@@ -266,7 +204,7 @@ class Commits:
         # and none from then on until all have synced.
         address_of_commits = address.first_lane if membership.state is State.JOINING else address
         for commit in list(self._commits) if membership.state is not State.SYNCING else ():
-            if not commit.is_under_way and now_ms >= commit.not_before_ms:
+            if not commit.is_under_way and now_ms >= commit.not_before_ms and not (commit.failures and self._is_followed(commit)):
                 self._send_commit(commit, address_of_commits)
         for lookup in self._lookups:
             if not lookup.is_under_way and now_ms >= lookup.not_before_ms:
@@ -274,11 +212,15 @@ class Commits:
                 request = group_requests.offset_fetch(membership.group_id, lookup.places, require_stable=self._requires_stable)
                 self._wiring.send(address, request, lookup)
 
+    def _is_followed(self, commit: Commit) -> bool:
+        """Whether a later one tells of some of its partitions: that is waited for, lest this one takes the group back."""
+        later = self._commits[self._commits.index(commit) + 1 :]
+        return any(not commit.offsets.keys().isdisjoint(other.offsets) for other in later)
+
     def _send_commit(self, commit: Commit, address: Any) -> None:
-        outdated = commit.outdated if commit.failures else ()
-        offsets = {place: offset for place, offset in commit.offsets.items() if place not in outdated}
+        offsets = {place: offset for place, offset in commit.offsets.items() if place not in commit.left_out}
         if not offsets:
-            self._end(commit, commit.last_error)
+            self._end(commit, commit.shortfall)
             return
         commit.is_under_way = True
         self._wiring.counts["commits_sent"] += 1
@@ -353,7 +295,10 @@ class Commits:
                 place = TopicPartition(topic.name, found.partition_index)
                 code = codes.by_number(found.error_code, numbering=event.numbering)
                 if code is codes.NONE:
-                    token.commit.committed.add(place)
+                    self._taken(token.commit, place)
+                    continue
+                if code is codes.UNKNOWN_TOPIC_OR_PARTITION and token.commit.is_automatic:
+                    self._leave_out(token, place, code)
                     continue
                 if code in OVERTAKEN and self._is_overtaken(token):
                     self._try_again(token.commit, exception_for(code, stored=Stored.NO, api="OffsetCommit"), now_ms)
@@ -361,9 +306,21 @@ class Commits:
                 if error is None or error.code.is_retriable:
                     error = self._commit_error(code, place, token)
         if error is None or token.commit.committed >= token.commit.offsets.keys():  # Each in one attempt or another.
-            self._end(token.commit, None)
+            self._end(token.commit, token.commit.shortfall)
         else:
             self._commit_failed(token.commit, error, now_ms)
+
+    def _taken(self, commit: Commit, place: TopicPartition) -> None:
+        commit.committed.add(place)
+        for earlier in self._commits[: self._commits.index(commit)] if commit in self._commits else ():
+            earlier.left_out.add(place)
+
+    def _leave_out(self, token: CommitSent, place: TopicPartition, code: ErrorCode) -> None:
+        """Of an automatic commit, which does not wait for what the coordinator does not know; the others are committed all the same."""
+        token.commit.left_out.add(place)
+        token.commit.unknown = self._commit_error(code, place, token)
+        self._gone.add(place)
+        self._watch.refresh()
 
     def _is_overtaken(self, token: CommitSent) -> bool:
         """Whether a last commit came after the start of a generation that this member is in, or hears of in a moment: see `_follow`."""
@@ -403,7 +360,7 @@ class Commits:
         elif commit.unknown_since_ms is None:
             commit.unknown_since_ms = now_ms
         has_waited = commit.unknown_since_ms is not None and now_ms - commit.unknown_since_ms >= ABSENT_MS
-        is_gone = is_unknown and (commit.is_automatic or has_waited)
+        is_gone = is_unknown and has_waited
         if is_unknown:
             self._watch.refresh()
         if has_waited and error.topic_partition is not None and (text := self._absences.text(error.topic_partition)) is not None:

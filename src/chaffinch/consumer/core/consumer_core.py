@@ -17,7 +17,7 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
 from chaffinch.consumer.core.absences import Absences
-from chaffinch.consumer.core.commits import Commits, CommitSent, Lookup, Outcome
+from chaffinch.consumer.core.commits import Commits
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
 from chaffinch.consumer.core.effects import CompleteCall, Effect
 from chaffinch.consumer.core.fetcher import Fetcher, FetchSent, Portion
@@ -25,6 +25,7 @@ from chaffinch.consumer.core.late import IN_TIME, network_error
 from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups, OffsetsCall
 from chaffinch.consumer.core.membership import GroupAsked, Membership
 from chaffinch.consumer.core.membership_moves import Happening, State
+from chaffinch.consumer.core.offsets_asked import CommitSent, Lookup, Outcome
 from chaffinch.consumer.core.options import reset_strategy
 from chaffinch.consumer.core.positions import Kind, Position, Stage, Subscriptions
 from chaffinch.consumer.core.rebalance import Callback, Rebalance

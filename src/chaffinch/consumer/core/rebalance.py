@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from chaffinch.consumer.core.commits import Commit, Commits
+from chaffinch.consumer.core.commits import Commits
 from chaffinch.consumer.core.fetcher import Fetcher
 from chaffinch.consumer.core.group_requests import NO_IDENTITY
 from chaffinch.consumer.core.membership import Membership
 from chaffinch.consumer.core.membership_moves import Happening, State
+from chaffinch.consumer.core.offsets_asked import Commit
 from chaffinch.consumer.core.positions import Subscriptions
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException

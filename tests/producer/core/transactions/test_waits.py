@@ -65,6 +65,15 @@ def test_a_call_that_times_out_goes_on_and_can_be_made_again(state: State, kind:
     assert isinstance(rig.call(AGAIN[state], "a third time"), IllegalStateException)
 
 
+def test_a_call_that_is_refused_in_between_changes_nothing() -> None:
+    rig = rig_in(State.COMMITTING)
+    rig.sleep(60_001)
+    assert isinstance(rig.call(events.AbortCalled, "abort"), IllegalStateException)
+    rig.release()
+    assert isinstance(rig.call(events.AbortCalled, "abort once more"), IllegalStateException)
+    assert rig.call(events.CommitCalled, "again") == "done"
+
+
 def test_a_commit_that_is_over_is_not_told_to_another_call() -> None:
     rig = rig_in(State.COMMITTING)
     rig.sleep(60_001)

@@ -49,7 +49,8 @@ class Callers:
         self.of_init: list[Caller] = []
         self.of_end: list[Caller] = []
         self.of_offsets: list[Offsets] = []
-        self._told_to_call_again: str | None = None
+        self.told_to_call_again: str | None = None
+        """The call whose last caller was told so, unless another has succeeded since."""
 
     def _all(self) -> Iterator[Caller]:
         return chain(self.of_init, self.of_end, (entry.caller for entry in self.of_offsets))
@@ -84,9 +85,11 @@ class Callers:
                 caller.deadline_ms, caller.closes_within = deadline_ms, CLOSES_LIMIT
 
     def repeats(self, name: str) -> bool:
-        """Whether a call is that of the last caller who was told to call again, and the first call since."""
-        told, self._told_to_call_again = self._told_to_call_again, None
-        return name == told
+        """Whether this is the call that was to be made again; once."""
+        is_repeated = name == self.told_to_call_again
+        if is_repeated:
+            self.told_to_call_again = None
+        return is_repeated
 
     def expire(self, now_ms: int, why: Callable[[], str], cause: KafkaException | None) -> list[Effect]:
         """Time is up for those who wait for the start or the end, which go on. `why`, and `cause`: what is known."""
@@ -96,7 +99,7 @@ class Callers:
                 callers.remove(caller)
                 reason, then = why(), "its answer is not waited for"
                 if caller.closes_within is None:
-                    self._told_to_call_again, then = caller.name, "it goes on, and may be called again"
+                    self.told_to_call_again, then = caller.name, "it goes on, and may be called again"
                 error = TimeoutException(f"{name} is not done within {caller.limit}{reason and ': '}{reason}; {then}")
                 error.__cause__ = cause
                 effects.append(FailCall(call=caller.call, error=error))

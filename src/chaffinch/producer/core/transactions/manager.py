@@ -109,7 +109,7 @@ class TransactionManager:
 
     def _move_for(self, move: Move, call: Any) -> list[Effect]:
         """Make the move of a call; if the state does not allow it the refusal, or what the call that it repeats has come to."""
-        if self.callers.repeats(move.call) and self.state is State.READY:
+        if self.state is State.READY and self.callers.repeats(move.call):
             return [CompleteCall(call=call)]
         try:
             self.state = moved(self.state, move)
@@ -119,6 +119,7 @@ class TransactionManager:
             refusal = IllegalStateException(order_of_calls(move.call, illegal.state))
             refusal.__cause__ = self.error  # If the order is wrong because of one.
             return [FailCall(call=call, error=refusal)]
+        self.callers.told_to_call_again = None
         if move is Move.BEGIN_CALLED:
             self.error = None
             self.begun += 1
@@ -138,8 +139,7 @@ class TransactionManager:
     def _abort(self, event: events.AbortCalled) -> list[Effect]:
         if event.only_if_open and not self.is_open:
             return [CompleteCall(call=event.call)]
-        refusal = self._move_for(Move.ABORT_CALLED, event.call)
-        if refusal:
+        if refusal := self._move_for(Move.ABORT_CALLED, event.call):
             return refusal
         self._open.to_add.clear()
         name = "abort_transaction" if event.closes_within is None else "close"

@@ -1,0 +1,83 @@
+"""What the coordinator of a group is asked about offsets: commits and look-ups on their way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
+from chaffinch.consumer.core.late import IN_TIME, names_of
+from chaffinch.errors import KafkaException
+from chaffinch.errors.again import with_message
+from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+
+Outcome = Callable[[KafkaException | None], None]
+
+
+@dataclass(slots=True, eq=False)
+class Commit:
+    """Offsets on their way. `done` hears how it went, once. Without `retries` the first failure is the last.
+
+    `identity`: as whom it was asked for; the group takes it from no other. `is_automatic`: nobody asked for it by name, so a topic that is
+    gone is no reason to wait for it.
+    """
+
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    deadline_ms: int
+    retries: bool
+    done: Outcome
+    identity: Identity = NO_IDENTITY
+    is_automatic: bool = False
+    failures: int = 0
+    not_before_ms: int = 0
+    is_under_way: bool = False
+    last_error: KafkaException | None = None
+    limit: str = IN_TIME
+    """How long there is, in words."""
+    unknown_since_ms: int | None = None
+    """Since when the coordinator says that it knows no such partition."""
+    committed: set[TopicPartition] = field(default_factory=set)
+    """Those that the coordinator took, whatever becomes of the others."""
+    left_out: set[TopicPartition] = field(default_factory=set)
+    """Those that are not tried again: the coordinator took what a later commit tells of them, or does not know them."""
+    unknown: KafkaException | None = None
+    """That it does not know some, of an automatic commit."""
+
+    def told(self, error: KafkaException) -> KafkaException:
+        """A failure, which is one of the others alone where the coordinator took some."""
+        if not self.committed:
+            return error
+        return with_message(error, f"{error.message.rstrip('.')}; the offsets of {names_of(self.committed)} were committed")
+
+    @property
+    def shortfall(self) -> KafkaException | None:
+        """When everything was answered: why some were not committed; None where all were, in one attempt or another."""
+        return None if self.committed >= self.offsets.keys() else self.unknown or self.last_error
+
+    @property
+    def is_last(self) -> bool:
+        """Whether its partitions are given up after it, or the consumer closes: until then they are this member's, in each generation."""
+        return self.is_automatic and self.retries
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSent:
+    """Token of an OffsetCommit."""
+
+    commit: Commit
+    identity: Identity
+
+
+@dataclass(slots=True, eq=False)
+class Lookup:
+    """Committed offsets that are asked for: by a caller, or without a call for positions."""
+
+    places: tuple[TopicPartition, ...]
+    deadline_ms: int | None = None
+    call: Any = None
+    limit: str = IN_TIME
+    failures: int = 0
+    not_before_ms: int = 0
+    is_under_way: bool = False
+    last_error: KafkaException | None = field(default=None)
