@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chaffinch import EmbeddedBroker, NonRetriableResponse, Producer, ProducerExceptionHandler, ProducerRecord, RetriableResponse
-from chaffinch.errors import IllegalStateException, InvalidCompactionKeyException, KafkaException, TimeoutException
+from chaffinch.errors import ConfigException, IllegalStateException, InvalidCompactionKeyException, KafkaException, TimeoutException
 
 LATEST_S = 60
 CALLS: dict[str, Callable[[Producer], Any]] = {
@@ -132,3 +132,16 @@ def test_on_the_producers_own_it_ends_nothing(calling: Callable[[str], tuple[Pro
     assert isinstance(error, InvalidCompactionKeyException)
     assert isinstance(error.__cause__, ending)
     assert producer.send("orders", b"v").result(LATEST_S).offset == 0
+
+
+def test_none_is_configured_where_another_option_is_refused() -> None:
+    """Nobody would close it."""
+    configured = []
+
+    class Configured(ProducerExceptionHandler):
+        def configure(self, settings: Any) -> None:
+            configured.append(settings)
+
+    with pytest.raises(ConfigException, match="option partitioner"):
+        Producer(bootstrap_servers="127.0.0.1:1", partitioner="no.such.function", custom_exception_handler_class=Configured())
+    assert configured == []

@@ -84,8 +84,8 @@ class Callers:
             if caller.closes_within is not None and deadline_ms < caller.deadline_ms:
                 caller.deadline_ms, caller.closes_within = deadline_ms, CLOSES_LIMIT
 
-    def repeats(self, name: str) -> bool:
-        """Whether this is the call that was to be made again; once."""
+    def takes_up(self, name: str) -> bool:
+        """Whether this is the call that was to be made again, which it is no longer then."""
         is_repeated = name == self.told_to_call_again
         if is_repeated:
             self.told_to_call_again = None

@@ -109,7 +109,7 @@ class TransactionManager:
 
     def _move_for(self, move: Move, call: Any) -> list[Effect]:
         """Make the move of a call; if the state does not allow it the refusal, or what the call that it repeats has come to."""
-        if self.state is State.READY and self.callers.repeats(move.call):
+        if self.state is State.READY and self.callers.takes_up(move.call):
             return [CompleteCall(call=call)]
         try:
             self.state = moved(self.state, move)

@@ -35,7 +35,7 @@ class Move(Enum):
 
     @property
     def call(self) -> str:
-        """Name of the call that makes this move."""
+        """Name of the call that makes this move, if one does."""
         return self.value.split()[0]
 
 
