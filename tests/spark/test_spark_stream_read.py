@@ -69,6 +69,32 @@ def test_from_topic_to_topic_in_limited_batches_and_on_after_a_restart(spark, br
     assert rows(broker, copy) == rows(broker, source)
 
 
+def test_a_query_that_dies_in_its_first_batch_goes_on_where_it_started(spark, broker, source, tmp_path):
+    """By default with what comes next; Spark keeps where a micro-batch ends, and asks anew where the first one starts."""
+    checkpoint, seen = tmp_path / "checkpoint", []
+
+    def fail(frame, batch_id):
+        seen.append((batch_id, frame.count()))
+        raise RuntimeError("the sink is away")
+
+    read = stream(spark, broker, subscribe=source)
+    with pytest.raises(Exception, match="the sink is away"):
+        finished(read.writeStream.foreachBatch(fail), checkpoint)
+    assert seen == [(0, 0)]
+    fill(broker.bootstrap_servers, source, {0: 3, 1: 2})
+    with SyncClient(broker.bootstrap_servers) as client:
+        add_partitions(client, source, 3)
+    fill(broker.bootstrap_servers, source, {2: 4})
+
+    def take(frame, batch_id):
+        found = sorted((row["partition"], row["offset"]) for row in frame.select("partition", "offset").collect())
+        seen.append((batch_id, found))
+
+    finished(read.writeStream.foreachBatch(take), checkpoint)
+    came = [*((0, 30 + n) for n in range(3)), *((1, 10 + n) for n in range(2)), *((2, n) for n in range(4))]
+    assert seen[1:] == [(0, []), (1, came)]
+
+
 def test_what_cannot_be_read_is_said_to_the_user(spark, broker, tmp_path):
     with pytest.raises(Exception, match=r"KAFKA\[InvalidConfiguration\] CONFIG: .*'endingOffsets': a stream has no end"):
         finished(stream(spark, broker, subscribe="a", endingOffsets="latest").writeStream.format("noop"), tmp_path / "checkpoint")

@@ -31,6 +31,14 @@ def latest(reader, start) -> Any:
     return reader.latestOffset(start, ReadAllAvailable())
 
 
+def begun(reader) -> Any:
+    """Where a query starts that begins with what comes next: its first micro-batch, which has nothing in it, is over."""
+    start = reader.initialOffset()
+    assert latest(reader, start) == start
+    assert reader.partitions(travelled(reader.initialOffset()), travelled(start)) == []
+    return start
+
+
 def values(reader, start, end) -> dict[str, list[int]]:
     """The values of a micro-batch by partition."""
     return rows_of(reader, reader.partitions(travelled(start), travelled(end)))

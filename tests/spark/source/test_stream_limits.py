@@ -4,7 +4,7 @@ import pytest
 
 from chaffinch import Producer
 from chaffinch.admin.topics import add_partitions
-from tests.spark.source.played_reader import travelled
+from tests.spark.source.played_reader import begun, travelled
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.1 has no limits")
 ReadAllAvailable, ReadMaxRows, ReadMinRows = limits.ReadAllAvailable, limits.ReadMaxRows, limits.ReadMinRows
@@ -52,7 +52,7 @@ def test_what_comes_between_the_two_questions_for_offsets_is_no_loss(kafka):
 def test_a_small_backlog_waits_for_more_or_until_it_is_late(kafka):
     reader = kafka.stream(minOffsetsPerTrigger="10", maxTriggerDelay="30s")
     assert reader.getDefaultReadLimit() == ReadMinRows(10)
-    start = reader.initialOffset()
+    start = begun(reader)
 
     def end(count):
         kafka.fill("a", {0: count})
@@ -68,7 +68,7 @@ def test_a_small_backlog_waits_for_more_or_until_it_is_late(kafka):
 
 def test_new_partitions_have_their_share_of_a_limit(kafka):
     reader = kafka.stream(maxOffsetsPerTrigger="3")
-    start = reader.initialOffset()
+    start = begun(reader)
     add_partitions(kafka.client, "a", 3)
     kafka.fill("a", {2: 4})
     assert reader.latestOffset(start, ReadMaxRows(3)) == {"a": {"0": 0, "1": 0, "2": 3}}
@@ -79,7 +79,7 @@ def test_who_has_read_uncommitted_records_before_goes_on_where_it_was(kafka):
     reader, everything = kafka.stream(), kafka.stream(**{"kafka.isolation.level": "read_uncommitted"})
     with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
         producer.init_transactions()
-        start = reader.initialOffset()
+        start = begun(reader)
         producer.begin_transaction()
         producer.send("a", b"1", partition=0).result(60)
         ahead = everything.latestOffset(start, ReadAllAvailable())

@@ -19,12 +19,12 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import of_topic
-from chaffinch.spark.source import stream_reader
+from chaffinch.spark.source import stream_reader, topic_discovery
 from chaffinch.spark.source.batch_reader import planned_reader
 from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.source.stream_reader import IS_LIMITED, TopicStreamReader, planned_stream_reader
 from chaffinch.spark.source.topic_discovery import Discovery
-from tests.spark.source.played_reader import SCHEMA, latest, rows_of, values
+from tests.spark.source.played_reader import SCHEMA, begun, latest, rows_of, values
 from tests.spark.source.source_topics import FIRST_MS, drop_first, numbers
 
 GONE = "b-0 is gone, deleted or not subscribed to any more"
@@ -83,7 +83,7 @@ class TestStreams:
                 producer.commit_transaction()
                 kafka.broker.read("a")
 
-        monkeypatch.setattr(of_topic, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+        monkeypatch.setattr(topic_discovery, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
         monkeypatch.setattr(SyncClient, "pause", pause)
         with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
             producer.init_transactions()
@@ -134,7 +134,7 @@ class TestChoices:
         kafka.broker.create_topic("sold-eu", 1)
         kafka.broker.create_topic("old-sold-eu", 1)
         reader = kafka.stream(subscribePattern="sold-.*")
-        start = reader.initialOffset()
+        start = begun(reader)
         assert start == {"sold-eu": {"0": 0}}
         kafka.broker.create_topic("sold-us", 1)
         kafka.fill("sold-us", {0: 2})
@@ -206,6 +206,25 @@ class TestTimes:
         chosen = {"startingTimestamp": str(FIRST_MS + 7), "startingOffsetsByTimestampStrategy": "latest"}
         assert kafka.stream(**chosen).initialOffset() == {"a": {"0": 7, "1": 5}}
 
+    @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream"])
+    def test_a_record_behind_an_open_transaction_is_there(self, kafka, is_batch):
+        """A start that was refused for it would be refused until the transaction ends, under a text that is not true."""
+        reader = kafka.stream(is_batch=is_batch, startingTimestamp="1")
+        with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for partition in (0, 1):
+                producer.send("a", b"1", partition=partition).result(60)
+            if is_batch:
+                assert rows_of(reader, reader.partitions()) == {}
+            else:
+                start = reader.initialOffset()
+                assert latest(reader, start) == start == {"a": {"0": 0, "1": 0}}
+            producer.commit_transaction()
+            kafka.broker.read("a")
+        if not is_batch:
+            assert values(reader, start, latest(reader, start)) == {"a-0": [1], "a-1": [1]}
+
 
 class TestBatches:
     def test_tasks(self, kafka):
@@ -257,6 +276,46 @@ class TestBatches:
         assert rows_of(reader, reader.partitions()) == {"a-0": numbers(9, 4)}
         assert "a-0 begins at offset 4, offset 2 was asked for; reading what is left" in caplog.text
 
+    @pytest.mark.parametrize("fails", ["true", "false"])
+    def test_a_topic_that_is_deleted_before_it_is_read(self, kafka, fails, caplog):
+        kafka.fill("a", {0: 3})
+        kafka.fill("b", {0: 2})
+        reader = kafka.stream(is_batch=True, subscribe="a,b", failOnDataLoss=fails)
+        parts = reader.partitions()
+        delete_topics(kafka.client, ["b"])
+        text = "b-0 is gone, deleted after the read was planned: offsets up to 1 were to be read"
+        if fails == "true":
+            with pytest.raises(Refusal, match=rf"KAFKA\[InvalidConfiguration\] OFFSET_OUT_OF_RANGE: {text}; set failOnDataLoss=false"):
+                rows_of(reader, parts)
+        else:
+            assert rows_of(reader, parts) == {"a-0": numbers(3)}
+            assert f"{text}; reading what is left" in caplog.text
+
+    @pytest.mark.parametrize("ends", ["in time", "never"])
+    def test_an_end_that_is_named_behind_an_open_transaction_is_waited_for(self, kafka, monkeypatch, ends):
+        """It is no loss: what is committed a moment later would be left out for good by who lets losses pass."""
+        now_s = [0.0]
+
+        def pause(client, pause_ms):
+            now_s[0] += 1.0
+            if ends == "in time":
+                producer.commit_transaction()
+                kafka.broker.read("a")
+
+        monkeypatch.setattr(topic_discovery, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+        monkeypatch.setattr(SyncClient, "pause", pause)
+        named = {"endingOffsets": {"a": {"0": 1, "1": -1}}, "failOnDataLoss": "false", "kafka.default.api.timeout.ms": "5000"}
+        reader = kafka.stream(is_batch=True, **named)
+        with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("a", b"1", partition=0).result(60)
+            if ends == "never":
+                with pytest.raises(Refusal, match="REQUEST_TIMED_OUT: a-0 has had an open transaction for 5000 ms, behind which nothing"):
+                    reader.partitions()
+            else:
+                assert rows_of(reader, reader.partitions()) == {"a-0": [1]}
+
 
 START = {"a": {"0": 5, "1": 0}, "b": {"0": 5}}
 
@@ -279,7 +338,7 @@ class TestChanges:
 
     def test_new_partitions_are_read_from_their_beginning(self, kafka):
         reader = kafka.stream()
-        start = reader.initialOffset()
+        start = begun(reader)
         add_partitions(kafka.client, "a", 3)
         kafka.fill("a", {2: 4})
         end = latest(reader, start)

@@ -7,8 +7,8 @@ replay begins there. What is rejected once more becomes a new letter behind the 
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors import codes
@@ -19,13 +19,13 @@ from chaffinch.spark.replay import letters, writing
 from chaffinch.spark.replay.letters import Outcome, Span
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 from chaffinch.spark.sink.options import NOTES, REPLAY
+from chaffinch.spark.source.errors import refusals
 from chaffinch.spark.tasks.notes import Notes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CLIENT_TIMEOUT_MS: Final = 60_000
-_WAIT_MS: Final = 50
 VALUE_CUT: Final = "VALUE_CUT"
 NO_LETTER: Final = "NOT_A_DEAD_LETTER"
 _CUT_ADVICE: Final = (
@@ -68,10 +68,21 @@ def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRep
     if notes is not None or real > cut:
         beside = {} if notes is None else {NOTES: notes.to_option()}
         writing.write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic, **beside})
-    outcome = _outcome(spark, plan.client, topic, known, token)
+    with _told_as_written():
+        outcome = _outcome(spark, plan.client, topic, known, token)
     if notes is not None and outcome.runs != {notes.run}:
         raise _meanwhile(topic)
     return left + ReplayReport.of(real - cut, outcome.rejected, outcome.examples)
+
+
+@contextmanager
+def _told_as_written() -> Iterator[None]:
+    """Of what goes wrong behind the write."""
+    try:
+        yield
+    except Refusal as refusal:
+        text = f"what was replayed is written, what became of it cannot be told: {refusal.reason}"
+        raise Refusal(refusal.group, refusal.name, text, refusal.remedy) from None
 
 
 def _refuse_large(client: Mapping[str, str], topic: str, notes: Notes, token: str) -> None:
@@ -123,17 +134,11 @@ def _wait_for_ends(client: Mapping[str, str], topic: str) -> int:
     from chaffinch.spark.target import client_for, forget_client
 
     options = SourceOptions.parse({**client, "subscribe": topic})
-    kafka = client_for(options.client)
-    discovery = Discovery(kafka, options)
-    deadline_s = time.monotonic() + options.timeout_ms / 1000
+    discovery = Discovery(client_for(options.client), options)
     try:
-        partitions = discovery.partitions().partitions
-        ends = discovery.written(partitions)
-        while open_in := [where for where, offset in discovery.latest(partitions).items() if offset < ends[where]]:
-            if time.monotonic() >= deadline_s:
-                text = f"{open_in[0]} has had an open transaction for {options.timeout_ms} ms, behind which nothing can be read"
-                raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text}; begin again when it has ended")
-            kafka.pause(_WAIT_MS)  # Nobody tells when a transaction ends.
-        return len(partitions)
+        with refusals():
+            partitions = discovery.partitions().partitions
+            discovery.wait_until_readable(discovery.written(partitions))
+            return len(partitions)
     finally:
         forget_client(options.client)

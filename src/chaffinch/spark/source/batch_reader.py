@@ -46,8 +46,12 @@ class TopicReader(DataSourceReader):
             self._check_order(starts, ends, latest)
             unpromised = discovery.unpromised(wanted)
             starts |= {where: first[where] for where in unpromised}
-            starts, lost = within(starts, first, discovery.written(wanted))
-            ends, lost_behind = within(ends, {}, latest)
+            written = discovery.written(wanted)
+            starts, lost = within(starts, first, written)
+            # An offset that was named, and is there.
+            behind_open = {where: end for where, end in ends.items() if latest[where] < end <= written[where]}
+            discovery.wait_until_readable(behind_open)
+            ends, lost_behind = within(ends, {}, {**latest, **behind_open})
             for text in (*lost, *lost_behind):
                 report_loss(text, fails=self._options.fail_on_data_loss)
             found = task_ranges((OffsetRange(where, starts[where], ends[where]) for where in wanted), self._options)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from chaffinch.errors import codes
+from chaffinch.errors import UnknownTopicOrPartitionException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.spark.refusals import Refusal
@@ -57,6 +57,7 @@ def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -
     """The rows of a range, as record batches of `rows.read_schema`. Raises Refusal."""
     from chaffinch.records.faults import RecordsError
     from chaffinch.spark.source.rows import batch_read
+    from chaffinch.spark.source.topic_discovery import Discovery
 
     where = wanted.where
     with refusals():
@@ -66,6 +67,11 @@ def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -
                     yield batch_read(
                         piece.columns, where.topic, where.partition, int(piece.timestamp_type), include_headers=options.include_headers
                     )
+        except UnknownTopicOrPartitionException:
+            if Discovery(client, options).existing([where]):
+                raise
+            text = f"{where} is gone, deleted after the read was planned: offsets up to {wanted.end - 1} were to be read"
+            report_loss(text, fails=options.fail_on_data_loss)
         except RecordsError as error:
             raise Refusal(Group.APPLICATION_RECOVERABLE, codes.CORRUPT_MESSAGE.name, f"{where}: {error}") from None
 

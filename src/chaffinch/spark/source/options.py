@@ -139,6 +139,13 @@ class SourceOptions:
     trigger_offsets_min: int | None
     trigger_delay_max_ms: int
 
+    @property
+    def start_moves(self) -> bool:
+        """Whether a query that is started later starts elsewhere: with what comes next then."""
+        if self.starting.is_time:
+            return self.starts_with_latest
+        return OFFSET_LATEST in (self.starting.everywhere, *(place for _, place in self.starting.by_partition))
+
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool = False) -> Self:
         """Errors: ConfigException for everything that can be told without a broker."""

@@ -55,6 +55,9 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         self._clock = clock or SystemClock()
         self._discovery: Discovery | None = None
         self._latest: Offsets | None = None
+        self._initial: Json | None = None
+        self._begins = False
+        """The first micro-batch of a query is to be planned, and ends where it starts."""
         self._is_ending = False
         self._target: Offsets | None = None
         """Where a query ends that reads what is there now."""
@@ -67,15 +70,23 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
     # Where a micro-batch begins and ends.
 
     def initialOffset(self) -> Json:
-        """Where a query without checkpoint starts."""
-        with refusals():
-            asked = self._asked()
-            wanted = asked.partitions_at_start()
-            starts, first = asked.starts(wanted), asked.earliest(wanted)
-            starts |= {where: first[where] for where in asked.unpromised(wanted)}
-            starts, lost = within(starts, first, asked.written(wanted))
-            self._report(lost)
-            return to_checkpoint(starts)
+        """Where a query without checkpoint starts. Spark asks for the end of the first micro-batch, and again for its tasks, and keeps
+        none of the answers; so it gets the same one. Where a later start of the query would get another, because "latest" has moved, the
+        first micro-batch has nothing in it: its end, which Spark keeps, is where the query starts."""
+        if self._initial is None:
+            with refusals():
+                self._initial = to_checkpoint(self._start())
+            self._begins = self._options.start_moves
+        return self._initial
+
+    def _start(self) -> Offsets:
+        asked = self._asked()
+        wanted = asked.partitions_at_start()
+        starts, first = asked.starts(wanted), asked.earliest(wanted)
+        starts |= {where: first[where] for where in asked.unpromised(wanted)}
+        starts, lost = within(starts, first, asked.written(wanted))
+        self._report(lost)
+        return starts
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What Spark hands back to `latestOffset`, except where a trigger wants everything."""
@@ -95,6 +106,9 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
             self._asked().expect(before)
             self._latest = latest = self._target if self._target is not None else self._latest_now()
             self._target = latest if self._is_ending else None
+            begins, self._begins = self._begins, False
+            if begins and self._initial is not None:
+                return self._initial
             if start is None:
                 self._report(self._absent)
                 return to_checkpoint(latest)
@@ -144,6 +158,10 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         """The ranges of a micro-batch. After a restart this comes first, for the batch that was not finished."""
         with refusals():
             before, after, asked = from_checkpoint(start), from_checkpoint(end), self._asked()
+            self._begins = False
+            if start == self._initial:
+                # After a restart it is where the query would start now, and knows partitions that the end has never heard of.
+                before = {where: min(offset, after[where]) for where, offset in before.items() if where in after}
             there = asked.existing(after)
             left = {where: offset for where, offset in after.items() if where in there}
             first_of_new = asked.earliest(left.keys() - before.keys())

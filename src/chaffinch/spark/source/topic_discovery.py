@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 _WAITS: Final = UNKNOWN_TOPIC_PATIENCE_MS // UNKNOWN_TOPIC_WAIT_MS
 # With NONE the answer has the topic, without a partition.
 _NO_SUCH_TOPIC: Final = (codes.NONE, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INVALID_TOPIC_EXCEPTION)
+
+OPEN_TRANSACTION_WAIT_MS: Final = 50
 
 _Ask: TypeAlias = "Callable[[Target, int], dict[str, int]]"
 """Asks one broker, or any, for so many ms at most: how many partitions topics have."""
@@ -163,14 +166,25 @@ class Discovery:
         """The offset that comes next after all records, those of open transactions too."""
         return self._list(dict.fromkeys(partitions, OFFSET_LATEST), "read_uncommitted")
 
+    def wait_until_readable(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Until all offsets below these, of records that are there, can be read: no transaction is open in between. Refusal after
+        `kafka.default.api.timeout.ms`."""
+        deadline_s = time.monotonic() + self._options.timeout_ms / 1000
+        while open_in := [where for where, offset in self.latest(ends).items() if offset < ends[where]]:
+            if time.monotonic() >= deadline_s:
+                text = f"{open_in[0]} has had an open transaction for {self._options.timeout_ms} ms, behind which nothing can be read"
+                raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text}; begin again when it has ended")
+            self._client.pause(OPEN_TRANSACTION_WAIT_MS)  # Nobody tells when a transaction ends.
+
     def unpromised(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Those that start wherever they begin: what is removed before they are read was not asked for."""
         choice = self._options.starting
         return {where for where, place in choice.of(partitions).items() if place == OFFSET_EARLIEST and not choice.is_time}
 
     def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where options say that reading starts. ConfigException where there is no record of the starting time or later."""
-        found = self._places(self._options.starting, partitions)
+        """Where options say that reading starts. ConfigException where there is no record of the starting time or later; one behind an
+        open transaction is there."""
+        found = self._places(self._options.starting, partitions, "read_uncommitted")
         if (late := [where for where in found if found[where] < 0]) and not self._options.starts_with_latest:
             choice = self._options.starting
             raise ConfigException(
@@ -184,11 +198,14 @@ class Discovery:
         found = self._places(self._options.ending, partitions)
         return found | self.latest([where for where in found if found[where] < 0])
 
-    def _places(self, choice: OffsetChoice, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def _places(
+        self, choice: OffsetChoice, partitions: Collection[TopicPartition], of_times: Isolation | None = None
+    ) -> dict[TopicPartition, int]:
         """Offsets; of a time without a record, -1."""
         wanted = choice.of(partitions)
-        asked = wanted if choice.is_time else {where: place for where, place in wanted.items() if place < 0}
-        return wanted | self._list(asked)
+        if choice.is_time:
+            return self._list(wanted, of_times)
+        return wanted | self._list({where: place for where, place in wanted.items() if place < 0})
 
     def _list(self, times: Mapping[TopicPartition, int], isolation: Isolation | None = None) -> dict[TopicPartition, int]:
         from chaffinch.admin.offsets import list_offsets

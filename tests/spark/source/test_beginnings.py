@@ -1,0 +1,78 @@
+"""Where a stream begins. Spark asks a query without checkpoint twice, and keeps no answer but the end of the first micro-batch."""
+
+import pytest
+
+from chaffinch.admin.topics import add_partitions, delete_topics
+from chaffinch.spark.refusals import Refusal
+from tests.spark.source.played_reader import latest, values
+from tests.spark.source.source_topics import numbers
+
+NEXT = pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        {"startingOffsets": {"a": {"0": 0, "1": -1}}},
+        {"startingTimestamp": "1900000000000", "startingOffsetsByTimestampStrategy": "latest"},
+    ],
+    ids=["latest", "latest of one partition", "a time without a record"],
+)
+
+
+@NEXT
+def test_what_comes_while_it_is_asked_is_read(kafka, chosen):
+    reader = kafka.stream(**chosen)
+    first = reader.initialOffset()
+    kafka.fill("a", {1: 2})
+    end = latest(reader, first)
+    kafka.fill("a", {1: 3})
+    start = reader.initialOffset()
+    assert (values(reader, start, end), end) == ({}, {"a": {"0": 0, "1": 0}})
+    kafka.fill("a", {1: 1})
+    assert values(reader, end, latest(reader, end)) == {"a-1": [0, 1, 0, 1, 2, 0]}
+
+
+@NEXT
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_query_that_dies_in_its_first_batch_goes_on_where_it_started(kafka, chosen, fails):
+    died = kafka.stream(**chosen)
+    end = latest(died, died.initialOffset())
+    kafka.fill("a", {1: 5})
+    add_partitions(kafka.client, "a", 3)
+    kafka.fill("a", {2: 3})
+    again = {**chosen, "startingOffsets": {"a": {"0": 0, "1": -1, "2": -1}}} if "startingOffsets" in chosen else chosen
+    reader = kafka.stream(failOnDataLoss=fails, **again)
+    assert values(reader, reader.initialOffset(), end) == {}
+    assert values(reader, end, latest(reader, end)) == {"a-1": numbers(5), "a-2": numbers(3)}
+
+
+def test_one_that_starts_with_the_earliest_reads_the_same_batch_again(kafka):
+    """Though partitions have come since, of which that batch knows nothing."""
+    kafka.fill("a", {0: 2, 1: 1})
+    died = kafka.stream(startingOffsets="earliest")
+    end = latest(died, died.initialOffset())
+    assert end == {"a": {"0": 2, "1": 1}}
+    add_partitions(kafka.client, "a", 3)
+    kafka.fill("a", {0: 1, 2: 3})
+    reader = kafka.stream(startingOffsets="earliest")
+    assert values(reader, reader.initialOffset(), end) == {"a-0": [0, 1], "a-1": [0]}
+    assert values(reader, end, latest(reader, end)) == {"a-0": [0], "a-2": numbers(3)}
+
+
+def test_a_pyspark_that_asks_for_the_end_first(kafka):
+    """As 4.1 does."""
+    reader = kafka.stream()
+    end = reader.latestOffset()
+    kafka.fill("a", {0: 2})
+    assert values(reader, reader.initialOffset(), end) == {}
+    assert values(reader, end, reader.latestOffset()) == {"a-0": [0, 1]}
+
+
+def test_what_is_lost_before_the_first_batch_is_told(kafka):
+    kafka.fill("b", {0: 3})
+    died = kafka.stream(subscribe="b", startingOffsets="earliest")
+    end = latest(died, died.initialOffset())
+    delete_topics(kafka.client, ["b"])
+    kafka.broker.create_topic("b", 1)
+    given = {"subscribe": "b", "startingOffsets": "earliest", "kafka.default.api.timeout.ms": "1000"}
+    with pytest.raises(Refusal, match="OFFSET_OUT_OF_RANGE: b-0 ends"):
+        values(kafka.stream(**given), kafka.stream(**given).initialOffset(), end)
