@@ -1,7 +1,8 @@
 """The transactional producer: reads PLAIN, writes OUTPUT, and commits how far it read, all in one transaction.
 
 Some transactions are aborted on purpose, some have a culprit, and in some another instance takes the transactional id over before the
-commit: none of these may be seen. A process that is fenced by its successor ends.
+commit: none of these may be seen. A process whose place in the group is taken by its successor ends. One whose transactional id is taken
+goes on with a new producer: it may have been its predecessor that took it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ PLANS = {"commit": 80, "abort": 10, "culprit": 5, "zombie": 5}
 """What becomes of a transaction, and how often."""
 TRANSACTION_RECORDS_MAX = 300
 PAUSE_SECONDS_MAX = 0.2
-FENCED = (errors.ProducerFencedException, errors.InvalidProducerEpochException, errors.FencedInstanceIdException)
+FENCED = (errors.ProducerFencedException, errors.InvalidProducerEpochException)
 
 
 class Transformer:
@@ -41,6 +42,13 @@ class Transformer:
     def start(self) -> None:
         self._producer.init_transactions()
         self._consumer.subscribe([PLAIN])
+
+    def take_back(self) -> None:
+        """The transactional id, with what the group has read as the place to go on from."""
+        self._producer.close(timeout=20)
+        self._producer = self._new_producer()
+        self._producer.init_transactions()
+        self._rewind()
 
     def is_at_end(self) -> bool:
         assignment = self._consumer.assignment()
@@ -130,12 +138,15 @@ def _value(name: str, index: int, record: ConsumerRecord) -> bytes:
 
 
 def run(life: Life) -> None:
-    transformer, is_started, number = Transformer(life), False, 0
+    transformer, is_started, is_fenced, number = Transformer(life), False, False, 0
     while True:
         try:
             if not is_started:
                 transformer.start()
                 is_started = True
+            if is_fenced:
+                transformer.take_back()
+                is_fenced = False
             number += 1
             if not transformer.transaction(f"{life.number}.{number}") and life.stopping.is_set() and transformer.is_at_end():
                 break
@@ -143,11 +154,14 @@ def run(life: Life) -> None:
             raise
         except FENCED as error:
             life.journal.write("fenced", f"{type(error).__name__}: {error}"[:300])
+            is_fenced = True
+        except errors.FencedInstanceIdException as error:
+            life.journal.write("fenced", f"{type(error).__name__}: {error}"[:300])
             break
         except errors.KafkaException as error:
             life.journal.write("error", f"restart: {type(error).__name__}: {error}"[:300])
             transformer.close()
-            transformer, is_started = Transformer(life), False
+            transformer, is_started, is_fenced = Transformer(life), False, False
         life.pause(PAUSE_SECONDS_MAX)
     transformer.close()
 
