@@ -69,6 +69,11 @@ class TestFolder:
             ("s3://name:sec/r?et@bucket/a", "s3://...@bucket/a"),
             ("s3a://name:secret@bucket/a", "s3a://...@bucket/a"),
             ("hdfs://node:9000/a", "hdfs://node:9000/a"),
+            (
+                "abfss://c@a.dfs.core.windows.net/p?tenant_id=t&client_secret=S3cret&enable_tls=true",
+                "abfss://...@a.dfs.core.windows.net/p?tenant_id=t&client_secret=...&enable_tls=true",
+            ),
+            ("s3://bucket/a?Access_Key=S3cret&region=x", "s3://bucket/a?Access_Key=...&region=x"),
         ],
     )
     def test_no_password_of_a_location_is_shown(self, location, shown):
@@ -100,6 +105,8 @@ class TestFolder:
         assert folder.location == "s3://bucket/staging/q/3?region=x"
         assert folder.parent().location == "s3://bucket/staging/q?region=x"
         assert Folder("/a?b", "stagingLocation").below("q").location == "/a?b/q"
+        assert Folder("s3a://bucket/letters/?region=x", "--parquet").in_spark("a.parquet") == "s3a://bucket/letters/a.parquet"
+        assert Folder("/a?b", "--parquet").in_spark("a.parquet") == "/a?b/a.parquet"
 
 
 class TestDurable:
@@ -195,7 +202,8 @@ class TestRename:
         folder.rename("hidden", "shown")  # Another process was faster.
         assert (folder.names(), folder.read("shown")) == (["shown"], b"two")
 
-    def test_where_a_file_is_not_renamed_over_another(self, tmp_path, monkeypatch):
+    @pytest.mark.parametrize("how", ["renamed", "written"])
+    def test_where_a_file_is_not_renamed_over_another(self, tmp_path, monkeypatch, how):
         """As on HDFS."""
         folder = Folder(str(tmp_path), "errors.dead.letter.path")
         local, path = folder.opened()
@@ -205,12 +213,43 @@ class TestRename:
                 raise OSError("Cannot rename: the target exists")
             local.move(source, target)
 
-        hdfs = SimpleNamespace(type_name="hdfs", move=move, delete_file=local.delete_file, get_file_info=local.get_file_info)
-        (tmp_path / "hidden").write_bytes(b"two")
+        kept = ("create_dir", "open_output_stream", "delete_file", "get_file_info")
+        hdfs = SimpleNamespace(type_name="hdfs", move=move, **{name: getattr(local, name) for name in kept})
         (tmp_path / "shown").write_bytes(b"one")
         monkeypatch.setattr(folder, "_opened", (hdfs, path))
-        folder.rename("hidden", "shown")
+        if how == "renamed":
+            (tmp_path / "hidden").write_bytes(b"two")
+            folder.rename("hidden", "shown")
+        else:
+            folder.write("shown", [b"two"])
         assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("shown", b"two")]
+
+    @pytest.mark.parametrize("kind", ["s3", "local"])
+    def test_nothing_is_removed_where_files_are_renamed_over_others(self, tmp_path, monkeypatch, kind):
+        """A driver that died behind that would have left none of the two, and a query that has forgotten itself."""
+        folder = Folder(str(tmp_path), "checkpointLocation")
+        local, path = folder.opened()
+        folder.write("state", [b"one"])
+        kept = ("create_dir", "open_output_stream", "get_file_info", "move")
+        parts = {name: getattr(local, name) for name in kept}
+        monkeypatch.setattr(folder, "_opened", (SimpleNamespace(type_name=kind, **parts), path))  # Without a way to delete.
+        folder.write("state", [b"two"])
+        assert (tmp_path / "state").read_bytes() == b"two"
+
+    def test_a_disk_that_fails_takes_no_older_file_with_it(self, tmp_path, monkeypatch):
+        folder = Folder(str(tmp_path), "checkpointLocation")
+        local, path = folder.opened()
+        folder.write("state", [b"one"])
+
+        def move(source, target):
+            raise OSError(5, "Input/output error")
+
+        kept = ("create_dir", "open_output_stream", "get_file_info", "delete_file")
+        parts = {name: getattr(local, name) for name in kept}
+        monkeypatch.setattr(folder, "_opened", (SimpleNamespace(type_name="local", move=move, **parts), path))
+        with pytest.raises(Refusal, match=f"checkpointLocation={tmp_path} cannot be written: .*Input/output error"):
+            folder.write("state", [b"two"])
+        assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("state", b"one")]
 
     def test_what_cannot_be_renamed_is_told_with_its_option(self, tmp_path):
         (tmp_path / "hidden").write_bytes(b"one")

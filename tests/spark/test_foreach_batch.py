@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.spark.folders import name_of
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import writers
 from chaffinch.spark.sink.options import SinkOptions
@@ -55,11 +56,12 @@ def write(kafka, tmp_path, monkeypatch):
 def test_each_named_sink_writes_each_batch_once(kafka, write, tmp_path):
     for _ in range(2):  # Spark repeats a batch whose end it has not noted.
         write("one", 0)
-        write("two", 0)
+        write("two.eu", 0)
     assert values(kafka, "orders") == {"1": 2, "2": 2}
-    for name in ("one", "two"):
-        state = json.loads((tmp_path / "chaffinch" / name / "state.json").read_text())
-        assert (state["transactional.id"], state["totals"]["rows_written"]) == (f"chaffinch-q-{name}", 2)
+    for name in ("one", "two.eu"):
+        state = json.loads((tmp_path / "chaffinch" / name_of(name) / "state.json").read_text())
+        seen = state["transactional.id"], state["totals"]["rows_written"], state["sink"]
+        assert seen == (f"chaffinch-q-{name}", 2, name)
 
 
 def test_on_spark_connect_it_is_the_same_query(kafka, write):

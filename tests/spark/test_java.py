@@ -1,5 +1,7 @@
 """Which Java is taken, and what is said when there is none. The Javas here are shell scripts that print a version."""
 
+import os
+import stat
 import subprocess
 
 import pytest
@@ -118,3 +120,13 @@ class TestLauncher:
         (tmp_path / "file").write_text("in the way")
         monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
         assert install_launcher(tmp_path / "java", tmp_path / "file" / "cache").is_relative_to(tmp_path)
+        assert stat.filemode((tmp_path / f"chaffinch-{os.getuid()}").stat().st_mode) == "drwx------"
+
+    def test_but_not_where_others_may_write(self, tmp_path, monkeypatch):
+        """Its name can be told: somebody else may have put another program there."""
+        (tmp_path / "file").write_text("in the way")
+        (tmp_path / f"chaffinch-{os.getuid()}").mkdir()
+        (tmp_path / f"chaffinch-{os.getuid()}").chmod(0o777)
+        monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+        with pytest.raises(JavaNotFound, match=r"the launcher for .* can be written neither to .* nor to "):
+            install_launcher(tmp_path / "java", tmp_path / "file" / "cache")

@@ -30,7 +30,8 @@ class Frame:
     def __init__(self, *errors, run=None, query="q"):
         self.errors = list(errors)
         self.given = []
-        properties = {"sql.streaming.queryId": query, "spark.jobGroup.id": run or f"run-{next(_runs)}"}
+        description = f"\nid = {query}\nrunId = {run or f'run-{next(_runs)}'}\nbatch = 0"
+        properties = {"sql.streaming.queryId": query, "spark.job.description": description}
         self.sparkSession = SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=properties.get))
         self.write = self
 
@@ -166,6 +167,17 @@ class TestTwoOutputs:
         output(Frame(run="one"), 0)
         output(Frame(run="two"), 0)
 
+    def test_a_transactional_id_is_of_one_output(self):
+        """Whoever commits asks how its own last transaction ended, which would be the other's."""
+        frame = Frame()
+        first, second = (sink(name=name, kafka_transactional_id="mine") for name in ("a", "b"))
+        first(frame, 0)
+        with pytest.raises(Refusal, match=r"CONFIG: option kafka.transactional.id cannot be 'mine' here: the sink 'a' of this query"):
+            second(frame, 0)
+        first(frame, 1)
+        second(Frame(), 0)
+        assert len(frame.given) == 2
+
 
 class ConnectFrame(Frame):
     """As on Spark Connect: no SparkContext, hence nobody who tells of the query."""
@@ -258,7 +270,13 @@ def test_called_with_what_is_no_batch(frame, batch_id, text):
         (SERVERS, {"markerTopic": "t"}, "a sink whose rows name their topic needs a name"),
         (SERVERS, {"topic": "t", "attempts_max": 0}, "attempts_max cannot be 0"),
         (SERVERS, {"topic": "t", "attempts_max": "3"}, "attempts_max cannot be '3': it must be a whole number, at least 1"),
-        ("localhost:9092", {"topic": "t"}, "options cannot be 'localhost:9092': they must be a mapping"),
+        ("localhost:9092", {"topic": "t"}, "options cannot be a str: they must be a mapping of names to values"),
+        ([("kafka.sasl.password", "S3cret")], {"topic": "t"}, "options cannot be a list: they must be a mapping of names to values"),
+        (
+            {**SERVERS, "kafka.sasl.password": b"S3cret"},
+            {"topic": "t"},
+            "option kafka.sasl.password cannot be a bytes (not shown): it must be a string, a number, True or False",
+        ),
         ({**SERVERS, "topic": "t"}, {"topic": "u"}, "option topic is given twice"),
         (
             {**SERVERS, "kafka.batch.size": 1},

@@ -75,6 +75,31 @@ def test_update_mode_to_two_topics_each_row_once(spark, broker, topic, dead, tmp
     assert broker.read(dead).num_rows == 2
 
 
+def test_jobs_that_the_function_describes_are_still_those_of_the_query(spark, broker, dead, tmp_path):
+    """Else each run would be taken for the one before, whose batch failed behind the sink, and two drivers for one."""
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "checkpointLocation": str(tmp_path / "checkpoint")}
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "0.json").write_text('{"value": "a"}')
+    sink, fails = KafkaSink(options, topic=dead), [True, False]
+
+    def write(frame, batch_id):
+        spark.sparkContext.setJobGroup("mine", "of my own")
+        sink(frame, batch_id)
+        if fails.pop(0):
+            raise RuntimeError("behind the sink")
+
+    def run():
+        read = spark.readStream.schema("value string").json(str(tmp_path / "input"))
+        query = read.writeStream.foreachBatch(write).option("checkpointLocation", options["checkpointLocation"])
+        started = query.trigger(availableNow=True).start()
+        started.awaitTermination()
+
+    with pytest.raises(Exception, match="behind the sink"):
+        run()
+    run()
+    assert [row["value"] for row in broker.read(dead).to_pylist()] == [b"a"]
+
+
 def test_threads_that_have_not_begun_the_session_write_too(spark, broker, dead, tmp_path):
     """Spark looks for formats that are written in the session of the thread, and says there that there is no format chaffinch."""
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": dead}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from chaffinch.spark.replay.replaying import ReplayPlan, ReplayReport
 
 EXIT_REFUSED: Final = 1
+_OF_TOKEN: Final = "All letters that there are, replayed before or not, once under this name; a replay without one writes them again."
 
 
 def replay(
@@ -47,7 +48,7 @@ def replay(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing; show what would be rejected still.")] = False,
     token: Annotated[
         str | None,
-        typer.Option("--token", metavar="NAME", help="All letters that there are, replayed before or not, once under this name."),
+        typer.Option("--token", metavar="NAME", help=_OF_TOKEN),
     ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,

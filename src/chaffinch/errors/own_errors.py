@@ -78,7 +78,7 @@ OF_SPARK: Final = (
         "Bring back the newest copy of the checkpoint, or start with a new one.",
     ),
     OwnError(
-        "MARKER_MISSING", _CONFIG, "Nothing tells whether this batch is in Kafka: the committed offset has expired, or another topic was named.",
+        "MARKER_MISSING", _CONFIG, "Nothing tells whether this batch is in Kafka: the committed offset has expired, another topic was named, or a sink was not called for batch 0.",
         "Look into the topic; if the batch is not there, set onMissingMarker=write for one start.",
     ),
     OwnError(

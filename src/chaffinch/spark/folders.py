@@ -9,13 +9,13 @@ import hashlib
 import os
 import re
 import secrets
-import stat
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch.errors.codes import Group
+from chaffinch.spark.own_folders import claim
 from chaffinch.spark.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _HADOOP_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 _REASON_MAX: Final = 500
+# Of options of a file system, as `client_secret=...`.
+_SECRET: Final = re.compile(r"([^&=]*(?:key|secret|token|password|credential|sig)[^&=]*=)[^&]*", re.IGNORECASE)
 # Pyarrow names each of a hundred places where it looked, and the second time none.
 _NO_HDFS: Final = (
     "pyarrow does not find the driver for HDFS, libhdfs.so, or the Java that it needs: install a Hadoop client and Java there, and set "
@@ -83,9 +85,11 @@ class Folder:
 
     @property
     def shown(self) -> str:
-        """The location as messages have it: without a name and password that may be in it."""
+        """The location as messages have it: without a name and password that may be in it, and without keys among its options."""
         # In a password that was not escaped, and that is why it cannot be opened, there may be any character.
-        return re.sub(r"(?<=://)([^/?]*|[^/?]*:.*)@", "...@", self.location)
+        shown = re.sub(r"(?<=://)([^/?]*|[^/?]*:.*)@", "...@", self.location)
+        path, mark, query = _split(shown)
+        return path + mark + _SECRET.sub(r"\1...", query)
 
     def refusal(self, what: str, error: Exception, remedy: str = "name a folder that driver and executors can write to") -> Refusal:
         reason = str(error)
@@ -94,6 +98,10 @@ class Folder:
         reason = _NO_HDFS if re.search("libhdfs|libjvm", reason) else textwrap.shorten(reason, _REASON_MAX, placeholder=" ...")
         text = f"{self.option}={self.shown} {what}: {reason}; {remedy}"
         return Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", text)
+
+    def in_spark(self, name: str) -> str:
+        """The location of a file for Spark, which has what pyarrow takes as options in its own configuration."""
+        return f"{_split(self.location)[0].rstrip('/')}/{name}"
 
     def path(self, name: str) -> str:
         return f"{self.opened()[1].rstrip('/')}/{name}"
@@ -135,26 +143,33 @@ class Folder:
     def rename(self, name: str, new: str) -> None:
         """Gives a finished file a new name, over an older file. Where there is none another process may have done so: then nothing."""
         filesystem, folder = self.opened()
-        source, target = self.path(name), self.path(new)
         try:
-            try:
-                filesystem.move(source, target)
-            except OSError:
-                if not self._has(name):
-                    return
-                # HDFS renames over nothing. Removing the older one first would take the file from whoever has just renamed it.
-                with suppress(FileNotFoundError):
-                    filesystem.delete_file(target)
-                filesystem.move(source, target)
+            self._move(self.path(name), self.path(new))
             if filesystem.type_name == "local":
                 _sync(folder)
         except OSError as error:
+            with suppress(OSError):
+                if not self._has(self.path(name)):
+                    return
             raise self.refusal(f"has a file {name} that cannot be renamed to {new}", error) from None
 
-    def _has(self, name: str) -> bool:
+    def _move(self, source: str, target: str) -> None:
+        """Over an older file, which goes first only where that is the one way, as on HDFS: whoever dies in between leaves neither, and
+        who does so at once takes the file from whoever has just renamed it."""
+        filesystem, _ = self.opened()
+        try:
+            filesystem.move(source, target)
+        except OSError:
+            if filesystem.type_name == "local" or not self._has(source):
+                raise
+            with suppress(FileNotFoundError):
+                filesystem.delete_file(target)
+            filesystem.move(source, target)
+
+    def _has(self, path: str) -> bool:
         from pyarrow import fs
 
-        return bool(self.opened()[0].get_file_info(self.path(name)).type != fs.FileType.NotFound)
+        return bool(self.opened()[0].get_file_info(path).type != fs.FileType.NotFound)
 
     def settle(self, temporary: str, name: str) -> None:
         """Renames a finished file to its name, over an older one, and makes both durable where the file system is a local one."""
@@ -162,9 +177,7 @@ class Folder:
         is_local = filesystem.type_name == "local"
         if is_local:
             _sync(temporary)
-        else:
-            self.remove(name)
-        filesystem.move(temporary, self.path(name))
+        self._move(temporary, self.path(name))
         if is_local:
             _sync(folder)
 
@@ -242,13 +255,7 @@ class OwnFolder(Folder):
 
     def _claim(self) -> None:
         try:
-            with suppress(FileExistsError):
-                os.makedirs(self._root, 0o700)
-            found = os.lstat(self._root)
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-                seen = f"it belongs to user {found.st_uid}, with {stat.filemode(found.st_mode)}"
-                raise PermissionError(f"{seen}; it must be a folder of user {os.getuid()} to which nobody else may write")
-            os.chmod(self._root, 0o700)
+            claim(self._root)
         except OSError as error:
             raise Folder(self._root, self.option).refusal("cannot be used", error) from None
 

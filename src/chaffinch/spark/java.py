@@ -21,6 +21,8 @@ import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
 
+from chaffinch.spark.own_folders import claim
+
 JAVA_MAJOR_MIN = 17
 _VERSION_TIMEOUT_S = 30
 _ADVICE = (
@@ -90,13 +92,17 @@ def parse_java_major(text: str) -> int | None:
 def install_launcher(java: Path, cache: Path | None = None) -> Path:
     """Writes the launcher for ``java`` once and returns the home that holds it (``<home>/bin/java``).
 
-    Where the cache folder cannot be written, a folder of this process below the temporary one is used.
+    Where the cache folder cannot be written, a folder of this user below the temporary one is used, whose name others can tell: one that
+    is not his alone is not used.
     """
     text = _LAUNCHER.format(java=shlex.quote(str(java)))
     name = f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    for folder in (cache or _cache_folder(), Path(tempfile.gettempdir()) / f"chaffinch-{os.getuid()}"):
+    of_all = Path(tempfile.gettempdir()) / f"chaffinch-{os.getuid()}"
+    for folder in (cache or _cache_folder(), of_all):
         home = folder / name
         try:
+            if folder == of_all:
+                claim(str(of_all))
             _write_launcher(home / "bin" / "java", text)
         except OSError:
             continue

@@ -23,15 +23,15 @@ from chaffinch.spark.refusals import ErrorTag, Refusal, invalid, tag_in
 from chaffinch.spark.sink.options import SinkOptions, refuse_own_options
 from chaffinch.spark.sink.places import located
 from chaffinch.spark.spelling import spelled
+from chaffinch.spark.task_facts import DESCRIPTION_PROPERTY, run_in
 from chaffinch.spark.tasks.row_handler import handler_for
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 NAME_BYTES_MAX: Final = 1_000
 """With the query's id it becomes the name of a group and of a transaction, which have 32767."""
-_RUN_PROPERTY: Final = "spark.jobGroup.id"
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
 # Nothing of the batch is visible, or its marker tells: the same rows are written again without a restart of the query.
 _AGAIN: Final = (Group.TRANSACTION_ABORTABLE, Group.RETRIABLE, Group.REFRESH_RETRIABLE)
@@ -45,6 +45,8 @@ _STOPPED: Final = re.compile(
 
 # By run of a query and name of a sink: the newest batch that was written, or is being written. Each run has few sinks.
 _taken: dict[tuple[str | None, str], int] = {}
+_owners: dict[tuple[str | None, str], str] = {}
+"""By run of a query and transactional id that was given: the name of the sink that has it."""
 _taken_lock = Lock()
 
 
@@ -62,7 +64,8 @@ class KafkaSink:
         self, options: Mapping[str, object] | None = None, *, name: str | None = None, attempts_max: int = 3, **keywords: object
     ) -> None:
         if options is not None and not isinstance(options, Mapping):
-            raise ConfigException(f"options cannot be {options!r}: they must be a mapping of names to values")
+            text = f"options cannot be a {type(options).__name__}: they must be a mapping of names to values"  # Which may be secret.
+            raise ConfigException(text)
         if wrong := [option for option in options or {} if not isinstance(option, str)]:
             raise ConfigException(f"an option has the name {wrong[0]!r}, which is not a string")
         if both := sorted(set(keywords) & set(options or {})):
@@ -79,6 +82,7 @@ class KafkaSink:
         if not (name or parsed.topic):
             raise ConfigException("a sink whose rows name their topic needs a name: KafkaSink(..., name=...), another one for each sink")
         self.name: str = name or str(parsed.topic)
+        self._transactional_id = parsed.transactional_id
         self._checkpoint = parsed.checkpoint_location
         if self._checkpoint is not None and not self._checkpoint.strip():
             raise ConfigException("option checkpointLocation is empty: give it that of the query, or leave it out")
@@ -95,7 +99,7 @@ class KafkaSink:
         options = self._of_batch(self.name, batch_id)
         context = _context_of(frame)
         if context is not None:
-            run_id = _run_in(context)
+            run_id = _run_of(frame.sparkSession, context)
         else:
             run_id = None  # A process serves one run there.
             options["chaffinch.query.id"] = self._query_on_connect(frame, batch_id)
@@ -130,6 +134,10 @@ class KafkaSink:
     def _take(self, run_id: str | None, batch_id: int) -> None:
         """Two outputs under one name would find each other's marker, and the second one's rows would be lost."""
         with _taken_lock:
+            mine = self._transactional_id
+            if mine is not None and (owner := _owners.setdefault((run_id, mine), self.name)) != self.name:
+                text = f"option kafka.transactional.id cannot be {mine!r} here: the sink {owner!r} of this query has it, and each has "
+                raise invalid(ConfigException(text + "transactions of its own; give each another one, or leave it out"))
             if _taken.get((run_id, self.name)) == batch_id:
                 text = f"batch {batch_id} was given to a sink named {self.name!r} already: its rows would be taken for written"
                 raise Refusal(
@@ -166,13 +174,18 @@ def _context_of(frame: DataFrame) -> SparkContext | None:
         return None
 
 
-def _run_in(context: SparkContext) -> str | None:
+def _run_of(session: SparkSession, context: SparkContext) -> str:
     """The run of the query that calls."""
-    if context.getLocalProperty(_QUERY_PROPERTY) is None:
+    query_id = context.getLocalProperty(_QUERY_PROPERTY)
+    if query_id is None:
         text = "a KafkaSink was called outside of foreachBatch, or in another thread than the one that foreachBatch calls"
         raise _unknown(f"{text}: the query that the rows belong to is not known there")
-    found: str | None = context.getLocalProperty(_RUN_PROPERTY)
-    return found
+    found = run_in(context.getLocalProperty(DESCRIPTION_PROPERTY) or "")
+    if found is not None:
+        return found
+    # The function has described its jobs. The session of a query is a copy, whose `streams` know of nothing.
+    of_all_sessions = session._jsparkSession.sharedState().activeStreamingQueries()
+    return str(of_all_sessions.get(context._jvm.java.util.UUID.fromString(query_id)).runId())  # type: ignore[union-attr]
 
 
 def _unknown(text: str) -> Refusal:

@@ -6,14 +6,17 @@ import os
 import re
 import socket
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+DESCRIPTION_PROPERTY: Final = "spark.job.description"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskContextFacts:
     """What only a task can see of the query it belongs to; Spark tells neither planner nor committer.
 
-    `run_id` changes with every start of a query, `query_id` never. What concerns the query is None outside a stream.
+    `run_id` changes with every start of a query, `query_id` never. What concerns the query is None outside a stream; `run_id` and
+    `query_name` are so too where the function of a foreachBatch has described its jobs.
     """
 
     task: int
@@ -46,13 +49,14 @@ def facts_of(context: TaskContext | None) -> TaskContextFacts:
     if context is None:
         return TaskContextFacts(task=0)
     batch_id = context.getLocalProperty("streaming.sql.batchId")
+    description = context.getLocalProperty(DESCRIPTION_PROPERTY) or ""
     return TaskContextFacts(
         task=context.partitionId(),
         query_id=context.getLocalProperty("sql.streaming.queryId"),
-        run_id=context.getLocalProperty("spark.jobGroup.id") if batch_id is not None else None,
+        run_id=None if batch_id is None else run_in(description),
         batch_id=None if batch_id is None else int(batch_id),
         master=context.getLocalProperty("spark.master"),
-        query_name=None if batch_id is None else _name_in(context.getLocalProperty("spark.job.description") or ""),
+        query_name=None if batch_id is None else _name_in(description),
         checkpoint_root=context.getLocalProperty("spark.sql.streaming.checkpointLocation"),
         default_file_system=context.getLocalProperty("spark.hadoop.fs.defaultFS"),
         host=host(),
@@ -62,6 +66,13 @@ def facts_of(context: TaskContext | None) -> TaskContextFacts:
 def host() -> str:
     """This machine under the name that Spark knows it by."""
     return os.environ.get("SPARK_LOCAL_HOSTNAME") or os.environ.get("SPARK_LOCAL_IP") or socket.gethostname()
+
+
+def run_in(description: str) -> str | None:
+    """The id of the query's run in Spark's description of a batch. None: somebody has given the jobs another description; the group that
+    Spark names after the run may be somebody's, too, and the same in every run."""
+    found = re.search(r"\nrunId = (\S+)\nbatch = \S+\Z", description)
+    return found[1] if found else None
 
 
 def _name_in(description: str) -> str | None:

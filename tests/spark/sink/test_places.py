@@ -17,7 +17,7 @@ FACTS = TaskContextFacts(task=7, query_id="11111111-2222", run_id="r", batch_id=
 SPARK = {
     "sql.streaming.queryId": "11111111-2222",
     "streaming.sql.batchId": "3",
-    "spark.jobGroup.id": "r",
+    "spark.job.description": "\nid = 11111111-2222\nrunId = r\nbatch = 3",
     "spark.master": "spark://cluster",
 }
 
@@ -65,6 +65,20 @@ class TestFacts:
     )
     def test_the_query_s_name(self, description, name):
         assert facts_of(Context(spark__job__description=description)).query_name == name
+
+    @pytest.mark.parametrize(
+        ("description", "run_id"),
+        [
+            ("my query\nid = 1\nrunId = 2\nbatch = 0", "2"),
+            ("\nid = 1\nrunId = 2\nbatch = init", "2"),
+            ("a\nrunId = 9\nbatch = 7\nid = 1\nrunId = 2\nbatch = 0", "2"),
+            ("of my own", None),
+            (None, None),
+        ],
+    )
+    def test_the_run_is_the_one_that_spark_names(self, description, run_id):
+        """Not the group of jobs, which the function of a foreachBatch may set to the same in every run."""
+        assert facts_of(Context(spark__job__description=description, spark__jobGroup__id="mine")).run_id == run_id
 
     def test_outside_of_a_stream_a_description_is_no_name(self):
         assert facts_of(Context(streaming__sql__batchId=None, spark__job__description="a\nid = 1")).query_name is None

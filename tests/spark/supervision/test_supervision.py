@@ -16,6 +16,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.marker import CheckpointState, Remembered
 from chaffinch.spark.commit.messages import BatchCounts
+from chaffinch.spark.folders import name_of
 from chaffinch.spark.refusals import ErrorTag
 from chaffinch.spark.supervision import supervisor
 from chaffinch.spark.supervision.metrics import Metrics, families
@@ -265,9 +266,9 @@ def test_a_start_that_cannot_be(start, text):
 class TestMetrics:
     COUNTS = BatchCounts(rows_written=7, rejected={"INVALID_RECORD": 2}, byte_count=900, push_ms=250)
 
-    def state(self, batch_id, counts):
+    def state(self, batch_id, counts, sink=""):
         newest = Remembered(batch_id=batch_id, stage="written", digest="", noted_ms=0, counts=self.COUNTS)
-        return CheckpointState(remembered=newest, totals=counts)
+        return CheckpointState(remembered=newest, totals=counts, sink=sink)
 
     def read(self, metrics, path="/metrics"):
         with urllib.request.urlopen(f"http://{metrics.address}{path}") as answer:
@@ -278,10 +279,11 @@ class TestMetrics:
         checkpoint = tmp_path / "checkpoint"
 
         def start():
-            (checkpoint / "chaffinch" / "bills").mkdir(parents=True, exist_ok=True)
+            (checkpoint / "chaffinch" / name_of("bills.eu")).mkdir(parents=True, exist_ok=True)
             (checkpoint / "chaffinch" / "staging").mkdir(exist_ok=True)
             (checkpoint / "chaffinch" / "state.json").write_text(self.state(3, self.COUNTS + self.COUNTS).to_text())
-            (checkpoint / "chaffinch" / "bills" / "state.json").write_text(self.state(2, self.COUNTS).to_text())
+            state = self.state(2, self.COUNTS, "bills.eu")
+            (checkpoint / "chaffinch" / name_of("bills.eu") / "state.json").write_text(state.to_text())
             return Query(RuntimeError(RETRIABLE) if not seen else None)
 
         with Metrics("127.0.0.1:0", str(checkpoint)) as metrics:
@@ -292,18 +294,18 @@ class TestMetrics:
         lines = [line for line in text.splitlines() if not line.startswith("#")]
         assert lines == [
             'chaffinch_spark_rows_written_total{query="4711"} 14',
-            'chaffinch_spark_rows_written_total{query="4711",sink="bills"} 7',
+            'chaffinch_spark_rows_written_total{query="4711",sink="bills.eu"} 7',
             'chaffinch_spark_rows_rejected_total{query="4711",error="INVALID_RECORD"} 4',
-            'chaffinch_spark_rows_rejected_total{query="4711",sink="bills",error="INVALID_RECORD"} 2',
+            'chaffinch_spark_rows_rejected_total{query="4711",sink="bills.eu",error="INVALID_RECORD"} 2',
             'chaffinch_spark_bytes_total{query="4711"} 1800',
-            'chaffinch_spark_bytes_total{query="4711",sink="bills"} 900',
+            'chaffinch_spark_bytes_total{query="4711",sink="bills.eu"} 900',
             'chaffinch_spark_staged_bytes_total{query="4711"} 0',
-            'chaffinch_spark_staged_bytes_total{query="4711",sink="bills"} 0',
+            'chaffinch_spark_staged_bytes_total{query="4711",sink="bills.eu"} 0',
             'chaffinch_spark_restarts_total{query="4711",group="Retriable"} 1',
             'chaffinch_spark_last_batch_id{query="4711"} 3',
-            'chaffinch_spark_last_batch_id{query="4711",sink="bills"} 2',
+            'chaffinch_spark_last_batch_id{query="4711",sink="bills.eu"} 2',
             'chaffinch_spark_push_seconds{query="4711"} 0.25',
-            'chaffinch_spark_push_seconds{query="4711",sink="bills"} 0.25',
+            'chaffinch_spark_push_seconds{query="4711",sink="bills.eu"} 0.25',
         ]
 
     def test_a_checkpoint_is_where_the_session_says_that_paths_are(self, monkeypatch):

@@ -245,6 +245,21 @@ class TestRejected:
         assert pa.concat_tables(found[1:]).equals(found[0])
         assert (in_parts.rejections, in_parts.rejected_by_code) == (at_once.rejections, at_once.rejected_by_code)
 
+    def test_short_rows_are_taken_in_chunks_too(self, monkeypatch):
+        """Of 16 MiB of them a million may be bad, each with its reason."""
+        chunks = []
+        validate = row_check.validate_columns
+
+        def noted(columns, *arguments, **options):
+            chunks.append(len(columns))
+            return validate(columns, *arguments, **options)
+
+        monkeypatch.setattr(row_check, "validate_columns", noted)
+        monkeypatch.setattr(row_check, "CHUNK_ROWS", 25)
+        outcome = run({"value": [b"v"] * 100}, chunks=10)
+        assert chunks == [30, 30, 30, 10]
+        assert sum(batch.record_count for batch in outcome.batches) == 100
+
     def test_without_a_place_rows_are_counted_only(self):
         outcome = run({"value": [b"v"] * 20}, snapshots=[COMPACTED], dead=None)
         assert (outcome.dead_batches, outcome.dead_rows, outcome.rejected_by_code) == ((), (), {"INVALID_COMPACTION_KEY": 20})
@@ -275,9 +290,50 @@ class TestTopicColumn:
         names = ["a b/c", "", "..", "n" * 250]
         outcome = run({"value": [b"1"] * 4, "topic": names}, topic=None, snapshot_of=lambda *asked: looked_for.append(asked))
         assert {found.code for found in outcome.rejections} == {codes.INVALID_TOPIC_EXCEPTION}
-        assert [found.topic_partition.topic for found in outcome.rejections] == names
+        assert [found.topic_partition.topic for found in outcome.rejections] == [*names[:3], "n" * 200 + "..."]
         assert outcome.rejections[0].message == f"topic 'a b/c' is not a legal name: {LEGAL}"
         assert looked_for == []
+
+    def test_a_text_in_place_of_a_topic_may_have_any_length(self):
+        """As where topic and value were taken for each other: its letter fits, and whoever is told reads the begin."""
+        text = "n" * 3000
+        outcome = run({"key": ["k"], "value": ["orders"], "topic": [text]}, topic=None, keeps_dead_rows=True)
+        assert all(batch.bytes.byte_count <= 2000 for batch in outcome.dead_batches)
+        assert [(key, value) for _, key, value in records(outcome.dead_batches)] == [(None, None)]
+        headers = headers_of(outcome.dead_batches[0])[0]
+        assert headers["__connect.errors.topic"] == b"n" * 200 + b"..."
+        assert headers["chaffinch.error.topic.bytes"] == b"3000"
+        assert headers["chaffinch.error.topic.sha256"] == hashlib.sha256(text.encode()).hexdigest().encode()
+        assert headers["chaffinch.error.key.sha256"] == hashlib.sha256(b"k").hexdigest().encode()
+        assert len(str(outcome.rejections[0])) < 700
+        row = pa.ipc.open_stream(outcome.dead_rows[0].data).read_all().to_pylist()[0]
+        assert (row["key"], row["value"], row["topic"]) == (b"k", b"orders", text)
+
+    def test_a_letter_that_fits_has_its_topic_whole(self):
+        text = "n" * 300
+        outcome = run({"value": ["v"], "topic": [text]}, topic=None)
+        assert headers_of(outcome.dead_batches[0])[0]["__connect.errors.topic"] == text.encode()
+
+    @pytest.mark.parametrize(("chunks", "waits"), [(1, 1), (2, 2), (3, 3)])
+    def test_unknown_topics_of_a_chunk_are_waited_for_together(self, monkeypatch, chunks, waits):
+        """A column of wrong names may hold thousands, each of which would have its second."""
+        monkeypatch.setattr(row_check, "CHUNK_ROWS", 1)
+        looked_for = []
+        outcome = run(
+            {"value": [b"v"] * 6, "topic": [f"nowhere-{number}" for number in range(6)]}, topic=None, chunks=chunks, unknown_topic_ms=1000,
+            snapshot_of=lambda *asked: looked_for.append(asked),
+        )  # fmt: skip
+        assert outcome.rejected_by_code == {"UNKNOWN_TOPIC_OR_PARTITION": 6}
+        assert [name for name, patience_ms in looked_for if not patience_ms] == [f"nowhere-{number}" for number in range(6)]
+        assert [name for name, patience_ms in looked_for if patience_ms] == [f"nowhere-{number}" for number in range(0, 6, 6 // waits)]
+
+    def test_a_wait_that_finds_its_topic_says_nothing_of_the_next_one(self):
+        found = {"late": topic_snapshot("late", bytes(16), 1, {}), "later": topic_snapshot("later", bytes(16), 1, {})}
+        outcome = run(
+            {"value": [b"1", b"2"], "topic": ["late", "later"]}, topic=None, unknown_topic_ms=1000,
+            snapshot_of=lambda name, patience_ms: found[name] if patience_ms else None,
+        )  # fmt: skip
+        assert {batch.topic_partition.topic for batch in outcome.batches} == {"late", "later"}
 
     def test_a_name_that_is_no_utf_8_is_its_row_s_fault_alone(self):
         """Strings of Spark hold whatever bytes they were cast from."""
@@ -310,6 +366,14 @@ def test_names_in_headers_have_any_case():
     """As in Spark's own sink, which compares types so."""
     of_spark = types.StructType().add("Key", "string").add("VALUE", "binary")
     check_schema(types.StructType().add("value", "binary").add("headers", types.ArrayType(of_spark)), has_topic=True)
+
+
+def test_how_strings_are_compared_does_not_matter():
+    collated = types.StringType("UTF8_LCASE")
+    pair = types.StructType().add("key", collated).add("value", collated)
+    schema = types.StructType().add("value", collated).add("key", collated).add("topic", collated).add("headers", types.ArrayType(pair))
+    assert "collate" in schema.simpleString().lower()
+    check_schema(schema, has_topic=False)
     pair = pa.struct([("Key", pa.string()), ("VALUE", pa.binary())])
     good, bad = [{"Key": "h", "VALUE": b"1"}], [{"Key": None, "VALUE": b"2"}]
     outcome = run({"value": [b"a", b"b", b"c"], "headers": pa.array([good, bad, None], pa.list_(pair))})

@@ -81,6 +81,8 @@ class CheckpointState:
     """Of all batches so far. A batch whose commit died between EndTxn and its note is not in here: for people, never for decisions."""
     written_to: tuple[TopicPartition, ...] | None = None
     """The partitions of the newest transaction that was to be committed: its end is looked after there. None: not noted."""
+    sink: str = ""
+    """The name of the sink whose state it is; none of the query's own. For people."""
     acknowledged: Acknowledged | None = None
     """Where the newest batch is another one: empty, sent by tasks, or about to end. Else the newest batch is what was acknowledged."""
 
@@ -99,6 +101,7 @@ class CheckpointState:
         newest = self.remembered
         return json.dumps({
             "version": 1,
+            "sink": self.sink,
             "transactional.id": self.transactional_id,
             "batch": None if newest is None else {
                 "id": newest.batch_id, "stage": newest.stage, "digest": newest.digest, "noted_ms": newest.noted_ms,
@@ -132,6 +135,7 @@ class CheckpointState:
         return cls(
             transactional_id=fields.get("transactional.id"), remembered=remembered, totals=_counts(fields.get("totals")),
             written_to=_places(fields.get("written_to")), acknowledged=_acknowledged(fields.get("acknowledged")),
+            sink=str(fields.get("sink", "")),
         )  # fmt: skip
 
 
@@ -172,6 +176,7 @@ class BatchAtHand:
     """The partition where the marker is looked for."""
 
 
+_OF_NEW_OUTPUTS = "; an output that is new in its query, or was not called for batch 0, has none yet"
 _RESTORED_ADVICE = "bring back the newest copy, or start with a new checkpoint"
 
 
@@ -188,7 +193,7 @@ def judge(batch: BatchAtHand, marker: Marker | None, remembered: Remembered | No
     if remembered is None:
         if batch.batch_id == 0:
             return Verdict.WRITE
-        return _missing(batch, "which is not the first, and the checkpoint remembers no batch")
+        return _missing(batch, "which is not the first, and the checkpoint remembers none of this output", _OF_NEW_OUTPUTS)
     if remembered.stage != "ending":
         if remembered.stage == "empty" and remembered.batch_id == batch.batch_id:
             return Verdict.WRITE
@@ -253,13 +258,13 @@ def _restored(batch: BatchAtHand, newest: int, source: str) -> Refusal:
     )
 
 
-def _missing(batch: BatchAtHand, why: str) -> Verdict:
+def _missing(batch: BatchAtHand, why: str, or_else: str = "") -> Verdict:
     """Nobody can tell: the user decides."""
     if batch.writes_without_marker:
         return Verdict.WRITE
     raise Refusal(
         Group.INVALID_CONFIGURATION,
         "MARKER_MISSING",
-        f"group {batch.group_id} has no marker for batch {batch.batch_id}, {why}: whether it is written cannot be "
-        "told (committed offsets expire after offsets.retention.minutes); look into the topic, then set onMissingMarker=write to write it",
+        f"group {batch.group_id} has no marker for batch {batch.batch_id}, {why}: whether it is written cannot be told (committed offsets "
+        f"expire after offsets.retention.minutes{or_else}); look into the topic, then set onMissingMarker=write for one start to write it",
     )

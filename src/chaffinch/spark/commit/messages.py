@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.identifiers import TopicPartition
+from chaffinch.settings import shortened
 from chaffinch.spark.refusals import Remedy
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts as TaskContextFacts  # A part of the message.
@@ -60,6 +61,11 @@ class Rejection:
     message: str
     task: int | None = None
     """Whose row it is, where many tasks' rows are told together."""
+
+    def brief(self) -> Rejection:
+        """The same, to be told only: of a text in place of a topic, which may have any length, the begin."""
+        topic, partition = self.topic_partition
+        return replace(self, topic_partition=TopicPartition(shortened(topic), partition))
 
     def found_by(self, task: int) -> Rejection:
         """The same, to be told beside those of other tasks."""

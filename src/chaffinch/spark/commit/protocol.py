@@ -63,7 +63,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
         return (yield from _skipped(plan, marker))
 
     tally = _checked(plan)
-    if plan.row_count == 0 and (plan.has_checkpoint or plan.group_id is None):
+    if _has_nothing(plan):
         if plan.writes_dead_letter_file:
             # Only its own, from an attempt that failed: without a fence nobody knows what others are about to commit.
             yield WriteDeadLetters(step=Step.WRITE_DEAD_LETTERS, rows=(), writer_id=plan.writer_id)
@@ -99,6 +99,13 @@ def commit_batch(plan: CommitPlan) -> Commit:
     yield from _name_letters(plan, plan.writer_id if writer._dead_rows() else None)
     yield from _write_state(plan, Step.NOTE_DONE, "written", writer.state, result.counts)
     return result
+
+
+def _has_nothing(plan: CommitPlan) -> bool:
+    """Neither rows nor a marker that is needed: a stream of which no checkpoint is known has only its markers to tell that it has begun.
+    A token is not used up by a frame without rows, of which there is nothing to write once."""
+    is_told_by_marker_alone = plan.is_stream and plan.group_id is not None and not plan.has_checkpoint
+    return plan.row_count == 0 and not plan.notes and not is_told_by_marker_alone
 
 
 def _skipped(plan: CommitPlan, marker: Marker | None) -> Commit:

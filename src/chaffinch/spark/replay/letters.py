@@ -36,7 +36,9 @@ _IS_NOTE: Final = (
     f"coalesce(size(headers) = 2 AND get(headers, 0).key = '{NOTE}' AND get(headers, 1).key = '{NOTE_TOKEN}', false)"
 )  # fmt: skip
 # What stands in a letter in place of what its topic was too small for.
-_CUT: Final = ("chaffinch.error.value.sha256", "chaffinch.error.key.sha256", "chaffinch.error.headers.count")
+_CUT: Final = (
+    "chaffinch.error.value.sha256", "chaffinch.error.key.sha256", "chaffinch.error.headers.count", "chaffinch.error.topic.sha256",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

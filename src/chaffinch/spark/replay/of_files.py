@@ -94,6 +94,7 @@ def _query_in(folder: Folder, name: str) -> str:
 
 
 def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str) -> ReplayReport:
+    token = _file_token(plan, folder, name)  # Of the file as it is before it is read: another replay may move it.
     found = _letters_in(spark, folder, name)
     rows = writing.repaired(found, plan)
     read = found.count()
@@ -101,7 +102,6 @@ def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: st
     if target is None:
         return ReplayReport.of(read, {"INVALID_TOPIC_EXCEPTION": read}, [f"{name}: {_NO_TOPIC}"])
     target = _marker_topic(plan, _first_topic(found), target)
-    token = _file_token(plan, folder, name)
     writer_id = writing.writer_of(plan.client, token)
     is_written = writer_id is not None
     if writer_id is not None and not plan.is_dry_run:
@@ -115,7 +115,7 @@ def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: st
     again = _letters_of(token)
     report = ReplayReport.of(read, {}, ())
     if again in folder.names():
-        outcome = letters.outcome_in_file(spark, f"{folder.location.rstrip('/')}/{again}")
+        outcome = letters.outcome_in_file(spark, folder.in_spark(again))
         report = ReplayReport.of(read, outcome.rejected, outcome.examples)
     if plan.token is None and not plan.is_dry_run:
         _done_with(folder, name)
@@ -145,7 +145,7 @@ def _letters_in(spark: SparkSession, folder: Folder, name: str) -> DataFrame:
     from pyspark.errors import PySparkException
 
     try:
-        return letters.letters_in_file(spark, f"{folder.location.rstrip('/')}/{name}")
+        return letters.letters_in_file(spark, folder.in_spark(name))
     except (PySparkException, Py4JError) as error:
         if (advice := advice_for(str(error))) is not None:
             text = f"--parquet={folder.shown}: Spark cannot read there: {advice}"

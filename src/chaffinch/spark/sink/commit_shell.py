@@ -11,7 +11,7 @@ import re
 import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -99,6 +99,7 @@ class ShellPlan:
     staging: Folder
     state: Folder | None
     """`<checkpoint>/chaffinch`."""
+    sink_name: str = ""
     dead_letter_folder: Folder | None
     dead_letter_target: TopicSnapshot | None
     handler: RowHandler | None = None
@@ -164,7 +165,8 @@ class CommitShell:
                 return self._read_state()
             case WriteState():
                 assert self._plan.state is not None
-                return self._plan.state.write(STATE_FILE, [operation.state.to_text().encode()])
+                state = replace(operation.state, sink=self._plan.sink_name)
+                return self._plan.state.write(STATE_FILE, [state.to_text().encode()])
             case FindRemains():
                 return self._find_remains(operation)
             case CountPartitions() | WriteMarkers():

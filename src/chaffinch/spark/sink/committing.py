@@ -140,6 +140,7 @@ class Committer:
             origin=Origin(query=self._query(facts), batch_id=plan.batch_id, task=-1),
             staging=self._staging(facts),
             state=None if checkpoint is None else checkpoint.below("chaffinch", *state),
+            sink_name=options.sink_name or "",
             dead_letter_folder=Folder(options.dead_letter_path, "errors.dead.letter.path") if options.dead_letter_path else None,
             dead_letter_target=self._snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None,
             handler=handler_for(options.handler),

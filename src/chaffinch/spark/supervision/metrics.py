@@ -88,7 +88,8 @@ class Metrics:
                 folder = self._folder.below(name) if name else self._folder
                 data = None if "." in name else folder.read(STATE_FILE)
                 if data is not None:
-                    found[name] = CheckpointState.from_text(data.decode())
+                    state = CheckpointState.from_text(data.decode())
+                    found[state.sink or name] = state
         except (Refusal, ValueError, KeyError, TypeError, AttributeError) as error:
             _log.warning("counts in %s cannot be read: %s", self._folder.shown, error)
         return found

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
+from chaffinch.settings import shortened
 from chaffinch.spark.commit.messages import Rejection
 from chaffinch.spark.folders import name_of
 from chaffinch.spark.snapshot import TopicSnapshot
@@ -158,7 +159,8 @@ def _known(number: int) -> int | None:
 def _fitted(
     key: bytes | None, value: bytes | None, original: list[Header], reasons: list[Header], bytes_max: int
 ) -> tuple[bytes | None, bytes | None, list[Header]]:
-    """Key, value and headers that fit: the value goes first, then the original headers, then the key; each leaves size and SHA-256."""
+    """Key, value and headers that fit: the value goes first, then the original headers, the key, and of a topic that none can be called so
+    all but its begin; each leaves size and SHA-256."""
     headers = original + reasons
     if _fits(key, value, headers, bytes_max):
         return key, value, headers
@@ -168,7 +170,17 @@ def _fitted(
     reasons = reasons + _digest("value", value) + [("chaffinch.error.headers.count", str(len(original)).encode())]
     if _fits(key, None, reasons, bytes_max):
         return key, None, reasons
-    return None, None, reasons + _digest("key", key)
+    reasons = reasons + _digest("key", key)
+    if not _fits(None, None, reasons, bytes_max):
+        reasons = _with_short_topic(reasons)
+    return None, None, reasons
+
+
+def _with_short_topic(reasons: list[Header]) -> list[Header]:
+    """A row may name as its topic what is none, of any length."""
+    (name, topic), *others = reasons
+    short = shortened((topic or b"").decode())
+    return reasons if short.encode() == topic else [(name, short.encode()), *others, *_digest("topic", topic)]
 
 
 def _digest(what: str, data: bytes | None) -> list[Header]:

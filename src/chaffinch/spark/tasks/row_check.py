@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 16 << 20
 """Rows are taken in chunks of about this size, so that record batches become large although Spark's Arrow batches are not."""
+CHUNK_ROWS = 250_000
+"""Of short rows fewer bytes: each bad one of a chunk takes some hundred bytes beside its own, until its letter is staged."""
 BAD_ROWS_AT_ONCE = 20_000
 """A dead letter has 14 headers: so many of them at a time take some 50 MB, those of a whole chunk could take gigabytes."""
 LOG_APPEND_TIME = "LogAppendTime"
@@ -104,7 +106,7 @@ class BadRows:
             kept = [index for index in range(len(rejections)) if index not in swallowed]
             columns, rejections = columns.take(np.array(kept, np.int64)), [rejections[index] for index in kept]
         self.rejected_by_code.update(rejection.code.name for rejection in rejections)
-        self.named.extend(rejections[: REJECTIONS_NAMED_MAX - len(self.named)])
+        self.named.extend(rejection.brief() for rejection in rejections[: REJECTIONS_NAMED_MAX - len(self.named)])
         for start in range(0, len(rejections), BAD_ROWS_AT_ONCE):
             stop = min(start + BAD_ROWS_AT_ONCE, len(rejections))
             self._set_aside(columns.slice(start, stop), rejections[start:stop])
@@ -132,12 +134,14 @@ class RowCheck:
         self._compression = compression_from_name(plan.compression_type)
         self._snapshots: dict[str, TopicSnapshot | None] = {}
         self._swallowed_topics: set[str] = set()
+        self._has_waited = False
         # Null keys stick to one partition per run of about one batch.
         self._sticky = plan.origin.first_partition
 
     def good(self, arrow_batches: Iterable[pa.RecordBatch]) -> Iterator[GoodRows]:
         """Consumes the rows. Raises what `snapshot_of` raises."""
         for data in _chunks(arrow_batches):
+            self._has_waited = False
             rows = rows_of(data, self._plan.topic, timestamp_default_ms=self._plan.now_ms)
             for topic, indices in _by_topic(rows):
                 yield from self._of_topic(topic, rows, indices)
@@ -243,7 +247,8 @@ class RowCheck:
         return faults
 
     def _snapshot(self, topic: str, columns: RecordColumns, numbers: Int64s) -> TopicSnapshot | None:
-        """The topic, looked for once per task. Before it is waited for, the handler is asked with its first row."""
+        """The topic, looked for once per task. Before it is waited for, the handler is asked with its first row. All that a chunk names
+        are waited for together: one wait in vain is over for those that are looked for after it, too, of which there may be thousands."""
         if topic not in self._snapshots:
             plan = self._plan
             found = plan.snapshot_of(topic, 0)
@@ -253,8 +258,9 @@ class RowCheck:
                     where, code, message = _unknown(topic)
                     rejection = Rejection(row=int(numbers[0]), topic_partition=where, code=code, message=message)
                     said = plan.handler.unknown_topic(columns, rejection)
-                if said is RetriableResponse.RETRY:
+                if said is RetriableResponse.RETRY and not self._has_waited:
                     found = plan.snapshot_of(topic, plan.unknown_topic_ms)
+                    self._has_waited = found is None
                 elif said is RetriableResponse.SWALLOW:
                     self._swallowed_topics.add(topic)
             self._snapshots[topic] = found
@@ -268,18 +274,19 @@ class RowCheck:
 
 
 def _chunks(arrow_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Tables of about CHUNK_BYTES, none of them empty."""
+    """Tables of about CHUNK_BYTES, or of CHUNK_ROWS and what is left of an Arrow batch, none of them empty."""
     import pyarrow as pa
 
     chunk: list[pa.RecordBatch] = []
-    chunk_bytes = 0
+    chunk_bytes = chunk_rows = 0
     for arrow_batch in arrow_batches:
         if arrow_batch.num_rows:
             chunk.append(arrow_batch)
             chunk_bytes += arrow_batch.nbytes
-        if chunk_bytes >= CHUNK_BYTES:
+            chunk_rows += arrow_batch.num_rows
+        if chunk_bytes >= CHUNK_BYTES or chunk_rows >= CHUNK_ROWS:
             yield pa.Table.from_batches(chunk)
-            chunk, chunk_bytes = [], 0
+            chunk, chunk_bytes, chunk_rows = [], 0, 0
     if chunk:
         yield pa.Table.from_batches(chunk)
 

@@ -6,6 +6,7 @@ Input: Arrow tables with the columns of Spark's Kafka sink. The other direction 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -35,6 +36,7 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # What reading a topic adds; a row that was read may be written as it is, these say where it came from.
 READ_ONLY: Final = ("offset", "timestampType")
+_COLLATION: Final = re.compile(r"(?<=\bstring) collate \w+")
 
 
 class _Schema(Protocol):
@@ -43,8 +45,8 @@ class _Schema(Protocol):
 
 def check_schema(schema: _Schema, *, has_topic: bool) -> None:
     """Refuses a schema (Spark's StructType) that cannot be written: ConfigException naming the column, its type and what is allowed."""
-    # In small letters: names inside of types have any case, as in Spark's own sink.
-    types = {field.name: field.dataType.simpleString().lower() for field in schema.fields}
+    # In small letters: names inside of types have any case, as in Spark's own sink. How strings are compared changes no byte of them.
+    types = {field.name: _COLLATION.sub("", field.dataType.simpleString().lower()) for field in schema.fields}
     allowed = ", ".join(WRITTEN)
     names = [field.name for field in schema.fields]
     for name in types:
