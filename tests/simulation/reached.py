@@ -56,7 +56,7 @@ REACHED: Final[dict[str, tuple[int, ...]]] = {
     "records failed: InvalidTimestampException": (2, 14, 32),
     "records failed: NetworkException": (28, 32, 38),
     "records failed: OutOfOrderSequenceException": (5, 17, 109),
-    "records failed: ProducerFencedException": (6, 22, 27),
+    "records failed: ProducerFencedException": (112, 123),
     "records failed: RecordTooLargeException": (1, 5, 11),
     "records failed: TimeoutException": (9, 14, 24),
     "records failed: TransactionAbortableException": (9, 11, 16),

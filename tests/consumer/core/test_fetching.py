@@ -92,18 +92,6 @@ class TestHandingOut:
         assert rig.poll(2) == [(0, b"c")]
         assert rig.poll(2) == []
 
-    def test_the_next_records_are_fetched_meanwhile(self):
-        rig = Rig(**{"max.partition.fetch.bytes": 1000}).assign(0)
-        rig.answer_fetch(p0=records(0, b"x" * 600))
-        assert asked(rig)[1] == {0: 1}
-        rig.answer_fetch(p0=records(1, b"y" * 600))
-        assert not rig.pending(FetchRequest)
-        assert rig.poll(1) == [(0, b"x" * 600)]
-        rig.poll(0)
-        assert rig.poll(5) == [(0, b"y" * 600)]
-        rig.poll()
-        assert asked(rig)[1] == {0: 2}
-
     def test_records_one_by_one_leave_what_was_fetched_ahead(self):
         """A mark of a transaction lies between the last record given and what comes next: nothing is to be given back."""
         rig = Rig().assign(0)

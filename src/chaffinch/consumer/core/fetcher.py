@@ -115,22 +115,26 @@ class Fetcher:
             self._wiring.send(address, request, token, timeout_ms=timeout_ms, version_max=version_max)
 
     def _wanted_by_node(self, now_ms: int) -> dict[int, dict[TopicPartition, Wanted]]:
+        """Nothing of a broker of which enough is kept: one that is asked for the rest, with nothing new, answers only after
+        `fetch.max.wait.ms`, and until then could not be asked for what the caller has taken meanwhile."""
         ahead = self._ahead()
+        refused = {fetched.place for fetched in self._fetched if fetched.reader is None}  # Until the caller has heard of it.
         kept_bytes_max = max(self._partition_bytes_max, 1)
         found: dict[int, dict[TopicPartition, Wanted]] = {}
+        busy: set[int | None] = {*self._under_way}
         for place, state in self._subscriptions.assigned.items():
-            if not state.is_reading or state.is_paused or state.retry_at_ms > now_ms or state.position is None:
+            if not state.is_reading or state.is_paused or state.retry_at_ms > now_ms or state.position is None or place in refused:
                 continue
             offset, size = ahead.get(place, (state.position.offset, 0))
-            if size >= kept_bytes_max:
-                continue
             node_id = self._node_of(state, now_ms)
-            if node_id is None:
+            if size >= kept_bytes_max:
+                busy.add(node_id)
+            elif node_id is None:
                 self._watch.miss(place)
-            elif node_id not in self._under_way:
+            else:
                 asked = Wanted(self._wiring.topic_id(place.topic), offset, self._wiring.leader_epoch(place), self._partition_bytes_max)
                 found.setdefault(node_id, {})[place] = asked
-        return found
+        return {node_id: wanted for node_id, wanted in found.items() if node_id not in busy}
 
     def _node_of(self, state: PartitionState, now_ms: int) -> int | None:
         """The replica that the leader sent us to, as long as that holds, or the leader."""
@@ -145,8 +149,7 @@ class Fetcher:
         found: dict[TopicPartition, tuple[int, int]] = {}
         for fetched in self._fetched:
             _, size = found.get(fetched.place, (0, 0))
-            # After an error nothing more is fetched until the caller has heard of it.
-            found[fetched.place] = fetched.end, size + (fetched.size if fetched.code is codes.NONE else self._partition_bytes_max + 1)
+            found[fetched.place] = fetched.end, size + fetched.size
         return found
 
     # Answers.
