@@ -41,8 +41,12 @@ WRONG_NAMED_MAX: Final = 5
 SHOWN_MAX: Final = 200
 """Characters of a wrong value in a message, which is one line."""
 
-# Values of options with such a word in their name appear in no message.
-SECRET_WORDS: Final = ("password", "secret", "jaas", "ssl.keystore.key")
+_SECRET_WORDS: Final = ("password", "secret", "jaas", "ssl.keystore.key")
+
+
+def is_secret(name: str) -> bool:
+    """Whether the values of an option of this name appear in no message."""
+    return any(word in name.lower() for word in _SECRET_WORDS)
 
 
 def shown_value(value: object) -> str:
@@ -117,7 +121,7 @@ class Option:
         return parsed
 
     def _refusal(self, value: object, allowed: str) -> ConfigException:
-        shown = "the value given (not shown)" if any(word in self.name for word in SECRET_WORDS) else shown_value(value)
+        shown = "the value given (not shown)" if is_secret(self.name) else shown_value(value)
         return ConfigException(f"option {self.name} cannot be {shown}: it must be {allowed}")
 
 
@@ -151,7 +155,7 @@ class Settings(Mapping[str, Any]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        shown = {name: "..." if any(word in name for word in SECRET_WORDS) else self._values[name] for name in sorted(self._given)}
+        shown = {name: "..." if is_secret(name) else self._values[name] for name in sorted(self._given)}
         return f"Settings({shown})"
 
 
@@ -186,8 +190,8 @@ class OptionTable:
 
     def parse(self, mapping: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
         """Defaults, overlaid with what is given. A value of None means "not given". ConfigException says all that is wrong."""
-        if mapping is not None and not isinstance(mapping, Mapping):
-            raise ConfigException(f"options must be a mapping of names to values, not {mapping!r}")
+        if mapping is not None and not isinstance(mapping, Mapping):  # Its value may be secret.
+            raise ConfigException(f"options must be a mapping of names to values, not a value of type {type(mapping).__name__}")
         return self._parse([*(mapping or {}).items(), *keywords.items()], is_exact=False)
 
     def parse_exact(self, mapping: Mapping[str, Any]) -> Settings:

@@ -44,8 +44,9 @@ def test_what_spark_submit_has_set_stays(environment, master):
     ("arguments", "text"),
     [
         ({"app_name": None}, "app_name cannot be None: it must be a string"),
-        ({"config": 5}, "config cannot be 5: it must be a mapping"),
-        ({"config": {5: "x"}}, "config cannot be {5: 'x'}: it must be a mapping of Spark's names, as strings"),
+        ({"config": 5}, "config cannot be a value of type int: it must be a mapping"),
+        ({"config": [("spark.ssl.keyPassword", "S3cret")]}, "config cannot be a value of type list: it must be a mapping"),
+        ({"config": {5: "x"}}, "config cannot have the name 5: it must be a mapping of Spark's names, as strings"),
         ({"config": {"spark.jars": ["a"]}}, "config's spark.jars cannot be ['a']: it must be a string, a number, True or False"),
         ({"master": "foo"}, f"master cannot be 'foo': {MASTERS}"),
         ({"master": ""}, f"master cannot be '': {MASTERS}"),

@@ -12,6 +12,7 @@ from chaffinch.admin import offsets
 from chaffinch.admin.group_offsets import committed_offsets
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
+from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark import target
 from chaffinch.spark.commit.marker import Marker
@@ -149,6 +150,21 @@ def test_two_replays_of_the_same_letters_at_once(spark, broker, topic, dead, mon
             replay(spark, second)
     assert broker.read(topic).column("key").to_pylist() == [b"A"] * 3
     assert outcome(replay(spark, second)) == (0, 0, {})
+
+
+def test_what_fails_behind_the_write_says_that_it_is_written(spark, broker, topic, dead, monkeypatch):
+    write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
+    keyed = plan(broker, topic=dead, repairs={"key": "value"})
+
+    def fails(*_):
+        raise Refusal(Group.RETRIABLE, "REQUEST_TIMED_OUT", "its end cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(of_topic, "_wait_for_ends", fails)
+        with pytest.raises(Refusal, match=r"what was replayed is written, what became of it cannot be told: its end cannot be read"):
+            replay(spark, keyed)
+    assert values(broker, topic) == {"v0": 1, "v1": 1}
+    assert outcome(replay(spark, keyed)) == (0, 0, {})
 
 
 def test_no_option_of_the_writing_limits_notes(spark, broker, topic, dead):
@@ -373,6 +389,23 @@ def test_two_replays_of_one_file_to_different_topics(spark, broker, topic, dead,
     monkeypatch.setattr(writing, "write", late)
     replay(spark, plan(broker, path=str(tmp_path), to=dead))
     assert (broker.read(f"{dead}-2").num_rows, broker.read(dead).num_rows) == (2, 0)
+
+
+def test_a_file_that_another_replay_moves_once_it_is_read(spark, broker, topic, dead, tmp_path, monkeypatch):
+    """It is the same file to both: what one has written the other passes over."""
+    write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
+    keyed = plan(broker, path=str(tmp_path), repairs={"key": "value"})
+    really = of_files._marker_topic
+
+    def meanwhile(*given):
+        with monkeypatch.context() as patch:
+            patch.setattr(of_files, "_marker_topic", really)
+            assert outcome(replay(spark, keyed)) == (2, 2, {})
+        return really(*given)
+
+    monkeypatch.setattr(of_files, "_marker_topic", meanwhile)
+    assert outcome(replay(spark, keyed)) == (2, 2, {})
+    assert values(broker, topic) == {"v0": 1, "v1": 1}
 
 
 @pytest.mark.parametrize("token", [None, "again"])

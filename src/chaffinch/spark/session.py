@@ -37,6 +37,7 @@ _PLACES: Final[Mapping[str, tuple[str, str]]] = {
 }
 # What a session that fails may have set: the next one, or a builder of Spark's own, must not find it.
 _VARIABLES_SET: Final = ("JAVA_HOME", *VARIABLES, "SPARK_LOCAL_IP", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE")
+_CONFIG: Final = "it must be a mapping of Spark's names, as strings, to values"
 # The environment is the process's: a session that fails would take away what another thread's has set in between.
 _one_at_a_time: Final = RLock()
 
@@ -66,8 +67,11 @@ def session(
 
     if not isinstance(app_name, str):
         raise ConfigException(f"app_name cannot be {app_name!r}: it must be a string, the name that Spark shows")
-    if config is not None and not (isinstance(config, Mapping) and all(isinstance(key, str) for key in config)):
-        raise ConfigException(f"config cannot be {config!r}: it must be a mapping of Spark's names, as strings, to values")
+    if config is not None and not isinstance(config, Mapping):  # Its value may be secret.
+        raise ConfigException(f"config cannot be a value of type {type(config).__name__}: {_CONFIG}")
+    for key in config or {}:
+        if not isinstance(key, str):
+            raise ConfigException(f"config cannot have the name {key!r}: {_CONFIG}")
     given = {key: spelled(f"config's {key}", value) for key, value in (config or {}).items() if value is not None}
     master, remote = _place("master", master, given), _place("remote", remote, given)
     if master is not None and remote is not None:

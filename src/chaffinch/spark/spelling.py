@@ -9,11 +9,11 @@ from os import PathLike
 def spelled(name: str, value: object) -> str:
     """A string, a number, numpy's among them, or a path; true and false in lower case. ConfigException, naming it so, for all else."""
     from chaffinch.errors import ConfigException
-    from chaffinch.settings import SECRET_WORDS, shown_value
+    from chaffinch.settings import is_secret, shown_value
 
     numpy = sys.modules.get("numpy")  # Whoever has a number of numpy's has loaded it.
     plain = value.item() if numpy is not None and isinstance(value, numpy.generic) else value
     if not isinstance(plain, str | bool | int | float | PathLike):
-        shown = f"a {type(value).__name__} (not shown)" if any(word in name.lower() for word in SECRET_WORDS) else shown_value(value)
+        shown = f"a {type(value).__name__} (not shown)" if is_secret(name) else shown_value(value)
         raise ConfigException(f"{name} cannot be {shown}: it must be a string, a number, True or False")
     return str(plain).lower() if isinstance(plain, bool) else str(plain)

@@ -286,7 +286,7 @@ class TestDescribe:
             assert (entry.value, entry.config_type, entry.read_only, entry.is_sensitive) == ("1", TYPE_INT, False, False)
 
     def test_secrets_are_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("chaffinch.broker.core.configs.entries.SECRET_WORDS", ("listeners",))
+        monkeypatch.setattr("chaffinch.settings._SECRET_WORDS", ("listeners",))
         client = Cluster({"listeners": "PLAINTEXT://secret:1"}).client()
         (entry,) = describe(client, "0", RESOURCE_BROKER, ["listeners"], include_synonyms=True).configs
         assert (entry.value, entry.is_sensitive, entry.config_type) == (None, True, TYPE_PASSWORD)

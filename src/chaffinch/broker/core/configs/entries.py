@@ -14,7 +14,7 @@ from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.groups import group_options
 from chaffinch.broker.core.topics.topic_options import BROKER_SYNONYMS, COARSER_SYNONYMS, TOPIC_OPTIONS
 from chaffinch.protocol.messages import describe_configs as wire
-from chaffinch.settings import INT_MAX, SECRET_WORDS, Option
+from chaffinch.settings import INT_MAX, Option, is_secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ def _given_places(name: str, settings: DynamicSettings) -> list[tuple[str, str |
 
 
 def _entry(option: Option, places: list[tuple[str, str | None, int]], *, is_read_only: bool = False) -> ConfigEntry:
-    is_sensitive = any(word in option.name for word in SECRET_WORDS)
+    is_sensitive = is_secret(option.name)
     if is_sensitive:
         places = [(name, None, source) for name, _, source in places]
     _, value, source = places[0]
