@@ -159,12 +159,30 @@ def _send_each(servers: str, topic: str, keys: list[bytes | None]) -> dict[str, 
     return {**told, **counted}
 
 
-def poll_table(servers: str, topic: str, count: int) -> dict[str, float]:
-    """All partitions from their beginning, from the first record to the last; every table is kept."""
+def _assigned(servers: str, topic: str) -> Consumer:
+    """All partitions from their beginning."""
     kernels.load()
+    consumer = Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer.assign([TopicPartition(topic, number) for number in range(len(consumer.partitions_for(topic)))])
+    return consumer
+
+
+def poll(servers: str, topic: str, count: int) -> dict[str, float]:
+    """From the first record to the last, as objects."""
+    with _assigned(servers, topic) as consumer:
+        seen = len(consumer.poll(SECONDS_WITHOUT_RECORDS_MAX))
+        watch = Stopwatch()
+        while seen < count:
+            records = consumer.poll(SECONDS_WITHOUT_RECORDS_MAX)
+            assert records, f"{seen} of {count} records came, then none for {SECONDS_WITHOUT_RECORDS_MAX} s"
+            seen += len(records)
+        return watch.read()
+
+
+def poll_table(servers: str, topic: str, count: int) -> dict[str, float]:
+    """The same into columns; every table is kept."""
     tables: list[pa.Table] = []
-    with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
-        consumer.assign([TopicPartition(topic, number) for number in range(len(consumer.partitions_for(topic)))])
+    with _assigned(servers, topic) as consumer:
         seen = len(consumer.poll(SECONDS_WITHOUT_RECORDS_MAX))
         watch = Stopwatch()
         while seen < count:
@@ -190,6 +208,7 @@ LOADS: dict[str, Load] = {
     "send-and-keep": send_and_keep,
     "send-with-keys": send_keyed,
     "send-with-culprits": send_each_culprit,
+    "poll": poll,
     "poll-table": poll_table,
     "one-at-a-time": single,
 }

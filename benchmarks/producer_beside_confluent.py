@@ -9,6 +9,7 @@ the median over rounds. 100-byte values, idempotent, acknowledged; every topic t
   and so are those that were in flight behind it in their partition; all others once. Of a table few are: after the first refusal the
   others lose their culprits before they leave;
 - `poll_table` beside `consume` with columns made of what it gives;
+- `poll` beside `consume`, of a topic of which one partition has all records and nothing comes to the others;
 - one record, its acknowledgement, the next.
 """
 
@@ -65,14 +66,15 @@ class Aim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
-    """Two loads of `count` records. `is_reading`: from one topic that is filled before; else each run has a topic of its own."""
+    """Two loads of `count` records. `filled_partitions`: so many have records before, of one topic that is read; else each run writes
+    a topic of its own."""
 
     name: str
     ours: Run
     theirs: Run
     count: int
     aims: Sequence[Aim] = ()
-    is_reading: bool = False
+    filled_partitions: int = 0
     is_compacted: bool = False
     takes_memory: bool = False
     """Hundreds of megabytes a second, so that they are made ready."""
@@ -162,7 +164,15 @@ def contests(scale: float) -> Sequence[Contest]:
             takes_memory=True,
             count=scaled(4_000_000),
             aims=(Aim("rate", at_least=3.0),),
-            is_reading=True,
+            filled_partitions=PARTITIONS,
+        ),
+        Contest(
+            name="poll beside consume, one partition busy",
+            ours=client(OURS, "poll"),
+            theirs=client(THEIRS, "consume"),
+            takes_memory=True,
+            count=scaled(1_000_000),
+            filled_partitions=1,
         ),
         Contest(
             name="one send, its acknowledgement, the next",
@@ -199,15 +209,15 @@ class Lane:
             for name, run in (("table", WARM_UP.ours), ("ready-made", WARM_UP.theirs)):
                 self.written(run, f"warm-up-{turn}-{name}", WARM_UP, has_culprits=False)
 
-    def filled(self, topic: str, count: int) -> int:
-        """A topic with about `count` records; how many they are."""
+    def filled(self, topic: str, count: int, partitions: int) -> int:
+        """A topic with about `count` records in its first `partitions`; how many they are."""
         wire = WireClient(self.broker)
         wire.create_topic(topic, PARTITIONS)
-        data, count_each = ready_made_batch(READ_BATCH_RECORDS), count // PARTITIONS // READ_BATCH_RECORDS
-        for partition in range(PARTITIONS):
+        data, count_each = ready_made_batch(READ_BATCH_RECORDS), count // partitions // READ_BATCH_RECORDS
+        for partition in range(partitions):
             wire.pipeline(*wire.frame(produce_request(topic, partition, data)), count_each - 1)
         wire.close()
-        return count_each * PARTITIONS * READ_BATCH_RECORDS
+        return count_each * partitions * READ_BATCH_RECORDS
 
     def quietly(self, run: Run, topic: str, count: int, *, takes_memory: bool) -> Told:
         """Run a load once the broker is quiet. The memory that it takes is there when its time begins."""
@@ -234,10 +244,11 @@ class Lane:
 def compared(contest: Contest, lane: Lane, number: int, rounds: int) -> list[str]:
     """Run both loads in turn, print a line for each measure; the aims that were missed."""
     topic = f"contest-{number}"
-    count = lane.filled(topic, contest.count) if contest.is_reading else contest.count
+    is_reading = contest.filled_partitions > 0
+    count = lane.filled(topic, contest.count, contest.filled_partitions) if is_reading else contest.count
 
     def told(run: Run, name: str) -> Told:
-        if contest.is_reading:
+        if is_reading:
             return measures(lane.quietly(run, topic, count, takes_memory=contest.takes_memory), count)
         has_culprits = run is contest.ours and "culprits" in contest.name
         return lane.written(run, f"{topic}-{name}", contest, has_culprits=has_culprits)
