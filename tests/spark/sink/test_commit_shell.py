@@ -236,6 +236,8 @@ def test_what_it_means_that_leaders_may_not_be_asked(of, said, monkeypatch, capl
 
 
 def test_partitions_that_are_gone_are_told_from_those_without_a_leader(broker, topic):
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send(topic, b"x", partition=0).result(60)  # A leader may know of its new partition only after the brokers tell of it.
     places = (TopicPartition(topic, 0), TopicPartition(topic, 2), TopicPartition(f"{topic}-gone", 0))
     with SyncClient([broker.bootstrap_servers]) as client:
         operation = FindRemains(step=Step.FINISH_COMMIT, producer_id=1, partitions=places, refresh=False)

@@ -185,7 +185,7 @@ class Discovery:
         """Where options say that reading starts. ConfigException where there is no record of the starting time or later; one behind an
         open transaction is there."""
         found = self._places(self._options.starting, partitions, "read_uncommitted")
-        if (late := [where for where in found if found[where] < 0]) and not self._options.starts_with_latest:
+        if (late := sorted(where for where, offset in found.items() if offset < 0)) and not self._options.starts_with_latest:
             choice = self._options.starting
             raise ConfigException(
                 f"{choice.option}: {late[0]} has no record of {choice.of(partitions)[late[0]]} or later; choose an earlier time, or "
