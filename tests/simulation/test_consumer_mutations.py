@@ -49,8 +49,13 @@ def gives_aborted_records(patch: Patch) -> None:
 
 def passes_a_record_over(patch: Patch) -> None:
     """The offset after a batch is one too large."""
-    end_offset = fetcher.end_offset
-    patch.setattr(fetcher, "end_offset", lambda records: None if (end := end_offset(records)) is None else end + 1)
+    whole_batches = fetcher.whole_batches
+
+    def passes_over(records: bytes | memoryview) -> tuple[int | None, int]:
+        end, size = whole_batches(records)
+        return None if end is None else end + 1, size
+
+    patch.setattr(fetcher, "whole_batches", passes_over)
 
 
 def begins_anew(patch: Patch) -> None:

@@ -166,8 +166,9 @@ def _belong_together(one: BatchView, other: BatchView) -> bool:
     return mine.timestamp_type == its.timestamp_type and mine.leader_epoch == its.leader_epoch
 
 
-def end_offset(records: bytes | bytearray | memoryview) -> int | None:
-    """The offset after the last whole batch (message, in formats 0 and 1); None without one. Only lengths are looked at."""
+def whole_batches(records: bytes | bytearray | memoryview) -> tuple[int | None, int]:
+    """The offset after the last whole batch (message, in formats 0 and 1), None without one; the bytes of the whole ones, which brokers
+    cut at the limit that they are given. Only lengths are looked at."""
     buffer = memoryview(records)
     position, last = 0, -1
     while len(buffer) - position > MAGIC_POSITION:
@@ -177,11 +178,11 @@ def end_offset(records: bytes | bytearray | memoryview) -> int | None:
         last = position
         position += _LENGTH_END + length
     if last < 0:
+        if len(buffer) <= MAGIC_POSITION or _OFFSET_LENGTH.unpack_from(buffer, 0)[1] > 0:
+            return None, 0
         # A length that lies is found, and said, by whoever reads the records.
-        return (
-            None if len(buffer) <= MAGIC_POSITION or _OFFSET_LENGTH.unpack_from(buffer, 0)[1] > 0 else _OFFSET_LENGTH.unpack_from(buffer)[0]
-        )
+        return int(_OFFSET_LENGTH.unpack_from(buffer)[0]), len(buffer)
     base: int = _OFFSET_LENGTH.unpack_from(buffer, last)[0]
     if buffer[last + MAGIC_POSITION] < 2 or position - last < _LAST_DELTA_POSITION + _LAST_DELTA.size:
-        return base + 1
-    return base + int(_LAST_DELTA.unpack_from(buffer, last + _LAST_DELTA_POSITION)[0]) + 1
+        return base + 1, position
+    return base + int(_LAST_DELTA.unpack_from(buffer, last + _LAST_DELTA_POSITION)[0]) + 1, position

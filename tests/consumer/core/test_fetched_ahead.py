@@ -3,14 +3,18 @@
 import pytest
 
 from chaffinch.client.addresses import Address
+from chaffinch.consumer.core.fetch_session import FetchSession, Wanted
 from chaffinch.identifiers import TopicPartition
-from chaffinch.protocol.messages.fetch import FetchRequest
-from tests.consumer.core.rig import Rig, records
+from chaffinch.protocol.messages.fetch import FetchRequest, PartitionData
+from tests.consumer.core.rig import TOPIC_ID, Rig, records
 from tests.consumer.core.test_fetching import P0, asked
+
+P1 = TopicPartition("t", 1)
+LIMIT = {"max.partition.fetch.bytes": 1000}
 
 
 def test_the_next_records_are_fetched_meanwhile():
-    rig = Rig(**{"max.partition.fetch.bytes": 1000}).assign(0)
+    rig = Rig(**LIMIT).assign(0)
     rig.answer_fetch(p0=records(0, b"x" * 600))
     assert asked(rig)[1] == {0: 1}
     rig.answer_fetch(p0=records(1, b"y" * 600))
@@ -24,7 +28,7 @@ def test_the_next_records_are_fetched_meanwhile():
 
 def test_an_idle_partition_beside_one_that_has_more_is_not_waited_for():
     """Asked alone it is answered after `fetch.max.wait.ms`, and the other one is not asked for until then: 2 MB in half a second."""
-    rig = Rig(**{"max.partition.fetch.bytes": 1000}).assign(0, 1)
+    rig = Rig(**LIMIT).assign(0, 1)
     for offset in range(2):
         rig.answer_fetch(session=9, p0=records(offset, b"x" * 600))
     assert not rig.pending(FetchRequest)
@@ -35,16 +39,102 @@ def test_an_idle_partition_beside_one_that_has_more_is_not_waited_for():
     assert [number for number, _ in rig.poll()] == [0, 1]
 
 
-@pytest.mark.parametrize("how", ["paused", "elsewhere"])
+NEAR = {**LIMIT, "client.rack": "r1"}
+
+
+def know_node(rig, node_id):
+    rig.core.wiring.cluster.learn_node(node_id, Address(f"node-{node_id}", 9092))
+
+
+@pytest.mark.parametrize("how", ["paused", "waiting", "unusable", "elsewhere", "preferred"])
 def test_what_is_kept_of_a_partition_holds_up_only_its_broker_and_only_while_it_is_read(how):
-    rig = Rig(**{"max.partition.fetch.bytes": 1000})
+    rig = Rig(**LIMIT)
     rig.assign(0, 1)
     rig.answer_fetch(session=9, p0=records(0, b"x" * 1100))
     assert not rig.pending(FetchRequest)
+    state = rig.core.subscriptions.of(P0)
     if how == "paused":
-        rig.core.subscriptions.of(P0).is_paused = True
+        state.is_paused = True
+    elif how == "waiting":
+        state.retry_at_ms = rig.now_ms + 10_000
+    elif how == "unusable":
+        state.is_usable = False
+    elif how == "elsewhere":
+        know_node(rig, 2)
+        rig.core.wiring.cluster.learn_leader(P1, 2, 9)
     else:
-        rig.core.wiring.cluster.learn_node(2, Address("other", 9092))
-        rig.core.wiring.cluster.learn_leader(TopicPartition("t", 1), 2, 9)
+        know_node(rig, 2)
+        state.preferred_replica, state.preferred_until_ms = 2, rig.now_ms + 10_000
     rig.advance(0)
+    assert [sent.address[0] for sent in rig.pending(FetchRequest)] == ["node-2" if how == "elsewhere" else "b"]
     assert asked(rig)[1] == ({1: 0} if how == "elsewhere" else {})
+
+
+def test_a_replica_nearby_of_which_enough_is_kept_is_not_asked_for_the_rest():
+    """It is the one that is held up, not the leader."""
+    rig = Rig(**NEAR)
+    rig.assign(0, 1)
+    know_node(rig, 3)
+    sent_there = PartitionData(preferred_read_replica=3, high_watermark=5)
+    rig.answer_fetch(p0=sent_there, p1=sent_there)
+    assert asked(rig)[1] == {0: 0, 1: 0}
+    rig.answer_fetch(p0=records(0, b"x" * 1100))
+    assert not rig.pending(FetchRequest)
+
+
+def sized(offset, size):
+    """A batch of so many bytes."""
+    return records(offset, b"x" * (size - len(records(offset, b"x" * size)) + size))
+
+
+@pytest.mark.parametrize(("size", "is_enough"), [(999, False), (1000, True)])
+def test_so_much_of_a_partition_is_enough(size, is_enough):
+    data = sized(0, size)
+    assert len(data) == size
+    rig = Rig(**LIMIT).assign(0)
+    rig.answer_fetch(p0=data)
+    assert bool(rig.pending(FetchRequest)) is not is_enough
+
+
+def test_half_a_batch_at_the_end_is_not_enough():
+    """Apache Kafka cuts what it gives at the limit: the next bytes are asked for at once, not when all of the first are taken."""
+    rig = Rig(**LIMIT).assign(0)
+    rig.answer_fetch(p0=(records(0, b"x" * 600) + records(1, b"y" * 600))[:1000])
+    assert asked(rig)[1] == {0: 1}
+
+
+def test_a_limit_of_nothing_still_gives_batch_after_batch():
+    rig = Rig(**{"max.partition.fetch.bytes": 0}).assign(0)
+    rig.answer_fetch(p0=records(0, b"x"))
+    assert not rig.pending(FetchRequest)
+    assert rig.poll() == [(0, b"x")]
+    rig.poll()
+    assert asked(rig)[1] == {0: 1}
+
+
+def order(rig):
+    """In which the fetch that waits names partitions, topic by topic."""
+    message = rig.pending(FetchRequest)[0].message
+    return [(topic.topic, part.partition) for topic in message.topics for part in topic.partitions]
+
+
+def test_who_got_records_last_is_asked_for_last():
+    """Without a session brokers fill their answer in the order of the request: the first partition could have all of it for ever."""
+    rig = Rig(**LIMIT).assign(0, 1, 2)
+    assert order(rig) == [("t", 0), ("t", 1), ("t", 2)]
+    rig.answer_fetch(p0=records(0, b"x"))
+    assert order(rig) == [("t", 1), ("t", 2), ("t", 0)]
+    rig.answer_fetch(p1=records(0, b"x"))
+    assert order(rig) == [("t", 2), ("t", 0), ("t", 1)]
+    rig.answer_fetch()
+    assert order(rig) == [("t", 2), ("t", 0), ("t", 1)]
+
+
+def test_a_topic_is_named_twice_where_partitions_of_another_come_between():
+    wanted = Wanted(TOPIC_ID, 0, 0, 1)
+    request, _ = FetchSession().next_request({TopicPartition(topic, number): wanted for topic, number in (("a", 1), ("b", 0), ("a", 0))})
+    assert [(topic.topic, [part.partition for part in topic.partitions]) for topic in request.topics] == [
+        ("a", [1]),
+        ("b", [0]),
+        ("a", [0]),
+    ]

@@ -25,7 +25,7 @@ from chaffinch.protocol.messages.produce import LeaderIdAndEpoch, NodeEndpoint
 from chaffinch.records.batch import encode
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.control_batch import encode_control_batch
-from chaffinch.records.fetched import FetchedRecords, end_offset
+from chaffinch.records.fetched import FetchedRecords, whole_batches
 from tests.consumer.core.rig import WALL_MS, Rig, number_of, records
 
 P0 = TopicPartition("t", 0)
@@ -460,13 +460,15 @@ def test_a_caller_that_asks_for_offsets_hears_when_time_is_over():
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"", None),
-        (records(5, b"a", b"b"), 7),
-        (records(5, b"a") + records(9, b"b", b"c"), 11),
-        ((records(5, b"a") + records(9, b"b"))[:-1], 6),
-        (records(5, b"a")[:-1], None),
-        (records(5, b"a")[:20], None),
+        (b"", (None, 0)),
+        (records(5, b"a", b"b"), (7, 77)),
+        (records(5, b"a") + records(9, b"b", b"c"), (11, 146)),
+        ((records(5, b"a") + records(9, b"b"))[:-1], (6, 69)),
+        (records(5, b"a")[:-1], (None, 0)),
+        (records(5, b"a")[:20], (None, 0)),
+        (records(5, b"a")[:8] + b"\0" * 52, (5, 60)),
     ],
+    ids=["nothing", "one batch", "two", "one and a half", "all but a byte", "a header", "a length that lies"],
 )
 def test_where_an_answer_ends(data, expected):
-    assert end_offset(bytes(data)) == expected
+    assert whole_batches(bytes(data)) == expected

@@ -20,7 +20,7 @@ from chaffinch.records.batch_codec import decompressed_payload
 from chaffinch.records.batch_header import TimestampType
 from chaffinch.records.compression import Compression, compress
 from chaffinch.records.faults import RecordsError
-from chaffinch.records.fetched import FetchedRecords, end_offset
+from chaffinch.records.fetched import FetchedRecords, whole_batches
 from chaffinch.records.old_formats.message_set import read_message_set
 from chaffinch.records.old_formats.validation import validate_set
 from chaffinch.records.validation import Origin, validate
@@ -120,7 +120,7 @@ def _outcome(ask: Ask, log: bytes, policy: ValidationPolicy) -> list[object]:
 
 def _read(log: bytes, policy: ValidationPolicy) -> Iterator[object]:
     """As a consumer does."""
-    yield end_offset(log)
+    yield whole_batches(log)
     reader = FetchedRecords(log, 0, aborted=[(4711, 0)] if policy.is_compacted else ())
     while (piece := reader.read(3)) is not None:
         yield _shown(piece.columns), piece.timestamp_type, piece.leader_epoch, reader.position

@@ -90,10 +90,12 @@ class FetchSession:
 
 
 def _topics(named: Mapping[TopicPartition, Wanted]) -> list[FetchTopic]:
-    topics: dict[str, FetchTopic] = {}
+    """In their order, so that a topic may come more than once, as from Java's client."""
+    topics: list[FetchTopic] = []
     for place, asked in named.items():
-        topic = topics.setdefault(place.topic, FetchTopic(topic=place.topic, topic_id=asked.topic_id))
-        topic.partitions.append(
+        if not topics or topics[-1].topic != place.topic:
+            topics.append(FetchTopic(topic=place.topic, topic_id=asked.topic_id))
+        topics[-1].partitions.append(
             FetchPartition(
                 partition=place.partition,
                 current_leader_epoch=asked.leader_epoch,
@@ -101,7 +103,7 @@ def _topics(named: Mapping[TopicPartition, Wanted]) -> list[FetchTopic]:
                 partition_max_bytes=asked.bytes_max,
             )
         )
-    return list(topics.values())
+    return topics
 
 
 def _forgotten(forgotten: Mapping[TopicPartition, Wanted]) -> list[ForgottenTopic]:

@@ -24,7 +24,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import READ_COMMITTED, FetchResponse, PartitionData
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import RecordsError
-from chaffinch.records.fetched import FetchedRecords, end_offset
+from chaffinch.records.fetched import FetchedRecords, whole_batches
 
 TRANSIENT: Final = frozenset(
     {
@@ -66,7 +66,7 @@ class FetchSent:
 
 @dataclass(slots=True, eq=False)
 class _Fetched:
-    """What a broker gave of one partition from offset `start` up to `end`-1, or why it gave nothing."""
+    """What a broker gave of one partition from offset `start` up to `end`-1, `size` bytes of whole batches, or why it gave nothing."""
 
     place: TopicPartition
     start: int
@@ -116,25 +116,31 @@ class Fetcher:
 
     def _wanted_by_node(self, now_ms: int) -> dict[int, dict[TopicPartition, Wanted]]:
         """Nothing of a broker of which enough is kept: one that is asked for the rest, with nothing new, answers only after
-        `fetch.max.wait.ms`, and until then could not be asked for what the caller has taken meanwhile."""
+        `fetch.max.wait.ms`, and until then could not be asked for what the caller has taken meanwhile. Who got records last comes last:
+        brokers without a session for us give in the order in which they are asked, until `fetch.max.bytes` are full."""
         ahead = self._ahead()
         refused = {fetched.place for fetched in self._fetched if fetched.reader is None}  # Until the caller has heard of it.
         kept_bytes_max = max(self._partition_bytes_max, 1)
         found: dict[int, dict[TopicPartition, Wanted]] = {}
-        busy: set[int | None] = {*self._under_way}
+        held_up: set[int | None] = set()
         for place, state in self._subscriptions.assigned.items():
             if not state.is_reading or state.is_paused or state.retry_at_ms > now_ms or state.position is None or place in refused:
                 continue
             offset, size = ahead.get(place, (state.position.offset, 0))
             node_id = self._node_of(state, now_ms)
             if size >= kept_bytes_max:
-                busy.add(node_id)
+                held_up.add(node_id)
             elif node_id is None:
                 self._watch.miss(place)
-            else:
+            elif node_id not in self._under_way:
                 asked = Wanted(self._wiring.topic_id(place.topic), offset, self._wiring.leader_epoch(place), self._partition_bytes_max)
                 found.setdefault(node_id, {})[place] = asked
-        return {node_id: wanted for node_id, wanted in found.items() if node_id not in busy}
+        served = {place: state.served for place, state in self._subscriptions.assigned.items()}
+        return {
+            node_id: {place: wanted[place] for place in sorted(wanted, key=served.__getitem__)}
+            for node_id, wanted in found.items()
+            if node_id not in held_up
+        }
 
     def _node_of(self, state: PartitionState, now_ms: int) -> int | None:
         """The replica that the leader sent us to, as long as that holds, or the leader."""
@@ -202,7 +208,7 @@ class Fetcher:
             state.end = data.last_stable_offset if self._isolation_level == READ_COMMITTED else data.high_watermark
         records: Any = data.records or b""
         assert not isinstance(records, list), "records that were received are one buffer"
-        end = end_offset(records)
+        end, size = whole_batches(records)
         if code is codes.NONE and end is None:
             if not records:
                 return
@@ -211,7 +217,8 @@ class Fetcher:
         if code is codes.NONE:
             aborted = [(found.producer_id, found.first_offset) for found in data.aborted_transactions or ()]
             reader = FetchedRecords(records, start, aborted=aborted, checks_crc=self._checks_crc)
-        self._fetched.append(_Fetched(state.place, start, start if end is None else max(end, start), len(records), reader, code))
+            state.served = self._wiring.counts["fetches_answered"]
+        self._fetched.append(_Fetched(state.place, start, start if end is None else max(end, start), size, reader, code))
         self._wiring.wake()
 
     def failed(self, token: FetchSent, now_ms: int) -> None:

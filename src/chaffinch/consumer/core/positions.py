@@ -65,6 +65,8 @@ class PartitionState:
     """While records are given one by one: the offset after the last one given, before `position`. -1 otherwise."""
     end: int = -1
     """Where what may be read ends, by the last answer: the high watermark, or the last stable offset. -1: nobody has said."""
+    served: int = 0
+    """Which answer, counted, brought its last records; 0: none has."""
 
     @property
     def is_reading(self) -> bool:

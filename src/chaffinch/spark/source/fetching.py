@@ -77,7 +77,7 @@ def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -
 
 
 def _pieces(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> Iterator[Piece]:
-    from chaffinch.records.fetched import FetchedRecords, end_offset
+    from chaffinch.records.fetched import FetchedRecords, whole_batches
 
     where, position, end = wanted.where, wanted.start, wanted.end
     is_promised = wanted.is_promised
@@ -91,7 +91,7 @@ def _pieces(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> I
         assert not isinstance(data.records, list), "records that were received are one buffer"
         received = data.records or b""
         is_promised |= bool(received)
-        before, after = position, end_offset(received) or position
+        before, after = position, whole_batches(received)[0] or position
         fetches.saw(len(received), after - before)
         if before < after < end:
             fetches.ask(after, end)
