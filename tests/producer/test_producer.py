@@ -415,5 +415,9 @@ class TestClose:
             producer.send("orders", b"v")
             with pytest.raises(TimeoutException, match="flush"):
                 producer.flush(timeout=0.05)
+            with pytest.raises(TimeoutException, match="flush"):
+                producer.flush(0)
             broker.faults.clear()
             producer.flush()
+            for _ in range(100):
+                producer.flush(0)  # Nothing is left: the thread that says so has not to be quick.

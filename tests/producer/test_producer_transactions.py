@@ -119,6 +119,19 @@ class TestTransactions:
                 producer.send("orders", b"w")
         assert values(broker, "orders") == [b"w"]
 
+    def test_a_block_may_end_its_transaction_itself(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, transactional_id="t") as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send("orders", b"aborted")
+                producer.abort_transaction()
+            with producer.transaction():
+                producer.send("orders", b"committed")
+                producer.commit_transaction()
+            with pytest.raises(IllegalStateException, match="no transaction is open"):
+                producer.commit_transaction()
+        assert broker.read("orders").column("value").to_pylist() == [b"committed"]
+
     def test_a_culprit_aborts_and_the_commit_raises_its_class(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, transactional_id="t", linger_ms=60_000) as producer:
             producer.init_transactions()

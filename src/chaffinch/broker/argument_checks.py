@@ -24,8 +24,8 @@ def check(**arguments: object) -> None:
 
 def check_config(where: str, config: object) -> None:
     """A mapping of names to values, none of them None. Raises ConfigException."""
-    if not isinstance(config, Mapping):
-        raise ConfigException(f"{where}={config!r}: expected a mapping of option names to values")
+    if not isinstance(config, Mapping):  # Its value may be secret.
+        raise ConfigException(f"{where}: expected a mapping of option names to values, not a value of type {type(config).__name__}")
     for name, value in config.items():
         if not isinstance(name, str):
             raise ConfigException(f"{where}: the name of an option is a text, not {name!r}")

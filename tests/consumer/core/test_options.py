@@ -72,3 +72,5 @@ def test_assignors_have_the_names_of_java_as_well():
 def test_topics_are_no_options():
     with pytest.raises(ConfigException, match=r"not 'orders': topics are given to subscribe\(\)"):
         parse_options("orders")
+    with pytest.raises(ConfigException, match=r"not a value of type str$"):
+        parse_options("sasl.password=S3cret")

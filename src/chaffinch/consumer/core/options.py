@@ -124,6 +124,8 @@ WITHOUT_EFFECT: Final = client_options.WITHOUT_EFFECT | {
 
 CONSUMER_OPTIONS: Final = OptionTable(OPTIONS, WITHOUT_EFFECT, hints=CONSUMER_HINTS)
 
+_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+"""Of a topic."""
 _DURATION: Final = re.compile(
     r"by_duration:P(?:(?P<d>\d+)D)?(?:T(?=\d)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
 )
@@ -147,7 +149,7 @@ ELSEWHERE: Final = {"smallest": "earliest", "beginning": "earliest", "largest": 
 
 def parse_options(mapping: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
     """The settings of a consumer. ConfigException for an unknown name, a value out of range, or options that contradict each other."""
-    if isinstance(mapping, str):
+    if isinstance(mapping, str) and _NAME.fullmatch(mapping):  # All else may be secret.
         raise ConfigException(f"options must be a mapping of names to values, not {mapping!r}: topics are given to subscribe()")
     settings = CONSUMER_OPTIONS.parse(mapping, **keywords)
     for check in (_check_group, _check_times):

@@ -154,6 +154,11 @@ class ProducerCore:
         """Whether there is a transaction that can be aborted."""
         return self.transaction is not None and self.transaction.is_open
 
+    @property
+    def is_between_transactions(self) -> bool:
+        """Whether the last one has ended as it was asked to, and the next one can begin."""
+        return self.transaction is not None and self.transaction.state is State.READY
+
     # What callers ask, on their own thread, with the lock held.
 
     def usable_count(self, topic: str, partition: int | None) -> int | None:

@@ -71,7 +71,7 @@ class Reasons:
             what = f"topic {topic!r} has {counted(count, 'partition')}, there is no partition {partition}; waited for {waited_ms} ms"
             cause = UnknownTopicOrPartitionException(topic_partition=TopicPartition(topic, partition), stored=Stored.NO)
         else:
-            what = f"no broker knows the topic {topic!r}; asked for {waited_ms} ms"
+            what = f"no broker knows the topic {topic!r}; asked for {waited_ms} ms; create it, or correct the name"
             cause = UnknownTopicOrPartitionException(f"topic {topic!r}", stored=Stored.NO)
         error = TimeoutException(what, stored=Stored.NO)
         error.__cause__ = cause
