@@ -90,7 +90,8 @@ def test_a_query_that_dies_in_its_first_batch_goes_on_where_it_started(spark, br
         found = sorted((row["partition"], row["offset"]) for row in frame.select("partition", "offset").collect())
         seen.append((batch_id, found))
 
-    finished(read.writeStream.foreachBatch(take), checkpoint)
+    for _ in range(1 if IS_LIMITED else 2):  # There a run is one micro-batch, which is the one that failed.
+        finished(read.writeStream.foreachBatch(take), checkpoint)
     came = [*((0, 30 + n) for n in range(3)), *((1, 10 + n) for n in range(2)), *((2, n) for n in range(4))]
     assert seen[1:] == [(0, []), (1, came)]
 
