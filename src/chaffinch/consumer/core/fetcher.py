@@ -135,12 +135,11 @@ class Fetcher:
             elif node_id not in self._under_way:
                 asked = Wanted(self._wiring.topic_id(place.topic), offset, self._wiring.leader_epoch(place), self._partition_bytes_max)
                 found.setdefault(node_id, {})[place] = asked
-        served = {place: state.served for place, state in self._subscriptions.assigned.items()}
-        return {
-            node_id: {place: wanted[place] for place in sorted(wanted, key=served.__getitem__)}
-            for node_id, wanted in found.items()
-            if node_id not in held_up
-        }
+        return {node_id: self._by_turns(wanted) for node_id, wanted in found.items() if node_id not in held_up}
+
+    def _by_turns(self, wanted: dict[TopicPartition, Wanted]) -> dict[TopicPartition, Wanted]:
+        assigned = self._subscriptions.assigned
+        return {place: wanted[place] for place in sorted(wanted, key=lambda place: assigned[place].served)}
 
     def _node_of(self, state: PartitionState, now_ms: int) -> int | None:
         """The replica that the leader sent us to, as long as that holds, or the leader."""
