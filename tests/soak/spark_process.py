@@ -138,11 +138,11 @@ class QueryProcess(HeldProcess):
 
     def python_workers(self) -> list[int]:
         """All of Spark's Python workers beneath this process: children of its daemons."""
-        return [pid for pid, parent in self.below().items() if _has(pid, DAEMON) and _has(parent, DAEMON)]
+        return [pid for pid, parent in self.below().items() if has_in_command(pid, DAEMON) and has_in_command(parent, DAEMON)]
 
     def executors(self) -> list[int]:
         """The Java machines of executors beneath this process; a shell or two may stand in between."""
-        return [pid for pid in self.below() if _has(pid, EXECUTOR) and _has(pid, "java")]
+        return [pid for pid in self.below() if has_in_command(pid, EXECUTOR) and has_in_command(pid, "java")]
 
     def executor_of(self, worker: int) -> int:
         """The one whose task this Python worker runs."""
@@ -170,7 +170,7 @@ def _is_below(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
     return pid == ancestor
 
 
-def _has(pid: int, text: str) -> bool:
+def has_in_command(pid: int, text: str) -> bool:
     """Whether it stands in a process's command line."""
     try:
         return text.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()

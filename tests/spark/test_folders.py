@@ -1,5 +1,6 @@
 """Folders: files whole or not at all, Hadoop's spellings, and what cannot be used is named with its option."""
 
+import errno
 import os
 import pickle
 import stat
@@ -10,6 +11,14 @@ import pytest
 from chaffinch.errors.codes import Group
 from chaffinch.spark.folders import Folder, OwnFolder, _normalised
 from chaffinch.spark.refusals import Refusal
+
+
+def full(folder):
+    try:
+        with folder.opened()[0].open_output_stream(folder.path("full")) as out:
+            out.write(bytes(1 << 20))
+    except OSError as error:
+        raise folder.refusal("has a file full that cannot be written", error) from None
 
 
 class TestFolder:
@@ -49,6 +58,43 @@ class TestFolder:
         monkeypatch.chdir(tmp_path)
         with pytest.raises(Refusal, match=rf"stagingLocation={location} cannot be opened: .*[Hh]ost.*{location}"):
             Folder(location, "stagingLocation").names()
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            OSError(errno.EIO, "I/O"), OSError(errno.ENOSPC, "no room"), TimeoutError(errno.ETIMEDOUT, "late"),
+            OSError("When reading key 'a' in bucket 'b': AWS Error SLOW_DOWN during GetObject operation: reduce"),
+            OSError("AWS Error NETWORK_CONNECTION during HeadObject operation: curlCode: 28, Timeout was reached"),
+            OSError("AWS Error UNKNOWN (HTTP status 503) during PutObject operation"),
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_what_may_pass_is_tried_again(self, error):
+        """supervise starts a query again for it; a path that is wrong stays wrong."""
+        refusal = Folder("s3://b/a", "stagingLocation").refusal("cannot be read", error)
+        assert (refusal.group, refusal.name) == (Group.APPLICATION_RECOVERABLE, "STORAGE_FAILED")
+        assert refusal.text.startswith("stagingLocation=s3://b/a cannot be read: ")
+        assert refusal.text.endswith("; start the query again")
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            FileNotFoundError(errno.ENOENT, "none"), PermissionError(errno.EACCES, "not allowed"), OSError(errno.EROFS, "read only"),
+            OSError("AWS Error ACCESS_DENIED (HTTP status 403) during PutObject operation"),
+            OSError("AWS Error NETWORK_CONNECTION during HeadObject operation: curlCode: 6, Couldn't resolve host name"),
+            ValueError("HTTP status 503 is no location"),
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_what_stays_is_to_be_corrected(self, error):
+        refusal = Folder("s3://b/a", "stagingLocation").refusal("cannot be read", error)
+        assert (refusal.group, refusal.name) == (Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE")
+
+    def test_a_disk_without_room(self):
+        """As pyarrow tells it."""
+        with pytest.raises(Refusal, match=r"STORAGE_FAILED: .*/dev has a file full that cannot be written") as caught:
+            full(Folder("/dev", "stagingLocation"))
+        assert caught.value.group is Group.APPLICATION_RECOVERABLE
 
     def test_a_null_character(self):
         with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: stagingLocation=/a.b cannot be opened: no name holds a null character"):

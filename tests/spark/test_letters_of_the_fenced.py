@@ -141,6 +141,17 @@ def test_letters_of_a_driver_that_dies(kafka, query, letters, monkeypatch, step,
     assert letters() == ([b"bad each"], [])
 
 
+def test_letters_of_a_commit_that_failed_are_not_left_behind_by_the_next_one_in_its_process(kafka, query, letters):
+    """Which has looked for such files before, when it had committed the batch before."""
+    first, second = query("first", "shared"), query("second", "shared")
+    first.run(rows_of("0"))
+    kafka.faults.add(api="TxnOffsetCommit", error="GROUP_AUTHORIZATION_FAILED", count=1)
+    with pytest.raises(Refusal, match="GROUP_AUTHORIZATION_FAILED"):
+        first.run(rows_of("1"), batch_id=1)
+    second.run(rows_of("1"), batch_id=1)
+    assert letters() == ([b"bad 0", b"bad 1"], [])
+
+
 def test_a_driver_that_is_late_to_name_its_letters_finds_it_done(kafka, query, letters, monkeypatch):
     """Also where somebody has moved them on by then, as a replay does."""
     first, second = query("first", "shared"), query("second", "shared")
@@ -164,3 +175,11 @@ def test_the_file_of_an_earlier_version_stays(query, letters, tmp_path):
     one.run(rows_of("one"))
     assert letters() == ([b"bad one"], [])
     assert (tmp_path / "kept").read_bytes() == (tmp_path / "dead" / FILE).read_bytes()
+
+
+def test_the_file_of_an_earlier_version_goes_where_the_batch_has_no_letters(query, letters, tmp_path):
+    """It was renamed before an EndTxn that failed, and its rows are good by now: a replay of the file would double them."""
+    (tmp_path / "dead").mkdir()
+    pq.write_table(pa.table({"value": [b"1"]}), tmp_path / "dead" / FILE)
+    query("one").run({"key": ["a"], "value": [b"1"]})
+    assert letters() == ([], [])

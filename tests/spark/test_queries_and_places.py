@@ -3,14 +3,20 @@
 The table of `docs/spark-sink.md`, played against a real broker. A query's id is in its checkpoint, so a copy has the same one.
 """
 
+import errno
 import shutil
 
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.spark.commit.marker import STATE_FILE
+from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from tests.spark.played_query import PlayedQuery
 from tests.spark.test_spark_write import values
+
+BEFORE_THE_END = ["the transactional id", "that it is about to end"]
+"""What a first commit writes into the checkpoint before the batch is in Kafka, each once."""
 
 
 def row(value):
@@ -175,4 +181,42 @@ def test_a_second_run_while_the_first_one_commits(kafka, query, monkeypatch):
     monkeypatch.setattr(CommitShell, "_perform", interrupted)
     with pytest.raises(Refusal, match=r"KAFKA\[ApplicationRecoverable\] ANOTHER_WRITER: .*batch 0 by run run-2"):
         first.commit(messages)
+    assert values(kafka, "orders") == {"0": 1}
+
+
+def failing(folder, name, parts):
+    raise folder.refusal("cannot be written", OSError(errno.EIO, "Input/output error"))
+
+
+def test_a_folder_that_fails_once_the_batch_is_in_kafka_fails_nothing(kafka, query, monkeypatch, caplog):
+    """The marker says that it is written; the note is for people."""
+    one = query("one")
+    write, written = Folder.write, []
+
+    def once_in_kafka(folder, name, parts):
+        written.append(name)
+        (failing if written.count(STATE_FILE) == len(BEFORE_THE_END) + 1 else write)(folder, name, parts)
+
+    monkeypatch.setattr(Folder, "write", once_in_kafka)
+    one.run(row("0"))
+    assert "batch 0 is in Kafka, but that is not noted: checkpointLocation=" in caplog.text
+    one.run(row("0"))
+    one.run(row("1"), batch_id=1)
+    assert values(kafka, "orders") == {"0": 1, "1": 1}
+
+
+@pytest.mark.parametrize("at", range(len(BEFORE_THE_END)), ids=BEFORE_THE_END)
+def test_a_folder_that_fails_before_has_the_query_started_again(kafka, query, at, monkeypatch):
+    one = query("one")
+    write, written = Folder.write, []
+
+    def fails_once(folder, name, parts):
+        written.append(name)
+        (failing if written.count(STATE_FILE) == at + 1 else write)(folder, name, parts)
+
+    monkeypatch.setattr(Folder, "write", fails_once)
+    with pytest.raises(Refusal, match=r"KAFKA\[ApplicationRecoverable\] STORAGE_FAILED"):
+        one.run(row("0"))
+    assert values(kafka, "orders") == {}
+    one.run(row("0"))
     assert values(kafka, "orders") == {"0": 1}

@@ -2,12 +2,16 @@
 
 import itertools
 import json
+import os
+import signal
 
 import pytest
 
 from chaffinch.admin.topics import add_partitions
 from chaffinch.client.sync_client import SyncClient
+from chaffinch.spark import supervise
 from chaffinch.spark.source.stream_reader import IS_LIMITED
+from tests.soak.spark_process import has_in_command, processes_below
 from tests.spark.source.source_topics import fill
 
 pytestmark = [
@@ -37,6 +41,31 @@ def finished(writer, checkpoint):
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()
     return query
+
+
+def test_supervise_starts_a_query_again_whose_source_process_was_killed(spark, broker, source, tmp_path):
+    """Spark has one process for as long as the query runs, which it asks for offsets, and says in no words that it died."""
+    copy = f"{source}-copy"
+    broker.create_topic(copy, 2, 1, {})
+    reader = stream(spark, broker, subscribe=source, startingOffsets="earliest")
+    writer = reader.writeStream.format("chaffinch").option("kafka.bootstrap.servers", broker.bootstrap_servers).option("topic", copy)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    killed, told = [], []
+
+    def start():
+        query = writer.start() if not killed else writer.trigger(availableNow=True).start()
+        if not killed:
+            query.processAllAvailable()
+            killed.extend(pid for pid in processes_below(os.getpid()) if has_in_command(pid, "python_streaming_source_runner"))
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+            fill(broker.bootstrap_servers, source, {0: 5})
+        return query
+
+    supervise(start, pause_s=0, on_restart=lambda tag, *_: told.append(tag.name))
+    assert killed
+    assert told == ["WORKER_LOST"]
+    assert sorted(row["value"] for row in rows(broker, copy)) == sorted(row["value"] for row in rows(broker, source))
 
 
 def rows(broker, topic):

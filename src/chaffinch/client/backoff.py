@@ -37,3 +37,7 @@ class Backoff:
         exponent = min(failures - 1, EXPONENT_MAX)
         wait = min(self.initial_ms * MULTIPLIER**exponent, self.max_ms)
         return max(0, int(wait * (1 - JITTER + 2 * JITTER * dice.random())))
+
+
+RETRY_BACKOFF: Final = Backoff(initial_ms=100, max_ms=1_000)
+"""retry.backoff.ms and retry.backoff.max.ms, where nobody sets them."""

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Self
 
 from chaffinch.client import answers, coordinators
 from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_servers
-from chaffinch.client.backoff import Backoff, Dice
+from chaffinch.client.backoff import RETRY_BACKOFF, Backoff, Dice
 from chaffinch.client.bootstrap import first_patience_ms
 from chaffinch.client.cluster import ClusterState
 from chaffinch.client.connections import Answered, Connected, ConnectionEvent, Disconnected, Failed, Written
@@ -46,9 +46,8 @@ from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataReques
 from chaffinch.protocol.schema import Message
 from chaffinch.runtime.clock import Clock, SystemClock
 
-# As Kafka's clients: default.api.timeout.ms, retry.backoff.ms, retry.backoff.max.ms, reconnect.backoff(.max).ms.
+# As Kafka's clients: default.api.timeout.ms, reconnect.backoff(.max).ms.
 TIMEOUT_MS: Final = 60_000
-RETRY_BACKOFF: Final = Backoff(initial_ms=100, max_ms=1_000)
 RECONNECT_BACKOFF: Final = Backoff(initial_ms=50, max_ms=1_000)
 CONNECTIONS: Final = ConnectionSettings()
 # Requests in flight per pipeline: enough to keep a broker busy while the next batch is being made.
@@ -108,6 +107,11 @@ class SyncClient:
         with self.lock:
             self._is_closed = True
             self._network.close()
+
+    @property
+    def retry_backoff(self) -> tuple[Backoff, Dice]:
+        """How long it waits before it asks again, for callers that do so by themselves."""
+        return self._retry_backoff, self._dice
 
     def request(
         self,

@@ -74,6 +74,11 @@ class ErrorCode:
     is_known: bool = field(default=True, compare=False)
 
     @property
+    def summary(self) -> str:
+        """The first sentence of the text: what is wrong, whatever was asked."""
+        return self.text.partition(". ")[0].rstrip(".")
+
+    @property
     def is_retriable(self) -> bool:
         return self.group in (Group.RETRIABLE, Group.REFRESH_RETRIABLE)
 

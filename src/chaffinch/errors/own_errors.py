@@ -127,6 +127,10 @@ OF_SPARK: Final = (
         "The text has the option, the folder and the system's reason: correct the path or its permissions.",
     ),
     OwnError(
+        "STORAGE_FAILED", _RESTART, "A folder for staging, dead letters or the checkpoint failed by itself: no room, an I/O error, an object store that is overloaded.",
+        "Start the query again, as supervise does; the text has the option, the folder and the system's reason.",
+    ),
+    OwnError(
         "DUPLICATE_OUTPUT", _CONFIG, "Two outputs of one micro-batch have the same name, so the second would be taken for written.",
         "Give each KafkaSink a name of its own.",
     ),
@@ -139,7 +143,7 @@ OF_SPARK: Final = (
         "Install the same version everywhere; see docs/spark-cluster.md.",
     ),
     OwnError(
-        "WORKER_LOST", _RESTART, "A Python worker or an executor of Spark's died, in Spark's own words; nothing of the batch is visible.",
+        "WORKER_LOST", _RESTART, "A Python worker or an executor of Spark's died, in Spark's own words; where it died in a commit, the batch may be in Kafka.",
         "Start the query again; if it comes back, look for what kills it: most often memory.",
     ),
     OwnError(

@@ -10,7 +10,14 @@ from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
 
 WORKER_LOST: Final = "WORKER_LOST"
 # What Spark says, in its own words, when a process of it died: nobody's fault, so the batch is run again.
-_LOST: Final = re.compile(r"(?:Python worker exited unexpectedly|Python worker failed to connect back|ExecutorLostFailure)[^\r\n]*")
+_LOST: Final = re.compile(
+    r"(?:Python worker exited unexpectedly|Python worker failed to connect back|ExecutorLostFailure)(?:(?! SQLSTATE: )[^\r\n])*"
+)
+# Of the process that a stream's source runs in as long as the query does, Spark says in no words that it died: Java's trace does.
+_SOURCE_LOST: Final = re.compile(
+    r"java\.(?:io|net|nio)\.[\w.]*Exception(?:: [^\r\n]*)?(?:\s+at [^\r\n]+)+?\s+at [\w.]*\.PythonStreamingSourceRunner\."
+)
+_SOURCE_LOST_TEXT: Final = "the Python process that Spark asks for the offsets of a source died"
 # Said without a tag, as by a KafkaSink that is made or called wrongly in a function of the user's.
 _WRONG: Final = re.compile(r"chaffinch\.errors\.exceptions\.ConfigException: ([^\r\n]*)")
 # What Py4J writes before what Java said.
@@ -26,6 +33,16 @@ def tag_of(text: str) -> ErrorTag | None:
         return tag_in(str(Refusal(Group.INVALID_CONFIGURATION, "CONFIG", wrong[1])))
     lost = _LOST.search(text)
     return lost and ErrorTag(group=Group.APPLICATION_RECOVERABLE, name=WORKER_LOST, text=_short(lost[0]))
+
+
+def tag_of_error(error: Exception) -> ErrorTag | None:
+    """The same of an error that PySpark raised, with what Java's trace alone says."""
+    if found := tag_of(str(error)):
+        return found
+    trace = getattr(error, "_stackTrace", None)
+    if isinstance(trace, str) and _SOURCE_LOST.search(trace):
+        return ErrorTag(group=Group.APPLICATION_RECOVERABLE, name=WORKER_LOST, text=_SOURCE_LOST_TEXT)
+    return None
 
 
 def first_line(tag: ErrorTag | None, text: str) -> str:

@@ -5,6 +5,7 @@ A file appears under its name whole and synced, or not at all.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch.errors.codes import Group
 from chaffinch.spark.own_folders import claim
-from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.refusals import Refusal, Remedy
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -32,6 +33,25 @@ _NO_HDFS: Final = (
 )
 
 
+STORAGE_FAILED: Final = "STORAGE_FAILED"
+# What a file system says of itself, not of the path: another try may find it well again.
+_PASSING: Final = frozenset({
+    errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ENOLCK,
+    errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EPIPE, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EHOSTUNREACH,
+    errno.ENETUNREACH, errno.ENETDOWN,
+})  # fmt: skip
+# The same of object stores, which have words; curl's code 6 is a host that does not exist.
+_PASSING_WORDS: Final = re.compile(
+    r"AWS Error (?:NETWORK_CONNECTION(?!.*curlCode: 6\b)|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT|THROTTLING)"
+    r"|\bHTTP (?:status |status code )?5\d\d\b",
+    re.DOTALL,
+)
+
+
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, OSError) and (error.errno in _PASSING or _PASSING_WORDS.search(str(error)) is not None)
+
+
 def name_of(query: str) -> str:
     """A query's id, token or name as the name of a folder or file; where characters had to go, a digest tells it from its like."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", query)[:80]
@@ -41,7 +61,8 @@ def name_of(query: str) -> str:
 class Folder:
     """A folder on any file system, by its URI or local path. Pickled as its location; opened on first use.
 
-    Errors of the file system become a Refusal that names `option`, the location, the path and the reason.
+    Errors of the file system become a Refusal that names `option`, the location, the path and the reason: LOCATION_NOT_USABLE, or
+    STORAGE_FAILED where another try may succeed.
     """
 
     def __init__(self, location: str, option: str) -> None:
@@ -96,8 +117,10 @@ class Folder:
         for spelled in (self.location, _normalised(self.location)):
             reason = reason.replace(spelled, self.shown)
         reason = _NO_HDFS if re.search("libhdfs|libjvm", reason) else textwrap.shorten(reason, _REASON_MAX, placeholder=" ...")
-        text = f"{self.option}={self.shown} {what}: {reason}; {remedy}"
-        return Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", text)
+        text = f"{self.option}={self.shown} {what}: {reason}"
+        if _may_pass(error):
+            return Refusal(Group.APPLICATION_RECOVERABLE, STORAGE_FAILED, text, Remedy.AGAIN)
+        return Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", f"{text}; {remedy}")
 
     def in_spark(self, name: str) -> str:
         """The location of a file for Spark, which has what pyarrow takes as options in its own configuration."""

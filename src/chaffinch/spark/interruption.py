@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any, Final
 
 _TASKS_END_S: Final = 10.0
@@ -15,7 +16,7 @@ _LOOK_S: Final = 0.05
 
 @contextmanager
 def noted() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed, which raises nothing meanwhile.
+    """Whether Ctrl-C was pressed, which raises nothing meanwhile; pressed again it does what it did before.
 
     PySpark's own handler calls Java in the middle of another call to it, and Py4J prints the traceback of whatever a call is interrupted
     by; and a Java that is interrupted while it starts stays behind. Elsewhere than in the main thread nothing changes.
@@ -26,8 +27,10 @@ def noted() -> Iterator[Callable[[], bool]]:
         yield lambda: False
         return
 
-    def note(number: int, frame: object) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         times.append(number)
+        if len(times) > 1 and callable(before):
+            before(number, frame)
 
     signal.signal(signal.SIGINT, note)
     try:

@@ -16,6 +16,7 @@ from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.effects import Respond
 from chaffinch.broker.core.events import ConnectionLost, RequestReceived, TimePassed
 from chaffinch.broker.core.replicas.declared_replicas import Node
+from chaffinch.client.backoff import RETRY_BACKOFF
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
@@ -65,6 +66,10 @@ from chaffinch.storage.memory_files import MemoryFileSystem
 BEGIN_MS = 1_700_000_000_000
 TOPIC, DEAD = "orders", "orders-dead"
 NODE = Node(id=0, host="broker.test", port=9092)
+
+
+def waited_ms(operation: Wait) -> int:
+    return operation.as_ms(RETRY_BACKOFF, random.Random(operation.failures))
 
 
 class Broker:
@@ -229,7 +234,7 @@ class Driver:
             case FindRemains() | CountPartitions() | WriteMarkers():
                 return self.ask_leaders(operation)
             case Wait():
-                self.broker.pass_time(operation.ms)
+                self.broker.pass_time(waited_ms(operation))
         return None
 
     def ask_leaders(self, operation: FindRemains | CountPartitions | WriteMarkers) -> Any:

@@ -10,6 +10,7 @@ from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.write_txn_markers import (
     WritableTxnMarkerPartitionResult,
@@ -18,11 +19,13 @@ from chaffinch.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from chaffinch.spark.commit import finish
-from chaffinch.spark.commit.operations import FindRemains, LeftOpen, Told
+from chaffinch.spark.commit.operations import Ask, FindRemains, LeftOpen, Lost, Remains, Told
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
-from tests.spark.commit.commit_world import TOPIC, Driver, outcome
-from tests.spark.commit.test_protocol import ROWS, assert_exactly_once, two_batches
+from tests.spark.commit.commit_world import TOPIC, Driver, counted, outcome
+from tests.spark.commit.test_protocol import FIRST_ROWS, ROWS, assert_exactly_once, two_batches
+
+EFFECT = Driver.effect
 
 
 def test_ends_are_asked_for_so_that_transactions_keep_their_epochs():
@@ -130,3 +133,38 @@ def test_the_leaders_where_the_last_batch_was_written_are_waited_for_and_no_othe
     monkeypatch.setattr(Driver, "effect", away)
     with pytest.raises(Refusal, match=f"orders-{number} has no leader") if waits else nullcontext():
         assert query.commit(1, target=target).result.outcome == "written"
+
+
+def leaderless(self, operation):
+    return Remains(reason="orders-0 has no leader") if isinstance(operation, FindRemains) else EFFECT(self, operation)
+
+
+def unreachable(self, operation):
+    is_asked = isinstance(operation, Ask) and isinstance(operation.message, DescribeTransactionsRequest)
+    return Lost(reason="no coordinator") if is_asked else EFFECT(self, operation)
+
+
+@pytest.mark.parametrize(("batch_id", "outcome_is"), [(0, "skipped"), (1, "empty")])
+@pytest.mark.parametrize("away", [leaderless, unreachable])
+def test_a_batch_that_writes_nothing_waits_for_nobody(away, batch_id, outcome_is, monkeypatch):
+    """An idle query, or the batch of before the restart, that is in Kafka: a partition of the last batch may be away for hours."""
+    broker, query = two_batches()
+    query.batches[1] = (outcome({}),)
+    query.commit(0)
+    monkeypatch.setattr(Driver, "effect", away)
+    began_ms = broker.now_ms
+    assert query.commit(batch_id).result.outcome == outcome_is
+    assert broker.now_ms == began_ms
+
+
+@pytest.mark.parametrize(("batch_id", "outcome_is"), [(0, "skipped"), (1, "empty")])
+def test_a_batch_that_writes_nothing_finishes_what_was_forgotten(batch_id, outcome_is, monkeypatch):
+    """It may be the last one for long."""
+    broker, query = two_batches()
+    query.batches[1] = (outcome({}),)
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
+        query.commit(0)
+    assert not broker.read(TOPIC)
+    assert query.commit(batch_id).result.outcome == outcome_is
+    assert counted(broker.read(TOPIC)) == counted(FIRST_ROWS)

@@ -11,6 +11,7 @@ from chaffinch.spark.commit.messages import StagedBatch, StagedBytes
 from chaffinch.spark.commit.operations import BatchAnswer, Lost, NextAnswer, Reply, SendBatch, Step, Wait
 from chaffinch.spark.commit.push import BYTES_IN_FLIGHT_MAX, IN_FLIGHT_MAX, ROUNDS_MAX, Fenced, Push, StartAgain
 from chaffinch.spark.refusals import Refusal
+from tests.spark.commit.commit_world import waited_ms
 
 IDENTITY = ProducerIdentity(7, 1)
 ORDERS = TopicPartition("orders", 0)
@@ -61,7 +62,7 @@ class FakeLeader:
                 return self.answer(self.under_way.popleft())
             case Wait():
                 self.waits += 1
-                self.now_ms += operation.ms
+                self.now_ms += waited_ms(operation)
         return None
 
     def answer(self, sent):

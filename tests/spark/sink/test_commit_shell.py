@@ -1,7 +1,9 @@
 """The shell over a served broker, without Spark: what the client may try again, and what it may not."""
 
 import itertools
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +13,7 @@ from chaffinch.broker.core.answer_room import AnswerTooLarge
 from chaffinch.broker.core.handlers import api_versions
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.client.backoff import RETRY_BACKOFF, Backoff
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
@@ -66,13 +69,13 @@ class WallClock:
     now_ms = 1_700_000_000_000
 
 
-def committed(broker, topic, batch_id=0, compression=Compression.NONE, rows=ROWS, **changes):
+def committed(broker, topic, batch_id=0, compression=Compression.NONE, rows=ROWS, backoff=RETRY_BACKOFF, **changes):
     """One commit of these rows under a transactional id and group of its own."""
     batches = [(outcome(rows, topic=topic, compression=compression),)]
     query = Query(WallClock(), batches, transactional_id=f"t-{topic}", has_checkpoint=False)
     fields = {"group_id": f"g-{topic}", "marker_partition": TopicPartition(topic, 0), "block_max_ms": BLOCK_MAX_MS}
     plan = replace(query.plan(0, "run-1", **{**fields, **changes}), batch_id=batch_id)
-    with SyncClient([broker.bootstrap_servers]) as client:
+    with SyncClient(broker.bootstrap_servers, retry_backoff=backoff) as client:
         return CommitShell(shell_plan(plan.transactional_id), client).run(commit_batch(plan))
 
 
@@ -123,6 +126,23 @@ def test_a_look_up_that_is_refused_for_good_is_not_asked_again(broker, topic, ap
     with pytest.raises(Refusal, match=error) as caught:
         committed(broker, topic)
     assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, error)
+
+
+@pytest.mark.parametrize("node", [0, 1], ids=["of the transaction", "of the group"])
+def test_a_coordinator_that_moves_while_a_batch_is_written_is_looked_for_anew(node, monkeypatch):
+    """A node that starts again takes over from the one that stood in for it. No connection is lost: the answer alone says so."""
+    request = SyncClient.request
+
+    def moved(self, message, *args, **options):
+        if isinstance(message, AddPartitionsToTxnRequest):
+            cluster.start_node(node)
+        return request(self, message, *args, **options)
+
+    with EmbeddedBroker(brokers=2, topics={"moved": {"partitions": 2, "replication": 2}}) as cluster:
+        cluster.stop_node(node)
+        monkeypatch.setattr(SyncClient, "request", moved)
+        assert committed(cluster, "moved").outcome == "written"
+        assert values(cluster, "moved") == {b"a": 1, b"b": 1, b"c": 1}
 
 
 TRANSIENT = [
@@ -266,12 +286,30 @@ def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(broker, topic, err
     monkeypatch.setattr(commit_shell, "_told", set())
     broker.faults.add(api="DescribeProducers", error=error, count=10_000)
     assert committed(broker, topic).outcome == "written"
+    assert committed(broker, topic).outcome == "skipped"
     said = [record.getMessage() for record in caplog.records if record.name == "chaffinch.spark.sink.commit_shell"]
     assert [error in line and f"t-{topic}" in line for line in said] == [True]
-    assert committed(broker, topic).outcome == "skipped"
-    assert len(caplog.records) == len(said)
     assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
     assert broker.faults.list()[0]["count"] == 10_000 - 2, "before the second commit, which finds its marker"
+
+
+@pytest.mark.parametrize(
+    ("api", "error"),
+    [
+        ("Produce", "NOT_ENOUGH_REPLICAS"),
+        ("EndTxn", "COORDINATOR_LOAD_IN_PROGRESS"),
+        ("DescribeProducers", "NOT_LEADER_OR_FOLLOWER"),
+    ],
+)
+def test_what_failed_is_asked_again_after_the_waits_of_the_client(broker, topic, api, error, monkeypatch):
+    """kafka.retry.backoff.ms, doubled up to kafka.retry.backoff.max.ms, a fifth more or less."""
+    waits = []
+    monkeypatch.setattr(commit_shell, "time", SimpleNamespace(monotonic_ns=time.monotonic_ns, sleep=lambda s: waits.append(1000 * s)))
+    broker.faults.add(api=api, error=error, count=4)
+    assert committed(broker, topic, rows={0: [(b"k", b"a")]}, backoff=Backoff(initial_ms=40, max_ms=100)).outcome == "written"
+    assert [0.8 * nominal <= wait + 1 and wait <= 1.2 * nominal for wait, nominal in zip(waits, (40, 80, 100, 100), strict=True)] == [
+        True
+    ] * 4
 
 
 def test_a_topic_that_is_gone_is_told_by_its_own_code(broker, topic):

@@ -1,5 +1,6 @@
 """Where a query's files lie: checkpoint, default file systems, and a staging folder that is not shared."""
 
+import errno
 import json
 import pickle
 from dataclasses import replace
@@ -104,6 +105,10 @@ def test_which_masters_run_tasks_beside_the_driver(master, is_one):
     assert (places_of().staging(replace(FACTS, master=master), "q") is not None) == is_one
 
 
+def failing(folder):
+    raise folder.refusal("cannot be read", OSError(errno.EIO, "Input/output error"))
+
+
 class TestCheckpoint:
     def test_the_query_s_own_is_used(self, tmp_path):
         found = places_of(checkpointLocation=str(checkpoint_in(tmp_path)))
@@ -119,6 +124,15 @@ class TestCheckpoint:
         assert (found.checkpoint(FACTS), found.digest(3, FACTS)) == (None, "")
         assert "the checkpoint is not used to recognise batches" in caplog.text
         assert str(tmp_path) in caplog.text
+
+    def test_a_moments_fault_is_not_taken_for_no_checkpoint(self, tmp_path, monkeypatch):
+        """Without it the batch at hand would be judged by its marker alone, and that of a restored copy be skipped with its rows."""
+        found = places_of(checkpointLocation=str(checkpoint_in(tmp_path)))
+        with monkeypatch.context() as patched:
+            patched.setattr(Folder, "read", lambda self, name: failing(self))
+            with pytest.raises(Refusal, match=rf"STORAGE_FAILED: checkpointLocation={tmp_path} cannot be read: .*; start the query again"):
+                found.checkpoint(FACTS)
+        assert found.checkpoint(FACTS).location == str(tmp_path)
 
     def test_one_that_the_sink_does_not_see_is_named_with_what_it_may_be(self, tmp_path, caplog):
         assert places_of(checkpointLocation=f"file:{tmp_path}/other").checkpoint(FACTS) is None

@@ -127,9 +127,14 @@ def test_a_batch_repeated_with_fewer_dead_letters_replaces_its_file(kafka, query
     assert list((query.folder / "dead").iterdir()) == []
 
 
-def test_dead_letters_that_a_killed_committer_left_half_written_go_with_the_first_batch(kafka, query):
-    half = query.folder / "dead" / ".chaffinch-q-000000000.parquet.0a1b2c3d.tmp"
-    foreign = query.folder / "dead" / ".chaffinch-q2-000000000.parquet.0a1b2c3d.tmp"
+@pytest.mark.parametrize(
+    "name",
+    [".chaffinch-{}-000000000.parquet.0a1b2c3d.tmp", "..chaffinch-{}-000000000.parquet.run.pending.0a1b2c3d.tmp"],
+    ids=["of the batch", "of its writer"],
+)
+def test_dead_letters_that_a_killed_committer_left_half_written_go_with_the_first_batch(kafka, query, name):
+    """While a file is written it has a dot before its name; that of one writer alone has one already."""
+    half, foreign = (query.folder / "dead" / name.format(owner) for owner in ("q", "q2"))
     half.parent.mkdir()
     half.write_bytes(b"PAR1")
     foreign.write_bytes(b"PAR1")
@@ -266,6 +271,16 @@ class TestStaging:
         alter(kafka, "orders", "cleanup.policy", "compact")
         query.commit(messages)
         assert (kafka.read("orders").num_rows, pq.read_table(tmp_path / "dead").num_rows) == (1, 200)
+        query.close()
+
+    def test_letters_of_what_only_the_broker_refuses_can_be_read_where_they_fill_no_file(self, kafka, tmp_path, monkeypatch):
+        """Each task's are more than half of what stays in memory: the second's go into a file, which is written when they are pushed."""
+        options = {"errors__tolerance": "all", "errors__dead__letter__queue__topic__name": "dead"}
+        query = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", **options)
+        messages = query.write(*[{"key": [None] * 60, "value": [b"x" * 10_000] * 60}] * 2)
+        alter(kafka, "orders", "cleanup.policy", "compact")
+        query.commit(messages)
+        assert (kafka.read("orders").num_rows, kafka.read("dead").num_rows) == (0, 120)
         query.close()
 
     def test_what_a_driver_that_is_ahead_has_staged_stays(self, kafka, query):

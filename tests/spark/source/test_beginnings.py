@@ -4,8 +4,8 @@ import pytest
 
 from chaffinch.admin.topics import add_partitions, delete_topics
 from chaffinch.spark.refusals import Refusal
-from tests.spark.source.played_reader import latest, values
-from tests.spark.source.source_topics import numbers
+from tests.spark.source.played_reader import latest, travelled, values
+from tests.spark.source.source_topics import FIRST_MS, numbers
 
 NEXT = pytest.mark.parametrize(
     "chosen",
@@ -45,6 +45,17 @@ def test_a_query_that_dies_in_its_first_batch_goes_on_where_it_started(kafka, ch
     assert values(reader, end, latest(reader, end)) == {"a-1": numbers(5), "a-2": numbers(3)}
 
 
+def test_what_comes_while_the_batch_of_a_restart_runs_is_in_the_next_one(kafka):
+    """The batch of the restart was the query's first: the next one is not to end where the query would start now."""
+    died = kafka.stream()
+    end = latest(died, died.initialOffset())
+    kafka.fill("a", {0: 2})
+    reader = kafka.stream()
+    assert values(reader, reader.initialOffset(), end) == {}
+    kafka.fill("a", {0: 1})
+    assert values(reader, end, latest(reader, end)) == {"a-0": [0, 1, 0]}
+
+
 def test_one_that_starts_with_the_earliest_reads_the_same_batch_again(kafka):
     """Though partitions have come since, of which that batch knows nothing."""
     kafka.fill("a", {0: 2, 1: 1})
@@ -56,6 +67,50 @@ def test_one_that_starts_with_the_earliest_reads_the_same_batch_again(kafka):
     reader = kafka.stream(startingOffsets="earliest")
     assert values(reader, reader.initialOffset(), end) == {"a-0": [0, 1], "a-1": [0]}
     assert values(reader, end, latest(reader, end)) == {"a-0": [0], "a-2": numbers(3)}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "read"),
+    [
+        ({"startingOffsets": {"a": {"0": 1, "1": -2}}}, {"a-0": [1], "a-1": [0]}),
+        ({"startingTimestamp": str(FIRST_MS + 1)}, {"a-0": [1], "a-1": [1]}),
+    ],
+    ids=["offsets", "a time"],
+)
+def test_one_that_died_in_its_first_batch_goes_on_though_options_do_not_fit_a_partition_that_came_since(kafka, chosen, read):
+    """Nobody can edit the options of a query that is started again by itself; where the batch ends stands in the checkpoint."""
+    kafka.fill("a", {0: 2, 1: 1 if "startingOffsets" in chosen else 2})
+    died = kafka.stream(**chosen)
+    end = latest(died, died.initialOffset())
+    add_partitions(kafka.client, "a", 3)
+    reader = kafka.stream(**chosen)
+    assert values(reader, reader.initialOffset(), end) == read
+    kafka.fill("a", {2: 3})
+    assert values(reader, end, latest(reader, end)) == {"a-2": numbers(3)}
+
+
+@pytest.mark.parametrize("asks_first", [False, True], ids=["for the beginning first", "for the end first, as PySpark 4.1"])
+def test_one_that_has_not_begun_is_told_that_options_do_not_fit(kafka, asks_first):
+    reader = kafka.stream(startingOffsets={"a": {"0": 0}})
+    if asks_first:
+        reader.latestOffset()
+    with pytest.raises(Refusal, match="startingOffsets says nothing about a-1"):
+        latest(reader, reader.initialOffset())
+
+
+def test_the_batch_behind_an_empty_first_one_is_told_what_is_lost(kafka):
+    """It starts where the query does, too. So asks PySpark 4.1, to which losses are told when ranges are planned."""
+    kafka.fill("b", {0: 3})
+    reader = kafka.stream(subscribe="b", **{"kafka.default.api.timeout.ms": "1000"})
+    start = reader.initialOffset()
+    end = reader.latestOffset()
+    assert end == start
+    assert reader.partitions(travelled(start), travelled(end)) == []
+    delete_topics(kafka.client, ["b"])
+    kafka.broker.create_topic("b", 1)
+    kafka.fill("b", {0: 1})
+    with pytest.raises(Refusal, match="OFFSET_OUT_OF_RANGE: b-0 ends at offset 1, offset 3 came next"):
+        values(reader, end, reader.latestOffset())
 
 
 def test_a_pyspark_that_asks_for_the_end_first(kafka):

@@ -30,6 +30,16 @@ def test_a_limit_is_shared_and_reached_to_the_end(kafka):
     assert reader.latestOffset(start, ReadAllAvailable()) == {"a": {"0": 30, "1": 10}}
 
 
+def test_the_batch_behind_that_of_a_restart_keeps_to_the_limit(kafka):
+    """The query died in its first one: all that has come until the restart is still to be read."""
+    died = kafka.stream(maxOffsetsPerTrigger="3")
+    end = died.latestOffset(died.initialOffset(), ReadMaxRows(3))
+    kafka.fill("a", {0: 5})
+    reader = kafka.stream(maxOffsetsPerTrigger="3")
+    assert reader.partitions(reader.initialOffset(), travelled(end)) == []
+    assert ends_of(reader, end, ReadMaxRows(3)) == [{"a": {"0": 3, "1": 0}}, {"a": {"0": 5, "1": 0}}]
+
+
 def test_what_is_there_now_is_all_that_is_read(kafka):
     kafka.fill("a", {0: 30})
     reader = kafka.stream(startingOffsets="earliest", maxOffsetsPerTrigger="20", minOffsetsPerTrigger="20")

@@ -181,7 +181,7 @@ class TestChoices:
     def test_what_is_not_there(self, kafka, given, text, is_batch):
         reader = kafka.stream(is_batch=is_batch, **given)
         with pytest.raises(Refusal, match=rf"KAFKA\[InvalidConfiguration\] \w+: {text}"):
-            reader.partitions() if is_batch else reader.initialOffset()
+            reader.partitions() if is_batch else latest(reader, reader.initialOffset())
 
 
 class TestTimes:

@@ -5,6 +5,7 @@ import re
 import signal
 import urllib.error
 import urllib.request
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -204,6 +205,70 @@ def test_ctrl_c_is_noted_while_java_is_asked_and_raised_afterwards(clock):
         supervise(start)
     assert queries.started[0].is_stopped
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_while_a_query_starts_leaves_none_running(clock):
+    """`start` has no query to give back yet, so nobody else could stop it."""
+    queries = Queries(None)
+
+    def start():
+        query = queries()
+        query.awaitTermination = lambda timeout: False
+        signal.raise_signal(signal.SIGINT)
+        return query
+
+    with pytest.raises(KeyboardInterrupt):
+        supervise(start)
+    assert queries.started[0].is_stopped
+
+
+def test_ctrl_c_ends_supervision_though_the_query_failed_by_it(clock):
+    def start():
+        signal.raise_signal(signal.SIGINT)
+        raise RuntimeError(RETRIABLE)
+
+    with pytest.raises(KeyboardInterrupt):
+        supervise(start)
+    assert clock.pauses == []
+
+
+def test_ctrl_c_once_more_ends_a_start_that_does_not_come_back(clock):
+    def start():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it was to be ended by the second one")
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        supervise(start)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_query_whose_counts_cannot_be_watched_is_not_left_running(clock, monkeypatch, tmp_path):
+    monkeypatch.setattr(Metrics, "watch", lambda self, query: 1 / 0)
+    queries = Queries(None)
+    with pytest.raises(ZeroDivisionError):
+        supervise(queries, metrics="127.0.0.1:0", checkpoint=str(tmp_path))
+    assert queries.started[0].is_stopped
+
+
+SOURCE_LOST = """org.apache.spark.SparkException: x
+\tat org.apache.spark.sql.execution.streaming.StreamExecution.run(StreamExecution.scala:311)
+Caused by: java.io.EOFException
+\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:398)
+\tat org.apache.spark.sql.execution.python.streaming.PythonStreamingSourceRunner.latestOffset(PythonStreamingSourceRunner.scala:166)
+"""
+
+
+@pytest.mark.parametrize(("trace", "restarts"), [(SOURCE_LOST, 1), (SOURCE_LOST.replace("EOFException", "Error"), 0), (None, 0)])
+def test_a_source_whose_process_died_is_started_again(clock, trace, restarts):
+    """Spark's text says nothing of it: it is in Java's trace, which PySpark keeps beside it."""
+    died = RuntimeError("[STREAM_FAILED] Query [id = x] terminated with exception:  SQLSTATE: XXKST")
+    died._stackTrace = trace
+    told = []
+    with nullcontext() if restarts else pytest.raises(SupervisionEnded):
+        supervise(Queries(died, None), on_restart=lambda tag, *_: told.append(tag.name))
+    assert told == ["WORKER_LOST"] * restarts
 
 
 def test_what_is_not_to_be_interrupted_is_not(clock):

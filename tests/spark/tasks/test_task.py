@@ -103,6 +103,13 @@ def test_null_keys_stick_to_a_partition_for_about_a_batch_and_spread(task):
     assert max(counts.values()) - min(counts.values()) < 60
 
 
+def test_null_keys_of_one_chunk_after_another_go_to_one_partition_after_another(monkeypatch):
+    """However little each has: else all rows of a long task would lie on one."""
+    monkeypatch.setattr(row_check, "CHUNK_ROWS", 10)
+    outcome = run({"value": [b"x"] * 40}, chunks=4)
+    assert sorted(partition for partition, _, _ in records(outcome.batches)) == [0] * 10 + [1] * 10 + [2] * 10 + [3] * 10
+
+
 def test_small_tasks_of_null_keys_go_to_one_partition_each_and_to_every_one_in_time():
     """Tasks beside each other, micro-batches one after the other, and queries: else few tasks would fill few partitions for ever."""
 
@@ -166,6 +173,18 @@ class TestRejected:
         rows = {"key": [None if number % 10 == 9 else "k" for number in range(100)], "value": [b"v"] * 100}
         outcome = run(rows, snapshots=[COMPACTED], chunks=5)
         assert [found.row for found in outcome.rejections] == list(range(9, 100, 10))[:REJECTIONS_NAMED_MAX]
+
+    def test_headers_of_which_one_is_null_or_has_no_key_are_a_bad_row_alone(self):
+        """Also behind a null list that has pairs all the same, as Arrow allows."""
+        pairs = pa.array(
+            [("a", b"1"), ("b", b"2"), None, (None, b"3"), ("c", b"4")], pa.struct([("key", pa.string()), ("value", pa.binary())])
+        )
+        headers = pa.ListArray.from_arrays(
+            pa.array([0, 1, 2, 3, 4, 5], pa.int32()), pairs, mask=pa.array([False, True, False, False, False])
+        )
+        outcome = run({"value": [b"v"] * 5, "headers": headers}, snapshots=[PLAIN])
+        assert [found.row for found in outcome.rejections] == [2, 3]
+        assert outcome.rejected_count == 2
 
     def test_dead_letters_keep_key_value_and_headers_and_say_why(self):
         pair = pa.struct([("key", pa.string()), ("value", pa.binary())])

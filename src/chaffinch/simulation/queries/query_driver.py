@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from chaffinch.client.addresses import Address
+from chaffinch.client.backoff import RETRY_BACKOFF
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
@@ -293,7 +294,7 @@ class Driver:
             case FindRemains() | CountPartitions() | WriteMarkers():
                 self._ask_leaders(operation)
             case Wait():
-                self._world.after(operation.ms, lambda: self._reply(operation, None))
+                self._world.after(operation.as_ms(RETRY_BACKOFF, self._world.dice), lambda: self._reply(operation, None))
 
     def _file_dead_letters(self, operation: WriteDeadLetters | NameDeadLetters) -> None:
         query, batch_id, writer_id = self._query, self._batch_id, operation.writer_id

@@ -44,21 +44,30 @@ _STEP = Step.FINISH_COMMIT
 _OVERTAKEN = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.TRANSACTION_COORDINATOR_FENCED})
 
 
-def finish_commit(plan: CommitPlan, written_to: Iterable[TopicPartition] | None, *, is_pending: bool) -> Generator[Operation, Reply, bool]:
+def finish_commit(
+    plan: CommitPlan, written_to: Iterable[TopicPartition] | None, *, is_pending: bool, waits: bool = True
+) -> Generator[Operation, Reply, bool]:
     """Commit what is left open of the last transaction, if its coordinator says that it is committed. Whether the coordinator tells at all.
 
-    `written_to`: its partitions, None where they are not known. `is_pending`: the marker is part of it.
+    `written_to`: its partitions, None where they are not known. `is_pending`: the marker is part of it. With `waits` False each is asked
+    once, and whoever does not answer is left to the next batch: for one that will not make the coordinator forget.
     """
     needed = plan.partitions().union(plan.topic_partitions() if written_to is None else written_to)
+    patience_ms = plan.block_max_ms if waits else 0
     left_open: set[LeftOpen] = set()
     for pause_ms in PAUSES_MS:
         if pause_ms:
             yield Wait(step=_STEP, ms=pause_ms)
-        last = yield from requests.last_transaction(_STEP, plan.transactional_id, plan.block_max_ms)
-        if last is None or last.transaction_state != "CompleteCommit":
-            return last is not None
-        identity = ProducerIdentity(last.producer_id, last.producer_epoch)
-        found = yield from Search(_STEP).find(identity.producer_id, needed, plan.topic_partitions(), plan.block_max_ms, may_be_gone=True)
+        try:
+            last = yield from requests.last_transaction(_STEP, plan.transactional_id, patience_ms)
+            if last is None or last.transaction_state != "CompleteCommit":
+                return last is not None
+            identity = ProducerIdentity(last.producer_id, last.producer_epoch)
+            found = yield from Search(_STEP).find(identity.producer_id, needed, plan.topic_partitions(), patience_ms, may_be_gone=True)
+        except Refusal:
+            if waits:
+                raise
+            return False
         left_open = _of(found, identity)
         if not left_open and not is_pending:
             return True
@@ -99,6 +108,7 @@ def _write(plan: CommitPlan, identity: ProducerIdentity, places: set[LeftOpen]) 
     """Whether it is ours to do. Once it begins it goes on until each leader has said yes: one that has a marker and nothing open may be
     followed by another that never heard of it."""
     deadline_ms: int | None = None
+    failures = 0
     while places:
         reply = yield WriteMarkers(step=_STEP, identity=identity, places=tuple(sorted(places)))
         told: Told = reply.value
@@ -109,7 +119,8 @@ def _write(plan: CommitPlan, identity: ProducerIdentity, places: set[LeftOpen]) 
         if places:
             if reply.now_ms >= deadline_ms:
                 raise requests.gave_up(_STEP, told.code, "WriteTxnMarkers", told.reason, plan.block_max_ms)
-            yield Wait(step=_STEP, ms=requests.WAIT_MS)
+            failures += 1
+            yield Wait(step=_STEP, failures=failures)
     return True
 
 
@@ -157,7 +168,7 @@ def read(answer: WriteTxnMarkersResponse) -> Told:
                 if code is codes.NONE or code in _OVERTAKEN:
                     done.add(place)
                 elif code.is_retriable:
-                    reason, why = f"{place}: {code.text}", code
+                    reason, why = f"{place}: {code.summary}", code
                 else:
                     refused = code
     return Told(done=frozenset(done), refused=refused, reason=reason, code=why)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from chaffinch.client.backoff import Backoff, Dice
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
@@ -137,6 +138,8 @@ class WriteState:
 
     step: Step
     state: CheckpointState
+    may_fail: bool = False
+    """Then a folder that cannot be written is only told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,10 +182,14 @@ class WriteMarkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Let time pass. Brings None."""
+    """Let time pass: `ms`, or as a client does after so many `failures` in a row (retry.backoff.ms). Brings None."""
 
     step: Step
-    ms: int
+    ms: int = 0
+    failures: int = 0
+
+    def as_ms(self, backoff: Backoff, dice: Dice) -> int:
+        return backoff.wait_ms(self.failures, dice) if self.failures else self.ms
 
 
 Operation: TypeAlias = (

@@ -178,7 +178,7 @@ class _Writer:
             try:
                 return (yield from self._attempt(self.began_ms))
             except StartAgain:
-                if attempt == ATTEMPTS_MAX or self.may_be_committed:
+                if attempt == ATTEMPTS_MAX:
                     raise
                 yield from self._start_again()
         raise AssertionError("the last attempt returns or raises")
@@ -315,23 +315,28 @@ def _read_state(plan: CommitPlan) -> Generator[Operation, Reply, CheckpointState
 def _write_state(
     plan: CommitPlan, step: Step, stage: Stage, before: CheckpointState, counts: BatchCounts | None = None
 ) -> Generator[Operation, Reply, None]:
-    """`before`: what the checkpoint remembered before; `counts` of the batch are added to its totals."""
+    """`before`: what the checkpoint remembered before; `counts` of the batch are added to its totals. That it is written is noted for
+    people, and for the day when Kafka has lost it: its marker tells, and nothing has failed where the folder does."""
     if plan.has_checkpoint:
         remembered = Remembered(
             batch_id=plan.batch_id, stage=stage, digest=plan.digest, noted_ms=plan.wall_ms, marker=str(plan.marker_partition), counts=counts
         )
         totals = before.totals if counts is None else (before.totals or BatchCounts()) + counts
         noted = replace(before.noting(remembered), transactional_id=plan.transactional_id, totals=totals)
-        yield WriteState(step=step, state=noted)
+        yield WriteState(step=step, state=noted, may_fail=stage == "written")
 
 
 def _finished(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, Reply, tuple[Marker | None, bool]]:
-    """The marker, once all is visible that its coordinator says is committed; and whether the coordinator tells that."""
+    """The marker, once all is visible that its coordinator says is committed; and whether the coordinator tells that.
+
+    A batch that writes nothing waits for no partition of the last one: each may be gone, or without a leader for hours.
+    """
     try:
         marker, is_pending = (yield from _read_marker(plan, Step.READ_MARKER, waits=False)), False
     except StartAgain:
         marker, is_pending = None, True
-    knows_end = yield from finish_commit(plan, state.written_to, is_pending=is_pending)
+    waits = is_pending or not (_has_nothing(plan) or _judge(plan, marker, state) is Verdict.SKIP)
+    knows_end = yield from finish_commit(plan, state.written_to, is_pending=is_pending, waits=waits)
     if is_pending:  # Or of an attempt that is still under way.
         marker = yield from _read_marker(plan, Step.READ_MARKER, is_stable=False)
     return marker, knows_end

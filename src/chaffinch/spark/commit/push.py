@@ -30,7 +30,6 @@ from chaffinch.spark.refusals import Refusal, Remedy, advised
 IN_FLIGHT_MAX = 5
 BYTES_IN_FLIGHT_MAX = 32 << 20
 """Bytes on their way over all partitions: what the pushing process holds in memory at most, beside one batch."""
-RETRY_WAIT_MS = 100
 ROUNDS_MAX = 8
 """Brokers that name one culprit at a time would make this quadratic: after so many rounds the rest is halved (decision 12)."""
 # A record with this code is at fault itself; alone in its batch it needs no further proof.
@@ -94,6 +93,8 @@ class _Partition:
     """Of the first record of the first shipment in the queue."""
     is_stopped: bool = False
     refresh: bool = False
+    failures: int = 0
+    """Refusals in a row, of what is sent again."""
 
     def next_sequence(self) -> int:
         return sequence_add(self.sequence, sum(self.queue[index].record_count for index in range(self.in_flight)))
@@ -178,6 +179,7 @@ class Push:
             partition.queue.popleft()
             partition.sequence = sequence_add(partition.sequence, shipment.record_count)
             partition.window = IN_FLIGHT_MAX
+            partition.failures = 0
             return partition
         shipment.answer = answer
         shipment.possibly_stored |= _is_unsure(answer)
@@ -210,7 +212,8 @@ class Push:
                 f"{reason}; the transaction is aborted, nothing of it is visible", Remedy.AGAIN,
             )  # fmt: skip
         partition.refresh = True
-        yield Wait(step=step, ms=RETRY_WAIT_MS)
+        partition.failures += 1
+        yield Wait(step=step, failures=partition.failures)
 
     @staticmethod
     def _refuse_what_no_record_caused(partition: _Partition, code: ErrorCode, answer: BatchAnswer) -> None:

@@ -43,7 +43,7 @@ def read(answer: DescribeProducersResponse, producer_id: int) -> Remains:
         for found in topic.partitions:
             place, code = TopicPartition(topic.name, found.partition_index), codes.by_number(found.error_code)
             if code.is_retriable:
-                reason, why = f"{place}: {code.text}", code
+                reason, why = f"{place}: {code.summary}", code
                 if code is codes.UNKNOWN_TOPIC_OR_PARTITION:
                     unknown.add(place)
                 continue
@@ -80,7 +80,7 @@ class Search:
         left_open: set[LeftOpen] = set()
         wanted = needed if self._asked else needed.union(others)
         deadline_ms: int | None = None
-        refresh = False
+        refresh, failures = False, 0
         while missing := needed - self._asked:
             reply = yield FindRemains(
                 step=self.step, producer_id=producer_id, partitions=tuple(sorted(wanted - self._asked)), refresh=refresh
@@ -96,6 +96,7 @@ class Search:
                         break
                     what = f"DescribeProducers of {', '.join(sorted({place.topic for place in missing}))}"
                     raise requests.gave_up(self.step, said.code, what, said.reason, block_max_ms)
-                yield Wait(step=self.step, ms=requests.WAIT_MS)
+                failures += 1
+                yield Wait(step=self.step, failures=failures)
             wanted, refresh = needed, True
         return left_open

@@ -46,6 +46,7 @@ from chaffinch.spark.commit.push import FENCED_CODES, START_AGAIN_CODES, Fenced,
 from chaffinch.spark.refusals import Refusal, Remedy, advised
 
 WAIT_MS = 50
+"""Between two looks at a transaction that is about to end: nobody failed, and it takes a moment."""
 ABORT_BLOCK_MAX_MS = 5_000
 """An abort is a courtesy: the next writer fences us anyway, or the coordinator's time-out does."""
 # Answers to an abort that mean: there is nothing of ours left to abort (decision 38).
@@ -233,7 +234,7 @@ def _ask(
 ) -> Asking:
     """Asks until the answer is final: without error, or one of `settled`. `what` names the request in errors. Brings answer and time."""
     deadline_ms: int | None = None
-    refresh = False
+    refresh, failures = False, 0
     while True:
         reply = yield Ask(step=step, message=message, to=Coordinator(kind=to.kind, key=to.key, refresh=refresh))
         deadline_ms = reply.now_ms + block_max_ms if deadline_ms is None else deadline_ms
@@ -248,7 +249,8 @@ def _ask(
             raise _failure(code, what)
         if reply.now_ms >= deadline_ms:
             raise gave_up(step, code, what, reason, block_max_ms)
-        yield Wait(step=step, ms=WAIT_MS)
+        failures = 0 if code in _ENDING else failures + 1
+        yield Wait(step=step, ms=WAIT_MS, failures=failures)
 
 
 def _failure(said: ErrorCode, what: str) -> Exception:
@@ -266,12 +268,16 @@ def gave_up(step: Step, code: ErrorCode, what: str, reason: str, block_max_ms: i
     fate, remedy = "nothing of it is visible", Remedy.AGAIN
     if step is Step.END_TRANSACTION:
         fate, remedy = "whether the batch is written is not known", Remedy.LOOK
+    elif step is Step.FINISH_COMMIT:
+        fate = "nothing more is written before what is committed is visible everywhere"
     text = f"{what}: asked for {block_max_ms} ms (kafka.max.block.ms), the last answer was: {reason.rstrip(' .')}; {fate}"
     return Refusal(code.group, code.name, text, remedy)
 
 
 _RETRIABLE = frozenset(code.name for code in codes.ALL if code.is_retriable)
 _WRONG_COORDINATOR = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
+# A transaction before ours is still ending.
+_ENDING = frozenset({codes.CONCURRENT_TRANSACTIONS, codes.UNSTABLE_OFFSET_COMMIT})
 
 
 def _first_error(response: Message) -> ErrorCode:

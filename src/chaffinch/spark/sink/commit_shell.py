@@ -164,16 +164,14 @@ class CommitShell:
             case ReadState():
                 return self._read_state()
             case WriteState():
-                assert self._plan.state is not None
-                state = replace(operation.state, sink=self._plan.sink_name)
-                return self._plan.state.write(STATE_FILE, [state.to_text().encode()])
+                return self._write_state(operation)
             case FindRemains():
                 return self._find_remains(operation)
             case CountPartitions() | WriteMarkers():
                 return self._finish(operation)
             case Wait():
                 # The protocol's own waits between attempts: the commit runs in a thread of Spark's, which has nothing else to do.
-                return time.sleep(operation.ms / 1000)
+                return time.sleep(operation.as_ms(*self._client.retry_backoff) / 1000)
 
     def _ask(self, operation: Ask) -> Any:
         to = operation.to
@@ -359,6 +357,17 @@ class CommitShell:
         if place not in _swept:
             folder.sweep(leftover_pattern(self._plan.origin))
             _swept.add(place)
+
+    def _write_state(self, operation: WriteState) -> None:
+        folder = self._plan.state
+        assert folder is not None
+        state = replace(operation.state, sink=self._plan.sink_name)
+        try:
+            folder.write(STATE_FILE, [state.to_text().encode()])
+        except Refusal as refusal:
+            if not operation.may_fail:
+                raise
+            _log.warning("batch %d is in Kafka, but that is not noted: %s", self._plan.batch_id, refusal.reason)
 
     def _read_state(self) -> CheckpointState:
         folder = self._plan.state

@@ -23,7 +23,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from chaffinch.errors.codes import Group
-from chaffinch.spark.folders import Folder, OwnFolder, name_of
+from chaffinch.spark.folders import STORAGE_FAILED, Folder, OwnFolder, name_of
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.task_facts import TaskContextFacts
@@ -112,6 +112,8 @@ class Places:
         try:
             reason = _not_that_of(facts.query_id, folder)
         except Refusal as refusal:
+            if refusal.name == STORAGE_FAILED:
+                raise  # It is not to look as if there were no checkpoint, because of a moment's fault.
             reason = refusal.text
         if reason is not None:
             _log.warning("the checkpoint is not used to recognise batches: %s", reason)

@@ -56,6 +56,10 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         self._discovery: Discovery | None = None
         self._latest: Offsets | None = None
         self._initial: Json | None = None
+        self._first_end: Json | None = None
+        """Where the first micro-batch ends that starts at `_initial`; None before its tasks were asked for."""
+        self._refused: ConfigException | None = None
+        """Why a query cannot begin where options say. One that began before a partition came can go on: the checkpoint has its end."""
         self._begins = False
         """The first micro-batch of a query is to be planned, and ends where it starts."""
         self._is_ending = False
@@ -76,17 +80,28 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         if self._initial is None:
             with refusals():
                 self._initial = to_checkpoint(self._start())
+                if self._latest is not None:
+                    self._refuse()
             self._begins = self._options.start_moves
         return self._initial
 
     def _start(self) -> Offsets:
         asked = self._asked()
         wanted = asked.partitions_at_start()
-        starts, first = asked.starts(wanted), asked.earliest(wanted)
-        starts |= {where: first[where] for where in asked.unpromised(wanted)}
+        try:
+            starts = asked.starts(wanted)
+        except ConfigException as error:
+            starts, self._refused = asked.earliest(wanted) | asked.starts_found(wanted), error
+        first = asked.earliest(wanted)
+        if self._refused is None:
+            starts |= {where: first[where] for where in asked.unpromised(wanted)}
         starts, lost = within(starts, first, asked.written(wanted))
         self._report(lost)
         return starts
+
+    def _refuse(self) -> None:
+        if self._refused is not None:
+            raise self._refused
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What Spark hands back to `latestOffset`, except where a trigger wants everything."""
@@ -102,6 +117,7 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
     def latestOffset(self, start: Json | None = None, limit: ReadLimit | None = None) -> Json:
         """Where the next micro-batch ends that begins at `start`; PySpark 4.1 gives neither, and gets all there is."""
         with refusals():
+            self._refuse()
             before = {} if start is None else from_checkpoint(start)
             self._asked().expect(before)
             self._latest = latest = self._target if self._target is not None else self._latest_now()
@@ -158,8 +174,9 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         """The ranges of a micro-batch. After a restart this comes first, for the batch that was not finished."""
         with refusals():
             before, after, asked = from_checkpoint(start), from_checkpoint(end), self._asked()
-            self._begins = False
-            if start == self._initial:
+            self._begins, self._refused = False, None
+            if start == self._initial and self._first_end in (None, end):
+                self._first_end = end
                 # After a restart it is where the query would start now, and knows partitions that the end has never heard of.
                 before = {where: min(offset, after[where]) for where, offset in before.items() if where in after}
             there = asked.existing(after)

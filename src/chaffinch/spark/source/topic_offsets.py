@@ -32,6 +32,9 @@ class OffsetChoice:
     by_partition: tuple[tuple[TopicPartition, int], ...] = ()
     is_time: bool = False
 
+    def says_of(self, where: TopicPartition) -> bool:
+        return self.everywhere is not None or any(named == where for named, _ in self.by_partition)
+
     def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The place of each partition. ConfigException where places are given by partition, and not for exactly these."""
         wanted = list(partitions)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors import ConfigException
 from chaffinch.spark import interruption
 from chaffinch.spark.active_session import activate
-from chaffinch.spark.error_texts import first_line, tag_of
+from chaffinch.spark.error_texts import first_line, tag_of_error
 from chaffinch.spark.refusals import ErrorTag
 from chaffinch.spark.supervision.rules import Limits, Stop, decide
 from chaffinch.spark.workers import advice_for
@@ -51,11 +51,13 @@ def supervise(
 ) -> StreamingQuery:
     """Calls `start`, waits for the query to end, and starts it again as long as its errors ask for that; returns it when it ended without.
 
-    `start` builds and starts the query; it is called for each restart. A query that somebody stopped, or that a trigger ended, is done.
+    `start` builds and starts the query; it is called for each restart. A query that somebody stopped, or that a trigger ended, is done;
+    during a pause there is none that could be stopped.
     Restarts: at most `restarts_max` within any `window_s` seconds, after `pause_s` seconds, doubled each time up to `pause_max_s`;
     `on_restart` is told the error, the number of the restart (from 1) and the pause. `metrics`: HOST:PORT where Prometheus finds
     /metrics; the counts are those that the sink keeps in `checkpoint`, the option `checkpointLocation` of the query.
-    An interruption (Ctrl-C) stops the query. Errors: SupervisionEnded; ConfigException for wrong limits; what `start` raises itself.
+    An interruption (Ctrl-C), or an error that `on_restart` raises, ends it, and the query if there is one. Errors: SupervisionEnded;
+    ConfigException for wrong limits; what `start` raises itself.
     """
     if not callable(start):
         raise ConfigException(f"start cannot be {start!r}: it must be a function that starts the query, it is called for each restart")
@@ -92,7 +94,7 @@ def _supervised(
         if not isinstance(ended, Exception):
             return ended
         text = str(ended)
-        tag = tag_of(text)
+        tag = tag_of_error(ended)
         decision = decide(tag, restarts, time.monotonic(), limits)
         if isinstance(decision, Stop):
             reason = (advice_for(text) if tag is None else None) or decision.reason
@@ -109,30 +111,50 @@ def _supervised(
 
 
 def _ended(start: Callable[[], StreamingQuery], counted: Metrics | None) -> StreamingQuery | Exception:
-    """One run of the query: itself when it ended well, else its error. What `start` raises counts as one if it has a tag or is Spark's."""
+    """One run of the query: itself when it ended well, else its error."""
+    with interruption.noted() as is_interrupted:
+        ended = _run(start, counted, is_interrupted)
+        if isinstance(ended, Exception) and is_interrupted():
+            raise KeyboardInterrupt from ended
+        return ended
+
+
+def _run(start: Callable[[], StreamingQuery], counted: Metrics | None, is_interrupted: Callable[[], bool]) -> StreamingQuery | Exception:
+    """What `start` raises counts as an error of the query if it has a tag or is Spark's."""
     try:
         activate()
         query = start()
     except Exception as error:
-        if tag_of(str(error)) is None and not type(error).__module__.startswith(_OF_SPARK):
+        if tag_of_error(error) is None and not type(error).__module__.startswith(_OF_SPARK):
             raise
         return error
     if not hasattr(query, "awaitTermination"):
         raise ConfigException(f"start returned {query!r}: it must return the query that it has started, which else runs unwatched")
-    if counted is not None:
-        counted.watch(query)
+    with _stopped_if_left(query):
+        if counted is not None:
+            counted.watch(query)
+        return _watched(query, is_interrupted)
+
+
+def _watched(query: StreamingQuery, is_interrupted: Callable[[], bool]) -> StreamingQuery | Exception:
     try:
-        with interruption.noted() as is_interrupted:
-            while not query.awaitTermination(INTERRUPTED_AFTER_S):
-                if is_interrupted():
-                    raise KeyboardInterrupt
+        while not query.awaitTermination(INTERRUPTED_AFTER_S):
+            if is_interrupted():
+                raise KeyboardInterrupt
     except Exception as error:
         return error
+    return query
+
+
+@contextmanager
+def _stopped_if_left(query: StreamingQuery) -> Iterator[None]:
+    """Whoever leaves by an error leaves no query that runs unwatched."""
+    try:
+        yield
     except BaseException:
         try:
             with interruption.quietly():
                 query.stop()
-        except Exception as error:  # It must not stand for the interruption.
+        except Exception as error:  # It must not stand for what was raised.
             _log.warning("the query could not be stopped: %s", first_line(None, str(error)))
         raise
-    return query

@@ -124,11 +124,13 @@ def _without_keyless_headers(data: pa.Table) -> tuple[pa.Table, npt.NDArray[np.i
     if (pair[0].name, pair[1].name) != ("key", "value"):
         headers = headers.view(pa.list_(pa.struct([("key", pair[0].type), ("value", pair[1].type)])))
         data = data.set_column(place, "headers", headers)
-    keys = headers.flatten().field("key")
+    keys = headers.flatten().flatten()[0]  # With the validity of the pairs themselves, which `field` leaves out.
     if not keys.null_count:
         return data, none
-    parents = pc.list_parent_indices(headers)
-    rows = np.unique(parents.filter(keys.is_null()).to_numpy(zero_copy_only=False)).astype(np.int64)
+    # A list that is null may have pairs all the same: `flatten` passes them over.
+    lists = np.flatnonzero(headers.is_valid().to_numpy(zero_copy_only=False))
+    parents = pc.list_parent_indices(headers.take(pa.array(lists)))
+    rows = lists[np.unique(parents.filter(keys.is_null()).to_numpy(zero_copy_only=False))].astype(np.int64)
     is_bad = np.zeros(len(data), bool)
     is_bad[rows] = True
     cleaned = pc.if_else(pa.array(is_bad), pa.scalar(None, headers.type), headers)
