@@ -1,5 +1,6 @@
 """The tag of an error: written by a refusal, found again in the texts that Spark makes of it."""
 
+import json
 import pickle
 
 import pytest
@@ -28,6 +29,37 @@ RAISED = f"chaffinch.spark.refusals.Refusal: {REFUSAL}"
 )  # fmt: skip
 def test_a_tag_is_found_in_any_text(text):
     assert tag_in(text) == TAG
+
+
+# As PySpark 4.3 says them: of a batch write, and of a query.
+OF_A_WRITE = (
+    "[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source writer: Traceback (most recent call last):\n"
+    '  File "/site-packages/chaffinch/spark/data_source.py", line 56, in writer\n'
+    "    raise invalid(error) from None\nchaffinch.spark.refusals.Refusal: {}\n SQLSTATE: 38000"
+)
+STATE = (
+    "=== Streaming Query ===\nIdentifier: [id = a, runId = b]\nCurrent Committed Offsets: {{}}\nLogical Plan:\nWriteToMicroBatchDataSource"
+)
+OF_A_QUERY = f"[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: {OF_A_WRITE} SQLSTATE: XXKST\n{STATE}"
+
+
+@pytest.mark.parametrize("quoted", [str, repr, lambda text: f"error: {json.dumps(text)}"], ids=["as it is", "repr", "JSON"])
+@pytest.mark.parametrize("spark_s", [OF_A_WRITE, OF_A_QUERY], ids=["write", "query"])
+@pytest.mark.parametrize(
+    "reason",
+    [
+        f"option x: Init() raised {ValueError('no init' + chr(10) + 'second line')!r}",
+        'option x: Init() raised ValueError("it\'s\\n\\n")',
+        f"topic {'a' + chr(10) + 'b'!r} (option topic) is not a legal name",
+        r"folder C:\new\\nested",
+        "--repair key=x: [CAST_INVALID_INPUT] cannot be cast. SQLSTATE: 22018; nothing was written",
+    ],
+)
+def test_what_our_own_line_quotes_does_not_end_it(reason, spark_s, quoted):
+    refusal = Refusal(Group.INVALID_CONFIGURATION, "CONFIG", reason, Remedy.CORRECT)
+    found = tag_in(quoted(spark_s.format(refusal)))
+    assert found == ErrorTag(group=refusal.group, name="CONFIG", text=refusal.text)
+    assert found.text.endswith(f"; {ADVICE[Remedy.CORRECT][Kind.QUERY]}")
 
 
 @pytest.mark.parametrize("group", [group for group in Group if group is not Group.NONE])

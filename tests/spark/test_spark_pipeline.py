@@ -122,6 +122,22 @@ def test_threads_that_have_not_begun_the_session_write_too(spark, broker, dead, 
     assert broker.read(dead).column("value").to_pylist() == [b"a", b"b"]
 
 
+def test_a_line_that_quotes_the_end_of_one_is_told_to_its_end(spark, broker, tmp_path):
+    """As the name of a topic, of a folder, or what somebody's handler raises may."""
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "0.txt").write_text("a")
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "a\nb", "checkpointLocation": str(tmp_path / "c")}
+
+    def start():
+        read = spark.readStream.text(str(tmp_path / "input"))
+        return read.writeStream.format("chaffinch").options(**options).trigger(availableNow=True).start()
+
+    with pytest.raises(SupervisionEnded) as caught:
+        supervise(start)
+    assert str(caught.value).startswith(r"KAFKA[InvalidConfiguration] INVALID_TOPIC_EXCEPTION: topic 'a\nb' (option topic): ")
+    assert caught.value.tag.text.endswith("; correct the data, the options or the topic, a restart alone fails again")
+
+
 def test_a_worker_that_dies_is_told_by_what_spark_says(spark, tmp_path):
     """Spark gives a task one attempt in local mode, so the query fails."""
     (tmp_path / "input").mkdir()

@@ -19,8 +19,11 @@ from chaffinch.errors.codes import ErrorCode, Group
 _TAG: Final = re.compile(rf"KAFKA\[({'|'.join(group.value for group in Group)})\] ([A-Za-z][A-Za-z0-9_]*): ([^\r\n]*)")
 TEXT_CHARACTERS_MAX: Final = 1000
 """A broker's message may be 32 KiB long."""
-# Behind the tag's line Spark puts the rest of a traceback, its line ends written out where the text was quoted, and its own state.
-_TAIL: Final = re.compile(r"(?:\\n| SQLSTATE: ).*")
+# A text that was quoted, as by repr() or in JSON, has its line ends written out, before the tag too; a backslash of ours is two there.
+_QUOTED_REST: Final = re.compile(r"(?<!\\)((?:\\\\)*)\\n.*")
+_QUOTED: Final = re.compile(r"\\([\\'\"])")
+_STATES: Final = re.compile(r"(?: SQLSTATE: \w+)+\s*$")
+"""Spark's own, at the end of the tag's line."""
 
 
 class Kind(Enum):
@@ -101,7 +104,10 @@ def tag_in(text: str) -> ErrorTag | None:
     found = _TAG.search(text)
     if found is None:
         return None
-    return ErrorTag(group=Group(found[1]), name=found[2], text=_TAIL.sub("", found[3]).rstrip())
+    line = found[3]
+    if r"\n" in text[text.rfind("\n", 0, found.start()) + 1 : found.start()]:
+        line = _QUOTED.sub(r"\1", _QUOTED_REST.sub(r"\1", line))
+    return ErrorTag(group=Group(found[1]), name=found[2], text=_STATES.sub("", line).rstrip())
 
 
 @contextmanager
