@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from contextlib import suppress
 from unittest.mock import Mock
@@ -11,38 +10,7 @@ from unittest.mock import Mock
 import pytest
 from pyspark import SparkContext
 
-from chaffinch.spark import interruption, session
-
-
-class Started:
-    """A session that has just started."""
-
-    def __init__(self) -> None:
-        self.stops = 0
-
-    def stop(self) -> None:
-        self.stops += 1
-
-
-@pytest.fixture
-def started(monkeypatch) -> Started:
-    spark, module = Started(), sys.modules["chaffinch.spark.session"]
-
-    def starts(builder, config):
-        signal.raise_signal(signal.SIGINT)
-        return spark
-
-    monkeypatch.setattr("chaffinch.spark.java.use_java", lambda: None)
-    monkeypatch.setattr(module, "_configured", starts)
-    return spark
-
-
-def test_a_start_that_is_interrupted_ends_first_and_leaves_nothing_running(started):
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        session(master="local[1]")
-    assert started.stops == 1
-    assert signal.getsignal(signal.SIGINT) is before
+from chaffinch.spark import interruption
 
 
 def test_a_handler_that_was_set_meanwhile_stays():

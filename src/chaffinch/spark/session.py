@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
-from chaffinch.spark import interruption
 from chaffinch.spark.spelling import spelled
 from chaffinch.spark.worker_python import VARIABLES
 
@@ -59,7 +58,7 @@ def session(
     The format ``chaffinch`` is known in it by name. With ``remote``, such as ``sc://host:15002``, or ``SPARK_REMOTE`` in the
     environment, a session of that server of Spark Connect: Java and Python are the server's. ``check``: on a cluster, ask the workers
     in a small job whether they have what the format needs, and a server whether it knows the format.
-    Ctrl-C is answered when Java has started, which else would stay behind.
+    Ctrl-C, and a SIGTERM whose handler raises, end the Java that is started here first.
     Errors: JavaNotFound, with what to install, and ModuleNotFoundError for PySpark; WorkersUnfit, with what a worker or server lacks;
     ConfigException.
     """
@@ -147,6 +146,7 @@ def _connected() -> Any:
 def _session(app_name: str, master: str | None, config: Mapping[str, str], *, check: bool) -> SparkSession:
     from chaffinch.spark.active_session import activate
     from chaffinch.spark.java import use_java
+    from chaffinch.spark.java_start import JavaStart
     from chaffinch.spark.sink.places import is_one_machine
     from chaffinch.spark.worker_python import is_own, use_python
 
@@ -164,11 +164,13 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    with interruption.noted() as is_interrupted:
-        spark = _configured(builder, {**_DEFAULTS, **config})
-    if is_interrupted():
-        spark.stop()
-        raise KeyboardInterrupt
+    try:
+        with JavaStart():
+            spark = _configured(builder, {**_DEFAULTS, **config})
+    except (KeyboardInterrupt, SystemExit):
+        if is_new and (begun := SparkSession._instantiatedSession) is not None:  # In a Java that was there before.
+            begun.stop()
+        raise
     activate()
     if check and not (is_one_machine(spark.sparkContext.master) and is_own(spark.sparkContext.pythonExec)):
         from chaffinch.spark.workers import check_workers

@@ -1,0 +1,240 @@
+"""Ctrl-C and SIGTERM while Spark's Java starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+from pyspark import java_gateway
+from pyspark.sql import SparkSession
+
+from chaffinch.spark import java_start, session
+from chaffinch.spark.java_start import JavaStart
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch):
+    """What PySpark keeps is that of other tests' Spark; handlers and Popen are as they were."""
+    monkeypatch.setattr(java_start, "_forget", lambda: None)
+    before = [signal.getsignal(number) for number in SIGNALS]
+    yield
+    assert java_gateway.Popen is subprocess.Popen
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+@pytest.fixture
+def terminating(kept):
+    """A process that SIGTERM ends with SystemExit, as the command's is."""
+
+    def end(number, frame):
+        sys.exit(143)
+
+    before = signal.signal(signal.SIGTERM, end)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def java(ignores=False):
+    """What stands for it, and has begun; it ends by a signal."""
+    begin = "import signal; " + "signal.signal(signal.SIGTERM, signal.SIG_IGN); " * ignores
+    process = java_gateway.Popen([sys.executable, "-c", f"{begin}print(flush=True); signal.pause()"], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    process.stdout.close()
+    return process
+
+
+def fail():
+    raise RuntimeError("a wrong option")
+
+
+def starting(*steps):
+    """The start comes to an error for want of Java, or for another reason."""
+    with JavaStart():
+        for step in steps:
+            step()
+        fail()
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_java_is_ended_before_the_signal_s_exception_is_raised(terminating, number, error):
+    started = []
+    with pytest.raises(error):
+        starting(lambda: started.append(java()), lambda: signal.raise_signal(number), lambda: started[0].wait(60))
+    assert started[0].returncode == -signal.SIGTERM
+
+
+def test_a_sigterm_ends_java_though_ctrl_c_is_ignored(terminating):
+    """As a shell has it of what runs in the background."""
+    started = []
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(SystemExit):
+            starting(
+                lambda: started.append(java()), lambda: signal.raise_signal(signal.SIGINT), lambda: signal.raise_signal(signal.SIGTERM)
+            )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert started[0].returncode == -signal.SIGTERM
+
+
+def test_java_that_starts_after_the_signal_is_ended_too():
+    started = []
+    command = [sys.executable, "-c", "import signal; signal.pause()"]
+    with pytest.raises(KeyboardInterrupt):
+        starting(lambda: signal.raise_signal(signal.SIGINT), lambda: started.append(java_gateway.Popen(command)))
+    assert started[0].returncode == -signal.SIGTERM
+
+
+def test_what_pyspark_s_own_handler_raises_ends_java():
+    """It is there as soon as the context is."""
+    started = []
+    with pytest.raises(KeyboardInterrupt):
+        starting(lambda: started.append(java()), lambda: signal.default_int_handler(signal.SIGINT, None))
+    assert started[0].returncode == -signal.SIGTERM
+
+
+def test_java_that_does_not_end_is_killed(monkeypatch):
+    started = []
+    monkeypatch.setattr(java_start, "_ENDS_S", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        starting(lambda: started.append(java(ignores=True)), lambda: signal.raise_signal(signal.SIGINT))
+    assert started[0].returncode == -signal.SIGKILL
+
+
+def test_an_error_is_raised_and_java_stays():
+    started = []
+    with pytest.raises(RuntimeError, match="a wrong option"):
+        starting(lambda: started.append(java()))
+    assert started[0].poll() is None
+    started[0].kill()
+    started[0].wait()
+
+
+def test_a_sigterm_whose_handler_only_takes_note_ends_nothing():
+    told = []
+    before = signal.signal(signal.SIGTERM, lambda *_: told.append("it"))
+    try:
+        with JavaStart():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == ["it"]
+
+
+def test_a_handler_that_was_set_meanwhile_stays():
+    """As PySpark sets its own."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with JavaStart():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_threads_have_no_handlers_to_set():
+    found = []
+
+    def run() -> None:
+        with JavaStart():
+            found.append(java_gateway.Popen)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [subprocess.Popen]
+
+
+class Started:
+    """A session that has just started."""
+
+    def __init__(self) -> None:
+        self.stops = 0
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+@pytest.mark.parametrize("is_there_before", [False, True])
+def test_a_session_in_a_java_that_was_there_before_is_stopped(monkeypatch, is_there_before):
+    """Not one that was there before, too."""
+    spark, module = Started(), sys.modules["chaffinch.spark.session"]
+
+    def starts(builder, config):
+        signal.raise_signal(signal.SIGINT)
+        monkeypatch.setattr(SparkSession, "_instantiatedSession", spark)
+        return spark
+
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", spark if is_there_before else None)
+    monkeypatch.setattr("chaffinch.spark.java.use_java", lambda: None)
+    monkeypatch.setattr(module, "_configured", starts)
+    with pytest.raises(KeyboardInterrupt):
+        session(master="local[1]")
+    assert spark.stops == (not is_there_before)
+
+
+PROGRAM = """
+import os, signal, subprocess, sys
+
+class Popen(subprocess.Popen):
+    polls = 0
+
+    def __init__(self, command, *rest, **keywords):
+        super().__init__(command, *rest, **keywords)
+        if "pyspark-shell" in command:
+            if not hasattr(type(self), "java"):
+                print(self.pid, flush=True)
+            type(self).java = self
+
+    def poll(self):
+        self.polls += 1
+        if place == "waiting" and self.polls == 1 and "pyspark-shell" in self.args:
+            os.kill(os.getpid(), number)
+        return super().poll()
+
+subprocess.Popen = Popen
+place, number = sys.argv[1], int(sys.argv[2])
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+from chaffinch.spark import session
+from pyspark import SparkContext
+
+begin = SparkContext._do_init
+
+def interrupted(*given):
+    SparkContext._do_init = begin
+    os.kill(os.getpid(), number)
+    begin(*given)
+
+if place == "context":
+    SparkContext._do_init = interrupted
+try:
+    session(master="local[1]")
+except KeyboardInterrupt:
+    print("Java has ended" if Popen.java.poll() is not None else "Java is there")
+    if place == "context":
+        print(session(master="local[1]").range(3).count())
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("place", "number", "says"),
+    [("waiting", signal.SIGTERM, []), ("waiting", signal.SIGINT, ["Java has ended"]), ("context", signal.SIGINT, ["Java has ended", "3"])],
+    ids=str,
+)
+def test_nothing_is_left_of_a_start_of_spark_s_and_the_next_one_begins_anew(tmp_path, place, number, says):
+    command = [sys.executable, "-c", PROGRAM, place, str(int(number))]
+    with open(tmp_path / "said", "w+") as file:  # A pipe would not end before a Java that is left.
+        status = subprocess.run(command, stdout=file, stderr=subprocess.DEVNULL, check=False).returncode
+        file.seek(0)
+        java, *said = file.read().splitlines()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(java), signal.SIGKILL)
+    assert (status, said) == (143 if number == signal.SIGTERM else 0, says)
