@@ -140,6 +140,25 @@ def test_an_error_is_one_line(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("interruption", "notes", "status", "says"),
+    [
+        (KeyboardInterrupt(), (), 130, "nothing was written"),
+        (SystemExit(143), (), 143, "nothing was written"),
+        (KeyboardInterrupt(), ("what was replayed is written",), 130, "what was replayed is written"),
+        (KeyboardInterrupt(), ("b is written", "those before b are replayed"), 130, "b is written; those before b are replayed"),
+    ],
+)
+def test_an_interruption_says_what_is_written(monkeypatch, interruption, notes, status, says):
+    def interrupted(plan):
+        for note in notes:
+            interruption.add_note(note)
+        raise interruption
+
+    monkeypatch.setattr(command, "_replayed", interrupted)
+    assert run(*SERVER, "--topic", "d") == (status, "", f"chaffinch: interrupted: {says}\n")
+
+
+@pytest.mark.parametrize(
     ("more", "says"), [((), "replaying the letters of d"), (("--dry-run",), "replaying the letters of d, to write nothing")]
 )
 def test_it_says_what_takes_so_long(monkeypatch, more, says):

@@ -1,14 +1,16 @@
-"""What a replay refuses before Spark has anything to do. No Java."""
+"""What a replay refuses before Spark has anything to do, and what it says where it is interrupted. No Java."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from chaffinch.errors import ConfigException
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.replay import of_files, of_topic, writing
 from chaffinch.spark.replay.of_files import look_at_folder
-from chaffinch.spark.replay.plan import TOKEN_BYTES_MAX
+from chaffinch.spark.replay.plan import TOKEN_BYTES_MAX, ReplayReport
 from chaffinch.spark.replay.replaying import ReplayPlan, look_at_cluster, replay
 
 CLIENT = {"kafka.bootstrap.servers": "broker:9092"}
@@ -94,3 +96,43 @@ def test_a_place_that_cannot_be_opened_is_not_one_to_be_written_to():
         Refusal, match=r"--parquet=nosuch://letters cannot be opened: .*; name the one that errors\.dead\.letter\.path had$"
     ):
         look_at_folder("nosuch://letters")
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+def interrupted_behind_the_write():
+    with of_topic._told_as_written():
+        interrupt()
+
+
+@pytest.mark.parametrize(
+    ("work", "note"),
+    [
+        (
+            lambda: writing.write(Mock(write=Mock(format=interrupt)), ReplayPlan(client=CLIENT, topic="d"), "token", "d", {}),
+            "whether it is written is not known; run it again: the marker tells, nothing is written twice",
+        ),
+        (interrupted_behind_the_write, "what was replayed is written"),
+    ],
+    ids=["while it is written", "while it is asked what became of it"],
+)
+def test_an_interruption_notes_what_is_written(work, note):
+    with pytest.raises(KeyboardInterrupt) as caught:
+        work()
+    assert caught.value.__notes__ == [note]
+
+
+@pytest.mark.parametrize(
+    ("at", "is_dry_run", "notes"),
+    [("a.parquet", False, []), ("b.parquet", False, ["the files before b.parquet, by name, are replayed"]), ("b.parquet", True, [])],
+)
+def test_an_interruption_notes_which_files_are_replayed(tmp_path, monkeypatch, at, is_dry_run, notes):
+    for name in ("a.parquet", "b.parquet"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(of_files, "_unsettled", lambda *_: set())
+    monkeypatch.setattr(of_files, "_replay_file", lambda spark, plan, folder, name: interrupt() if name == at else ReplayReport())
+    with pytest.raises(KeyboardInterrupt) as caught:
+        of_files.replay_files(IDLE, ReplayPlan(client=CLIENT, path=str(tmp_path), is_dry_run=is_dry_run), str(tmp_path))
+    assert getattr(caught.value, "__notes__", []) == notes

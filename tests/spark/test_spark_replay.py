@@ -373,6 +373,20 @@ def test_parquet_files_one_transaction_each(spark, broker, topic, dead, tmp_path
     assert (list(folder.glob("*.parquet")), broker.read(f"{dead}-2").num_rows) == ([], 0)
 
 
+def test_a_file_that_is_written_and_an_interruption_behind_that(spark, broker, topic, tmp_path, monkeypatch):
+    write(bad_rows(spark, 1), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
+    (name,) = (path.name for path in tmp_path.glob("*.parquet"))
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(of_files, "_done_with", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        replay(spark, plan(broker, path=str(tmp_path), repairs={"key": "value"}))
+    assert caught.value.__notes__ == [f"{name} is written"]
+    assert values(broker, topic) == {"v0": 1}
+
+
 def test_two_replays_of_one_file_to_different_topics(spark, broker, topic, dead, tmp_path, monkeypatch):
     """The marker lies where both look for it, whatever their repairs: what one has written meanwhile the other skips."""
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))

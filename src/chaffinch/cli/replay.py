@@ -60,20 +60,33 @@ def replay(
     from there. Columns for --repair: key, value, headers, timestamp, partition, topic; to be read too: error_code, error_name,
     error_message, error_group, query, batch. The exit status is 1 when something is rejected still.
     """
-    from chaffinch.spark.options import KAFKA
-    from chaffinch.spark.replay.options import COMMAND, WRITING
-    from chaffinch.spark.replay.replaying import ReplayPlan
+    with _said_when_interrupted():
+        from chaffinch.spark.options import KAFKA
+        from chaffinch.spark.replay.options import COMMAND, WRITING
+        from chaffinch.spark.replay.replaying import ReplayPlan
 
-    entries = entries_of(bootstrap_server, command_config)
-    idle = accepted(COMMAND, entries).ignored
-    given = {KAFKA + entry.dotted: entry.value for entry in entries if entry.dotted not in idle}
-    of_writing = {option.name for option in WRITING.options}
-    plan = ReplayPlan(
-        client={name: value for name, value in given.items() if name not in of_writing},
-        writing={name: value for name, value in given.items() if name in of_writing},
-        topic=topic, path=parquet, to=to, repairs=parse_pairs("--repair", repair), token=token, is_dry_run=dry_run,
-    )  # fmt: skip
-    _report(plan, _replayed(plan), as_json=as_json)
+        entries = entries_of(bootstrap_server, command_config)
+        idle = accepted(COMMAND, entries).ignored
+        given = {KAFKA + entry.dotted: entry.value for entry in entries if entry.dotted not in idle}
+        of_writing = {option.name for option in WRITING.options}
+        plan = ReplayPlan(
+            client={name: value for name, value in given.items() if name not in of_writing},
+            writing={name: value for name, value in given.items() if name in of_writing},
+            topic=topic, path=parquet, to=to, repairs=parse_pairs("--repair", repair), token=token, is_dry_run=dry_run,
+        )  # fmt: skip
+        report = _replayed(plan)
+    _report(plan, report, as_json=as_json)
+
+
+@contextmanager
+def _said_when_interrupted() -> Iterator[None]:
+    """By Ctrl-C or SIGTERM: one line on stderr says what is written."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as interruption:
+        written = "; ".join(getattr(interruption, "__notes__", ["nothing was written"]))
+        print(f"chaffinch: interrupted: {written}", file=sys.stderr)
+        raise
 
 
 def _replayed(plan: ReplayPlan) -> ReplayReport:

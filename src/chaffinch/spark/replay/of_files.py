@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors.codes import Group
@@ -56,8 +56,10 @@ def replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayRepo
     folder = look_at_folder(path)
     names = {name for name in folder.names() if name.endswith(".parquet") and not name.startswith((".", "_"))}
     report = ReplayReport()
-    for name in sorted(names - _unsettled(plan, folder, names)):
-        report += _replay_file(spark, plan, folder, name)
+    for number, name in enumerate(sorted(names - _unsettled(plan, folder, names))):
+        before = number and not plan.is_dry_run
+        with writing.noted_of_interruptions(f"the files before {name}, by name, are replayed") if before else nullcontext():
+            report += _replay_file(spark, plan, folder, name)
     return report
 
 
@@ -112,14 +114,15 @@ def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: st
         return writing.tried(plan, rows)
     if not is_written:  # Asked here too, because the marker is looked for in the target topic, which may be another one now.
         writing.write(rows, plan, token, target, {"errors.dead.letter.path": folder.location})
-    again = _letters_of(token)
-    report = ReplayReport.of(read, {}, ())
-    if again in folder.names():
-        outcome = letters.outcome_in_file(spark, folder.in_spark(again))
-        report = ReplayReport.of(read, outcome.rejected, outcome.examples)
-    if plan.token is None and not plan.is_dry_run:
-        _done_with(folder, name)
-    return report
+    with writing.noted_of_interruptions(f"{name} is written"):
+        again = _letters_of(token)
+        report = ReplayReport.of(read, {}, ())
+        if again in folder.names():
+            outcome = letters.outcome_in_file(spark, folder.in_spark(again))
+            report = ReplayReport.of(read, outcome.rejected, outcome.examples)
+        if plan.token is None and not plan.is_dry_run:
+            _done_with(folder, name)
+        return report
 
 
 def _first_topic(frame: DataFrame) -> str | None:

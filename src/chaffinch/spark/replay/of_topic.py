@@ -79,7 +79,8 @@ def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRep
 def _told_as_written() -> Iterator[None]:
     """Of what goes wrong behind the write."""
     try:
-        yield
+        with writing.noted_of_interruptions("what was replayed is written"):
+            yield
     except Refusal as refusal:
         text = f"what was replayed is written, what became of it cannot be told: {refusal.reason}"
         raise Refusal(refusal.group, refusal.name, text, refusal.remedy) from None

@@ -11,7 +11,7 @@ from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.marker import Marker
 from chaffinch.spark.error_texts import first_line
-from chaffinch.spark.refusals import Refusal, tag_in
+from chaffinch.spark.refusals import ADVICE, Kind, Refusal, Remedy, tag_in
 from chaffinch.spark.replay import letters
 from chaffinch.spark.replay.dry_run import dry_run_of
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
@@ -35,6 +35,16 @@ def removals_told() -> Iterator[None]:
             raise
         text = f"{tag.text.partition(';')[0]}: letters were removed while they were read; nothing was written"
         raise Refusal(Group.APPLICATION_RECOVERABLE, "LETTERS_REMOVED", f"{text}; begin again for those that are left") from None
+
+
+@contextmanager
+def noted_of_interruptions(what: str) -> Iterator[None]:
+    """Ctrl-C, and a SIGTERM that raises, are raised with a note of what is written; one without a note found that nothing is."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as interruption:
+        interruption.add_note(what)
+        raise
 
 
 @removals_told()
@@ -74,6 +84,7 @@ def _said_of(error: AnalysisException) -> str:
     return first_line(None, str(error))
 
 
+@noted_of_interruptions(f"whether it is written is not known; {ADVICE[Remedy.LOOK][Kind.BATCH_ONCE]}")
 @removals_told()
 def write(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, letters_to: Mapping[str, str]) -> None:
     own = {"markerTopic": marker_topic, "idempotencyToken": token, "errors.tolerance": "all"}
