@@ -132,7 +132,7 @@ def test_an_interruption_notes_which_files_are_replayed(tmp_path, monkeypatch, a
     for name in ("a.parquet", "b.parquet"):
         (tmp_path / name).touch()
     monkeypatch.setattr(of_files, "_unsettled", lambda *_: set())
-    monkeypatch.setattr(of_files, "_replay_file", lambda spark, plan, folder, name: interrupt() if name == at else ReplayReport())
+    monkeypatch.setattr(of_files, "_replay_file", lambda *given: interrupt() if at in given else ReplayReport())
     with pytest.raises(KeyboardInterrupt) as caught:
         of_files.replay_files(IDLE, ReplayPlan(client=CLIENT, path=str(tmp_path), is_dry_run=is_dry_run), str(tmp_path))
     assert getattr(caught.value, "__notes__", []) == notes

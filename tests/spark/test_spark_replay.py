@@ -11,7 +11,6 @@ from py4j.protocol import Py4JError
 from chaffinch.admin import offsets
 from chaffinch.admin.group_offsets import committed_offsets
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark import target
@@ -56,22 +55,6 @@ def plan(broker, **changes):
 
 def outcome(report):
     return report.read, report.written, report.still_rejected
-
-
-@pytest.mark.parametrize(
-    ("expression", "says"),
-    [
-        ("nothing + 1", r"--repair key=nothing \+ 1: a letter has no column `nothing`; there are: key, value, headers, .*, query, batch$"),
-        ("is_cut", r"--repair key=is_cut: a letter has no column `is_cut`; there are: key, "),
-        ("if(", r"--repair key=if\(: \[PARSE_SYNTAX_ERROR\]"),
-        ("1", "column 'key' has type int; allowed: string, binary"),
-        ("explode(array('a', 'b'))", r"UNSUPPORTED_GENERATOR"),
-    ],
-)
-def test_a_repair_that_cannot_be_is_refused_before_anything_is_read(spark, broker, dead, monkeypatch, expression, says):
-    monkeypatch.setattr(letters, "spans_in", None)
-    with pytest.raises(ConfigException, match=says):
-        replay(spark, plan(broker, topic=dead, repairs={"key": expression}))
 
 
 def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):

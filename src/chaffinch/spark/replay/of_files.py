@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors.codes import Group
@@ -57,9 +57,12 @@ def replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayRepo
     names = {name for name in folder.names() if name.endswith(".parquet") and not name.startswith((".", "_"))}
     report = ReplayReport()
     for number, name in enumerate(sorted(names - _unsettled(plan, folder, names))):
-        before = number and not plan.is_dry_run
-        with writing.noted_of_interruptions(f"the files before {name}, by name, are replayed") if before else nullcontext():
-            report += _replay_file(spark, plan, folder, name)
+        if not number or plan.is_dry_run:
+            report += _replay_file(spark, plan, folder, name, "nothing was written")
+            continue
+        with writing.noted_of_interruptions(f"the files before {name}, by name, are replayed"):
+            left = f"nothing of {name} was written, the files before it, by name, are replayed"
+            report += _replay_file(spark, plan, folder, name, left)
     return report
 
 
@@ -95,34 +98,41 @@ def _query_in(folder: Folder, name: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str) -> ReplayReport:
+def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str, left: str) -> ReplayReport:
+    """`left`: what is written where it fails for a repair."""
     token = _file_token(plan, folder, name)  # Of the file as it is before it is read: another replay may move it.
     found = _letters_in(spark, folder, name)
     rows = writing.repaired(found, plan)
     read = found.count()
-    target = plan.to or _first_topic(rows)
-    if target is None:
-        return ReplayReport.of(read, {"INVALID_TOPIC_EXCEPTION": read}, [f"{name}: {_NO_TOPIC}"])
-    target = _marker_topic(plan, _first_topic(found), target)
-    writer_id = writing.writer_of(plan.client, token)
-    is_written = writer_id is not None
-    if writer_id is not None and not plan.is_dry_run:
-        _name_letters(folder, token, writer_id)
-    if plan.token is not None and is_written:
-        return ReplayReport(is_repetition=True)
-    if plan.is_dry_run and not is_written:
-        return writing.tried(plan, rows)
-    if not is_written:  # Asked here too, because the marker is looked for in the target topic, which may be another one now.
-        writing.write(rows, plan, token, target, {"errors.dead.letter.path": folder.location})
+    with writing.failing_repairs_told(found, plan, left):
+        target = plan.to or _first_topic(rows)
+        if target is None:
+            return ReplayReport.of(read, {"INVALID_TOPIC_EXCEPTION": read}, [f"{name}: {_NO_TOPIC}"])
+        target = _marker_topic(plan, _first_topic(found), target)
+        writer_id = writing.writer_of(plan.client, token)
+        is_written = writer_id is not None
+        if writer_id is not None and not plan.is_dry_run:
+            _name_letters(folder, token, writer_id)
+        if plan.token is not None and is_written:
+            return ReplayReport(is_repetition=True)
+        if plan.is_dry_run and not is_written:
+            return writing.tried(plan, rows)
+        if not is_written:  # Asked here too, because the marker is looked for in the target topic, which may be another one now.
+            writing.write(rows, plan, token, target, {"errors.dead.letter.path": folder.location})
     with writing.noted_of_interruptions(f"{name} is written"):
-        again = _letters_of(token)
-        report = ReplayReport.of(read, {}, ())
-        if again in folder.names():
-            outcome = letters.outcome_in_file(spark, folder.in_spark(again))
-            report = ReplayReport.of(read, outcome.rejected, outcome.examples)
-        if plan.token is None and not plan.is_dry_run:
-            _done_with(folder, name)
-        return report
+        return _settled(spark, plan, folder, name, token, read)
+
+
+def _settled(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str, token: str, read: int) -> ReplayReport:
+    """Of a file that is written."""
+    again = _letters_of(token)
+    report = ReplayReport.of(read, {}, ())
+    if again in folder.names():
+        outcome = letters.outcome_in_file(spark, folder.in_spark(again))
+        report = ReplayReport.of(read, outcome.rejected, outcome.examples)
+    if plan.token is None and not plan.is_dry_run:
+        _done_with(folder, name)
+    return report
 
 
 def _first_topic(frame: DataFrame) -> str | None:

@@ -57,17 +57,20 @@ def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRep
         left += ReplayReport.of(read - real, {NO_LETTER: read - real}, [_STRANGERS.format(where=where)])
     if cut:
         left += ReplayReport.of(cut, {VALUE_CUT: cut}, [_CUT_ADVICE.format(count=cut)])
-    rows = writing.repaired(found.where("is_letter AND NOT is_cut"), plan)
+    whole = found.where("is_letter AND NOT is_cut")
+    rows = writing.repaired(whole, plan)
     ends = {span.partition: span.end for span in spans}
     notes = None if plan.token is not None else Notes(ends=ends, run=secrets.token_hex(8))
     if notes is not None:
         _refuse_large(plan.client, topic, notes, _token(topic, known, 0))
     if plan.is_dry_run:
-        return left + writing.tried(plan, rows)
+        with writing.failing_repairs_told(whole, plan):
+            return left + writing.tried(plan, rows)
     token = plan.token or _unused_token(spark, plan.client, topic, known)
     if notes is not None or real > cut:
         beside = {} if notes is None else {NOTES: notes.to_option()}
-        writing.write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic, **beside})
+        with writing.failing_repairs_told(whole, plan):
+            writing.write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic, **beside})
     with _told_as_written():
         outcome = _outcome(spark, plan.client, topic, known, token)
     if notes is not None and outcome.runs != {notes.run}:

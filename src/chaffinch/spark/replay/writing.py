@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.marker import Marker
-from chaffinch.spark.error_texts import first_line
-from chaffinch.spark.refusals import ADVICE, Kind, Refusal, Remedy, tag_in
+from chaffinch.spark.error_texts import first_line, tag_of
+from chaffinch.spark.refusals import ADVICE, Kind, Refusal, Remedy, invalid, tag_in
 from chaffinch.spark.replay import letters
 from chaffinch.spark.replay.dry_run import dry_run_of
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from chaffinch.client.sync_client import SyncClient
+
+
+_STATE: Final = re.compile(r" SQLSTATE: \w+$")
 
 
 @contextmanager
@@ -74,6 +79,33 @@ def repaired(found: DataFrame, plan: ReplayPlan) -> DataFrame:
     except ConfigException as error:
         raise ConfigException(f"--repair: {error}") from None
     return rows
+
+
+@contextmanager
+def failing_repairs_told(found: DataFrame, plan: ReplayPlan, left: str = "nothing was written") -> Iterator[None]:
+    """Of what fails within and is not the format's own error: whether a repair of the letters fails, without being written too.
+
+    Where one does, it is named, with Spark's own words; `left`: what became of the letters.
+    """
+    try:
+        yield
+    except Exception as error:
+        if tag_of(str(error)) is None and (failed := _failing(found, plan)) is not None:
+            raise invalid(ConfigException(f"{failed}; {left}")) from None
+        raise
+
+
+def _failing(found: DataFrame, plan: ReplayPlan) -> str | None:
+    """The first repair that fails, and how. A later one may be over the column of an earlier one."""
+    from pyspark.sql.functions import expr
+
+    for number, (column, expression) in enumerate(plan.repairs.items(), 1):
+        some = replace(plan, repairs=dict(list(plan.repairs.items())[:number]), to=None)
+        try:
+            repaired(found, some).agg(expr(f"max(xxhash64({column}))")).collect()
+        except Exception as error:
+            return f"--repair {column}={expression}: {_STATE.sub('', first_line(None, str(error))).rstrip(' .')}"
+    return None
 
 
 def _said_of(error: AnalysisException) -> str:
