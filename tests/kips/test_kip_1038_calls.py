@@ -145,3 +145,18 @@ def test_none_is_configured_where_another_option_is_refused() -> None:
     with pytest.raises(ConfigException, match="option partitioner"):
         Producer(bootstrap_servers="127.0.0.1:1", partitioner="no.such.function", custom_exception_handler_class=Configured())
     assert configured == []
+
+
+@pytest.mark.parametrize("method", ["__init__", "configure"])
+@pytest.mark.parametrize(("ending", "raised"), [(SystemExit(3), ConfigException), (KeyboardInterrupt(), KeyboardInterrupt)], ids=repr)
+def test_what_ends_the_program_at_construction(method: str, ending: BaseException, raised: type[BaseException]) -> None:
+    """A program that ends itself is no handler; Ctrl-C is Ctrl-C."""
+
+    def end(*_: object) -> None:
+        raise ending
+
+    kind = type("Ending", (ProducerExceptionHandler,), {method: end})
+    with pytest.raises(raised) as caught:
+        Producer(bootstrap_servers="127.0.0.1:1", custom_exception_handler_class=kind)
+    if raised is ConfigException:
+        assert "raised SystemExit(3)" in str(caught.value)

@@ -24,6 +24,6 @@ def named(option: str, value: Any) -> Any:
         raise ConfigException(f"option {option} cannot be {value!r}: it must be a dotted name, such as {example}")
     try:
         return getattr(import_module(module), attribute)
-    except Exception as failure:  # The module is somebody's, and may raise anything.
+    except (Exception, SystemExit) as failure:  # The module is somebody's, and may raise anything; a program ends itself.
         reason = failure if isinstance(failure, ImportError | AttributeError) else repr(failure)
         raise ConfigException(f"option {option} cannot be {value!r}: no such thing can be imported ({reason})") from failure

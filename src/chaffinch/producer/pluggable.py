@@ -34,7 +34,7 @@ def exception_handler(settings: Settings) -> ProducerExceptionHandler:
         kind = found
         try:
             found = kind()
-        except Exception as failure:
+        except (Exception, SystemExit) as failure:
             raise ConfigException(f"option {HANDLER}: {kind.__qualname__}() raised {failure!r}") from failure
     if not isinstance(found, ProducerExceptionHandler):
         what = "a ProducerExceptionHandler, its class, or its dotted name"
@@ -42,7 +42,7 @@ def exception_handler(settings: Settings) -> ProducerExceptionHandler:
     found.drops_large_records = settings[DROP_LARGE]
     try:
         found.configure(dict(settings))
-    except Exception as failure:
+    except (Exception, SystemExit) as failure:
         raise ConfigException(f"option {HANDLER}: configure of {type(found).__qualname__} raised {failure!r}") from failure
     return found
 

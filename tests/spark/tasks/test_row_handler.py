@@ -54,6 +54,27 @@ class Nonsense(SwallowOdd):
         return "SWALLOW"
 
 
+class Leaves(SwallowOdd):
+    def handle_record_too_large(self, record, exception):
+        raise SystemExit(3)
+
+    def handle_rejected_record(self, record, exception):
+        raise SystemExit(3)
+
+    def close(self):
+        raise SystemExit(3)
+
+
+class IsInterrupted(SwallowOdd):
+    def handle_rejected_record(self, record, exception):
+        raise KeyboardInterrupt
+
+
+class LeavesAtOnce(ProducerExceptionHandler):
+    def __init__(self):
+        raise SystemExit("a script")
+
+
 class CannotBeMade(ProducerExceptionHandler):
     def __init__(self):
         raise RuntimeError("no")
@@ -96,13 +117,21 @@ class TestWhatIsAsked:
     def test_it_is_one_object_for_a_process(self):
         assert handler_for(options(f"{HERE}.SwallowOdd")) is handler_for(options(f"{HERE}.SwallowOdd"))
 
-    @pytest.mark.parametrize("name", ["Raises", "Nonsense"])
+    @pytest.mark.parametrize("name", ["Raises", "Nonsense", "Leaves"])
     def test_one_that_raises_or_answers_nonsense_has_said_fail(self, name, caplog):
         handler = RowHandler(globals()[name]())
         assert handler.rejected(*blamed()) == frozenset()
         (line,) = caplog.messages  # Once, however many rows it is asked about.
         assert line.startswith(f"the exception handler {name} failed, its rows stay bad ones: ")
         assert line.endswith(", asked about row 10 for orders-0: INVALID_COMPACTION_KEY: why")
+
+    def test_ctrl_c_is_nobody_s_answer(self):
+        with pytest.raises(KeyboardInterrupt):
+            RowHandler(IsInterrupted()).rejected(*blamed())
+
+    def test_a_close_that_would_end_the_process_is_logged(self, caplog):
+        RowHandler(Leaves()).close()
+        assert caplog.messages == ["close() of the exception handler Leaves failed"]
 
     def test_errors_that_are_no_rejection_are_not_asked_about(self):
         assert handler_for(options(f"{HERE}.SwallowOdd")).rejected(*blamed(codes.UNKNOWN_TOPIC_OR_PARTITION)) == frozenset()
@@ -215,6 +244,7 @@ def test_a_topic_that_comes_while_it_is_waited_for(query):
         ("no.such.module.Handler", r"No module named 'no'\); each Python that Spark starts has to find its module"),
         (f"{HERE}.HERE", "must be a ProducerExceptionHandler"),
         (f"{HERE}.CannotBeMade", "raised RuntimeError"),
+        (f"{HERE}.LeavesAtOnce", r"LeavesAtOnce\(\) raised SystemExit\('a script'\)"),
     ],
 )
 def test_what_is_no_handler_is_refused_before_any_task(name, text):
@@ -222,8 +252,18 @@ def test_what_is_no_handler_is_refused_before_any_task(name, text):
         handler_for(options(name))
 
 
-def test_a_module_that_fails_when_it_is_imported_is_refused_in_words(tmp_path, monkeypatch):
-    (tmp_path / "half_written_handlers.py").write_text("class Handler(:")
+@pytest.mark.parametrize(
+    ("name", "text", "says"), [("half_written", "class Handler(:", "SyntaxError"), ("script", "import sys; sys.exit(2)", "SystemExit")]
+)
+def test_a_module_that_fails_when_it_is_imported_is_refused_in_words(tmp_path, monkeypatch, name, text, says):
+    (tmp_path / f"{name}_handlers.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigException, match=r"no such thing can be imported \(SyntaxError\("):
-        handler_for(options("half_written_handlers.Handler"))
+    with pytest.raises(ConfigException, match=rf"no such thing can be imported \({says}\("):
+        handler_for(options(f"{name}_handlers.Handler"))
+
+
+@GUARANTEES
+def test_a_handler_that_would_end_the_task_leaves_a_bad_row(query, guarantee):
+    leaves = {"kafka__custom__exception__handler__class": f"{HERE}.Leaves", "kafka__max__request__size": "1000"}
+    query.run({"key": ["a", "b"], "value": [b"x" * 2000, b"0"]}, deliveryGuarantee=guarantee, **leaves, **TOLERANT)
+    assert values(query.broker, query.topic) == {"0": 1}

@@ -113,12 +113,12 @@ def ask(
     call: Callable[[ProducerRecord, Any], object],
     record: ProducerRecord,
     error: ApiException,
-    caught: type[BaseException] = Exception,
+    caught: type[BaseException] | tuple[type[BaseException], ...] = Exception,
 ) -> Said[Response]:
     """One call of a handler. One that raises what is `caught`, or answers anything but `allowed`, has said FAIL.
 
     Ctrl-C, SystemExit and their like end the call of `send` that they come in, as everywhere; they may be a signal handler's. Only the
-    sender thread, which is everybody's, catches them."""
+    sender thread, which is everybody's, catches them; a process of Spark's, which has no such handler, SystemExit."""
     try:
         response = call(record, error)
     except caught as failure:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# A program that ends itself would end a task of Spark's, or the commit, with it.
+_CAUGHT: Final = (Exception, SystemExit)
 _WHERE_MODULES_LIE: Final = (
     "each Python that Spark starts has to find its module, beside the driver and on every worker: "
     "install it there, or ship it, as with --py-files"
@@ -87,7 +89,7 @@ class RowHandler:
         """It is not asked any more. What its own `close` raises is logged."""
         try:
             self._handler.close()
-        except Exception:
+        except _CAUGHT:
             _log.warning("close() of the exception handler %s failed", type(self._handler).__qualname__, exc_info=True)
 
     def too_large(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> frozenset[int]:
@@ -126,7 +128,7 @@ class RowHandler:
     def _asked(
         self, allowed: type[Response], method: Callable[[ProducerRecord, Any], object], record: ProducerRecord, rejection: Rejection
     ) -> Response:
-        said = ask(allowed, method, record, _error(rejection))
+        said = ask(allowed, method, record, _error(rejection), caught=_CAUGHT)
         if said.failure is not None and not self._has_failed:
             self._has_failed = True
             text = "the exception handler %s failed, its rows stay bad ones: %r, asked about %s"
