@@ -264,7 +264,9 @@ def test_called_with_what_is_no_batch(frame, batch_id, text):
 @pytest.mark.parametrize(
     ("options", "keywords", "text"),
     [
-        ({}, {"topic": "t"}, "kafka.bootstrap.servers"),
+        ({}, {"topic": "t"}, "option kafka.bootstrap.servers is missing: host:port of one or more brokers"),
+        (None, {}, "option kafka.bootstrap.servers is missing: host:port of one or more brokers"),
+        ({"topic": None}, {}, "option kafka.bootstrap.servers is missing: host:port of one or more brokers"),
         (SERVERS, {"topci": "t"}, "unknown option 'topci': the nearest known one is 'topic'"),
         (SERVERS, {"topic": "t", "idempotencyToken": "x"}, "idempotencyToken is for batch writes"),
         (SERVERS, {"markerTopic": "t"}, "a sink whose rows name their topic needs a name"),

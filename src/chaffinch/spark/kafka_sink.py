@@ -20,6 +20,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.settings import shown_value
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import ErrorTag, Refusal, invalid, tag_in
+from chaffinch.spark.sink.option_tables import SINK
 from chaffinch.spark.sink.options import SinkOptions, refuse_own_options
 from chaffinch.spark.sink.places import located
 from chaffinch.spark.spelling import spelled
@@ -73,6 +74,8 @@ class KafkaSink:
         given = {**(options or {}), **keywords}
         refuse_own_options(given)
         self._options = {option: spelled(f"option {option}", value) for option, value in given.items() if value is not None}
+        if not self._options:  # `SinkOptions.parse` speaks of those that Spark keeps to itself then.
+            SINK.parse({})
         if not _is_whole(attempts_max) or attempts_max < 1:
             raise ConfigException(f"attempts_max cannot be {attempts_max!r}: it must be a whole number, at least 1")
         self._attempts_max = attempts_max
