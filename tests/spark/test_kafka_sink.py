@@ -280,6 +280,13 @@ def test_called_with_what_is_no_batch(frame, batch_id, text):
             "option kafka.sasl.password cannot be a bytes (not shown): it must be a string, a number, True or False",
         ),
         ({**SERVERS, "topic": "t"}, {"topic": "u"}, "option topic is given twice"),
+        ({**SERVERS, "topic": "t", "Topic": "u"}, {}, "option topic is given twice, as 'topic' and as 'Topic': give it once"),
+        ({**SERVERS, "topic": "t"}, {"TOPIC": "u"}, "option topic is given twice, as 'topic' and as 'TOPIC': give it once"),
+        (
+            SERVERS,
+            {"topic": "t", "checkpointLocation": "/a", "checkpointlocation": "/b"},
+            "'checkpointLocation' and as 'checkpointlocation'",
+        ),
         (
             {**SERVERS, "kafka.batch.size": 1},
             {"kafka_batch_size": 2},

@@ -33,6 +33,14 @@ def test_what_has_no_effect_is_said_once_in_the_log(caplog):
     assert [record.message for record in caplog.records] == ["options without effect here: kafka.linger.ms"]
 
 
+@pytest.mark.parametrize("table", [*TABLES.values(), SOURCE, STREAM_SOURCE], ids=[*TABLES, "source", "stream"])
+def test_an_option_in_two_cases_is_refused_and_its_value_not_told(table):
+    given = {**LEAST, "kafka.sasl.password": "S3cret", "kafka.SASL.password": "other"}
+    text = r"^option kafka.sasl.password is given twice, as 'kafka.sasl.password' and as 'kafka.SASL.password': give it once$"
+    with pytest.raises(ConfigException, match=text):
+        parse(table, given)
+
+
 @pytest.mark.parametrize("guarantee", TABLES)
 @pytest.mark.parametrize(
     ("codec", "said"),

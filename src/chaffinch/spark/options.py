@@ -88,11 +88,20 @@ def parse(table: OptionTable, options: Mapping[str, str]) -> Settings:
     """Options as Spark hands them over, in any case. ConfigException names an unknown one's nearest; those without effect are logged."""
     if not options:
         raise ConfigException(_NO_OPTIONS)
+    _refuse_twice(options)
     spelled = {name.lower(): name for name in (*(option.name for option in table.options), *table.without_effect, *table.hinted)}
     settings = table.parse({spelled.get(name.lower(), name): value for name, value in options.items()})
     if idle := sorted(set(settings.ignored) - set(OF_SPARK)):
         tell_without_effect("here", idle)
     return settings
+
+
+def _refuse_twice(options: Iterable[str]) -> None:
+    """One that stands in a mapping in two cases; Spark itself would take the last."""
+    seen: dict[str, str] = {}
+    for name in options:
+        if (first := seen.setdefault(name.lower(), name)) != name:
+            raise ConfigException(f"option {first} is given twice, as {first!r} and as {name!r}: give it once")
 
 
 def tell_without_effect(where: str, names: Iterable[str]) -> None:

@@ -124,10 +124,7 @@ DIRECT_ONLY: Final = (*_OF_PRODUCERS, *_OF_ACKNOWLEDGED)
 
 def parsed(options: Mapping[str, str]) -> tuple[str, Settings]:
     """The guarantee that the options ask for, in any case, and the options as its table has them. ConfigException for all that is wrong."""
-    given = [value for name, value in options.items() if name.lower() == GUARANTEE.name.lower()]
-    if len(given) > 1:
-        raise ConfigException(f"option {GUARANTEE.name} is given twice, as {given[0]!r} and as {given[1]!r}: give it once")
-    guarantee = given[0] if given else EXACTLY_ONCE
+    guarantee = next((value for name, value in options.items() if name.lower() == GUARANTEE.name.lower()), EXACTLY_ONCE)
     if guarantee in TABLES:
         return guarantee, parse(TABLES[guarantee], options)
     # Which one was meant nobody knows: the one that the other options fit best.
