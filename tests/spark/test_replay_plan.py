@@ -1,10 +1,16 @@
 """What a replay refuses before Spark has anything to do, and what it says where it is interrupted. No Java."""
 
+import re
+from dataclasses import fields
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+import typer
+from typer.main import get_command
 
+from chaffinch.cli import replay as command
 from chaffinch.errors import ConfigException
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
@@ -14,7 +20,27 @@ from chaffinch.spark.replay.plan import TOKEN_BYTES_MAX, ReplayReport
 from chaffinch.spark.replay.replaying import ReplayPlan, look_at_cluster, replay
 
 CLIENT = {"kafka.bootstrap.servers": "broker:9092"}
+COMMAND = typer.Typer(add_completion=False)
+COMMAND.command()(command.replay)
 IDLE = SimpleNamespace(createDataFrame=lambda *_: pytest.fail("Spark was asked"))
+
+
+def test_the_page_has_every_field_with_its_option():
+    page = (Path(__file__).parents[2] / "docs" / "spark-pipeline.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (`--.*`) \|", page, re.MULTILINE)
+    assert [name for name, _ in rows] == [field.name for field in fields(ReplayPlan)]
+    options = {name for parameter in get_command(COMMAND).params for name in parameter.opts} - {"--json", "--help"}
+    assert {option for _, named in rows for option in re.findall(r"--[\w-]+", named)} == options
+    (report,) = re.findall(r"^It returns a `ReplayReport`: (.*?)\n\n", page, re.MULTILINE | re.DOTALL)
+    assert re.findall(r"`(\w+)`", report) == [field.name for field in fields(ReplayReport)]
+
+
+def test_the_page_s_example_is_a_plan():
+    page = (Path(__file__).parents[2] / "docs" / "spark-pipeline.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(plan = ReplayPlan\(.*?)```", page, re.DOTALL)
+    found = {"ReplayPlan": ReplayPlan}
+    exec(example, found)
+    assert found["plan"].is_dry_run
 
 
 @pytest.mark.parametrize(
