@@ -224,6 +224,38 @@ sys.meta_path.insert(0, Interrupt())
 """
 
 
+SIGNALLED_IN_A_CALLBACK = """
+import signal, sys
+class Callback:
+    def find_spec(self, name, path=None, target=None):
+        if name == "chaffinch.cli.errors":
+            try:
+                signal.raise_signal(signal.{})
+            except BaseException:
+                pass
+sys.meta_path.insert(0, Callback())
+"""
+SIGNALLED_IN_AN_ANNOTATION = """
+import signal, typer.main
+read = typer.main.get_params_from_function
+def interrupted(function):
+    typer.main.get_params_from_function = read
+    eval("signal.raise_signal(signal.{})")
+    return read(function)
+typer.main.get_params_from_function = interrupted
+"""
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+@pytest.mark.parametrize("code", [SIGNALLED_IN_A_CALLBACK, SIGNALLED_IN_AN_ANNOTATION], ids=["callback", "annotation"])
+def test_a_signal_while_a_sub_command_is_loaded_ends_it_as_any_other(tmp_path, code, name, status):
+    """An import has callbacks, of weak references, and what they raise is forgotten. After Ctrl-C in the midst of a text that it evaluates
+    `python -m` ends by that signal, whatever the status."""
+    (tmp_path / "started.py").write_text(f"{code.format(name)}\nfrom chaffinch.__main__ import main; main()")
+    done = subprocess.run([sys.executable, "-m", "started", "errors", "87"], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
 @pytest.mark.parametrize("start", ["runpy.run_module('chaffinch', run_name='__main__')", "from chaffinch.__main__ import main; main()"])
 def test_ctrl_c_while_the_command_is_loaded_ends_it_quietly(start):
     """As `python -m chaffinch`, and as the installed command, whose entry point this is."""

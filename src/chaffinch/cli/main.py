@@ -14,8 +14,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TextIO
 
+from chaffinch.deferred_signals import deferred_signals
 from chaffinch.version import VERSION
 
 if TYPE_CHECKING:
@@ -94,7 +95,10 @@ def _run(given: list[str]) -> None:
     out = sys.stdout  # typer lays one over it that is silent about a reader who went away: Python 3.13 would speak of it at the end.
     try:
         if name:
-            status = _command_app(name)(args=given[1:], prog_name=f"chaffinch {name}", standalone_mode=False)
+            # Imports have callbacks, in which what a signal raises is lost; after Ctrl-C in an annotation `python -m` forgets the status.
+            with deferred_signals():
+                command = _command(name)
+            status = command(args=given[1:], prog_name=f"chaffinch {name}", standalone_mode=False)
         else:
             status = _root_app()(args=given or ["--help"], prog_name="chaffinch", standalone_mode=False)
         if status:
@@ -148,19 +152,21 @@ def _end(message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-def _command_app(name: str) -> typer.Typer:
+def _command(name: str) -> Any:
+    """What typer makes of a sub-command."""
     import typer
+    from typer.main import get_command
 
     command = COMMANDS[name]
     module, _, attribute = command.target.partition(":")
     target = getattr(import_module(module), attribute)
     if isinstance(target, typer.Typer):
-        return target
+        return get_command(target)
     from chaffinch.cli.once import OnceApp
 
     app = OnceApp(add_completion=False, pretty_exceptions_enable=False)
     app.command(help=None if target.__doc__ else command.help)(target)
-    return app
+    return get_command(app)
 
 
 def _root_app() -> typer.Typer:

@@ -79,6 +79,30 @@ finish.set(); thread.join(60); print(k.is_loaded())
     assert run(program) == ["False", "True"]
 
 
+def test_ctrl_c_while_the_loops_are_loaded_comes_when_they_are():
+    """LLVM asks Python for what is in the cache, and what is raised there is lost."""
+    program = f"""{ENCODE}
+import signal
+import chaffinch.records.kernels as k
+original = k.import_module
+def interrupted_import(name):
+    k.import_module = original
+    try:
+        signal.raise_signal(signal.SIGINT)
+        return original(name)
+    except KeyboardInterrupt:
+        print("lost")
+        return original(name)
+k.import_module = interrupted_import
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    k.load()
+except KeyboardInterrupt:
+    print(k.is_loaded())
+"""
+    assert run(program) == ["True"]
+
+
 @pytest.mark.parametrize("cache", ["a file", "a folder"])
 def test_where_no_cache_can_be_written_the_loops_compile_without(tmp_path, cache):
     """A file in its place stands for a folder that cannot be written to; a good folder is filled."""

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
+from chaffinch.deferred_signals import deferred_signals
+
 LOAD_AFTER_RECORDS = 50_000
 """How many records the twin takes before the compiled loops are loaded unasked: its time for them is about that of loading."""
 
@@ -102,7 +104,9 @@ def load() -> bool:
     if _State.compiled is None and _State.missing_reason is None:
         _State.is_loading = True
         try:
-            _State.compiled = _loops(__name__, is_compiled=True)
+            # LLVM calls Python meanwhile, and what a signal's handler raises there is lost, or ends the process.
+            with deferred_signals():
+                _State.compiled = _loops(__name__, is_compiled=True)
         except (ImportError, OSError) as error:
             # Not installed, unfit for this numpy, or no room for its cache: slower, and right all the same.
             _State.missing_reason = f"{type(error).__name__}: {error}"

@@ -1,0 +1,98 @@
+"""Signals wait for the end of a block, once each, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from chaffinch.deferred_signals import deferred_signals
+
+
+@pytest.fixture
+def heard() -> Iterator[list[int]]:
+    """The signals that a handler was called for: SIGTERM and SIGUSR1 are noted here, Ctrl-C raises, too."""
+    came: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        came.append(number)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    yield came
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_waits_until_the_block_is_over(heard: list[int]) -> None:
+    def interrupted() -> None:
+        with deferred_signals():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            assert heard == []
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert heard == [signal.SIGINT, signal.SIGTERM]
+
+
+def test_one_that_comes_a_second_time_does_not_wait(heard: list[int]) -> None:
+    def interrupted_twice() -> None:
+        with deferred_signals():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            raise AssertionError("it has waited")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_twice()
+    assert heard == [signal.SIGINT, signal.SIGTERM]
+
+
+def test_of_two_blocks_the_outer_one_is_waited_for(heard: list[int]) -> None:
+    with deferred_signals():
+        with deferred_signals():
+            signal.raise_signal(signal.SIGTERM)
+        assert heard == []
+    assert heard == [signal.SIGTERM]
+
+
+def test_afterwards_all_handlers_are_those_of_before(heard: list[int]) -> None:
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    with pytest.raises(KeyboardInterrupt), deferred_signals():
+        signal.raise_signal(signal.SIGINT)
+    assert {number: signal.getsignal(number) for number in signal.valid_signals()} == before
+
+
+def test_an_event_loop_hears_of_a_signal_once() -> None:
+    heard: list[int] = []
+
+    async def interrupted() -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, heard.append, 1)
+        with deferred_signals():
+            signal.raise_signal(signal.SIGUSR1)
+        told = asyncio.Event()
+        loop.add_signal_handler(signal.SIGUSR2, told.set)
+        signal.raise_signal(signal.SIGUSR2)
+        await told.wait()
+
+    asyncio.run(interrupted())
+    assert heard == [1]
+
+
+def test_in_another_thread_nothing_changes(heard: list[int]) -> None:
+    found = []
+
+    def look() -> None:
+        with deferred_signals():
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [signal.getsignal(signal.SIGTERM)]
