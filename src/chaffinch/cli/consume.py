@@ -7,8 +7,9 @@ offsets of a group without being a member of it, as a simple consumer does: it t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import PurePath
 from typing import Annotated, Final
 
@@ -17,25 +18,17 @@ import typer
 from chaffinch.admin import group_offsets, offsets, options, topics
 from chaffinch.admin.reading import RecordReader
 from chaffinch.cli.connection import BootstrapServer, CommandConfig, open_client, settings_of
+from chaffinch.cli.consume_run import ConsumeRun
 from chaffinch.cli.given import Given
 from chaffinch.cli.progress import progress
-from chaffinch.cli.rows.sinks import (
-    BINARY_FORMATS,
-    FORMATS,
-    SCHEMA,
-    SUFFIXES,
-    NotText,
-    RowSink,
-    format_of,
-    open_output,
-    open_sink,
-    read_batch,
-)
+from chaffinch.cli.rows.outputs import open_replacement
+from chaffinch.cli.rows.sinks import BINARY_FORMATS, FORMATS, SCHEMA, SUFFIXES, format_of, open_sink
 from chaffinch.cli.times import parse_place_in_time
 from chaffinch.cli.topic_names import legal_topic
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import ConfigException, KafkaException, OffsetOutOfRangeException, Stored
-from chaffinch.identifiers import NO_OFFSET, OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, partitions_in_words
+from chaffinch.deferred_signals import deferred_signals
+from chaffinch.errors import ConfigException, OffsetOutOfRangeException, Stored
+from chaffinch.identifiers import NO_OFFSET, OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, counted, partitions_in_words
 
 NULL_TEXT: Final = "null"
 """What stands for null in lines, unless `--null-marker` says otherwise."""
@@ -84,41 +77,42 @@ def consume(
     _check_texts(name, key_separator, null_marker, group)
     columns = _columns(fields, name)
     starting = _starting(from_beginning, offset, from_timestamp)
-    with ExitStack() as stack:
+    with _said_when_interrupted(output) as begun, ExitStack() as stack:
         client = stack.enter_context(open_client(settings))
         places = _places(client, topic, partition)
         starts = _starts(client, places, starting, group, follow=follow)
         ends = None if follow else offsets.latest(client, places, isolation=settings["isolation.level"])
-        out = stack.enter_context(open_output(output))
-        null_text = NULL_TEXT if null_marker is None else null_marker
-        sink = open_sink(name, out, columns, key_separator=key_separator, null_marker=null_text, is_file=output is not None)
         reader = RecordReader(client, starts, ends=ends, settings=settings, records_max=max_messages)
-        try:
-            with progress("reading", _expected(starts, ends, max_messages), is_wanted=output is not None) as show:
-                _copy(reader, sink, columns, show)
-        finally:
-            sink.close()
-            if group is not None:
-                _commit(client, group, starts, reader.positions)
+        null_text = NULL_TEXT if null_marker is None else null_marker
+        out = stack.enter_context(open_replacement(output))
+        with deferred_signals():  # Python would print what is wrong with a file that is closed before its sink.
+            sink = stack.enter_context(
+                open_sink(name, out.file, columns, key_separator=key_separator, null_marker=null_text, is_file=output is not None)
+            )
+        show = stack.enter_context(progress("reading", _expected(starts, ends, max_messages), is_wanted=output is not None))
+        run = ConsumeRun(reader, sink, out, file_format=name, columns=columns, commit=partial(_commit, client, group, starts))
+        begun(run)
+        run.run(show)
 
 
-def _copy(reader: RecordReader, sink: RowSink, columns: list[str], show: Callable[[int], None]) -> None:
-    count = 0
-    for place, records in reader:
-        try:
-            sink.write(read_batch(place, records).select(columns))
-        except NotText as error:
-            assert records.offsets is not None, "records that were read have offsets"
-            raise KafkaException(f"{place}, offset {records.offsets[error.row]}: {error.message}") from None
-        sink.flush()
-        count += len(records)
-        show(count)
+@contextmanager
+def _said_when_interrupted(output: str | None) -> Iterator[Callable[[ConsumeRun], None]]:
+    """One line on stderr says what a file has then; what is printed can be seen. What is given tells of the run, once there is one."""
+    begun: list[ConsumeRun] = []
+    try:
+        yield begun.append
+    except (KeyboardInterrupt, SystemExit):
+        if output is not None:
+            kept = begun[0].kept if begun else 0
+            reached = f"{counted(kept, 'record')} in {output}" if kept else "nothing written"
+            print(f"chaffinch: interrupted: {reached}", file=sys.stderr)
+        raise
 
 
-def _commit(client: SyncClient, group: str, starts: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int]) -> None:
+def _commit(client: SyncClient, group: str | None, starts: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int]) -> None:
     """What was written is committed, however the command ends; nothing else is."""
     moved = {place: position for place, position in positions.items() if position != starts[place]}
-    if moved:
+    if moved and group is not None:
         group_offsets.commit_offsets(client, group, moved)
 
 

@@ -13,9 +13,10 @@ from typing import IO, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from chaffinch.cli.rows.outputs import open_output
 from chaffinch.cli.rows.record_json import json_lines
-from chaffinch.cli.rows.sinks import open_output
 from chaffinch.cli.rows.sources import BrokenRow, Numbers
+from chaffinch.deferred_signals import deferred_signals
 from chaffinch.errors import ConfigException, codes
 from chaffinch.records.arrow_columns import COLUMNS
 from chaffinch.records.arrow_columns import SCHEMA as RECORD_SCHEMA
@@ -105,6 +106,10 @@ class RejectedRows:
 
     def _write(self, columns: dict[str, Any]) -> None:
         table = pa.table(columns, schema=SCHEMA)
+        with deferred_signals():  # A file of Parquet in which one write broke off takes no other, and has no end.
+            self._put(table)
+
+    def _put(self, table: pa.Table) -> None:
         if self._writer is not None:
             self._writer.write_table(table)
         elif self._out is not None:

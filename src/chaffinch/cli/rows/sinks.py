@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import PurePath
 from typing import IO, Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chaffinch.cli.main import FULL, STDOUT
 from chaffinch.cli.rows.record_json import headers_text, json_lines
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import NO_TIMESTAMP, TopicPartition
@@ -68,24 +64,6 @@ def read_batch(place: TopicPartition, columns: RecordColumns) -> pa.RecordBatch:
         "timestamp": times.cast(SCHEMA.field("timestamp").type),
     }
     return pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
-
-
-@contextmanager
-def open_output(path: str | None) -> Iterator[IO[bytes]]:
-    """A file to write, or stdout; where it takes no more, the error names it, which the system's does not."""
-    try:
-        if path is None:
-            yield sys.stdout.buffer
-            return
-        with open(path, "wb") as file:
-            yield file
-    except OSError as error:
-        if error.errno in _TAKES_NO_MORE:
-            raise OSError(error.errno, os.strerror(error.errno), path or STDOUT) from None
-        raise
-
-
-_TAKES_NO_MORE: Final = (*FULL, errno.EIO)
 
 
 class RowSink(Protocol):
@@ -218,24 +196,31 @@ class GroupedSink:
         self._out.flush()
 
 
-def open_sink(name: str, out: IO[bytes], columns: Sequence[str], *, key_separator: str | None, null_marker: str, is_file: bool) -> RowSink:
+@contextmanager
+def open_sink(
+    name: str, out: IO[bytes], columns: Sequence[str], *, key_separator: str | None, null_marker: str, is_file: bool
+) -> Iterator[RowSink]:
     """The sink of a format. `is_file`: an Arrow file has its index at the end then, else it is a stream."""
     schema = pa.schema([SCHEMA.field(column) for column in columns])
     match name:
         case "json":
-            return JsonSink(out)
+            yield JsonSink(out)
         case "csv":
-            return CsvSink(out, columns)
+            yield CsvSink(out, columns)
         case "parquet":
             from pyarrow import parquet
 
             parquet_writer = parquet.ParquetWriter(out, schema)
-            return GroupedSink(out, parquet_writer.write_table, parquet_writer.close)
+            try:
+                yield GroupedSink(out, parquet_writer.write_table, parquet_writer.close)
+            finally:
+                with suppress(Exception):
+                    parquet_writer.close()  # One that is open still would try it once `out` is closed, and Python print why that fails.
         case "arrow":
             arrow_writer = pa.ipc.new_file(out, schema) if is_file else pa.ipc.new_stream(out, schema)
-            return GroupedSink(out, arrow_writer.write_table, arrow_writer.close)
+            yield GroupedSink(out, arrow_writer.write_table, arrow_writer.close)
         case _:
-            return LinesSink(out, key_separator, null_marker)
+            yield LinesSink(out, key_separator, null_marker)
 
 
 def _write_all(out: IO[bytes], lines: Any) -> None:

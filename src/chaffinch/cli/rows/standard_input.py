@@ -50,7 +50,7 @@ class WatchedInput(io.RawIOBase):
 def standard_input() -> Iterator[IO[bytes]]:
     """Standard input as bytes; files, which never keep anybody waiting, as they are. Signals are noted in the main thread alone."""
     plain = sys.stdin.buffer
-    if threading.current_thread() is not threading.main_thread() or not _keeps_waiting(plain):
+    if threading.current_thread() is not threading.main_thread() or not keeps_waiting(plain):
         yield plain
         return
     notes, noted = os.pipe()
@@ -67,7 +67,8 @@ def standard_input() -> Iterator[IO[bytes]]:
         os.close(noted)
 
 
-def _keeps_waiting(file: IO[bytes]) -> bool:
+def keeps_waiting(file: IO[bytes]) -> bool:
+    """Whether somebody else may keep whoever reads or writes it waiting."""
     try:
         return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
     except (OSError, io.UnsupportedOperation):  # Nothing of the system's lies below it.

@@ -1,0 +1,81 @@
+"""What commands write to: stdout, or a file by its name."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import IO, Final, NamedTuple
+
+from chaffinch.cli.main import FULL, STDOUT
+from chaffinch.cli.rows.standard_input import keeps_waiting
+
+_TAKES_NO_MORE: Final = (*FULL, errno.EIO)
+
+
+class Output(NamedTuple):
+    """`keep`: what is in `file` by now is what was wanted. `may_block`: a write may last until somebody reads."""
+
+    file: IO[bytes]
+    keep: Callable[[], None]
+    may_block: bool
+
+
+@contextmanager
+def open_output(path: str | None) -> Iterator[IO[bytes]]:
+    """A file to write, or stdout; where it takes no more, the error names it, which the system's does not."""
+    with _named(path):
+        if path is None:
+            yield sys.stdout.buffer
+            return
+        with open(path, "wb") as file:
+            yield file
+
+
+@contextmanager
+def open_replacement(path: str | None) -> Iterator[Output]:
+    """As `open_output`, but a file gets its name when it is kept; until then, and without that, the one that has the name stays.
+
+    What is no file, a pipe or a device, is written as it is."""
+    if path is None or (os.path.exists(path) and not os.path.isfile(path)):
+        with open_output(path) as file:
+            yield Output(file, lambda: None, keeps_waiting(file))
+        return
+    name = os.path.realpath(path)
+    folder, base = os.path.split(name)
+    beside = os.path.join(folder, f".{base}.{secrets.token_hex(4)}")
+    with _named(path, beside):
+        try:
+            with open(beside, "xb") as file:
+                _take_mode(file, path)
+                yield Output(file, lambda: _rename(file, beside, name), may_block=False)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(beside)
+
+
+def _take_mode(file: IO[bytes], path: str) -> None:
+    """Who may read a file stays as it was, and who may not write it may not replace it."""
+    with suppress(FileNotFoundError), open(path, "r+b") as before:
+        os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(before.fileno()).st_mode))
+
+
+def _rename(file: IO[bytes], beside: str, name: str) -> None:
+    file.flush()
+    os.fsync(file.fileno())  # Else nothing may be left under the name where the machine fails soon after.
+    os.replace(beside, name)
+
+
+@contextmanager
+def _named(path: str | None, beside: str | None = None) -> Iterator[None]:
+    """Errors name what was asked for, and not what is written in its place."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _TAKES_NO_MORE or (beside is not None and error.filename == beside):
+            raise OSError(error.errno, os.strerror(error.errno or 0), path or STDOUT) from None
+        raise

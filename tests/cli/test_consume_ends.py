@@ -1,0 +1,240 @@
+"""How `chaffinch consume` ends when something comes between: what its file has then, and what its group has committed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from chaffinch import EmbeddedBroker
+from tests.cli.shell import Shell
+
+RUN = "from chaffinch.cli.main import main; main()"
+# Ctrl-C, or another signal, in the midst of a write, so many times; not before so many writes.
+SIGNALLED_WRITE = """
+import signal
+from {module} import {sink}
+write, calls = {sink}.{method}, []
+def interrupted(*arguments):
+    calls.append(1)
+    for _ in range({times} if len(calls) > {good} else 0):
+        signal.raise_signal(signal.{name})
+    return write(*arguments)
+{sink}.{method} = interrupted
+"""
+# The records of one partition come, and then this.
+THEN = """
+from chaffinch.admin.reading import RecordReader
+fetch, calls = RecordReader._fetch, []
+def cut(reader, places):
+    calls.append(1)
+    if len(calls) > {answers}:
+        {then}
+    return fetch(reader, places)
+RecordReader._fetch = cut
+"""
+CTRL_C = "raise KeyboardInterrupt"
+PARTITIONS = ['{"partition":0}', '{"partition":1}']
+TEXT_THEN_BYTES = b'{"value":"text","partition":0}\n{"value":"/w==","value_encoding":"base64","partition":1}\n'
+REFUSED = "from chaffinch.errors import KafkaException; raise KafkaException('refused')"
+SMALL_FILES = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(topics={"orders": {}, "large": {}, "two": {"partitions": 2}}) as running:
+        shell = Shell(running.bootstrap_servers, Path(), "")
+        shell.ok("produce", "--topic", "orders", stdin=b"1\n2\n")
+        shell.ok("produce", "--topic", "large", stdin=b"".join(b"%d\n" % number for number in range(1000)))
+        shell.ok("produce", "--topic", "two", "--format", "json", stdin=TEXT_THEN_BYTES)
+        yield running
+
+
+@pytest.fixture
+def shell(broker: EmbeddedBroker, tmp_path: Path) -> Shell:
+    return Shell(broker.bootstrap_servers, tmp_path, tmp_path.name)
+
+
+def write_rows(path: Path, rows: list[str]) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"value": pa.array([row.encode() for row in rows])}), path)
+    else:
+        path.write_text("".join(f'"{text}"\n' for text in ["value", *rows]))
+
+
+def rows_of(path: Path) -> list[str]:
+    if path.suffix == ".parquet":
+        return [value.decode() for value in pq.read_table(path)["value"].to_pylist()]
+    return [line.strip('"') for line in path.read_text().splitlines()[1:]]
+
+
+def consume(shell: Shell, code: str, path: Path, *options: str, topic: str = "orders") -> tuple[int, str]:
+    """Status and stderr of one that writes the values to a file."""
+    command = [sys.executable, "-c", code + RUN, "consume", "--topic", topic, "--output", str(path), "--fields", "value", *options]
+    done = subprocess.run([*command, "--bootstrap-server", shell.bootstrap_servers], capture_output=True, timeout=60, text=True)
+    return done.returncode, done.stderr
+
+
+@pytest.fixture(params=["orders.parquet", "orders.csv"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A file with a row from an earlier run, alone in its folder."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    write_rows(folder / request.param, ["earlier"])
+    return folder / str(request.param)
+
+
+def signalled_write(path: Path, name: str, times: int, *, good: int = 0) -> str:
+    module, sink, method = (
+        ("pyarrow.parquet", "ParquetWriter", "write_table")
+        if path.suffix == ".parquet"
+        else ("chaffinch.cli.rows.sinks", "CsvSink", "write")
+    )
+    return SIGNALLED_WRITE.format(module=module, sink=sink, method=method, name=name, times=times, good=good)
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_in_the_midst_of_a_write_waits_for_it(shell: Shell, path: Path, name: str, status: int) -> None:
+    said = consume(shell, signalled_write(path, name, 1), path, "--group", shell.name("writers"))
+    assert said == (status, f"chaffinch: interrupted: 2 records in {path}\n")
+    assert rows_of(path) == ["1", "2"]
+    assert shell.ok("consume", "--topic", "orders", "--group", shell.name("writers")).out == ""
+
+
+def test_a_second_one_does_not_and_leaves_everything_as_it_was(shell: Shell, path: Path) -> None:
+    said = consume(shell, signalled_write(path, "SIGINT", 2), path, "--group", shell.name("hasty"))
+    assert said == (130, "chaffinch: interrupted: nothing written\n")
+    assert rows_of(path) == ["earlier"]
+    assert os.listdir(path.parent) == [path.name]
+    assert shell.ok("consume", "--topic", "orders", "--group", shell.name("hasty")).lines == ["1", "2"]
+
+
+def test_a_second_one_leaves_no_file_with_half_a_write(shell: Shell) -> None:
+    path, group = shell.folder / "two.csv", shell.name("torn")
+    assert consume(shell, signalled_write(path, "SIGINT", 2, good=1), path, "--group", group, topic="two")[0] == 130
+    assert not path.exists()
+    assert shell.ok("consume", "--topic", "two", "--group", group, "--json", "--fields", "partition").lines == PARTITIONS
+
+
+def test_a_record_that_the_format_cannot_hold_leaves_those_before_it(shell: Shell) -> None:
+    path, group = shell.folder / "two.csv", shell.name("texts")
+    status, err = consume(shell, "", path, "--group", group, topic="two")
+    assert (status, "two-1, offset 0: column value has bytes that are not UTF-8" in err) == (1, True)
+    assert rows_of(path) == ["text"]
+    assert shell.ok("consume", "--topic", "two", "--group", group, "--json", "--fields", "partition").lines == PARTITIONS[1:]
+
+
+def test_ctrl_c_between_two_writes_keeps_what_was_written(shell: Shell, path: Path) -> None:
+    said = consume(shell, THEN.format(answers=1, then=CTRL_C), path, "--follow", "--from-beginning", "--group", shell.name("followers"))
+    assert said == (130, f"chaffinch: interrupted: 2 records in {path}\n")
+    assert rows_of(path) == ["1", "2"]
+    assert os.listdir(path.parent) == [path.name]
+    assert shell.ok("consume", "--topic", "orders", "--group", shell.name("followers")).out == ""
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [(CTRL_C, (130, "chaffinch: interrupted: nothing written\n")), (REFUSED, (1, "chaffinch: refused\n"))],
+    ids=["Ctrl-C", "error"],
+)
+@pytest.mark.parametrize("is_there", [True, False])
+def test_one_that_ends_before_it_has_anything_leaves_the_file_as_it_was(
+    shell: Shell, path: Path, then: str, said: tuple[int, str], is_there: bool
+) -> None:
+    if not is_there:
+        path.unlink()
+    assert consume(shell, THEN.format(answers=0, then=then), path) == said
+    assert os.listdir(path.parent) == [path.name] * is_there
+    assert not is_there or rows_of(path) == ["earlier"]
+
+
+def test_one_that_an_error_ends_keeps_what_it_has(shell: Shell, path: Path) -> None:
+    code = THEN.format(answers=1, then=REFUSED)
+    said = consume(shell, code, path, "--follow", "--from-beginning", "--group", shell.name("refused"))
+    assert said == (1, "chaffinch: refused\n")
+    assert rows_of(path) == ["1", "2"]
+    assert shell.ok("consume", "--topic", "orders", "--group", shell.name("refused")).out == ""
+
+
+def test_a_topic_without_records_makes_an_empty_file(shell: Shell, path: Path) -> None:
+    assert consume(shell, "", path, "--offset", "latest") == (0, "")
+    assert rows_of(path) == []
+
+
+def test_a_file_that_has_no_room_leaves_the_one_before_and_commits_nothing(shell: Shell, path: Path) -> None:
+    said = consume(shell, SMALL_FILES, path, "--group", shell.name("full"), topic="large")
+    assert said == (1, f"chaffinch: {path}: File too large\n")
+    assert rows_of(path) == ["earlier"]
+    assert os.listdir(path.parent) == [path.name]
+    assert len(shell.ok("consume", "--topic", "large", "--group", shell.name("full")).lines) == 1000
+
+
+def test_a_file_stays_behind_its_link_and_with_its_mode(shell: Shell, path: Path) -> None:
+    path.chmod(0o640)
+    link = shell.folder / f"link{path.suffix}"
+    link.symlink_to(path)
+    assert consume(shell, "", link) == (0, "")
+    assert link.is_symlink()
+    assert rows_of(path) == ["1", "2"]
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_folder_that_is_not_there_is_said_with_the_file_that_was_named(shell: Shell) -> None:
+    file = str(shell.folder / "nowhere" / "orders.csv")
+    shell.refused("consume", "--topic", "orders", "--output", file, says=f"chaffinch: {file}: No such file or directory")
+
+
+def test_a_pipe_is_written_as_it_is(shell: Shell) -> None:
+    fifo = shell.folder / "fifo"
+    os.mkfifo(fifo)
+    with subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE) as reader:
+        shell.ok("consume", "--topic", "orders", "--output", str(fifo))
+        assert reader.communicate(timeout=60)[0] == b"1\n2\n"
+
+
+# The second write is more than a pipe takes, and says that it begins.
+WRITE_MUCH = """
+import sys
+from chaffinch.cli.rows import sinks
+write, calls = sinks._write_all, []
+def write_much(out, lines):
+    calls.append(1)
+    if len(calls) == 1:
+        return write(out, lines)
+    print("writing", file=sys.stderr, flush=True)
+    out.write(bytes(1 << 20))
+sinks._write_all = write_much
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_one_whose_output_nobody_reads_ends_by_its_first_signal(shell: Shell, number: signal.Signals, status: int) -> None:
+    """What is in the pipe counts as written; a write that does not fit would last until somebody reads."""
+    options = ["--topic", "two", "--group", shell.name("unread"), "--json", "--fields", "partition"]
+    command = [sys.executable, "-c", WRITE_MUCH + RUN, "consume", *options, "--bootstrap-server", shell.bootstrap_servers]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline() == b"writing\n"
+            process.send_signal(number)
+            assert process.wait(timeout=60) == status
+            assert process.stderr.read() == b""
+        finally:
+            process.kill()
+    assert shell.ok("consume", *options).lines == PARTITIONS[1:]
+
+
+def test_ctrl_c_while_a_rejected_row_is_written_leaves_a_file_that_can_be_read(shell: Shell) -> None:
+    shell.ok("topics", "create", "--topic", "compact", "--config", "cleanup.policy=compact")
+    file = shell.folder / "rejected.parquet"
+    command = [sys.executable, "-c", signalled_write(file, "SIGINT", 1) + RUN, "produce", "--topic", "compact", "--rejected", str(file)]
+    done = subprocess.run([*command, "--bootstrap-server", shell.bootstrap_servers], input=b"keyless\n", stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr.count(b"\n")) == (130, 1)
+    assert pq.read_table(file)["value"].to_pylist() == [b"keyless"]
