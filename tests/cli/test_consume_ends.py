@@ -139,6 +139,14 @@ def test_ctrl_c_between_two_writes_keeps_what_was_written(shell: Shell, path: Pa
     assert shell.ok("consume", "--topic", "orders", "--group", shell.name("followers")).out == ""
 
 
+def test_a_file_is_there_while_it_is_followed(shell: Shell) -> None:
+    """As `tail -f` reads it."""
+    path = shell.folder / "orders.csv"
+    code = THEN.format(answers=1, then=f"print(open({str(path)!r}).read(), file=__import__('sys').stderr); {CTRL_C}")
+    said = consume(shell, code, path, "--follow", "--from-beginning")
+    assert said == (130, f'"value"\n"1"\n"2"\n\nchaffinch: interrupted: 2 records in {path}\n')
+
+
 @pytest.mark.parametrize(
     ("then", "said"),
     [(CTRL_C, (130, "chaffinch: interrupted: nothing written\n")), (REFUSED, (1, "chaffinch: refused\n"))],

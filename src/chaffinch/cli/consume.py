@@ -84,7 +84,7 @@ def consume(
         ends = None if follow else offsets.latest(client, places, isolation=settings["isolation.level"])
         reader = RecordReader(client, starts, ends=ends, settings=settings, records_max=max_messages)
         null_text = NULL_TEXT if null_marker is None else null_marker
-        out = stack.enter_context(open_replacement(output))
+        out = stack.enter_context(open_replacement(output, is_followed=follow))
         with deferred_signals():  # Python would print what is wrong with a file that is closed before its sink.
             sink = stack.enter_context(
                 open_sink(name, out.file, columns, key_separator=key_separator, null_marker=null_text, is_file=output is not None)

@@ -32,7 +32,7 @@ class ConsumeRun:
         self._output = output
         self._columns = columns
         self._commit = commit
-        self._has_gone_on = output.may_block and file_format not in BINARY_FORMATS
+        self._has_gone_on = output.is_seen and file_format not in BINARY_FORMATS
         """Whether what was flushed is with its reader, whatever becomes of the rest."""
         self._written: dict[TopicPartition, int] = {}
         """Positions behind what the sink has taken, of which the reader learns when it is asked for more."""

@@ -18,11 +18,13 @@ _TAKES_NO_MORE: Final = (*FULL, errno.EIO)
 
 
 class Output(NamedTuple):
-    """`keep`: what is in `file` by now is what was wanted. `may_block`: a write may last until somebody reads."""
+    """`keep`: what is in `file` by now is what was wanted. `may_block`: a write may last until somebody reads.
+    `is_seen`: what is written is with whoever reads it, whatever becomes of the rest."""
 
     file: IO[bytes]
     keep: Callable[[], None]
     may_block: bool
+    is_seen: bool
 
 
 @contextmanager
@@ -37,13 +39,13 @@ def open_output(path: str | None) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def open_replacement(path: str | None) -> Iterator[Output]:
+def open_replacement(path: str | None, *, is_followed: bool) -> Iterator[Output]:
     """As `open_output`, but a file gets its name when it is kept; until then, and without that, the one that has the name stays.
 
-    What is no file, a pipe or a device, is written as it is."""
-    if path is None or (os.path.exists(path) and not os.path.isfile(path)):
+    What is no file, a pipe or a device, is written as it is, and so is a file that `is_followed` while it grows."""
+    if path is None or is_followed or (os.path.exists(path) and not os.path.isfile(path)):
         with open_output(path) as file:
-            yield Output(file, lambda: None, keeps_waiting(file))
+            yield Output(file, lambda: None, keeps_waiting(file), is_seen=True)
         return
     name = os.path.realpath(path)
     folder, base = os.path.split(name)
@@ -52,7 +54,7 @@ def open_replacement(path: str | None) -> Iterator[Output]:
         try:
             with open(beside, "xb") as file:
                 _take_mode(file, path)
-                yield Output(file, lambda: _rename(file, beside, name), may_block=False)
+                yield Output(file, lambda: _rename(file, beside, name), may_block=False, is_seen=False)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(beside)
