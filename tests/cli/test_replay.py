@@ -3,6 +3,7 @@
 import json
 import socket
 from contextlib import contextmanager
+from unittest.mock import Mock
 
 import pytest
 
@@ -156,6 +157,18 @@ def test_an_interruption_says_what_is_written(monkeypatch, interruption, notes, 
 
     monkeypatch.setattr(command, "_replayed", interrupted)
     assert run(*SERVER, "--topic", "d") == (status, "", f"chaffinch: interrupted: {says}\n")
+
+
+def test_a_spark_that_cannot_be_stopped_does_not_stand_for_the_interruption(monkeypatch):
+    """Of a call that SIGTERM has interrupted Py4J takes the answer for that of the next one."""
+
+    def interrupted(spark, plan):
+        raise SystemExit(143)
+
+    monkeypatch.setattr("chaffinch.spark.session", lambda *_, **__: Mock(stop=Mock(side_effect=RuntimeError("no such class"))))
+    monkeypatch.setattr(replaying, "look_at_cluster", lambda plan: None)
+    monkeypatch.setattr(replaying, "replay", interrupted)
+    assert run(*SERVER, "--topic", "d") == (143, "", "chaffinch: interrupted: nothing was written\n")
 
 
 @pytest.mark.parametrize(

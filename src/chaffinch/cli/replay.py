@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -119,7 +119,9 @@ def _quiet_session() -> Iterator[SparkSession]:
         try:
             yield spark
         finally:
-            spark.stop()
+            # A call that was interrupted leaves its answer to the next one, which fails; this process ends, and its Java with it.
+            with suppress(Exception):
+                spark.stop()
 
 
 @contextmanager
