@@ -290,7 +290,8 @@ def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(broker, topic, err
     said = [record.getMessage() for record in caplog.records if record.name == "chaffinch.spark.sink.commit_shell"]
     assert [error in line and f"t-{topic}" in line for line in said] == [True]
     assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
-    assert broker.faults.list()[0]["count"] == 10_000 - 2, "before the second commit, which finds its marker"
+    asked = 10_000 - broker.faults.list()[0]["count"]
+    assert asked in (1, 2), "the second commit, which finds its marker, asks nobody where the first transaction is still ending"
 
 
 @pytest.mark.parametrize(
