@@ -13,7 +13,7 @@ from chaffinch.broker.core.answer_room import AnswerTooLarge
 from chaffinch.broker.core.handlers import api_versions
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.broker.embedded import EmbeddedBroker
-from chaffinch.client.backoff import RETRY_BACKOFF, Backoff
+from chaffinch.client.backoff import Backoff
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
@@ -28,7 +28,8 @@ from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from chaffinch.records.compression import Compression
 from chaffinch.spark.commit.finish import OFFSETS_TOPIC
-from chaffinch.spark.commit.operations import FindRemains, Remains, Step
+from chaffinch.spark.commit.operations import FindRemains, Remains, Step, Wait
+from chaffinch.spark.commit.plan import CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
@@ -69,13 +70,13 @@ class WallClock:
     now_ms = 1_700_000_000_000
 
 
-def committed(broker, topic, batch_id=0, compression=Compression.NONE, rows=ROWS, backoff=RETRY_BACKOFF, **changes):
+def committed(broker, topic, batch_id=0, compression=Compression.NONE, rows=ROWS, **changes):
     """One commit of these rows under a transactional id and group of its own."""
     batches = [(outcome(rows, topic=topic, compression=compression),)]
     query = Query(WallClock(), batches, transactional_id=f"t-{topic}", has_checkpoint=False)
     fields = {"group_id": f"g-{topic}", "marker_partition": TopicPartition(topic, 0), "block_max_ms": BLOCK_MAX_MS}
     plan = replace(query.plan(0, "run-1", **{**fields, **changes}), batch_id=batch_id)
-    with SyncClient(broker.bootstrap_servers, retry_backoff=backoff) as client:
+    with SyncClient(broker.bootstrap_servers) as client:
         return CommitShell(shell_plan(plan.transactional_id), client).run(commit_batch(plan))
 
 
@@ -294,20 +295,18 @@ def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(broker, topic, err
     assert asked in (1, 2), "the second commit, which finds its marker, asks nobody where the first transaction is still ending"
 
 
-@pytest.mark.parametrize(
-    ("api", "error"),
-    [
-        ("Produce", "NOT_ENOUGH_REPLICAS"),
-        ("EndTxn", "COORDINATOR_LOAD_IN_PROGRESS"),
-        ("DescribeProducers", "NOT_LEADER_OR_FOLLOWER"),
-    ],
-)
-def test_what_failed_is_asked_again_after_the_waits_of_the_client(broker, topic, api, error, monkeypatch):
+def test_it_waits_as_its_client_does(monkeypatch):
     """kafka.retry.backoff.ms, doubled up to kafka.retry.backoff.max.ms, a fifth more or less."""
     waits = []
     monkeypatch.setattr(commit_shell, "time", SimpleNamespace(monotonic_ns=time.monotonic_ns, sleep=lambda s: waits.append(1000 * s)))
-    broker.faults.add(api=api, error=error, count=4)
-    assert committed(broker, topic, rows={0: [(b"k", b"a")]}, backoff=Backoff(initial_ms=40, max_ms=100)).outcome == "written"
+
+    def waiting():
+        for failures in range(1, 5):
+            yield Wait(step=Step.PUSH, failures=failures)
+        return CommitResult(outcome="empty")
+
+    with SyncClient("127.0.0.1:1", retry_backoff=Backoff(initial_ms=40, max_ms=100)) as client:
+        assert CommitShell(shell_plan("t"), client).run(waiting()).outcome == "empty"
     assert [0.8 * nominal <= wait + 1 and wait <= 1.2 * nominal for wait, nominal in zip(waits, (40, 80, 100, 100), strict=True)] == [
         True
     ] * 4
