@@ -196,8 +196,8 @@ class Discovery:
     def starts_found(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The same of those partitions that options say something about, and that have a record of their time."""
         choice = self._options.starting
-        named = [where for where in partitions if choice.says_of(where)]
-        return {where: offset for where, offset in self._places(choice, named, "read_uncommitted").items() if offset >= 0}
+        found = self._places(choice, choice.placed(partitions), "read_uncommitted")
+        return {where: offset for where, offset in found.items() if offset >= 0}
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Where options say that reading ends; the latest offset where there is no record of the ending time or later."""

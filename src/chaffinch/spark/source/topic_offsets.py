@@ -32,8 +32,10 @@ class OffsetChoice:
     by_partition: tuple[tuple[TopicPartition, int], ...] = ()
     is_time: bool = False
 
-    def says_of(self, where: TopicPartition) -> bool:
-        return self.everywhere is not None or any(named == where for named, _ in self.by_partition)
+    def placed(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Those of the partitions that it says something about."""
+        named = dict(self.by_partition)
+        return [where for where in partitions if self.everywhere is not None or where in named]
 
     def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The place of each partition. ConfigException where places are given by partition, and not for exactly these."""
