@@ -101,7 +101,20 @@ def _query_in(folder: Folder, name: str) -> str:
 def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str, left: str) -> ReplayReport:
     """`left`: what is written where it fails for a repair."""
     token = _file_token(plan, folder, name)  # Of the file as it is before it is read: another replay may move it.
-    found = _letters_in(spark, folder, name)
+    if name not in folder.names():
+        return ReplayReport()  # As if that replay had come first.
+    try:
+        return _replay_letters(spark, plan, folder, name, name, token, left)
+    except Exception:
+        if name in folder.names() or name not in folder.below(DONE).names():
+            raise
+    # By another replay, which has written it; and if under this token, the write is told so. A look before it may come before the marker.
+    return _replay_letters(spark, plan, folder, name, f"{DONE}/{name}", token, left)
+
+
+def _replay_letters(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str, place: str, token: str, left: str) -> ReplayReport:
+    """`place`: where in the folder the file is now."""
+    found = _letters_in(spark, folder, place)
     rows = writing.repaired(found, plan)
     read = found.count()
     with writing.failing_repairs_told(found, plan, left):

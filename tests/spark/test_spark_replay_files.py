@@ -1,0 +1,255 @@
+"""Parquet files of dead letters replayed with a real Spark."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from py4j.protocol import Py4JError
+
+from chaffinch.admin.group_offsets import committed_offsets
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.spark.commit.marker import Marker
+from chaffinch.spark.folders import Folder
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.replay import letters, of_files, writing
+from chaffinch.spark.replay.replaying import replay
+from tests.spark.test_spark_replay import bad_rows, outcome, plan, rows
+from tests.spark.test_spark_write import values, write
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def test_a_file_of_letters_that_name_no_topic(spark, broker, topic, tmp_path):
+    nameless = spark.range(1).selectExpr("'k' as key", "cast('v' as binary) as value", "cast(null as string) as topic")
+    given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "errors.tolerance": "all", "errors.dead.letter.path": str(tmp_path)}
+    nameless.write.format("chaffinch").mode("append").options(**given).save()
+    report = replay(spark, plan(broker, path=str(tmp_path)))
+    assert outcome(report) == (1, 0, {"INVALID_TOPIC_EXCEPTION": 1})
+    assert report.examples[0].endswith("its letters name no topic; name it with --to or --repair topic=...")
+    assert outcome(replay(spark, plan(broker, path=str(tmp_path), repairs={"topic": f"coalesce(topic, '{topic}')"}))) == (1, 1, {})
+    assert values(broker, topic) == {"v": 1}
+
+
+def test_a_file_system_that_spark_does_not_know(spark, broker, tmp_path, monkeypatch):
+    """pyarrow knows more of them: the folder is found, and its files are no fault of the sink's."""
+
+    def unknown(*_):
+        raise Py4JError('org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "gs"')
+
+    (tmp_path / "a.parquet").write_bytes(b"")
+    monkeypatch.setattr(letters, "letters_in_file", unknown)
+    with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: --parquet=.*: Spark cannot read there: .* locations that begin with gs: name"):
+        replay(spark, plan(broker, path=str(tmp_path)))
+
+
+def test_folders_of_something_else(spark, broker, tmp_path):
+    def asked(folder):
+        return replay(spark, plan(broker, path=str(folder)))
+
+    with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: --parquet=.*/gone: there is no such folder"):
+        asked(tmp_path / "gone")
+    assert asked(tmp_path).read == 0
+    spark.range(1).coalesce(1).write.parquet(str(tmp_path / "other"))
+    with pytest.raises(Refusal, match=r"NOT_DEAD_LETTERS: --parquet=.*/other: part-.* is no file of dead letters: \[UNRESOLVED_COLUMN"):
+        asked(tmp_path / "other")
+    (tmp_path / "damaged.parquet").write_bytes(b"damaged")
+    # What follows is Spark's, and each release has other words.
+    with pytest.raises(
+        Refusal, match=r"damaged.parquet is no file of dead letters: org.apache.spark.SparkException: .*; the files before it"
+    ):
+        asked(tmp_path)
+
+
+def test_parquet_files_one_transaction_each(spark, broker, topic, dead, tmp_path):
+    """Also when a replay died before it could move a file that it had written: the next one moves it, and writes nothing."""
+    folder = tmp_path / r"letters [of] {a,b}\*?"  # A name, although Spark has patterns with these marks.
+    write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(folder))
+    names = sorted(path.name for path in folder.glob("*.parquet"))
+    to_dead = plan(broker, path=str(folder), to=dead, repairs={"value": "substring(value, 1, 3)"})
+    assert outcome(replay(spark, to_dead)) == (2, 2, {})
+    assert sorted(path.name for path in (folder / "_replayed").iterdir()) == names
+    (folder / "_replayed" / names[0]).rename(folder / names[0])
+    assert outcome(replay(spark, replace(to_dead, is_dry_run=True))) == (2, 2, {})
+    assert [path.name for path in folder.glob("*.parquet")] == names
+    replay(spark, to_dead)
+    assert list(folder.glob("*.parquet")) == []
+    assert values(broker, dead) == {"v0": 1, "xxx": 1}
+
+    # The same where the next one would write elsewhere: the letters are written already.
+    (folder / "_replayed" / names[0]).rename(folder / names[0])
+    broker.create_topic(f"{dead}-2", 1, 1, {})
+    replay(spark, replace(to_dead, to=f"{dead}-2"))
+    assert (list(folder.glob("*.parquet")), broker.read(f"{dead}-2").num_rows) == ([], 0)
+
+
+def test_a_file_that_is_written_and_an_interruption_behind_that(spark, broker, topic, tmp_path, monkeypatch):
+    write(bad_rows(spark, 1), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
+    (name,) = (path.name for path in tmp_path.glob("*.parquet"))
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(of_files, "_done_with", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        replay(spark, plan(broker, path=str(tmp_path), repairs={"key": "value"}))
+    assert caught.value.__notes__ == [f"{name} is written"]
+    assert values(broker, topic) == {"v0": 1}
+
+
+def test_two_replays_of_one_file_to_different_topics(spark, broker, topic, dead, tmp_path, monkeypatch):
+    """The marker lies where both look for it, whatever their repairs: what one has written meanwhile the other skips."""
+    write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
+    broker.create_topic(f"{dead}-2", 1, 1, {})
+    really = writing.write
+
+    def late(*given):
+        with monkeypatch.context() as patch:
+            patch.setattr(writing, "write", really)
+            patch.setattr(of_files, "_done_with", lambda *_: None)
+            assert outcome(replay(spark, plan(broker, path=str(tmp_path), to=f"{dead}-2"))) == (2, 2, {})
+        really(*given)
+
+    monkeypatch.setattr(writing, "write", late)
+    replay(spark, plan(broker, path=str(tmp_path), to=dead))
+    assert (broker.read(f"{dead}-2").num_rows, broker.read(dead).num_rows) == (2, 0)
+
+
+@pytest.mark.parametrize("is_marker_seen", [True, False])
+def test_a_file_that_another_replay_moves_once_it_is_read(spark, broker, topic, dead, tmp_path, monkeypatch, is_marker_seen):
+    """It is the same file to both: what one has written the other passes over, also where it looks before Kafka shows the marker."""
+    write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
+    keyed = plan(broker, path=str(tmp_path), repairs={"key": "value"})
+    really = of_files._marker_topic
+
+    def meanwhile(*given):
+        monkeypatch.setattr(of_files, "_marker_topic", really)
+        assert outcome(replay(spark, keyed)) == (2, 2, {})
+        if not is_marker_seen:
+            monkeypatch.setattr(writing, "writer_of", lambda *_: None)
+        return really(*given)
+
+    monkeypatch.setattr(of_files, "_marker_topic", meanwhile)
+    assert outcome(replay(spark, keyed)) == (2, 2, {})
+    assert values(broker, topic) == {"v0": 1, "v1": 1}
+    assert [path.parent.name for path in tmp_path.rglob("*.parquet")] == ["_replayed"]
+
+
+def test_a_file_that_another_replay_moves_before_it_is_read(spark, broker, topic, tmp_path, monkeypatch):
+    write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
+    keyed = plan(broker, path=str(tmp_path), repairs={"key": "value"})
+    really = of_files._unsettled
+
+    def meanwhile(*given):
+        with monkeypatch.context() as patch:
+            patch.setattr(of_files, "_unsettled", really)
+            assert outcome(replay(spark, keyed)) == (2, 2, {})
+        return really(*given)
+
+    monkeypatch.setattr(of_files, "_unsettled", meanwhile)
+    assert outcome(replay(spark, keyed)) == (0, 0, {})
+    assert values(broker, topic) == {"v0": 1, "v1": 1}
+
+
+def test_a_file_that_is_removed_is_not_blamed_on_a_repair(spark, broker, topic, tmp_path, monkeypatch):
+    """What Spark says of it is shown as it is."""
+    write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
+    (file,) = tmp_path.glob("*.parquet")
+    really = of_files._marker_topic
+    monkeypatch.setattr(of_files, "_marker_topic", lambda *given: (file.unlink(), really(*given))[-1])
+    with pytest.raises(Exception, match=file.name) as caught:
+        replay(spark, plan(broker, path=str(tmp_path), repairs={"key": "value"}))
+    assert "--repair" not in str(caught.value)
+    assert values(broker, topic) == {}
+
+
+@pytest.mark.parametrize("token", [None, "again"])
+def test_a_replay_that_died_before_its_letters_had_their_name(spark, broker, topic, dead, tmp_path, monkeypatch, token):
+    """Its transaction has ended: the next one writes nothing, and gives the letters their name before the file of the old ones goes."""
+    folder = tmp_path / "letters"
+    write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(folder))
+    (name,) = (path.name for path in folder.glob("*.parquet"))
+    as_they_are = plan(broker, path=str(folder), token=token)
+    own_token = of_files._file_token(as_they_are, Folder(str(folder), "--parquet"), name)
+    found = of_files._letters_of(own_token)
+    with monkeypatch.context() as patch:
+        patch.setattr(of_files, "_done_with", lambda *_: None)
+        assert outcome(replay(spark, as_they_are))[:2] == (2, 0)
+    with SyncClient(broker.bootstrap_servers) as client:
+        (marker,) = committed_offsets(client, f"chaffinch-{own_token}").values()
+    (folder / found).rename(folder / f".{found}.{Marker.from_text(marker.metadata).writer_id}.pending")
+    again = replay(spark, as_they_are)
+    assert again.is_repetition is (token is not None)
+    assert sum(again.still_rejected.values()) == (2 if token is None else 0)
+    assert (folder / found).exists()
+    assert (folder / name).exists() is (token is not None)
+
+
+def die(spark, monkeypatch, plan, leaves):
+    """Replay, and die before the transaction has ended: `leaves(token)` is what is in the folder then."""
+
+    def dies(rows, plan, token, marker_topic, letters_to):
+        leaves(token)
+        raise RuntimeError("died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "write", dies)
+        with pytest.raises(RuntimeError, match="died"):
+            replay(spark, plan)
+
+
+def test_a_replay_that_died_before_its_transaction_ended(spark, broker, topic, dead, tmp_path, monkeypatch):
+    """It has left a file with the letters of another one, which is still there: they are replayed once."""
+    folder = tmp_path / "letters"
+    write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(folder))
+    (name,) = (path.name for path in folder.glob("*.parquet"))
+    (folder / name).rename(folder / f"z-{name}")  # Behind the other one.
+    as_they_are = plan(broker, path=str(folder))
+
+    def leaves(token):
+        (folder / of_files._letters_of(token)).write_bytes((folder / f"z-{name}").read_bytes())
+
+    die(spark, monkeypatch, as_they_are, leaves)
+    assert len(list(folder.glob("*.parquet"))) == 2
+    assert outcome(replay(spark, replace(as_they_are, to=dead))) == (2, 2, {})
+    assert broker.read(dead).num_rows == 2
+
+
+@pytest.mark.parametrize(("first", "second"), [(None, "X"), ("X", None), ("X", "Y")])
+def test_a_replay_that_died_and_one_under_another_token(spark, broker, topic, tmp_path, monkeypatch, first, second):
+    """Its file is passed over by whoever comes next, and by those after him."""
+    write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
+    (file,) = tmp_path.glob("*.parquet")
+    file = file.rename(tmp_path / f"z-{file.name}")  # Behind the other one.
+    begun, keyed = plan(broker, path=str(tmp_path), token=first), plan(broker, path=str(tmp_path), repairs={"key": "value"})
+
+    def leaves(token):
+        table = pq.read_table(file)
+        named = table.set_column(table.column_names.index("query"), "query", pa.array([token] * 2))
+        pq.write_table(named, tmp_path / of_files._letters_of(token))
+
+    die(spark, monkeypatch, begun, leaves)
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+    assert outcome(replay(spark, replace(keyed, token=second))) == (2, 2, {})
+    assert values(broker, topic) == {"v0": 1, "v1": 1}
+    if second is None:
+        assert outcome(replay(spark, keyed)) == (0, 0, {}), "the file that it is a copy of has gone to _replayed"
+    else:
+        assert replay(spark, replace(keyed, token=second)).is_repetition
+    assert values(broker, topic) == {"v0": 1, "v1": 1}
+
+
+def test_letters_that_a_replay_with_a_token_has_left_are_replayed(spark, broker, topic, tmp_path):
+    """Its transaction has ended, so that what it has left is no copy."""
+    write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
+    (file,) = tmp_path.glob("*.parquet")
+    half = plan(broker, path=str(tmp_path), token="half", repairs={"key": "if(value = cast('v0' as binary), 'k', null)"})
+    assert outcome(replay(spark, half)) == (2, 1, {"INVALID_COMPACTION_KEY": 1})
+    file.unlink()
+    assert outcome(replay(spark, plan(broker, path=str(tmp_path), repairs={"key": "'k'"}))) == (1, 1, {})
+    assert values(broker, topic) == {"v0": 1, "v1": 1}
