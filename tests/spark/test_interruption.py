@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from contextlib import suppress
 from unittest.mock import Mock
 
@@ -13,28 +12,13 @@ from pyspark import SparkContext
 from chaffinch.spark import interruption
 
 
-def test_a_handler_that_was_set_meanwhile_stays():
-    """As PySpark sets its own."""
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        with interruption.noted():
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def test_threads_have_no_handlers_to_set():
-    found = []
-
-    def run() -> None:
-        with interruption.noted() as is_interrupted:
-            found.append(is_interrupted())
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert found == [False]
+def test_ctrl_c_is_noted_and_raises_once_it_is_pressed_again():
+    with interruption.noted() as is_interrupted:
+        assert not is_interrupted()
+        signal.raise_signal(signal.SIGINT)
+        assert is_interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 class Context:

@@ -127,17 +127,6 @@ def test_a_sigterm_whose_handler_only_takes_note_ends_nothing():
     assert told == ["it"]
 
 
-def test_a_handler_that_was_set_meanwhile_stays():
-    """As PySpark sets its own."""
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        with JavaStart():
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def test_threads_have_no_handlers_to_set():
     found = []
 

@@ -26,9 +26,9 @@ from chaffinch.cli.rows.sinks import BINARY_FORMATS, FORMATS, SCHEMA, SUFFIXES, 
 from chaffinch.cli.times import parse_place_in_time
 from chaffinch.cli.topic_names import legal_topic
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.deferred_signals import deferred_signals
 from chaffinch.errors import ConfigException, OffsetOutOfRangeException, Stored
 from chaffinch.identifiers import NO_OFFSET, OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, counted, partitions_in_words
+from chaffinch.signals import deferred_signals
 
 NULL_TEXT: Final = "null"
 """What stands for null in lines, unless `--null-marker` says otherwise."""

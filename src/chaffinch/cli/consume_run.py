@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 from chaffinch.admin.reading import RecordReader
 from chaffinch.cli.rows.outputs import Output
 from chaffinch.cli.rows.sinks import BINARY_FORMATS, NotText, RowSink, read_batch
-from chaffinch.deferred_signals import deferred_signals
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records.columns import RecordColumns
+from chaffinch.signals import deferred_signals
 
 
 class ConsumeRun:

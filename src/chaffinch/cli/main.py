@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TextIO
 
-from chaffinch.deferred_signals import deferred_signals
+from chaffinch.signals import deferred_signals
 from chaffinch.version import VERSION
 
 if TYPE_CHECKING:

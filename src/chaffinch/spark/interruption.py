@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
+
+from chaffinch.signals import Handler, handled
 
 _TASKS_END_S: Final = 10.0
 _LOOK_S: Final = 0.05
@@ -22,22 +23,17 @@ def noted() -> Iterator[Callable[[], bool]]:
     by; and a Java that is interrupted while it starts stays behind. Elsewhere than in the main thread nothing changes.
     """
     times: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before in (None, signal.SIG_IGN):
-        yield lambda: False
-        return
 
-    def note(number: int, frame: FrameType | None) -> None:
-        times.append(number)
-        if len(times) > 1 and callable(before):
-            before(number, frame)
+    def noting(before: Handler) -> Handler:
+        def note(number: int, frame: FrameType | None) -> None:
+            times.append(number)
+            if len(times) > 1:
+                before(number, frame)
 
-    signal.signal(signal.SIGINT, note)
-    try:
+        return note
+
+    with handled([signal.SIGINT], noting):
         yield lambda: bool(times)
-    finally:
-        if signal.getsignal(signal.SIGINT) is note:  # A session that began meanwhile has set its own.
-            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
+
+from chaffinch.signals import Handler, handled
 
 _ENDS_S: Final = 5.0
 
@@ -28,39 +29,30 @@ class JavaStart:
         self._popen = self._gateway.Popen
         self._process: subprocess.Popen[Any] | None = None
         self._raised: BaseException | None = None
-        self._handlers: dict[int, Any] = {}
+        self._changed = ExitStack()
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._gateway.Popen = self._started  # PySpark keeps the process to itself until Java has answered.
-            if callable(signal.getsignal(signal.SIGINT)):
-                self._note(signal.SIGINT, signal.default_int_handler)
-            if callable(handler := signal.getsignal(signal.SIGTERM)):
-                self._note(signal.SIGTERM, handler)
+            self._changed.callback(setattr, self._gateway, "Popen", self._popen)
+            self._changed.enter_context(handled([signal.SIGINT], lambda _: self._noting(signal.default_int_handler)))
+            self._changed.enter_context(handled([signal.SIGTERM], self._noting))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
+        with self._changed:
             self._end(error)
-        finally:
-            self._restore()
         if self._raised is not None and self._raised is not error:
             raise self._raised from None
 
-    def _note(self, number: int, handler: Callable[[int, FrameType | None], Any]) -> None:
+    def _noting(self, handler: Handler) -> Handler:
         def note(number: int, frame: FrameType | None) -> None:
             try:
                 handler(number, frame)
             except BaseException as error:
                 self._interrupted(error)
 
-        self._handlers[number] = note, signal.signal(number, note)
-
-    def _restore(self) -> None:
-        self._gateway.Popen = self._popen
-        for number, (note, before) in self._handlers.items():
-            if signal.getsignal(number) is note:  # A session that began meanwhile has set its own.
-                signal.signal(number, before)
+        return note
 
     def _started(self, *command: Any, **keywords: Any) -> subprocess.Popen[Any]:
         self._process = subprocess.Popen(*command, **keywords)

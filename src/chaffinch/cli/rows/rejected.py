@@ -16,11 +16,11 @@ import pyarrow as pa
 from chaffinch.cli.rows.outputs import open_output
 from chaffinch.cli.rows.record_json import json_lines
 from chaffinch.cli.rows.sources import BrokenRow, Numbers
-from chaffinch.deferred_signals import deferred_signals
 from chaffinch.errors import ConfigException, codes
 from chaffinch.records.arrow_columns import COLUMNS
 from chaffinch.records.arrow_columns import SCHEMA as RECORD_SCHEMA
 from chaffinch.records.columns import RecordColumns
+from chaffinch.signals import deferred_signals
 
 REASON_FIELDS: Final = [
     pa.field("topic", pa.string()),

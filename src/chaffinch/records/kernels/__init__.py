@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
-from chaffinch.deferred_signals import deferred_signals
+from chaffinch.signals import deferred_signals
 
 LOAD_AFTER_RECORDS = 50_000
 """How many records the twin takes before the compiled loops are loaded unasked: its time for them is about that of loading."""

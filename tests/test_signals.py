@@ -1,4 +1,4 @@
-"""Signals wait for the end of a block, once each, and none is lost."""
+"""Handlers for a while; and signals that wait for the end of a block, once each, of which none is lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from chaffinch.deferred_signals import deferred_signals
+from chaffinch.signals import deferred_signals, handled
 
 
 @pytest.fixture
@@ -96,3 +96,22 @@ def test_in_another_thread_nothing_changes(heard: list[int]) -> None:
     thread.start()
     thread.join()
     assert found == [signal.getsignal(signal.SIGTERM)]
+
+
+def test_a_handler_that_was_set_meanwhile_stays(heard: list[int]) -> None:
+    """As PySpark sets its own."""
+    with handled([signal.SIGTERM, signal.SIGUSR1], lambda before: lambda number, frame: heard.append(-number)):
+        signal.raise_signal(signal.SIGUSR1)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    signal.raise_signal(signal.SIGUSR1)
+    assert heard == [-signal.SIGUSR1, signal.SIGUSR1]
+
+
+def test_what_has_no_handler_gets_none(heard: list[int]) -> None:
+    """A signal that is ignored, or ends the process, does so within the block."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    with handled([signal.SIGUSR1, signal.SIGTERM], lambda before: signal.default_int_handler):
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
