@@ -12,7 +12,7 @@ REACHED: Final[dict[str, tuple[int, ...]]] = {
     "answers with records from files": (1, 2, 3),
     "armed ends": (15, 19, 31),
     "batches empty": (25, 32, 158),
-    "batches refused": (13, 33, 228),
+    "batches refused": (46, 48, 75),
     "broker killed": (10, 16, 21),
     "broker power lost": (0, 16, 17),
     "broker stopped": (8, 9, 38),

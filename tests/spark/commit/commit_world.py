@@ -362,6 +362,7 @@ class Query:
             "target": snapshot.TargetSnapshot(topics=()),
             "push_bytes_per_s": 1e9,
             "block_max_ms": 60_000,
+            "wait_ms": lambda failures: RETRY_BACKOFF.wait_ms(failures, random.Random(failures)),
         }
         return CommitPlan(**{**fields, **changes})
 

@@ -90,7 +90,8 @@ def test_a_marker_that_is_never_replicated_fails_the_batch(monkeypatch):
         patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
         query.commit(0)
     monkeypatch.setattr(Driver, "write_markers", lambda *_: Told(reason="not replicated"))
-    with pytest.raises(Refusal, match=r"WriteTxnMarkers: asked for 60000 ms \(kafka.max.block.ms\), the last answer was: not replicated"):
+    said = r"WriteTxnMarkers: asked for 60000 ms \(kafka.max.block.ms\), the last answer was: not replicated; nothing more is written"
+    with pytest.raises(Refusal, match=said):
         query.commit(1)
 
 
@@ -135,6 +136,16 @@ def test_the_leaders_where_the_last_batch_was_written_are_waited_for_and_no_othe
         assert query.commit(1, target=target).result.outcome == "written"
 
 
+def forgotten(monkeypatch):
+    """The first of two batches is committed, and no partition has heard of it; the second has no rows."""
+    broker, query = two_batches()
+    query.batches[1] = (outcome({}),)
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
+        query.commit(0)
+    return broker, query
+
+
 def leaderless(self, operation):
     return Remains(reason="orders-0 has no leader") if isinstance(operation, FindRemains) else EFFECT(self, operation)
 
@@ -160,11 +171,46 @@ def test_a_batch_that_writes_nothing_waits_for_nobody(away, batch_id, outcome_is
 @pytest.mark.parametrize(("batch_id", "outcome_is"), [(0, "skipped"), (1, "empty")])
 def test_a_batch_that_writes_nothing_finishes_what_was_forgotten(batch_id, outcome_is, monkeypatch):
     """It may be the last one for long."""
-    broker, query = two_batches()
-    query.batches[1] = (outcome({}),)
-    with monkeypatch.context() as patched:
-        patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
-        query.commit(0)
+    broker, query = forgotten(monkeypatch)
     assert not broker.read(TOPIC)
     assert query.commit(batch_id).result.outcome == outcome_is
     assert counted(broker.read(TOPIC)) == counted(FIRST_ROWS)
+
+
+@pytest.mark.parametrize(("batch_id", "outcome_is"), [(0, "skipped"), (1, "empty")])
+def test_a_batch_that_writes_nothing_finishes_what_is_told_at_once(batch_id, outcome_is, monkeypatch):
+    broker, query = forgotten(monkeypatch)
+    here, away = (TopicPartition(TOPIC, number) for number in range(2))
+
+    def one_away(self, operation):
+        value = EFFECT(self, operation)
+        if not isinstance(operation, FindRemains):
+            return value
+        found = {left for left in value.left_open if left.place != away}
+        return replace(value, asked=value.asked - {away}, left_open=frozenset(found), reason="orders-1 has no leader")
+
+    monkeypatch.setattr(Driver, "effect", one_away)
+    began_ms = broker.now_ms
+    assert query.commit(batch_id).result.outcome == outcome_is
+    assert [bool(broker.read_partition(place)) for place in (here, away)] == [True, False]
+    assert broker.now_ms == began_ms
+
+
+@pytest.mark.parametrize(("batch_id", "outcome_is"), [(0, "skipped"), (1, "empty")])
+def test_a_batch_that_writes_nothing_does_not_wait_for_replicas(batch_id, outcome_is, monkeypatch):
+    broker, query = forgotten(monkeypatch)
+    monkeypatch.setattr(Driver, "write_markers", lambda *_: Told(reason="not enough replicas", code=codes.NOT_ENOUGH_REPLICAS))
+    began_ms = broker.now_ms
+    assert query.commit(batch_id).result.outcome == outcome_is
+    assert broker.now_ms == began_ms
+
+
+def test_a_write_that_is_repeated_with_its_token_waits_until_its_rows_are_visible(monkeypatch):
+    """No batch comes after it."""
+    broker, query = forgotten(monkeypatch)
+    said = [Remains(reason="orders-1 has no leader")]
+    monkeypatch.setattr(
+        Driver, "effect", lambda self, asked: said.pop() if said and isinstance(asked, FindRemains) else EFFECT(self, asked)
+    )
+    assert query.commit(0, is_stream=False).result.outcome == "skipped"
+    assert (said, counted(broker.read(TOPIC))) == ([], counted(FIRST_ROWS))

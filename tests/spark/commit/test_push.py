@@ -1,21 +1,27 @@
 """Pushing batches: order, windows, sequences, retries and culprits, against a partition that checks sequences like a broker."""
 
+import random
 from collections import deque
 from dataclasses import replace
 
 import pytest
 
+from chaffinch.client.backoff import RETRY_BACKOFF
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.spark.commit.messages import StagedBatch, StagedBytes
 from chaffinch.spark.commit.operations import BatchAnswer, Lost, NextAnswer, Reply, SendBatch, Step, Wait
 from chaffinch.spark.commit.push import BYTES_IN_FLIGHT_MAX, IN_FLIGHT_MAX, ROUNDS_MAX, Fenced, Push, StartAgain
 from chaffinch.spark.refusals import Refusal
-from tests.spark.commit.commit_world import waited_ms
 
 IDENTITY = ProducerIdentity(7, 1)
 ORDERS = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
+DICE = random.Random(7)
+
+
+def waited(failures):
+    return RETRY_BACKOFF.wait_ms(failures, DICE)
 
 
 def staged(records, where=ORDERS):
@@ -35,7 +41,7 @@ class FakeLeader:
         self.in_flight_max = {}
         self.under_way = deque()
         self.now_ms = 0
-        self.waits = 0
+        self.waits = []
         self.is_cut = False
         self.culprits = []
 
@@ -45,7 +51,8 @@ class FakeLeader:
         try:
             while True:
                 operation = push_steps.send(reply)
-                reply = Reply(now_ms=self.now_ms, value=self.perform(operation))
+                value = self.perform(operation)
+                reply = Reply(now_ms=self.now_ms, value=value)
         except StopIteration:
             return self
 
@@ -61,8 +68,8 @@ class FakeLeader:
             case NextAnswer():
                 return self.answer(self.under_way.popleft())
             case Wait():
-                self.waits += 1
-                self.now_ms += waited_ms(operation)
+                self.waits.append(operation.ms)
+                self.now_ms += operation.ms
         return None
 
     def answer(self, sent):
@@ -107,7 +114,7 @@ LOST_AFTER_STORED = {"lost": Lost(reason="cut"), "stores": True}
 
 def pushed(batches, script=(), judge=None, deadline_ms=60_000):
     leader = FakeLeader(script, judge)
-    push = Push(IDENTITY, deadline_ms, "transaction.timeout.ms=60000")
+    push = Push(IDENTITY, deadline_ms, "transaction.timeout.ms=60000", waited)
     return leader.run(push.send(Step.PUSH, batches, leader.set_aside))
 
 
@@ -152,7 +159,7 @@ def test_bytes_under_way_are_limited_over_all_partitions():
             return value
 
     leader = Watched()
-    leader.run(Push(IDENTITY, 60_000, "").send(Step.PUSH, batches, leader.set_aside))
+    leader.run(Push(IDENTITY, 60_000, "", waited).send(Step.PUSH, batches, leader.set_aside))
     assert max(under_way) == 3
     # To the end, too: what is answered makes room.
     assert max(under_way[-20:]) == 3
@@ -160,7 +167,7 @@ def test_bytes_under_way_are_limited_over_all_partitions():
 
 def test_dead_letters_continue_the_sequences_of_a_partition():
     leader = FakeLeader()
-    push = Push(IDENTITY, 60_000, "")
+    push = Push(IDENTITY, 60_000, "", waited)
     leader.run(push.send(Step.PUSH, [staged(["a", "b"])], leader.set_aside))
     leader.run(push.send(Step.PUSH_DEAD_LETTERS, [staged(["c"])], leader.set_aside))
     assert [sent.base_sequence for sent in leader.sent] == [0, 2]
@@ -178,12 +185,52 @@ def test_a_retriable_failure_is_sent_again_under_the_same_sequence(failure, at):
     batches = [staged([f"{number}a", f"{number}b"]) for number in range(8)]
     leader = pushed(batches, script=[None] * at + [failure])
     assert leader.stored[ORDERS] == [f"{number}{letter}" for number in range(8) for letter in "ab"]
-    assert leader.waits >= 1
+    assert leader.waits
 
 
 def test_after_a_failure_the_leader_is_looked_up_anew_once():
     leader = pushed([staged([str(number)]) for number in range(3)], script=[refused(codes.NOT_LEADER_OR_FOLLOWER)])
     assert [sent.refresh for sent in leader.sent] == [False, True, False, False]
+
+
+def nominal(waits):
+    """Each is a fifth shorter or longer by chance."""
+    return [min((100, 200, 400, 800, 1_000), key=lambda ms: abs(ms - wait)) for wait in waits]
+
+
+def test_what_is_sent_again_waits_longer_each_time_and_an_answer_begins_anew():
+    failure = refused(codes.NOT_ENOUGH_REPLICAS)
+    leader = pushed([staged(["a"]), staged(["b"])], script=[*[failure] * 3, None, failure, failure])
+    assert nominal(leader.waits) == [100, 200, 400, 100, 200]
+    assert leader.waits != nominal(leader.waits)
+
+
+def test_other_partitions_go_on_meanwhile_and_answers_that_do_not_come_keep_nobody_waiting():
+    late, others = staged(["late"]), [staged([str(number)], OTHER) for number in range(100)]
+    steps = Push(IDENTITY, 60_000, "", waited).send(Step.PUSH, [late, *others], FakeLeader().set_aside)
+    sent = [next(steps), steps.send(Reply(now_ms=0))]
+    waits = steps.send(Reply(now_ms=0))
+    refusal = BatchAnswer(ticket=sent[0].ticket, code=codes.NOT_ENOUGH_REPLICAS)
+    waits = steps.send(Reply(now_ms=0, value=refusal))
+    assert isinstance(waits, NextAnswer)
+    assert 80 <= waits.until_ms <= 120
+    operation = steps.send(Reply(now_ms=50, value=BatchAnswer(ticket=sent[1].ticket, code=codes.NONE)))
+    for _ in range(IN_FLIGHT_MAX):
+        assert operation.batch.topic_partition == OTHER
+        operation = steps.send(Reply(now_ms=50))
+    assert operation == waits
+    again = steps.send(Reply(now_ms=waits.until_ms, value=None))
+    assert (again.batch, again.refresh) == (late, True)
+    assert steps.send(Reply(now_ms=waits.until_ms)).until_ms is None
+
+
+def test_partitions_wait_beside_each_other():
+    places = [TopicPartition("orders", number) for number in range(200)]
+    leader = FakeLeader()
+    leader.judge = lambda kept: refused(codes.NOT_LEADER_OR_FOLLOWER) if leader.now_ms < 20_000 else None
+    leader.run(Push(IDENTITY, 60_000, "", waited).send(Step.PUSH, [staged(["a"], place) for place in places], leader.set_aside))
+    assert set(leader.stored) == set(places)
+    assert 20_000 <= leader.now_ms < 21_500
 
 
 def test_time_ends_with_the_transaction_s():
@@ -267,7 +314,7 @@ def test_errors_that_are_no_record_s(code, error):
 def test_before_a_transaction_is_started_again_every_batch_under_way_is_answered():
     """A batch that reaches its leader after the abort would begin a transaction of its own there, and be committed with the next."""
     leader = FakeLeader([refused(codes.INVALID_TXN_STATE)])
-    push = Push(IDENTITY, 60_000, "")
+    push = Push(IDENTITY, 60_000, "", waited)
     with pytest.raises(StartAgain):
         leader.run(push.send(Step.PUSH, [staged(["a"]), staged(["b"], OTHER)], leader.set_aside))
     assert not leader.under_way
@@ -281,7 +328,7 @@ def test_a_refusal_carries_the_class_of_its_code():
 def test_a_successor_that_may_be_stored_starts_again():
     """Taking sequences back behind a refused batch is right only when nothing after it can be in the log."""
     leader = FakeLeader()
-    push = Push(IDENTITY, 60_000, "")
+    push = Push(IDENTITY, 60_000, "", waited)
     steps = push.send(Step.PUSH, [staged([f"{number}a", f"{number}b"]) for number in range(3)], leader.set_aside)
     first = next(steps)
     steps.send(Reply(now_ms=0))
@@ -298,7 +345,7 @@ def test_a_successor_that_may_be_stored_starts_again():
 def test_a_batch_stored_whose_predecessor_was_refused_starts_again():
     """It cannot happen with a broker that checks sequences; if it does, nothing of the transaction can be trusted."""
     leader = FakeLeader()
-    push = Push(IDENTITY, 60_000, "")
+    push = Push(IDENTITY, 60_000, "", waited)
     steps = push.send(Step.PUSH, [staged([str(number)]) for number in range(3)], leader.set_aside)
     first = next(steps)
     steps.send(Reply(now_ms=0))

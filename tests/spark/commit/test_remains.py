@@ -129,7 +129,7 @@ def test_the_time_that_leaders_take_to_say_it_is_not_that_of_the_transaction():
     """It begins at the coordinator when its first partition joins."""
     broker, query = two_batches()
     broker.core.faults.add(api="DescribeProducers", error="NOT_LEADER_OR_FOLLOWER", count=55)
-    broker.core.faults.add(api="Produce", error="NOT_LEADER_OR_FOLLOWER", count=20)
+    broker.core.faults.add(api="Produce", error="NOT_LEADER_OR_FOLLOWER", count=40)
     done = query.commit(0).result
     assert done.outcome == "written"
     assert 10_000 <= done.counts.push_ms < 55_000

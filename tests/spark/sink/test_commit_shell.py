@@ -28,7 +28,7 @@ from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from chaffinch.records.compression import Compression
 from chaffinch.spark.commit.finish import OFFSETS_TOPIC
-from chaffinch.spark.commit.operations import FindRemains, Remains, Step, Wait
+from chaffinch.spark.commit.operations import FindRemains, NextAnswer, Remains, Step, Wait
 from chaffinch.spark.commit.plan import CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
@@ -210,7 +210,7 @@ def test_what_is_committed_and_was_forgotten_is_told_to_the_leaders(broker, topi
     if fault:
         broker.faults.add(api="WriteTxnMarkers", **fault)
     messages = sent(monkeypatch)
-    assert committed(broker, topic).outcome == "skipped"
+    assert committed(broker, topic, is_stream=False).outcome == "skipped"
     assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
     assert WriteTxnMarkersRequest in messages
     assert not {AddPartitionsToTxnRequest, EndTxnRequest} & set(messages)
@@ -310,6 +310,18 @@ def test_it_waits_as_its_client_does(monkeypatch):
     assert [0.8 * nominal <= wait + 1 and wait <= 1.2 * nominal for wait, nominal in zip(waits, (40, 80, 100, 100), strict=True)] == [
         True
     ] * 4
+
+
+def test_an_answer_is_waited_for_until_its_time():
+    replies = []
+
+    def waiting():
+        replies.append((yield NextAnswer(step=Step.PUSH, until_ms=0)))
+        return CommitResult(outcome="empty")
+
+    with SyncClient("127.0.0.1:1") as client:
+        CommitShell(shell_plan("t"), client).run(waiting())
+    assert [reply.value for reply in replies] == [None]
 
 
 def test_a_topic_that_is_gone_is_told_by_its_own_code(broker, topic):

@@ -6,6 +6,7 @@ It can be cut at any step (`cuts.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -174,6 +175,7 @@ class Driver:
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             push_bytes_per_s=1e6,
             block_max_ms=BLOCK_MAX_MS,
+            wait_ms=partial(RETRY_BACKOFF.wait_ms, dice=self._world.dice),
         )
 
     # The generator ---------------------------------------------------------------------------------------------------------------------
@@ -276,8 +278,7 @@ class Driver:
                 self._send(operation)
                 self._reply(operation, None)
             case NextAnswer():
-                self._waits_for_answer = operation
-                self._give_answer()
+                self._wait_for_answer(operation)
             case AskHandler():
                 self._reply(operation, self._left_out(operation))
             case SetAside():
@@ -414,6 +415,17 @@ class Driver:
     def _settle(self, answer: BatchAnswer) -> None:
         self._settled.append(answer)
         self._give_answer()
+
+    def _wait_for_answer(self, operation: NextAnswer) -> None:
+        def end() -> None:
+            if self._waits_for_answer is operation:
+                self._waits_for_answer = None
+                self._reply(operation, None)
+
+        self._waits_for_answer = operation
+        self._give_answer()
+        if operation.until_ms is not None:
+            self._world.after(max(0, operation.until_ms - self._world.now_ms), end)
 
     def _give_answer(self) -> None:
         if self._waits_for_answer is not None and self._settled:

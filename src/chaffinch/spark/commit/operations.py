@@ -80,9 +80,11 @@ class SendBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextAnswer:
-    """Wait for the answer to any batch under way: brings a `BatchAnswer`, in any order among partitions."""
+    """Wait for the answer to any batch under way: brings a `BatchAnswer`, in any order among partitions; None at `until_ms`, on the clock
+    of `Reply.now_ms`, if none has come by then."""
 
     step: Step
+    until_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

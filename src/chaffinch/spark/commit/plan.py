@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -48,6 +48,8 @@ class CommitPlan:
     """Measured by earlier batches."""
     block_max_ms: int
     """How long each request but Produce and EndTxn is asked again."""
+    wait_ms: Callable[[int], int]
+    """How long a batch waits that was refused so many times in a row, before it is sent again (retry.backoff.ms)."""
 
     def batches(self) -> tuple[StagedBatch, ...]:
         return tuple(batch for outcome in self.outcomes for batch in outcome.batches)

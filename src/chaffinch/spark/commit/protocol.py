@@ -191,7 +191,7 @@ class _Writer:
         yield from self._add_partitions(joined, (*plan.batches(), *plan.dead_batches()))
         began_ms = max(began_ms, self.search.said_ms)  # The coordinator counts from the first partition on.
 
-        push = Push(identity, began_ms + self.timeout_ms, f"transaction.timeout.ms={self.timeout_ms}")
+        push = Push(identity, began_ms + self.timeout_ms, f"transaction.timeout.ms={self.timeout_ms}", plan.wait_ms)
         yield from push.send(Step.PUSH, plan.batches(), self._set_aside)
         dead_letters = [*plan.dead_batches(), *self.tally.dead_batches]
         yield from self._add_partitions(joined, dead_letters)
@@ -329,13 +329,14 @@ def _write_state(
 def _finished(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, Reply, tuple[Marker | None, bool]]:
     """The marker, once all is visible that its coordinator says is committed; and whether the coordinator tells that.
 
-    A batch that writes nothing waits for no partition of the last one: each may be gone, or without a leader for hours.
+    A batch that writes nothing waits for no partition of the last one: each may be gone, or without a leader for hours. Not so a batch
+    write that is in Kafka already: it is the repetition that is to make it visible, and none comes after it.
     """
     try:
         marker, is_pending = (yield from _read_marker(plan, Step.READ_MARKER, waits=False)), False
     except StartAgain:
         marker, is_pending = None, True
-    waits = is_pending or not (_has_nothing(plan) or _judge(plan, marker, state) is Verdict.SKIP)
+    waits = is_pending or not (_has_nothing(plan) or (plan.is_stream and _judge(plan, marker, state) is Verdict.SKIP))
     knows_end = yield from finish_commit(plan, state.written_to, is_pending=is_pending, waits=waits)
     if is_pending:  # Or of an attempt that is still under way.
         marker = yield from _read_marker(plan, Step.READ_MARKER, is_stable=False)

@@ -9,6 +9,7 @@ A generator beneath `protocol.py`, with the same operations. Strategy:
   retriable or lost -> sent again from there under the same sequences (the broker knows a duplicate);
   refused with culprits -> these are set aside, the innocents go again, and since a refusal of a batch that is surely
   not stored consumes no sequence, the numbers are taken back; refused without culprits -> halved until one record is left.
+- What is sent again waits as any client does (retry.backoff.ms), each partition by itself: the others go on meanwhile.
 - Where a refused batch may have been stored by an earlier attempt, sequences cannot be trusted: `StartAgain`, the whole
   transaction is aborted and pushed anew from the staging (decision 13).
 """
@@ -95,6 +96,8 @@ class _Partition:
     refresh: bool = False
     failures: int = 0
     """Refusals in a row, of what is sent again."""
+    due_ms: int = 0
+    """Nothing is sent there before."""
 
     def next_sequence(self) -> int:
         return sequence_add(self.sequence, sum(self.queue[index].record_count for index in range(self.in_flight)))
@@ -103,8 +106,10 @@ class _Partition:
 class Push:
     """All that is to be pushed in one attempt at a transaction. One object per attempt; sequences begin at 0 with its identity."""
 
-    def __init__(self, identity: ProducerIdentity, deadline_ms: int, deadline_name: str) -> None:
+    def __init__(self, identity: ProducerIdentity, deadline_ms: int, deadline_name: str, wait_ms: Callable[[int], int]) -> None:
         self._identity = identity
+        self._wait_ms = wait_ms
+        self._now_ms = 0
         self._tickets = count(1)
         self._deadline_ms = deadline_ms
         self._deadline_name = deadline_name
@@ -125,14 +130,28 @@ class Push:
         try:
             while any(partition.queue for partition in self._partitions.values()):
                 yield from self._fill(step)
-                reply = yield NextAnswer(step=step)
-                self.answered_ms = reply.now_ms
-                partition = self._note(reply.value)
-                if partition.is_stopped and partition.in_flight == 0:
-                    yield from self._mend(step, partition, reply.now_ms, set_aside)
+                due_ms = self._next_due_ms()
+                if self._under_way:
+                    reply = yield NextAnswer(step=step, until_ms=due_ms)
+                else:
+                    assert due_ms is not None, "what is not under way waits for its time"
+                    reply = yield Wait(step=step, ms=due_ms - self._now_ms)
+                self._now_ms = reply.now_ms
+                if reply.value is not None:
+                    yield from self._answered(reply.value, set_aside)
         except StartAgain:
             yield from self._drain(step)
             raise
+
+    def _answered(self, answer: BatchAnswer, set_aside: SetAsideCulprits) -> Generator[Operation, Reply, None]:
+        self.answered_ms = self._now_ms
+        partition = self._note(answer)
+        if partition.is_stopped and partition.in_flight == 0:
+            yield from self._mend(partition, set_aside)
+
+    def _next_due_ms(self) -> int | None:
+        """When the first partition that waits may be sent to again; None: none waits."""
+        return min((found.due_ms for found in self._partitions.values() if found.queue and found.due_ms > self._now_ms), default=None)
 
     def _drain(self, step: Step) -> Generator[Operation, Reply, None]:
         """Waits for every batch under way. One that came to its leader after the abort, under an epoch that is still good there, would
@@ -147,7 +166,8 @@ class Push:
         while found:
             found = False
             for partition in self._partitions.values():
-                if partition.is_stopped or partition.in_flight >= min(partition.window, len(partition.queue)):
+                waits = partition.is_stopped or partition.due_ms > self._now_ms
+                if waits or partition.in_flight >= min(partition.window, len(partition.queue)):
                     continue
                 shipment = partition.queue[partition.in_flight]
                 size = shipment.batch.bytes.byte_count
@@ -186,13 +206,13 @@ class Push:
         partition.is_stopped = True
         return partition
 
-    def _mend(self, step: Step, partition: _Partition, now_ms: int, set_aside: SetAsideCulprits) -> Generator[Operation, Reply, None]:
+    def _mend(self, partition: _Partition, set_aside: SetAsideCulprits) -> Generator[Operation, Reply, None]:
         """All answers of a stopped partition are in: the front of its queue says why it stopped."""
         front = partition.queue[0]
         answer = front.answer
         assert answer is not None, "the front of a stopped partition's queue has been answered: sequences are consecutive"
         if answer.lost is not None or (answer.code is not None and answer.code.is_retriable and answer.code not in START_AGAIN_CODES):
-            yield from self._retry(step, partition, answer, now_ms)
+            self._retry(partition, answer)
         else:
             assert answer.code is not None
             self._refuse_what_no_record_caused(partition, answer.code, answer)
@@ -203,9 +223,9 @@ class Push:
             shipment.answer = None
         partition.is_stopped = False
 
-    def _retry(self, step: Step, partition: _Partition, answer: BatchAnswer, now_ms: int) -> Generator[Operation, Reply, None]:
+    def _retry(self, partition: _Partition, answer: BatchAnswer) -> None:
         reason = answer.lost.reason if answer.lost is not None else f"{answer.code.name if answer.code else ''} {answer.message}".strip()
-        if now_ms >= self._deadline_ms:
+        if self._now_ms >= self._deadline_ms:
             raise Refusal(
                 Group.TRANSACTION_ABORTABLE, "REQUEST_TIMED_OUT",
                 f"the batch for {partition.topic_partition} was not acknowledged within {self._deadline_name}; the last answer was: "
@@ -213,7 +233,7 @@ class Push:
             )  # fmt: skip
         partition.refresh = True
         partition.failures += 1
-        yield Wait(step=step, failures=partition.failures)
+        partition.due_ms = self._now_ms + self._wait_ms(partition.failures)
 
     @staticmethod
     def _refuse_what_no_record_caused(partition: _Partition, code: ErrorCode, answer: BatchAnswer) -> None:

@@ -62,6 +62,8 @@ class Search:
     """Which partitions have been asked for. One per attempt at the transaction: each ends with an abort that may be forgotten in turn."""
 
     step: Step = Step.FIND_REMAINS
+    waits: bool = True
+    """Else each leader is asked once, and what it does not tell is not found."""
     said_ms: int = 0
     """When the last answer was there; 0 before any."""
     _asked: set[TopicPartition] = field(default_factory=set)
@@ -92,7 +94,7 @@ class Search:
             deadline_ms = reply.now_ms + block_max_ms if deadline_ms is None else deadline_ms
             if missing := missing - said.asked:
                 if reply.now_ms >= deadline_ms:
-                    if may_be_gone and missing <= said.unknown:
+                    if not self.waits or (may_be_gone and missing <= said.unknown):
                         break
                     what = f"DescribeProducers of {', '.join(sorted({place.topic for place in missing}))}"
                     raise requests.gave_up(self.step, said.code, what, said.reason, block_max_ms)

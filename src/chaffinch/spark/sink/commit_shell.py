@@ -130,7 +130,7 @@ class CommitShell:
                     continue
                 if pause_is_due(operation.step, self._plan.batch_id) and not isinstance(operation, SendBatch | Wait):
                     pause(operation.step, self._plan.batch_id)
-                operation = commit.send(Reply(now_ms=time.monotonic_ns() // 1_000_000, value=value))
+                operation = commit.send(Reply(now_ms=_now_ms(), value=value))
         except StopIteration as done:
             result: CommitResult = done.value
             return result
@@ -154,7 +154,7 @@ class CommitShell:
             case SendBatch():
                 return self._send(operation)
             case NextAnswer():
-                return self._next_answer()
+                return self._next_answer(operation.until_ms)
             case AskHandler():
                 return self._ask_handler(operation)
             case SetAside():
@@ -245,7 +245,7 @@ class CommitShell:
         except ApiException as error:
             self._settled.append(BatchAnswer(ticket=operation.ticket, lost=_lost(error, was_sent=False)))
 
-    def _next_answer(self) -> BatchAnswer:
+    def _next_answer(self, until_ms: int | None) -> BatchAnswer | None:
         with self._client.lock:
             while not self._settled:
                 for ticket, exchange in self._under_way.items():
@@ -255,7 +255,10 @@ class CommitShell:
                     self._under_way.pop(answer.ticket, None)
                     self._batches.pop(answer.ticket, None)
                 if not self._settled:
-                    self._client.pump(PUMP_MS)
+                    left_ms = PUMP_MS if until_ms is None else until_ms - _now_ms()
+                    if left_ms <= 0:
+                        return None
+                    self._client.pump(min(left_ms, PUMP_MS))
         return self._settled.pop(0)
 
     def _answer(self, ticket: int, exchange: Exchange) -> BatchAnswer:
@@ -380,6 +383,10 @@ class CommitShell:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             remedy = "bring it back, or remove it: the marker in Kafka alone tells then what is written"
             raise folder.refusal(f"has a file {STATE_FILE} that is damaged", error, remedy) from None
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def _unexpected(operation: Operation, error: Exception) -> Refusal:

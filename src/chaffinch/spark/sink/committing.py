@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import random
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from chaffinch.errors.codes import Group
@@ -123,6 +125,7 @@ class Committer:
             transaction_timeout_ms=options.transaction_timeout_ms,
             push_bytes_per_s=_push_bytes_per_s.get(options.client.bootstrap_servers, PUSH_BYTES_PER_S_ASSUMED),
             block_max_ms=options.block_max_ms,
+            wait_ms=partial(options.client.retry_backoff.wait_ms, dice=random),
         )
 
     def _shell_plan(self, plan: CommitPlan, facts: TaskContextFacts) -> ShellPlan:
