@@ -3,9 +3,10 @@
 import pytest
 
 from chaffinch.admin.topics import add_partitions, delete_topics
+from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.refusals import Refusal
 from tests.spark.source.played_reader import latest, travelled, values
-from tests.spark.source.source_topics import FIRST_MS, numbers
+from tests.spark.source.source_topics import FIRST_MS, drop_first, numbers
 
 NEXT = pytest.mark.parametrize(
     "chosen",
@@ -87,6 +88,35 @@ def test_one_that_died_in_its_first_batch_goes_on_though_options_do_not_fit_a_pa
     assert values(reader, reader.initialOffset(), end) == read
     kafka.fill("a", {2: 3})
     assert values(reader, end, latest(reader, end)) == {"a-2": numbers(3)}
+
+
+def test_what_is_older_than_the_starting_time_is_not_read_in_place_of_what_is_gone(kafka):
+    chosen = {"subscribe": "b", "startingTimestamp": str(FIRST_MS + 2), "kafka.default.api.timeout.ms": "1000"}
+    kafka.fill("b", {0: 3})
+    died = kafka.stream(**chosen)
+    end = latest(died, died.initialOffset())
+    delete_topics(kafka.client, ["b"])
+    kafka.broker.create_topic("b", 1)
+    for _ in range(2):
+        kafka.fill("b", {0: 2})
+    reader = kafka.stream(failOnDataLoss="false", **chosen)
+    assert values(reader, reader.initialOffset(), end) == {}
+
+
+def test_records_of_the_starting_time_that_were_removed_before_the_first_batch_is_read_again(kafka):
+    chosen = {"startingTimestamp": str(FIRST_MS + 2)}
+    kafka.fill("a", {0: 3, 1: 3})
+    died = kafka.stream(**chosen)
+    start = died.initialOffset()
+    end = latest(died, start)
+    assert (start, end) == ({"a": {"0": 2, "1": 2}}, {"a": {"0": 3, "1": 3}})
+    drop_first(kafka.client, TopicPartition("a", 0), 3)
+    reader = kafka.stream(**chosen)
+    with pytest.raises(Refusal, match="OFFSET_OUT_OF_RANGE: a-0 has no record any more of where the first micro-batch began"):
+        values(reader, reader.initialOffset(), end)
+    reader = kafka.stream(failOnDataLoss="false", **chosen)
+    assert values(reader, reader.initialOffset(), end) == {"a-1": [2]}
+    assert values(reader, end, latest(reader, end)) == {}
 
 
 @pytest.mark.parametrize("asks_first", [False, True], ids=["for the beginning first", "for the end first, as PySpark 4.1"])

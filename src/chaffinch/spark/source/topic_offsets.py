@@ -32,10 +32,10 @@ class OffsetChoice:
     by_partition: tuple[tuple[TopicPartition, int], ...] = ()
     is_time: bool = False
 
-    def placed(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    def placed(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Those of the partitions that it says something about."""
         named = dict(self.by_partition)
-        return [where for where in partitions if self.everywhere is not None or where in named]
+        return {where for where in partitions if self.everywhere is not None or where in named}
 
     def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The place of each partition. ConfigException where places are given by partition, and not for exactly these."""
