@@ -234,3 +234,18 @@ def test_a_broker_that_does_not_answer_is_told_before_spark_starts(no_spark, mon
     assert f"no broker reachable at {address}" in err
     assert err.endswith("run it again\n")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "report", "says"),
+    [
+        ((), REPORT, "what was replayed is written"),
+        (("--dry-run",), REPORT, "nothing was written"),
+        (("--token", "t"), ReplayReport(is_repetition=True), "nothing was written"),
+    ],
+)
+def test_an_interruption_while_spark_stops_says_what_is_written(monkeypatch, arguments, report, says):
+    monkeypatch.setattr("chaffinch.spark.session", lambda *_, **__: Mock(stop=Mock(side_effect=KeyboardInterrupt)))
+    monkeypatch.setattr(replaying, "look_at_cluster", lambda plan: None)
+    monkeypatch.setattr(replaying, "replay", lambda spark, plan: report)
+    assert run(*SERVER, "--topic", "d", *arguments) == (130, "", f"chaffinch: interrupted: {says}\n")

@@ -13,10 +13,10 @@ from chaffinch.spark import interruption
 
 
 def test_ctrl_c_is_noted_and_raises_once_it_is_pressed_again():
-    with interruption.noted() as is_interrupted:
-        assert not is_interrupted()
+    with interruption.noted() as presses:
+        assert not presses
         signal.raise_signal(signal.SIGINT)
-        assert is_interrupted()
+        assert presses
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 

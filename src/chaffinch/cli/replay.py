@@ -99,11 +99,17 @@ def _replayed(plan: ReplayPlan) -> ReplayReport:
     from chaffinch.spark.replay.replaying import look_at_cluster
     from chaffinch.spark.replay.replaying import replay as replay_letters
 
+    report = None
     try:
         look_at_cluster(plan)
         with doing("starting Spark") as now, _quiet_session() as spark:
             now(f"replaying the letters of {plan.topic or plan.path}" + (", to write nothing" if plan.is_dry_run else ""))
-            return replay_letters(spark, plan)
+            report = replay_letters(spark, plan)
+        return report
+    except (KeyboardInterrupt, SystemExit) as interruption:
+        if report is not None and not (plan.is_dry_run or report.is_repetition):
+            interruption.add_note("what was replayed is written")
+        raise
     except (Refusal, JavaNotFound, PySparkException, Py4JError) as error:
         text = str(error)
         print(f"chaffinch: {first_line(tag_of(text), text)}", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
@@ -16,13 +16,13 @@ _LOOK_S: Final = 0.05
 
 
 @contextmanager
-def noted() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed, which raises nothing meanwhile; pressed again it does what it did before.
+def noted(presses: list[int] | None = None) -> Iterator[list[int]]:
+    """How often Ctrl-C was pressed, which raises nothing meanwhile; pressed again it does what it did before. `presses`: those until now.
 
     PySpark's own handler calls Java in the middle of another call to it, and Py4J prints the traceback of whatever a call is interrupted
     by; and a Java that is interrupted while it starts stays behind. Elsewhere than in the main thread nothing changes.
     """
-    times: list[int] = []
+    times = [] if presses is None else presses
 
     def noting(before: Handler) -> Handler:
         def note(number: int, frame: FrameType | None) -> None:
@@ -33,7 +33,7 @@ def noted() -> Iterator[Callable[[], bool]]:
         return note
 
     with handled([signal.SIGINT], noting):
-        yield lambda: bool(times)
+        yield times
 
 
 @contextmanager

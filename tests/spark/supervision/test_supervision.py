@@ -222,6 +222,42 @@ def test_ctrl_c_while_a_query_starts_leaves_none_running(clock):
     assert queries.started[0].is_stopped
 
 
+@pytest.mark.parametrize("asks_spark", [True, False], ids=["start makes the session", "it is there before"])
+def test_ctrl_c_is_noted_whoever_makes_the_session(clock, asks_spark):
+    """PySpark sets a handler of its own, which would ask Java in the midst of another call to it."""
+    queries, said = Queries(None), []
+    before = signal.getsignal(signal.SIGINT)
+
+    def asked(timeout):
+        signal.raise_signal(signal.SIGINT)
+        said.append("Java has answered")
+        return False
+
+    def start():
+        if asks_spark:
+            signal.signal(signal.SIGINT, lambda *_: said.append("Java is asked"))
+        query = queries()
+        query.awaitTermination = asked
+        return query
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            supervise(start)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert said == ["Java has answered"]
+    assert queries.started[0].is_stopped
+
+
+def test_ctrl_c_while_a_query_starts_that_ends_at_once(clock):
+    def start():
+        signal.raise_signal(signal.SIGINT)
+        return Queries(None)()
+
+    with pytest.raises(KeyboardInterrupt):
+        supervise(start)
+
+
 def test_ctrl_c_ends_supervision_though_the_query_failed_by_it(clock):
     def start():
         signal.raise_signal(signal.SIGINT)

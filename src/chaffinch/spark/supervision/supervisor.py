@@ -112,14 +112,14 @@ def _supervised(
 
 def _ended(start: Callable[[], StreamingQuery], counted: Metrics | None) -> StreamingQuery | Exception:
     """One run of the query: itself when it ended well, else its error."""
-    with interruption.noted() as is_interrupted:
-        ended = _run(start, counted, is_interrupted)
-        if isinstance(ended, Exception) and is_interrupted():
-            raise KeyboardInterrupt from ended
+    with interruption.noted() as presses:
+        ended = _run(start, counted, presses)
+        if presses:
+            raise KeyboardInterrupt from (ended if isinstance(ended, Exception) else None)
         return ended
 
 
-def _run(start: Callable[[], StreamingQuery], counted: Metrics | None, is_interrupted: Callable[[], bool]) -> StreamingQuery | Exception:
+def _run(start: Callable[[], StreamingQuery], counted: Metrics | None, presses: list[int]) -> StreamingQuery | Exception:
     """What `start` raises counts as an error of the query if it has a tag or is Spark's."""
     try:
         activate()
@@ -133,17 +133,18 @@ def _run(start: Callable[[], StreamingQuery], counted: Metrics | None, is_interr
     with _stopped_if_left(query):
         if counted is not None:
             counted.watch(query)
-        return _watched(query, is_interrupted)
+        return _watched(query, presses)
 
 
-def _watched(query: StreamingQuery, is_interrupted: Callable[[], bool]) -> StreamingQuery | Exception:
-    try:
-        while not query.awaitTermination(INTERRUPTED_AFTER_S):
-            if is_interrupted():
-                raise KeyboardInterrupt
-    except Exception as error:
-        return error
-    return query
+def _watched(query: StreamingQuery, presses: list[int]) -> StreamingQuery | Exception:
+    with interruption.noted(presses):  # Where `start` has made the session, PySpark has set a handler of its own.
+        try:
+            while not query.awaitTermination(INTERRUPTED_AFTER_S):
+                if presses:
+                    raise KeyboardInterrupt
+        except Exception as error:
+            return error
+        return query
 
 
 @contextmanager
