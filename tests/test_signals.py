@@ -6,6 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,26 @@ def test_afterwards_all_handlers_are_those_of_before(heard: list[int]) -> None:
     with pytest.raises(KeyboardInterrupt), deferred_signals():
         signal.raise_signal(signal.SIGINT)
     assert {number: signal.getsignal(number) for number in signal.valid_signals()} == before
+
+
+def test_a_handler_that_raises_before_all_are_back_leaves_none_that_waits(heard: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C has its own handler again, SIGTERM has not."""
+    set_handler = signal.signal
+
+    def cut(number: int, handler: Any) -> Any:
+        if number == signal.SIGTERM:
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGINT)
+        return set_handler(number, handler)
+
+    def interrupted() -> None:
+        with deferred_signals():
+            monkeypatch.setattr(signal, "signal", cut)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    signal.raise_signal(signal.SIGTERM)
+    assert heard == [signal.SIGINT, signal.SIGTERM]
 
 
 def test_an_event_loop_hears_of_a_signal_once() -> None:

@@ -246,3 +246,29 @@ def test_ctrl_c_while_a_rejected_row_is_written_leaves_a_file_that_can_be_read(s
     done = subprocess.run([*command, "--bootstrap-server", shell.bootstrap_servers], input=b"keyless\n", stderr=subprocess.PIPE, timeout=60)
     assert (done.returncode, done.stderr.count(b"\n")) == (130, 1)
     assert pq.read_table(file)["value"].to_pylist() == [b"keyless"]
+
+
+@pytest.mark.parametrize(("suffix", "left"), [("parquet", PARTITIONS), ("csv", PARTITIONS[1:])])
+def test_of_a_pipe_with_half_a_write_a_reader_has_what_its_format_can_hold(shell: Shell, suffix: str, left: list[str]) -> None:
+    """Half a file of Parquet is nothing."""
+    fifo, group = shell.folder / f"fifo.{suffix}", shell.name(suffix)
+    os.mkfifo(fifo)
+    code = signalled_write(fifo, "SIGINT", 1, good=1) + "from chaffinch.cli.rows import sinks; sinks.GROUP_ROWS = 1\n"
+    with subprocess.Popen(["cat", fifo], stdout=subprocess.DEVNULL):
+        assert consume(shell, code, fifo, "--group", group, "--format", suffix, topic="two")[0] == 130
+    assert shell.ok("consume", "--topic", "two", "--group", group, "--json", "--fields", "partition").lines == left
+
+
+def test_ctrl_c_while_a_sink_is_opened_closes_it_before_its_file(shell: Shell) -> None:
+    code = SIGNALLED_WRITE.format(module="pyarrow.parquet", sink="ParquetWriter", method="__init__", name="SIGINT", times=1, good=0)
+    code = code.replace("    for _", "    write(*arguments)\n    for _").replace("    return write(*arguments)\n", "")
+    path = shell.folder / "begun.parquet"
+    assert consume(shell, code, path) == (130, "chaffinch: interrupted: nothing written\n")
+
+
+def test_another_ctrl_c_ends_an_end_that_takes_long(shell: Shell, path: Path) -> None:
+    hangs = "from chaffinch.cli import consume as c; c._commit = lambda *_: print('committing') or __import__('signal').raise_signal(2) or "
+    code = f"{hangs}print('committed')\n" + THEN.format(answers=1, then=CTRL_C)
+    command = [sys.executable, "-c", code + RUN, "consume", "--topic", "orders", "--output", str(path), "--from-beginning", "--follow"]
+    done = subprocess.run([*command, "--bootstrap-server", shell.bootstrap_servers], capture_output=True, timeout=60, text=True)
+    assert (done.returncode, done.stdout) == (130, "committing\n")

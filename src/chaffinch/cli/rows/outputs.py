@@ -42,14 +42,14 @@ def open_output(path: str | None) -> Iterator[IO[bytes]]:
 def open_replacement(path: str | None, *, is_followed: bool) -> Iterator[Output]:
     """As `open_output`, but a file gets its name when it is kept; until then, and without that, the one that has the name stays.
 
-    What is no file, a pipe or a device, is written as it is, and so is a file that `is_followed` while it grows."""
-    if path is None or is_followed or (os.path.exists(path) and not os.path.isfile(path)):
+    What is no file, a pipe or a device, is written as it is, and so is a file that cannot be replaced, or that `is_followed` while it
+    grows."""
+    if path is None or is_followed or _is_to_stay(path):
         with open_output(path) as file:
             yield Output(file, lambda: None, keeps_waiting(file), is_seen=True)
         return
     name = os.path.realpath(path)
-    folder, base = os.path.split(name)
-    beside = os.path.join(folder, f".{base}.{secrets.token_hex(4)}")
+    beside = os.path.join(os.path.dirname(name), f".chaffinch-{secrets.token_hex(8)}")
     with _named(path, beside):
         try:
             with open(beside, "xb") as file:
@@ -58,6 +58,16 @@ def open_replacement(path: str | None, *, is_followed: bool) -> Iterator[Output]
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(beside)
+
+
+def _is_to_stay(path: str) -> bool:
+    """What has this name: no file, one that a shell holds open (/dev/stdout), one that was mounted by itself, as into a container, or
+    one in a folder that takes no other."""
+    if not os.path.exists(path):
+        return False
+    name = os.path.realpath(path)
+    is_held = os.path.abspath(path).startswith(("/dev/", "/proc/"))
+    return is_held or not os.path.isfile(path) or os.path.ismount(name) or not os.access(os.path.dirname(name), os.W_OK)
 
 
 def _take_mode(file: IO[bytes], path: str) -> None:
