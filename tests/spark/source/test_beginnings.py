@@ -90,33 +90,38 @@ def test_one_that_died_in_its_first_batch_goes_on_though_options_do_not_fit_a_pa
     assert values(reader, end, latest(reader, end)) == {"a-2": numbers(3)}
 
 
-def test_what_is_older_than_the_starting_time_is_not_read_in_place_of_what_is_gone(kafka):
-    chosen = {"subscribe": "b", "startingTimestamp": str(FIRST_MS + 2), "kafka.default.api.timeout.ms": "1000"}
-    kafka.fill("b", {0: 3})
-    died = kafka.stream(**chosen)
-    end = latest(died, died.initialOffset())
-    delete_topics(kafka.client, ["b"])
-    kafka.broker.create_topic("b", 1)
-    for _ in range(2):
-        kafka.fill("b", {0: 2})
-    reader = kafka.stream(failOnDataLoss="false", **chosen)
-    assert values(reader, reader.initialOffset(), end) == {}
-
-
-def test_records_of_the_starting_time_that_were_removed_before_the_first_batch_is_read_again(kafka):
-    chosen = {"startingTimestamp": str(FIRST_MS + 2)}
-    kafka.fill("a", {0: 3, 1: 3})
+@pytest.mark.parametrize("goes_on", [False, True], ids=["all that there was", "and the topic goes on"])
+def test_a_first_batch_whose_records_were_removed_before_it_is_read_again(kafka, goes_on):
+    """Of a starting time its end alone is known: it is told where nothing of it is left in a partition."""
+    chosen = {"startingTimestamp": str(FIRST_MS + 1)}
+    kafka.fill("a", {0: 2, 1: 2})
     died = kafka.stream(**chosen)
     start = died.initialOffset()
     end = latest(died, start)
-    assert (start, end) == ({"a": {"0": 2, "1": 2}}, {"a": {"0": 3, "1": 3}})
-    drop_first(kafka.client, TopicPartition("a", 0), 3)
+    assert (start, end) == ({"a": {"0": 1, "1": 1}}, {"a": {"0": 2, "1": 2}})
+    if goes_on:
+        kafka.fill("a", {0: 2})
+    drop_first(kafka.client, TopicPartition("a", 0), 2)
     reader = kafka.stream(**chosen)
-    with pytest.raises(Refusal, match="OFFSET_OUT_OF_RANGE: a-0 has no record any more of where the first micro-batch began"):
+    with pytest.raises(Refusal, match="OFFSET_OUT_OF_RANGE: a-0 begins at offset 2: the first micro-batch ended at 2"):
         values(reader, reader.initialOffset(), end)
     reader = kafka.stream(failOnDataLoss="false", **chosen)
-    assert values(reader, reader.initialOffset(), end) == {"a-1": [2]}
-    assert values(reader, end, latest(reader, end)) == {}
+    assert values(reader, reader.initialOffset(), end) == {"a-1": [1]}
+    assert values(reader, end, latest(reader, end)) == ({"a-0": [0, 1]} if goes_on else {})
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_partition_that_came_while_the_first_batch_was_planned_is_no_loss(kafka, count):
+    """It is read from its beginning, though it has no record of the starting time."""
+    chosen = {"startingTimestamp": str(FIRST_MS + 1)}
+    kafka.fill("a", {0: 2, 1: 2})
+    died = kafka.stream(**chosen)
+    start = died.initialOffset()
+    add_partitions(kafka.client, "a", 3)
+    kafka.fill("a", {2: count})
+    end = latest(died, start)
+    reader = kafka.stream(**chosen)
+    assert values(reader, reader.initialOffset(), end) == {"a-0": [1], "a-1": [1]} | ({"a-2": [0]} if count else {})
 
 
 @pytest.mark.parametrize("asks_first", [False, True], ids=["for the beginning first", "for the end first, as PySpark 4.1"])

@@ -6,7 +6,7 @@ another, which only reads. Offsets lie in the checkpoint as those of Spark's Kaf
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from chaffinch.identifiers import TopicPartition
     from chaffinch.spark.source.offset_ranges import Offsets
     from chaffinch.spark.source.topic_discovery import Discovery
 else:
@@ -61,8 +60,6 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         """Where the first micro-batch ends that starts at `_initial`; None before its tasks were asked for."""
         self._refused: ConfigException | None = None
         """Why a query cannot begin where options say. One that began before a partition came can go on: the checkpoint has its end."""
-        self._without_start: Collection[TopicPartition] = ()
-        """Partitions that have no record of the starting time or later. Those of the first micro-batch of a query have had one."""
         self._begins = False
         """The first micro-batch of a query is to be planned, and ends where it starts."""
         self._is_ending = False
@@ -94,9 +91,7 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         try:
             starts = asked.starts(wanted)
         except ConfigException as error:
-            found, self._refused = asked.starts_found(wanted), error
-            starts = asked.earliest(wanted) | found
-            self._without_start = self._options.starting.placed(wanted) - found.keys()
+            starts, self._refused = asked.earliest(wanted) | asked.starts_found(wanted), error
         first = asked.earliest(wanted)
         if self._refused is None:
             starts |= {where: first[where] for where in asked.unpromised(wanted)}
@@ -183,15 +178,22 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
             if start == self._initial and self._first_end in (None, end):
                 self._first_end = end
                 # After a restart it is where the query would start now, and knows partitions that the end has never heard of.
-                removed = sorted(after.keys() & self._without_start)
-                self._report([f"{where} has no record any more of where the first micro-batch began" for where in removed])
                 before = {where: min(offset, after[where]) for where, offset in before.items() if where in after}
-                before |= {where: after[where] for where in removed}
+                self._report(self._removed_since(after))
             there = asked.existing(after)
             left = {where: offset for where, offset in after.items() if where in there}
             first_of_new = asked.earliest(left.keys() - before.keys())
             self._report(losses(before, left, first_of_new, expected=after))
             return task_ranges(ranges(before, left, first_of_new), self._options)
+
+    def _removed_since(self, first_end: Offsets) -> list[str]:
+        """Partitions of which nothing is left of a first micro-batch that another run has planned. Of a time that it started with only
+        its end is known: what is removed of its beginning, nobody can tell."""
+        if self._latest is not None or not self._options.starting.is_time:
+            return []
+        first = self._asked().earliest(self._asked().existing(first_end))
+        gone = (where for where in sorted(first) if 0 < first_end[where] <= first[where])
+        return [f"{where} begins at offset {first[where]}: the first micro-batch ended at {first_end[where]}" for where in gone]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
