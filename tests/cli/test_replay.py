@@ -242,6 +242,8 @@ def test_a_broker_that_does_not_answer_is_told_before_spark_starts(no_spark, mon
         ((), REPORT, "what was replayed is written"),
         (("--dry-run",), REPORT, "nothing was written"),
         (("--token", "t"), ReplayReport(is_repetition=True), "nothing was written"),
+        (("--token", "t"), ReplayReport(is_repetition=True) + REPORT, "what was replayed is written"),
+        ((), ReplayReport(), "nothing was written"),
     ],
 )
 def test_an_interruption_while_spark_stops_says_what_is_written(monkeypatch, arguments, report, says):

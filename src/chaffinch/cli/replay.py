@@ -107,7 +107,7 @@ def _replayed(plan: ReplayPlan) -> ReplayReport:
             report = replay_letters(spark, plan)
         return report
     except (KeyboardInterrupt, SystemExit) as interruption:
-        if report is not None and not (plan.is_dry_run or report.is_repetition):
+        if report is not None and report.read and not plan.is_dry_run:
             interruption.add_note("what was replayed is written")
         raise
     except (Refusal, JavaNotFound, PySparkException, Py4JError) as error:

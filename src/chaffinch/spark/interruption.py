@@ -17,7 +17,8 @@ _LOOK_S: Final = 0.05
 
 @contextmanager
 def noted(presses: list[int] | None = None) -> Iterator[list[int]]:
-    """How often Ctrl-C was pressed, which raises nothing meanwhile; pressed again it does what it did before. `presses`: those until now.
+    """Not empty once Ctrl-C was pressed, which raises nothing meanwhile; pressed again it does what it did before. `presses`: those until
+    now, of a block around this one.
 
     PySpark's own handler calls Java in the middle of another call to it, and Py4J prints the traceback of whatever a call is interrupted
     by; and a Java that is interrupted while it starts stays behind. Elsewhere than in the main thread nothing changes.

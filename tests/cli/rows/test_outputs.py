@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -26,17 +27,14 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-@pytest.fixture(params=["held open", "mounted", "in a folder that takes no other"])
+@pytest.fixture(params=["held open", "in a folder that takes no other"])
 def name(request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Of a file that nobody can replace, or whose replacement nobody would see."""
     with path.open("rb") as file:
         if request.param == "held open":
             yield f"/proc/self/fd/{file.fileno()}"
             return
-        if request.param == "mounted":
-            monkeypatch.setattr(os.path, "ismount", lambda name: name == str(path))
-        else:
-            monkeypatch.setattr(os, "access", lambda name, mode: (name, mode) != (str(path.parent), os.W_OK))
+        monkeypatch.setattr(os, "access", lambda name, mode: (name, mode) != (str(path.parent), os.W_OK))
         yield str(path)
 
 
@@ -44,6 +42,18 @@ def test_a_file_that_cannot_be_replaced_is_written_as_it_is(path: Path, name: st
     before = path.stat().st_ino
     written(name)
     assert (path.stat().st_ino, path.read_bytes()) == (before, b"new")
+
+
+@pytest.mark.parametrize("number", [errno.EBUSY, errno.EPERM], ids=["mounted by itself", "another user's, in a common folder"])
+def test_a_file_whose_name_cannot_be_taken_gets_what_is_written(path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(beside: str, name: str) -> None:
+        raise OSError(number, os.strerror(number), beside, None, name)
+
+    monkeypatch.setattr(os, "replace", refused)
+    path.write_bytes(b"longer than what is written")
+    before = path.stat().st_ino
+    written(path)
+    assert (path.stat().st_ino, path.read_bytes(), os.listdir(path.parent)) == (before, b"new", [path.name])
 
 
 def test_a_name_may_be_as_long_as_the_system_lets_it(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tests.spark.commit.commit_world import TOPIC, Driver, counted, outcome
 from tests.spark.commit.test_protocol import FIRST_ROWS, ROWS, assert_exactly_once, two_batches
 
 EFFECT = Driver.effect
+WRITES_NOTHING = pytest.mark.parametrize(("batch_id", "outcome_is"), [(0, "skipped"), (1, "empty")])
 
 
 def test_ends_are_asked_for_so_that_transactions_keep_their_epochs():
@@ -50,6 +51,7 @@ def test_markers_bear_the_coordinators_epochs_that_the_partitions_know():
         (codes.INVALID_PRODUCER_EPOCH, True, codes.NONE),
         (codes.TRANSACTION_COORDINATOR_FENCED, True, codes.NONE),
         (codes.NOT_LEADER_OR_FOLLOWER, False, codes.NONE),
+        (codes.NOT_ENOUGH_REPLICAS, False, codes.NONE),
         (codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, False, codes.NONE),
         (codes.CLUSTER_AUTHORIZATION_FAILED, False, codes.CLUSTER_AUTHORIZATION_FAILED),
         (codes.UNKNOWN_SERVER_ERROR, False, codes.UNKNOWN_SERVER_ERROR),
@@ -63,6 +65,7 @@ def test_who_was_overtaken_looks_again_who_may_not_does_not_and_others_tell_agai
     done = {TopicPartition("a", 0)} | ({TopicPartition("a", 1)} if is_done else set())
     assert (said.done, said.refused) == (done, refused)
     assert bool(said.reason) is not (is_done or refused is not codes.NONE)
+    assert said.is_unsure is (code in (codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
 
 
 def test_a_marker_that_is_not_replicated_is_told_again_though_nothing_is_open(monkeypatch):
@@ -155,7 +158,7 @@ def unreachable(self, operation):
     return Lost(reason="no coordinator") if is_asked else EFFECT(self, operation)
 
 
-@pytest.mark.parametrize(("batch_id", "outcome_is"), [(0, "skipped"), (1, "empty")])
+@WRITES_NOTHING
 @pytest.mark.parametrize("away", [leaderless, unreachable])
 def test_a_batch_that_writes_nothing_waits_for_nobody(away, batch_id, outcome_is, monkeypatch):
     """An idle query, or the batch of before the restart, that is in Kafka: a partition of the last batch may be away for hours."""
@@ -168,7 +171,7 @@ def test_a_batch_that_writes_nothing_waits_for_nobody(away, batch_id, outcome_is
     assert broker.now_ms == began_ms
 
 
-@pytest.mark.parametrize(("batch_id", "outcome_is"), [(0, "skipped"), (1, "empty")])
+@WRITES_NOTHING
 def test_a_batch_that_writes_nothing_finishes_what_was_forgotten(batch_id, outcome_is, monkeypatch):
     """It may be the last one for long."""
     broker, query = forgotten(monkeypatch)
@@ -177,7 +180,7 @@ def test_a_batch_that_writes_nothing_finishes_what_was_forgotten(batch_id, outco
     assert counted(broker.read(TOPIC)) == counted(FIRST_ROWS)
 
 
-@pytest.mark.parametrize(("batch_id", "outcome_is"), [(0, "skipped"), (1, "empty")])
+@WRITES_NOTHING
 def test_a_batch_that_writes_nothing_finishes_what_is_told_at_once(batch_id, outcome_is, monkeypatch):
     broker, query = forgotten(monkeypatch)
     here, away = (TopicPartition(TOPIC, number) for number in range(2))
@@ -196,13 +199,53 @@ def test_a_batch_that_writes_nothing_finishes_what_is_told_at_once(batch_id, out
     assert broker.now_ms == began_ms
 
 
-@pytest.mark.parametrize(("batch_id", "outcome_is"), [(0, "skipped"), (1, "empty")])
-def test_a_batch_that_writes_nothing_does_not_wait_for_replicas(batch_id, outcome_is, monkeypatch):
+@WRITES_NOTHING
+@pytest.mark.parametrize("is_done", [False, True], ids=["not enough replicas", "said to be done, and still open"])
+def test_a_batch_that_writes_nothing_tells_leaders_once(batch_id, outcome_is, is_done, monkeypatch):
     broker, query = forgotten(monkeypatch)
-    monkeypatch.setattr(Driver, "write_markers", lambda *_: Told(reason="not enough replicas", code=codes.NOT_ENOUGH_REPLICAS))
+
+    def said(_, operation):
+        done = frozenset(left.place for left in operation.places) if is_done else frozenset()
+        return Told(done=done, reason="" if is_done else "not enough replicas", code=codes.NOT_ENOUGH_REPLICAS)
+
+    monkeypatch.setattr(Driver, "write_markers", said)
     began_ms = broker.now_ms
     assert query.commit(batch_id).result.outcome == outcome_is
     assert broker.now_ms == began_ms
+
+
+@WRITES_NOTHING
+def test_a_marker_that_a_leader_may_have_taken_is_waited_for(batch_id, outcome_is, monkeypatch):
+    """It holds nothing open then, which the next batch would believe; and is followed by another that has not heard of it."""
+    broker, query = forgotten(monkeypatch)
+    query.batches.append(query.batches[1])
+    written, told = Driver.write_markers, []
+    code = codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+    def unsure(self, operation):
+        told.append(operation)
+        return Told(reason=code.name, code=code, is_unsure=True) if len(told) == 1 else written(self, operation)
+
+    monkeypatch.setattr(Driver, "write_markers", unsure)
+    assert query.commit(batch_id).result.outcome == outcome_is
+    assert (len(told), counted(broker.read(TOPIC))) == (2, counted(FIRST_ROWS))
+
+    broker, query = forgotten(monkeypatch)
+    monkeypatch.setattr(Driver, "write_markers", lambda *_: Told(reason=code.name, code=code, is_unsure=True))
+    with pytest.raises(Refusal, match=r"WriteTxnMarkers: asked for 60000 ms"):
+        query.commit(batch_id)
+
+
+@WRITES_NOTHING
+def test_a_batch_that_writes_nothing_begins_no_short_transaction(batch_id, outcome_is, monkeypatch):
+    """Its end could not be left to the next batch, which would abort it."""
+    broker, query = forgotten(monkeypatch)
+    query.batches.append((outcome({0: [(b"k", b"next")]}),))
+    broker.markers_refused = codes.CLUSTER_AUTHORIZATION_FAILED
+    driver = query.commit(batch_id)
+    assert (driver.result.outcome, counted(broker.read(TOPIC))) == (outcome_is, {})
+    query.commit(2)
+    assert counted(broker.read(TOPIC)) == counted([*FIRST_ROWS, (b"k", b"next")])
 
 
 def test_a_write_that_is_repeated_with_its_token_waits_until_its_rows_are_visible(monkeypatch):

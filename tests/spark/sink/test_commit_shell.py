@@ -14,10 +14,11 @@ from chaffinch.broker.core.handlers import api_versions
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.backoff import Backoff
+from chaffinch.client.cluster import ClusterState
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
-from chaffinch.identifiers import TopicPartition
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from chaffinch.protocol.messages.api_versions import ApiVersion
@@ -28,7 +29,7 @@ from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from chaffinch.records.compression import Compression
 from chaffinch.spark.commit.finish import OFFSETS_TOPIC
-from chaffinch.spark.commit.operations import FindRemains, NextAnswer, Remains, Step, Wait
+from chaffinch.spark.commit.operations import FindRemains, NextAnswer, Remains, SendBatch, Step, Wait
 from chaffinch.spark.commit.plan import CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
@@ -235,7 +236,7 @@ def test_where_leaders_may_not_be_told_a_short_transaction_commits_it(broker, to
         with monkeypatch.context() as patched:
             told_nobody_of_the_batch(patched, forgetful)
             assert committed(broker, topic, batch_id=batch_id).outcome == "written"
-    assert committed(broker, topic, batch_id=2).outcome == "skipped"
+    assert committed(broker, topic, batch_id=2, is_stream=False).outcome == "skipped"
     assert values(broker, topic) == {b"a": 3, b"b": 3, b"c": 3}
     refused = [line for record in caplog.records if "is not ours to tell partitions" in (line := record.getMessage())]
     assert [error in line for line in refused] == [True]
@@ -312,16 +313,44 @@ def test_it_waits_as_its_client_does(monkeypatch):
     ] * 4
 
 
-def test_an_answer_is_waited_for_until_its_time():
-    replies = []
+def test_an_answer_is_waited_for_until_its_time(monkeypatch):
+    replies, pumped, times_ms = [], [], iter((60, 90, 100, 100))
+    monkeypatch.setattr(commit_shell, "_now_ms", lambda: next(times_ms))
+    monkeypatch.setattr(SyncClient, "pump", lambda _, timeout_ms: pumped.append(timeout_ms))
 
     def waiting():
-        replies.append((yield NextAnswer(step=Step.PUSH, until_ms=0)))
+        replies.append((yield NextAnswer(step=Step.PUSH, until_ms=100)))
         return CommitResult(outcome="empty")
 
     with SyncClient("127.0.0.1:1") as client:
         CommitShell(shell_plan("t"), client).run(waiting())
     assert [reply.value for reply in replies] == [None]
+    assert pumped == [40, 10]
+
+
+def test_who_has_no_leader_keeps_nobody_waiting(broker, topic, monkeypatch):
+    """Leaders are looked for once, and for many partitions of a topic at once."""
+    asked, answers = [], []
+    really = SyncClient.refresh_metadata
+    monkeypatch.setattr(SyncClient, "refresh_metadata", lambda *args, **given: (asked.append(args[1]), really(*args, **given))[1])
+    monkeypatch.setattr(ClusterState, "leader_address", lambda *_: None)
+    batches = outcome({number: [(b"k", b"v")] for number in range(2)}, topic=topic).batches
+
+    def sending():
+        for ticket, batch in enumerate(batches):
+            yield SendBatch(
+                step=Step.PUSH, ticket=ticket, batch=batch, kept=None, identity=ProducerIdentity(7, 0), base_sequence=0, refresh=True
+            )
+            answers.append((yield NextAnswer(step=Step.PUSH)).value)
+        return CommitResult(outcome="empty")
+
+    monkeypatch.setattr(commit_shell, "LOOKUPS_APART_MS", 1 << 30)
+    with SyncClient(broker.bootstrap_servers) as client:
+        CommitShell(shell_plan("t"), client).run(sending())
+    assert [(answer.lost.reason, answer.lost.was_sent) for answer in answers] == [
+        (f"{topic}-{number} has no leader", False) for number in range(2)
+    ]
+    assert asked == [[topic]]
 
 
 def test_a_topic_that_is_gone_is_told_by_its_own_code(broker, topic):

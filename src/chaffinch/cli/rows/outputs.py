@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ from typing import IO, Final, NamedTuple
 from chaffinch.cli.main import FULL, STDOUT
 from chaffinch.cli.rows.standard_input import keeps_waiting
 
+_HELD_OPEN: Final = ("/dev/std", "/dev/fd/", "/proc/")
+_STAYS: Final = (errno.EBUSY, errno.EPERM, errno.EACCES)
 _TAKES_NO_MORE: Final = (*FULL, errno.EIO)
 
 
@@ -61,13 +64,11 @@ def open_replacement(path: str | None, *, is_followed: bool) -> Iterator[Output]
 
 
 def _is_to_stay(path: str) -> bool:
-    """What has this name: no file, one that a shell holds open (/dev/stdout), one that was mounted by itself, as into a container, or
-    one in a folder that takes no other."""
+    """What has this name: no file, one that a shell holds open, as /dev/stdout, or one in a folder that takes no other."""
     if not os.path.exists(path):
         return False
-    name = os.path.realpath(path)
-    is_held = os.path.abspath(path).startswith(("/dev/", "/proc/"))
-    return is_held or not os.path.isfile(path) or os.path.ismount(name) or not os.access(os.path.dirname(name), os.W_OK)
+    is_held = os.path.abspath(path).startswith(_HELD_OPEN)
+    return is_held or not os.path.isfile(path) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
 
 
 def _take_mode(file: IO[bytes], path: str) -> None:
@@ -79,7 +80,12 @@ def _take_mode(file: IO[bytes], path: str) -> None:
 def _rename(file: IO[bytes], beside: str, name: str) -> None:
     file.flush()
     os.fsync(file.fileno())  # Else nothing may be left under the name where the machine fails soon after.
-    os.replace(beside, name)
+    try:
+        os.replace(beside, name)
+    except OSError as error:  # As of one that was mounted by itself into a container, or that is another user's, in a common folder.
+        if error.errno not in _STAYS:
+            raise
+        shutil.copyfile(beside, name)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from contextlib import suppress
 from itertools import groupby
 
 from chaffinch.errors import codes
-from chaffinch.errors.codes import Group
+from chaffinch.errors.codes import Group, Stored
 from chaffinch.identifiers import ProducerIdentity, TopicPartition, counted
 from chaffinch.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -50,35 +50,35 @@ def finish_commit(
     """Commit what is left open of the last transaction, if its coordinator says that it is committed. Whether the coordinator tells at all.
 
     `written_to`: its partitions, None where they are not known. `is_pending`: the marker is part of it. With `waits` False, for a batch
-    that will not make the coordinator forget, each is asked once: what is told is finished, the rest is left to the next batch.
+    that will not make the coordinator forget, each is asked once: what is told is finished, the rest is left to the next batch, and so is
+    a short transaction, whose end would have to be waited for.
     """
     needed = plan.partitions().union(plan.topic_partitions() if written_to is None else written_to)
-    try:
-        return (yield from _finish(plan, needed, is_pending=is_pending, waits=waits))
-    except Refusal:
-        if waits:
-            raise
-        return False
-
-
-def _finish(plan: CommitPlan, needed: set[TopicPartition], *, is_pending: bool, waits: bool) -> Generator[Operation, Reply, bool]:
     patience_ms = plan.block_max_ms if waits else 0
     left_open: set[LeftOpen] = set()
     for pause_ms in PAUSES_MS:
         if pause_ms:
             yield Wait(step=_STEP, ms=pause_ms)
-        last = yield from requests.last_transaction(_STEP, plan.transactional_id, patience_ms)
-        if last is None or last.transaction_state != "CompleteCommit":
-            return last is not None
-        identity = ProducerIdentity(last.producer_id, last.producer_epoch)
-        search = Search(_STEP, waits=waits)
-        found = yield from search.find(identity.producer_id, needed, plan.topic_partitions(), patience_ms, may_be_gone=True)
+        try:
+            last = yield from requests.last_transaction(_STEP, plan.transactional_id, patience_ms)
+            if last is None or last.transaction_state != "CompleteCommit":
+                return last is not None
+            identity = ProducerIdentity(last.producer_id, last.producer_epoch)
+            search = Search(_STEP, waits=waits)
+            found = yield from search.find(identity.producer_id, needed, plan.topic_partitions(), patience_ms, may_be_gone=True)
+        except Refusal:
+            if waits:
+                raise
+            return False
         left_open = _of(found, identity)
         if not left_open and not is_pending:
-            return waits
-        if not (yield from _tell_leaders(plan, identity, left_open, patience_ms, is_pending=is_pending)):
+            return True
+        is_told = yield from _tell_leaders(plan, identity, left_open, is_pending=is_pending, waits=waits)
+        if not waits:
+            return True
+        if not is_told:
             yield from _commit_shortly(plan, identity, left_open, is_pending=is_pending)
-        is_pending = yield from requests.is_marker_pending(_STEP, plan.group_id, plan.marker_partition, patience_ms)
+        is_pending = yield from requests.is_marker_pending(_STEP, plan.group_id, plan.marker_partition, plan.block_max_ms)
     places = counted(len(left_open), "partition")
     text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {places}"
     raise Refusal(Group.TRANSACTION_ABORTABLE, "TRANSACTION_LEFT_OPEN", f"{text}; this batch is not begun", Remedy.AGAIN)
@@ -89,7 +89,7 @@ def _of(found: set[LeftOpen], identity: ProducerIdentity) -> set[LeftOpen]:
 
 
 def _tell_leaders(
-    plan: CommitPlan, identity: ProducerIdentity, left_open: set[LeftOpen], patience_ms: int, *, is_pending: bool
+    plan: CommitPlan, identity: ProducerIdentity, left_open: set[LeftOpen], *, is_pending: bool, waits: bool
 ) -> Generator[Operation, Reply, bool]:
     """The coordinator's word, told by us; whether it was told, or may be by the next look. False where that is not ours to do.
 
@@ -103,27 +103,30 @@ def _tell_leaders(
         if reply.value == 0:
             return False
         place = TopicPartition(OFFSETS_TOPIC, offsets_partition(plan.group_id, reply.value))
-        found = yield from Search(_STEP).find(identity.producer_id, {place}, (), patience_ms)
-        if not (markers := _of(found, identity)) or not (yield from _write(identity, markers, patience_ms)):
+        found = yield from Search(_STEP).find(identity.producer_id, {place}, (), plan.block_max_ms)
+        if not (markers := _of(found, identity)) or not (yield from _write(plan, identity, markers)):
             return False
-    return (yield from _write(identity, left_open, patience_ms))
+    return (yield from _write(plan, identity, left_open, waits=waits))
 
 
-def _write(identity: ProducerIdentity, places: set[LeftOpen], patience_ms: int) -> Generator[Operation, Reply, bool]:
-    """Whether it is ours to do. Once it begins it goes on until each leader has said yes: one that has a marker and nothing open may be
-    followed by another that never heard of it."""
+def _write(plan: CommitPlan, identity: ProducerIdentity, places: set[LeftOpen], *, waits: bool = True) -> Generator[Operation, Reply, bool]:
+    """Whether it is ours to do. It goes on until each leader has said yes; with `waits` False only where one may have taken what it was
+    told: a leader that has a marker and nothing open, for the next batch to find, may be followed by another that never heard of it."""
     deadline_ms: int | None = None
-    failures = 0
+    failures, is_unsure = 0, False
     while places:
         reply = yield WriteMarkers(step=_STEP, identity=identity, places=tuple(sorted(places)))
         told: Told = reply.value
         if told.refused is not codes.NONE:
             return False
         places = {left for left in places if left.place not in told.done}
-        deadline_ms = reply.now_ms + patience_ms if deadline_ms is None else deadline_ms
+        deadline_ms = reply.now_ms + plan.block_max_ms if deadline_ms is None else deadline_ms
+        is_unsure |= told.is_unsure
         if places:
+            if not waits and not is_unsure:
+                return True
             if reply.now_ms >= deadline_ms:
-                raise requests.gave_up(_STEP, told.code, "WriteTxnMarkers", told.reason, patience_ms)
+                raise requests.gave_up(_STEP, told.code, "WriteTxnMarkers", told.reason, plan.block_max_ms)
             failures += 1
             yield Wait(step=_STEP, failures=failures)
     return True
@@ -132,8 +135,7 @@ def _write(identity: ProducerIdentity, places: set[LeftOpen], patience_ms: int) 
 def _commit_shortly(
     plan: CommitPlan, identity: ProducerIdentity, left_open: set[LeftOpen], *, is_pending: bool
 ) -> Generator[Operation, Reply, None]:
-    """A transaction under the same epoch, of nothing but what is open. Fenced or not, the next look tells what became of it. Who has begun
-    it waits for its end: one that is left open is aborted."""
+    """A transaction under the same epoch, of nothing but what is open. Fenced or not, the next look tells what became of it."""
     with suppress(Fenced, StartAgain):
         if left_open:
             places = sorted(left.place for left in left_open)
@@ -166,7 +168,7 @@ def markers(identity: ProducerIdentity, places: Iterable[LeftOpen]) -> WriteTxnM
 
 def read(answer: WriteTxnMarkersResponse) -> Told:
     """What a leader said."""
-    done, refused, reason, why = set(), codes.NONE, "", codes.NETWORK_EXCEPTION
+    done, refused, reason, why, is_unsure = set(), codes.NONE, "", codes.NETWORK_EXCEPTION, False
     for marker in answer.markers:
         for topic in marker.topics:
             for found in topic.partitions:
@@ -175,9 +177,10 @@ def read(answer: WriteTxnMarkersResponse) -> Told:
                     done.add(place)
                 elif code.is_retriable:
                     reason, why = f"{place}: {code.summary}", code
+                    is_unsure |= code.stored is not Stored.NO
                 else:
                     refused = code
-    return Told(done=frozenset(done), refused=refused, reason=reason, code=why)
+    return Told(done=frozenset(done), refused=refused, reason=reason, code=why, is_unsure=is_unsure)
 
 
 def offsets_partition(group_id: str, partition_count: int) -> int:

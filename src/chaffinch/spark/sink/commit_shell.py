@@ -16,11 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.client.exchange import Exchange, failure_of
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ApiException, codes
 from chaffinch.errors.codes import ErrorCode, Group
+from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
@@ -52,7 +54,7 @@ from chaffinch.spark.commit.operations import (
 from chaffinch.spark.commit.plan import Commit, CommitResult
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import TEXT_CHARACTERS_MAX, Refusal, Remedy, refusal_of
-from chaffinch.spark.sink.find_remains import count_partitions, find_remains, write_markers
+from chaffinch.spark.sink.find_remains import count_partitions, find_remains, without_leader, write_markers
 from chaffinch.spark.sink.parquet_file import write_parquet
 from chaffinch.spark.sink.pause import pause, pause_is_due
 from chaffinch.spark.snapshot import TopicSnapshot
@@ -64,6 +66,8 @@ from chaffinch.spark.tasks.staging import LetterStore, StagedReader
 
 LOOKUP_TIMEOUT_MS = 2_000
 """How long one look-up of a leader or coordinator may take; the generator asks again until its own time is over."""
+LOOKUPS_APART_MS = 50
+"""Between two look-ups of a topic's leaders, which many partitions may ask for at once."""
 PUMP_MS = 1_000
 LANES: Final = 2
 """Connections to each broker over which batches are pushed, those of one partition over the same. Apache Kafka has in hand one request of
@@ -117,6 +121,8 @@ class CommitShell:
         self._settled: list[BatchAnswer] = []
         self._batches: dict[int, tuple[StagedBatch, tuple[int, ...] | None]] = {}
         self._compacted: dict[str, bool] = {}
+        self._looked_up_ms: dict[str, int] = {}
+        """When leaders of a topic were last looked for."""
 
     def run(self, commit: Commit) -> CommitResult:
         """The result of the commit. Raises Refusal."""
@@ -233,17 +239,25 @@ class CommitShell:
         )
         self._batches[operation.ticket] = (operation.batch, operation.kept)
         try:
-            if operation.refresh:
-                self._client.refresh_metadata([topic_partition.topic], timeout_ms=LOOKUP_TIMEOUT_MS)
-            leader = self._client.leader(topic_partition, timeout_ms=LOOKUP_TIMEOUT_MS)
-            address = self._client.cluster.address_of(leader)
-            assert address is not None, "a leader that was found has an address"
-            address = address._replace(lane=topic_partition.partition % LANES)
+            leader = self._leader(topic_partition, is_stale=operation.refresh)
+            address = leader._replace(lane=topic_partition.partition % LANES)
             with self._client.lock:
                 self._under_way[operation.ticket] = self._client.start(request, address)
                 self._client.pump(0)
         except ApiException as error:
             self._settled.append(BatchAnswer(ticket=operation.ticket, lost=_lost(error, was_sent=False)))
+
+    def _leader(self, topic_partition: TopicPartition, *, is_stale: bool) -> Address:
+        """Where the leader listens, looked for once: whoever waited for one here would keep the other partitions waiting. ApiException."""
+        topic = topic_partition.topic
+        is_wanted = is_stale or self._client.cluster.leader_address(topic_partition) is None
+        if is_wanted and _now_ms() - self._looked_up_ms.get(topic, -LOOKUPS_APART_MS) >= LOOKUPS_APART_MS:
+            self._client.refresh_metadata([topic], timeout_ms=LOOKUP_TIMEOUT_MS)
+            self._looked_up_ms[topic] = _now_ms()
+        address = self._client.cluster.leader_address(topic_partition)
+        if address is None:
+            raise without_leader(self._client, topic_partition)
+        return address
 
     def _next_answer(self, until_ms: int | None) -> BatchAnswer | None:
         with self._client.lock:

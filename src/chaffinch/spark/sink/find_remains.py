@@ -21,7 +21,7 @@ def find_remains(client: SyncClient, operation: FindRemains, look_up_timeout_ms:
         except ApiException as error:
             return _unanswered(partitions, error)
     by_leader = _by_leader(client, partitions)
-    found = [_leaderless(client, place) for place in by_leader.pop(None, [])]
+    found = [_unanswered([place], without_leader(client, place)) for place in by_leader.pop(None, [])]
     for leader, places in by_leader.items():
         assert leader is not None
         for asked in [[place] for place in places] if operation.refresh else [places]:
@@ -58,29 +58,30 @@ def write_markers(client: SyncClient, operation: WriteMarkers, look_up_timeout_m
     try:
         client.refresh_metadata({place.topic for place in opened}, timeout_ms=look_up_timeout_ms)
     except ApiException as error:
-        return _untold(error)
+        return _untold(error, is_unsure=False)
     found = []
     for leader, places in _by_leader(client, opened).items():
         if leader is None:
-            found += [Told(reason=said.reason, code=said.code) for said in (_leaderless(client, place) for place in places)]
+            found += [_untold(without_leader(client, place), is_unsure=False) for place in places]
             continue
         request = finish.markers(operation.identity, [opened[place] for place in places])
         try:
             found.append(finish.read(client.request(request, leader, timeout_ms=request_timeout_ms, retries=False)))
         except ApiException as error:
-            found.append(_untold(error))
+            found.append(_untold(error, is_unsure=True))
     failed = [said for said in found if said.reason]
     return Told(
         done=frozenset().union(*(said.done for said in found)),
         refused=next((said.refused for said in found if said.refused is not codes.NONE), codes.NONE),
         reason="; ".join(dict.fromkeys(said.reason for said in failed)),
         code=failed[0].code if failed else codes.NETWORK_EXCEPTION,
+        is_unsure=any(said.is_unsure for said in found),
     )
 
 
-def _untold(error: ApiException) -> Told:
+def _untold(error: ApiException, *, is_unsure: bool) -> Told:
     if error.code.is_retriable:
-        return Told(reason=" ".join(error.message.split()), code=error.code)
+        return Told(reason=" ".join(error.message.split()), code=error.code, is_unsure=is_unsure)
     return Told(refused=error.code)
 
 
@@ -92,14 +93,15 @@ def _by_leader(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict
     return found
 
 
-def _leaderless(client: SyncClient, place: TopicPartition) -> Remains:
+def without_leader(client: SyncClient, place: TopicPartition) -> ApiException:
+    """Why nobody is known to lead a partition."""
     topic = client.cluster.topic(place.topic)
     if topic is not None and topic.code is not codes.NONE:
-        return _unanswered([place], exception_for(topic.code, topic_partition=place, api="Metadata"))
+        return exception_for(topic.code, topic_partition=place, api="Metadata")
     if topic is not None and topic.partitions and place.partition not in topic.partitions:
         # Of a topic that was deleted, and created again with fewer.
-        return _unanswered([place], exception_for(codes.UNKNOWN_TOPIC_OR_PARTITION, topic_partition=place, api="Metadata"))
-    return Remains(reason=f"{place} has no leader")
+        return exception_for(codes.UNKNOWN_TOPIC_OR_PARTITION, topic_partition=place, api="Metadata")
+    return exception_for(codes.LEADER_NOT_AVAILABLE, message=f"{place} has no leader", topic_partition=place, api="Metadata")
 
 
 def _ask(client: SyncClient, leader: Address, places: Sequence[TopicPartition], producer_id: int, timeout_ms: int) -> Remains:

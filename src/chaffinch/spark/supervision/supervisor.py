@@ -114,9 +114,9 @@ def _ended(start: Callable[[], StreamingQuery], counted: Metrics | None) -> Stre
     """One run of the query: itself when it ended well, else its error."""
     with interruption.noted() as presses:
         ended = _run(start, counted, presses)
-        if presses:
-            raise KeyboardInterrupt from (ended if isinstance(ended, Exception) else None)
-        return ended
+    if presses:
+        raise KeyboardInterrupt from (ended if isinstance(ended, Exception) else None)
+    return ended
 
 
 def _run(start: Callable[[], StreamingQuery], counted: Metrics | None, presses: list[int]) -> StreamingQuery | Exception:
