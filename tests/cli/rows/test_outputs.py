@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,21 +26,30 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-@pytest.fixture(params=["held open", "in a folder that takes no other"])
-def name(request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Of a file that nobody can replace, or whose replacement nobody would see."""
-    with path.open("rb") as file:
-        if request.param == "held open":
-            yield f"/proc/self/fd/{file.fileno()}"
-            return
-        monkeypatch.setattr(os, "access", lambda name, mode: (name, mode) != (str(path.parent), os.W_OK))
-        yield str(path)
-
-
-def test_a_file_that_cannot_be_replaced_is_written_as_it_is(path: Path, name: str) -> None:
+def test_a_file_in_a_folder_that_takes_no_other_is_written_as_it_is(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda name, mode: (name, mode) != (str(path.parent), os.W_OK))
     before = path.stat().st_ino
-    written(name)
+    written(path)
     assert (path.stat().st_ino, path.read_bytes()) == (before, b"new")
+
+
+def test_what_a_shell_has_opened_is_written_where_it_stands(path: Path) -> None:
+    """As in `(echo header; chaffinch consume --output /dev/stdout; echo trailer) > file`, and behind `>>`."""
+    with path.open("r+b", buffering=0) as file:
+        file.seek(0, os.SEEK_END)
+        for name in (f"/dev/fd/{file.fileno()}", f"/proc/self/fd/{file.fileno()}"):
+            file.write(b" header ")
+            written(name)
+        file.write(b" trailer")
+    assert path.read_bytes() == b"before header new header new trailer"
+
+
+@pytest.mark.parametrize(("name", "number"), [("/dev/stdout", 1), ("/dev/stderr", 2)])
+def test_stdout_by_its_name_is_the_descriptor(name: str, number: int, capfd: pytest.CaptureFixture[str]) -> None:
+    os.write(number, b"header ")
+    written(name)
+    os.write(number, b" trailer")
+    assert capfd.readouterr()[number - 1] == "header new trailer"
 
 
 @pytest.mark.parametrize("number", [errno.EBUSY, errno.EPERM], ids=["mounted by itself", "another user's, in a common folder"])

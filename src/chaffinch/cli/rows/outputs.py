@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -15,7 +16,8 @@ from typing import IO, Final, NamedTuple
 from chaffinch.cli.main import FULL, STDOUT
 from chaffinch.cli.rows.standard_input import keeps_waiting
 
-_HELD_OPEN: Final = ("/dev/std", "/dev/fd/", "/proc/")
+_STREAMS: Final = {"/dev/stdout": 1, "/dev/stderr": 2}
+_OF_DESCRIPTOR: Final = re.compile(r"(?:/dev|/proc/self)/fd/(\d{1,9})")
 _STAYS: Final = (errno.EBUSY, errno.EPERM, errno.EACCES)
 _TAKES_NO_MORE: Final = (*FULL, errno.EIO)
 
@@ -37,8 +39,15 @@ def open_output(path: str | None) -> Iterator[IO[bytes]]:
         if path is None:
             yield sys.stdout.buffer
             return
-        with open(path, "wb") as file:
+        descriptor = _descriptor(path)
+        with open(path if descriptor is None else os.dup(descriptor), "wb") as file:
             yield file
+
+
+def _descriptor(path: str) -> int | None:
+    """Of what this process, or the shell for it, has opened: opened anew by its name, a file would be cut off and begun again."""
+    found = _OF_DESCRIPTOR.fullmatch(path)
+    return _STREAMS.get(path) if found is None else int(found[1])
 
 
 @contextmanager
@@ -67,8 +76,7 @@ def _is_to_stay(path: str) -> bool:
     """What has this name: no file, one that a shell holds open, as /dev/stdout, or one in a folder that takes no other."""
     if not os.path.exists(path):
         return False
-    is_held = os.path.abspath(path).startswith(_HELD_OPEN)
-    return is_held or not os.path.isfile(path) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
+    return _descriptor(path) is not None or not os.path.isfile(path) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
 
 
 def _take_mode(file: IO[bytes], path: str) -> None:
