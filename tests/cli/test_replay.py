@@ -120,7 +120,8 @@ def test_what_is_printed(replayed):
 def test_json(replayed):
     status, out, _ = run(*SERVER, "--topic", "d", "--json")
     assert (status, json.loads(out)) == (1, {
-        "source": "d", "dry_run": False, "repetition": False, "read": 3, "written": 1, "still_rejected": {"INVALID_RECORD": 2},
+        "source": "d", "dry_run": False, "repetition": False, "read": 3, "written": 1, "written_before": 0,
+        "still_rejected": {"INVALID_RECORD": 2},
         "examples": ["topic orders: INVALID_RECORD: too old"],
     })  # fmt: skip
 
@@ -251,3 +252,8 @@ def test_an_interruption_while_spark_stops_says_what_is_written(monkeypatch, arg
     monkeypatch.setattr(replaying, "look_at_cluster", lambda plan: None)
     monkeypatch.setattr(replaying, "replay", lambda spark, plan: report)
     assert run(*SERVER, "--topic", "d", *arguments) == (130, "", f"chaffinch: interrupted: {says}\n")
+
+
+def test_what_another_replay_has_written_is_told(replayed):
+    replayed.report = ReplayReport(read=3, written=3, written_before=2)
+    assert run(*SERVER, "--parquet", "/p")[1] == "/p: 3 letters read, 3 written, 0 still rejected; 2 of them written by another replay\n"

@@ -73,7 +73,8 @@ def test_parquet_files_one_transaction_each(spark, broker, topic, dead, tmp_path
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(folder))
     names = sorted(path.name for path in folder.glob("*.parquet"))
     to_dead = plan(broker, path=str(folder), to=dead, repairs={"value": "substring(value, 1, 3)"})
-    assert outcome(replay(spark, to_dead)) == (2, 2, {})
+    report = replay(spark, to_dead)
+    assert (outcome(report), report.written_before) == ((2, 2, {}), 0)
     assert sorted(path.name for path in (folder / "_replayed").iterdir()) == names
     (folder / "_replayed" / names[0]).rename(folder / names[0])
     assert outcome(replay(spark, replace(to_dead, is_dry_run=True))) == (2, 2, {})
@@ -117,7 +118,8 @@ def test_two_replays_of_one_file_to_different_topics(spark, broker, topic, dead,
         really(*given)
 
     monkeypatch.setattr(writing, "write", late)
-    replay(spark, plan(broker, path=str(tmp_path), to=dead))
+    report = replay(spark, plan(broker, path=str(tmp_path), to=dead))
+    assert (report.read, report.written_before) == (2, 2)
     assert (broker.read(f"{dead}-2").num_rows, broker.read(dead).num_rows) == (2, 0)
 
 
@@ -132,11 +134,13 @@ def test_a_file_that_another_replay_moves_once_it_is_read(spark, broker, topic, 
         monkeypatch.setattr(of_files, "_marker_topic", really)
         assert outcome(replay(spark, keyed)) == (2, 2, {})
         if not is_marker_seen:
-            monkeypatch.setattr(writing, "writer_of", lambda *_: None)
+            seen, really_of = [None, None], writing.writer_of
+            monkeypatch.setattr(writing, "writer_of", lambda *asked: seen.pop() if seen else really_of(*asked))
         return really(*given)
 
     monkeypatch.setattr(of_files, "_marker_topic", meanwhile)
-    assert outcome(replay(spark, keyed)) == (2, 2, {})
+    report = replay(spark, keyed)
+    assert (outcome(report), report.written_before) == ((2, 2, {}), 2)
     assert values(broker, topic) == {"v0": 1, "v1": 1}
     assert [path.parent.name for path in tmp_path.rglob("*.parquet")] == ["_replayed"]
 

@@ -55,6 +55,7 @@ def test_what_keeps_workers_from_taking_part(workers, reason):
         ("org.apache.spark.SparkException: Python worker failed to connect back.", "did not answer within 10 seconds"),
         ('org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"', "for locations that begin with s3: name"),
         ("ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found", "org.apache.hadoop.fs.s3a.S3AFileSystem: name"),
+        ("java.io.IOException: mkdir of file:/proc/ck failed", "cannot make the folder file:/proc/ck: name a checkpointLocation"),
         ("requirement failed: chaffinch does not support Update mode.", "foreachBatch(KafkaSink(...))"),
         ("No module named 'chaffinchlike'", None),
         ("KAFKA[InvalidConfiguration] CONFIG: unknown option", None),

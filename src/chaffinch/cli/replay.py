@@ -150,7 +150,8 @@ def _report(plan: ReplayPlan, report: ReplayReport, *, as_json: bool) -> None:
     if as_json:
         print_json({
             "source": source, "dry_run": plan.is_dry_run, "repetition": report.is_repetition, "read": report.read,
-            "written": report.written, "still_rejected": dict(sorted(report.still_rejected.items())), "examples": list(report.examples),
+            "written": report.written, "written_before": report.written_before,
+            "still_rejected": dict(sorted(report.still_rejected.items())), "examples": list(report.examples),
         })  # fmt: skip
     elif report.is_repetition and not report.read:
         print(f"{source}: nothing written: it was replayed under the token {plan.token} before")
@@ -158,7 +159,8 @@ def _report(plan: ReplayPlan, report: ReplayReport, *, as_json: bool) -> None:
         would = ("would be written", "would still be rejected") if plan.is_dry_run else ("written", "still rejected")
         names = ", ".join(f"{count} {name}" for name, count in sorted(report.still_rejected.items()))
         line = f"{source}: {counted(report.read, 'letter')} read, {report.written} {would[0]}, {rejected} {would[1]}"
-        print(line + (f" ({names})" if names else ""))
+        before = f"; {report.written_before} of them written by another replay" if report.written_before else ""
+        print(line + (f" ({names})" if names else "") + before)
         for example in report.examples:
             print(f"  {example}")
     if rejected:

@@ -56,6 +56,10 @@ _ADVICE: Final = (
         "(spark.jars.packages)",
     ),
     (
+        r"mkdir of (\S+) failed",
+        "Spark cannot make the folder {0}: name a checkpointLocation where it may write, and of which no part is a file",
+    ),
+    (
         r"does not support Update mode",
         "Spark has no output mode update for formats in Python: write with foreachBatch(KafkaSink(...)) (docs/spark-pipeline.md)",
     ),

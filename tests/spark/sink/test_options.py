@@ -281,6 +281,10 @@ NOTES, LETTERS = '{"ends": {"0": 23}, "run": "r"}', "errors.dead.letter.queue.to
             for text in ("1", "{", '{"run": "r"}', *(NOTES.replace('"0": 23', ends) for ends in ('"-1": 5', '"0": "5"', '"0": true')))
         ),
         (True, {"chaffinch.notes": NOTES, "idempotencyToken": "replay-d", LETTERS: "dead"}),
+        (False, {"chaffinch.writer": "0123456789abcdef"}),
+        (False, {"chaffinch.writer": "0123456789abcdef", "idempotencyToken": "once"}),
+        (False, {"chaffinch.writer": "me", "idempotencyToken": "replay-d"}),
+        (False, {"chaffinch.batch.id": "1", "chaffinch.sink": "s", "chaffinch.writer": "0123456789abcdef"}),
     ],
 )
 def test_what_only_chaffinch_itself_may_say(is_stream, given):

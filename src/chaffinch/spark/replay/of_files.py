@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors.codes import Group
@@ -12,7 +14,7 @@ from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import letters, writing
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
-from chaffinch.spark.sink.options import REPLAY
+from chaffinch.spark.sink.options import REPLAY, WRITER
 from chaffinch.spark.tasks.dead_letters import Origin, parquet_name, pending_name
 from chaffinch.spark.workers import advice_for
 
@@ -131,9 +133,18 @@ def _replay_letters(spark: SparkSession, plan: ReplayPlan, folder: Folder, name:
         if plan.is_dry_run and not is_written:
             return writing.tried(plan, rows)
         if not is_written:  # Asked here too, because the marker is looked for in the target topic, which may be another one now.
-            writing.write(rows, plan, token, target, {"errors.dead.letter.path": folder.location})
+            is_written = not _has_written(plan, folder, rows, token, target)
     with writing.noted_of_interruptions(f"{name} is written"):
-        return _settled(spark, plan, folder, name, token, read)
+        return replace(_settled(spark, plan, folder, name, token, read), written_before=read if is_written else 0)
+
+
+def _has_written(plan: ReplayPlan, folder: Folder, rows: DataFrame, token: str, marker_topic: str) -> bool:
+    """Whether it was this replay that wrote; another may have done so in the meantime, under the token that is the file's own."""
+    writer_id = secrets.token_hex(8)
+    known_by = {} if plan.token is not None else {WRITER: writer_id}
+    writing.write(rows, plan, token, marker_topic, {"errors.dead.letter.path": folder.location, **known_by})
+    # Of another's the write has waited until Kafka shows the marker; it may not yet show that of a moment ago.
+    return plan.token is not None or writing.writer_of(plan.client, token) in (None, writer_id)
 
 
 def _settled(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str, token: str, read: int) -> ReplayReport:

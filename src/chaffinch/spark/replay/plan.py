@@ -96,6 +96,8 @@ class ReplayReport:
     still_rejected: Mapping[str, int] = field(default_factory=dict)
     examples: tuple[str, ...] = ()
     is_repetition: bool = False
+    written_before: int = 0
+    """Of those that were read: letters that another replay has written, with its repairs, before this one could."""
 
     @classmethod
     def of(cls, read: int, rejected: Mapping[str, int], examples: Sequence[str]) -> ReplayReport:
@@ -105,4 +107,6 @@ class ReplayReport:
     def __add__(self, other: ReplayReport) -> ReplayReport:
         rejected = Counter(self.still_rejected) + Counter(other.still_rejected)
         report = ReplayReport.of(self.read + other.read, rejected, self.examples + other.examples)
-        return replace(report, is_repetition=self.is_repetition or other.is_repetition)
+        return replace(
+            report, is_repetition=self.is_repetition or other.is_repetition, written_before=self.written_before + other.written_before
+        )

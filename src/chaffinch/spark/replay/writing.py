@@ -77,7 +77,8 @@ def repaired(found: DataFrame, plan: ReplayPlan) -> DataFrame:
     try:
         check_schema(rows.schema, has_topic=False)
     except ConfigException as error:
-        raise ConfigException(f"--repair: {error}") from None
+        given = " ".join(f"--repair {column}={expression}" for column, expression in plan.repairs.items())
+        raise ConfigException(f"{given}: {error}") from None
     return rows
 
 

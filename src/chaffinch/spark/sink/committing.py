@@ -108,7 +108,7 @@ class Committer:
         return CommitPlan(
             batch_id=batch_id,
             wall_ms=now_ms,
-            writer_id=facts.run_id or secrets.token_hex(8),
+            writer_id=facts.run_id or options.writer_id or secrets.token_hex(8),
             outcomes=outcomes,
             target=self._snapshot,
             notes=notes,

@@ -21,10 +21,11 @@ _SINK_NAME: Final = "chaffinch.sink"
 _BATCH_ID: Final = "chaffinch.batch.id"
 _QUERY_ID: Final = "chaffinch.query.id"
 NOTES: Final = "chaffinch.notes"
+WRITER: Final = "chaffinch.writer"
 _LETTERS: Final = "errors.dead.letter.queue.topic.name"
 REPLAY: Final = "replay-"
 """How the token of a replay begins that nobody gave."""
-_HIDDEN: Final = (_SINK_NAME, _BATCH_ID, _QUERY_ID, NOTES)
+_HIDDEN: Final = (_SINK_NAME, _BATCH_ID, _QUERY_ID, NOTES, WRITER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,8 @@ class SinkOptions:
     """Of its query, on Spark Connect, where tasks are not told."""
     notes: Notes | None = None
     """What a replay leaves in the dead letter topic beside its rows."""
+    writer_id: str | None = None
+    """What the marker is to say of who has written, by which a replay knows its own."""
 
     @property
     def is_exactly_once(self) -> bool:
@@ -137,6 +140,7 @@ class SinkOptions:
             batch_id=batch_id,
             query_id=hidden.get(_QUERY_ID),
             notes=Notes.of_option(hidden[NOTES]) if NOTES in hidden else None,
+            writer_id=hidden.get(WRITER),
         )
 
 
@@ -149,10 +153,11 @@ def refuse_own_options(options: Mapping[str, object]) -> None:
 
 def _refuse_others(hidden: Mapping[str, str], shown: Mapping[str, str], is_stream: bool) -> None:
     """The same for options that neither KafkaSink nor a replay can have set like this."""
-    of_sink = hidden.get(_SINK_NAME) and _is_number(hidden.get(_BATCH_ID, "")) and NOTES not in hidden
+    of_sink = hidden.get(_SINK_NAME) and _is_number(hidden.get(_BATCH_ID, "")) and not hidden.keys() & {NOTES, WRITER}
     given = {name.lower(): value for name, value in shown.items()}
-    has_place = given.get("idempotencytoken", "").startswith(REPLAY) and _LETTERS in given
-    of_replay = hidden.keys() == {NOTES} and Notes.of_option(hidden[NOTES]) is not None and has_place
+    has_notes = hidden.keys() == {NOTES} and Notes.of_option(hidden[NOTES]) is not None and _LETTERS in given
+    has_writer = hidden.keys() == {WRITER} and re.fullmatch(r"[0-9a-f]{16}", hidden[WRITER]) is not None
+    of_replay = given.get("idempotencytoken", "").startswith(REPLAY) and (has_notes or has_writer)
     if is_stream or not (of_sink or of_replay):
         refuse_own_options(hidden)
 
