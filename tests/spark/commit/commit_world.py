@@ -203,7 +203,7 @@ class Driver:
             if isinstance(operation, FindRemains):
                 return Remains(reason=lost.reason)
             if isinstance(operation, WriteMarkers):
-                return Told(reason=lost.reason, is_unsure=True)
+                return Told(reason=lost.reason, unsure=frozenset(left.place for left in operation.places))
             if isinstance(operation, SendBatch):
                 self.answers = [answer for answer in self.answers if answer.ticket != operation.ticket]
                 self.answers.append(BatchAnswer(ticket=operation.ticket, lost=lost))
@@ -268,7 +268,7 @@ class Driver:
                     self.broker.core.state.offsets.complete(group, operation.identity.producer_id, True)
         rows = [left for left in operation.places if left.place.topic != finish.OFFSETS_TOPIC]
         answer = self.broker.ask(finish.markers(operation.identity, rows)) if rows else None
-        said = finish.read(answer) if answer is not None else Told(is_unsure=True)
+        said = finish.read(answer) if answer is not None else Told(unsure=frozenset(left.place for left in rows))
         return replace(said, done=said.done | {left.place for left in operation.places if left not in rows})
 
     def send(self, operation: SendBatch) -> None:

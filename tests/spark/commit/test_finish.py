@@ -65,7 +65,8 @@ def test_who_was_overtaken_looks_again_who_may_not_does_not_and_others_tell_agai
     done = {TopicPartition("a", 0)} | ({TopicPartition("a", 1)} if is_done else set())
     assert (said.done, said.refused) == (done, refused)
     assert bool(said.reason) is not (is_done or refused is not codes.NONE)
-    assert said.is_unsure is (code in (codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
+    is_unsure = code in (codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    assert said.unsure == ({TopicPartition("a", 1)} if is_unsure else set())
 
 
 def test_a_marker_that_is_not_replicated_is_told_again_though_nothing_is_open(monkeypatch):
@@ -222,18 +223,37 @@ def test_a_marker_that_a_leader_may_have_taken_is_waited_for(batch_id, outcome_i
     written, told = Driver.write_markers, []
     code = codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
+    here, away = (TopicPartition(TOPIC, number) for number in range(2))
+
     def unsure(self, operation):
-        told.append(operation)
-        return Told(reason=code.name, code=code, is_unsure=True) if len(told) == 1 else written(self, operation)
+        told.append([left.place for left in operation.places])
+        if len(told) == 1:
+            return Told(reason=code.name, code=code, unsure=frozenset([here]))
+        return written(self, operation)
 
     monkeypatch.setattr(Driver, "write_markers", unsure)
     assert query.commit(batch_id).result.outcome == outcome_is
-    assert (len(told), counted(broker.read(TOPIC))) == (2, counted(FIRST_ROWS))
+    assert told == [[here, away], [here]], "what nobody may have taken is left to the next batch"
+    assert [bool(broker.read_partition(place)) for place in (here, away)] == [True, False]
 
     broker, query = forgotten(monkeypatch)
-    monkeypatch.setattr(Driver, "write_markers", lambda *_: Told(reason=code.name, code=code, is_unsure=True))
+    monkeypatch.setattr(Driver, "write_markers", lambda *_: Told(reason=code.name, code=code, unsure=frozenset([here])))
     with pytest.raises(Refusal, match=r"WriteTxnMarkers: asked for 60000 ms"):
         query.commit(batch_id)
+
+
+@WRITES_NOTHING
+def test_one_that_may_have_taken_it_is_waited_for_though_another_refuses(batch_id, outcome_is, monkeypatch):
+    _, query = forgotten(monkeypatch)
+    here = TopicPartition(TOPIC, 0)
+    said = [
+        Told(reason="not replicated", unsure=frozenset([here]), refused=codes.UNKNOWN_SERVER_ERROR),
+        Told(reason="no leader", code=codes.LEADER_NOT_AVAILABLE),
+        Told(done=frozenset([here])),
+    ]
+    monkeypatch.setattr(Driver, "write_markers", lambda *_: said.pop(0))
+    assert query.commit(batch_id).result.outcome == outcome_is
+    assert said == [], "it was unsure, and nothing that came since says otherwise"
 
 
 @WRITES_NOTHING

@@ -16,7 +16,7 @@ from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.cluster import ClusterState
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import codes
+from chaffinch.errors import NetworkException, Stored, codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.apis import api_of
@@ -29,14 +29,14 @@ from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from chaffinch.records.compression import Compression
 from chaffinch.spark.commit.finish import OFFSETS_TOPIC
-from chaffinch.spark.commit.operations import FindRemains, NextAnswer, Remains, SendBatch, Step, Wait
+from chaffinch.spark.commit.operations import FindRemains, LeftOpen, NextAnswer, Remains, SendBatch, Step, Wait, WriteMarkers
 from chaffinch.spark.commit.plan import CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.commit_shell import CommitShell, ShellPlan
-from chaffinch.spark.sink.find_remains import find_remains
+from chaffinch.spark.sink.find_remains import find_remains, write_markers
 from chaffinch.spark.tasks.dead_letters import Origin
 from tests.spark.commit.commit_world import Query, counted, outcome
 
@@ -351,6 +351,23 @@ def test_who_has_no_leader_keeps_nobody_waiting(broker, topic, monkeypatch):
         (f"{topic}-{number} has no leader", False) for number in range(2)
     ]
     assert asked == [[topic]]
+    monkeypatch.setattr(commit_shell, "LOOKUPS_APART_MS", 0)
+    with SyncClient(broker.bootstrap_servers) as client:
+        CommitShell(shell_plan("t"), client).run(sending())
+    assert asked == [[topic]] * 3
+
+
+@pytest.mark.parametrize(("stored", "is_unsure"), [(Stored.NO, False), (Stored.POSSIBLY, True)], ids=["never sent", "sent"])
+def test_who_does_not_answer_may_have_taken_a_marker_that_was_sent(broker, topic, monkeypatch, stored, is_unsure):
+    def lost(*_, **__):
+        raise NetworkException("no answer", stored=stored)
+
+    place = TopicPartition(topic, 0)
+    asked = WriteMarkers(step=Step.FINISH_COMMIT, identity=ProducerIdentity(7, 0), places=(LeftOpen(place, 0, 0),))
+    with SyncClient(broker.bootstrap_servers) as client:
+        client.leader(place)
+        monkeypatch.setattr(SyncClient, "request", lost)
+        assert write_markers(client, asked, 2_000, 2_000).unsure == ({place} if is_unsure else set())
 
 
 def test_a_topic_that_is_gone_is_told_by_its_own_code(broker, topic):

@@ -111,20 +111,19 @@ def _tell_leaders(
 
 def _write(plan: CommitPlan, identity: ProducerIdentity, places: set[LeftOpen], *, waits: bool = True) -> Generator[Operation, Reply, bool]:
     """Whether it is ours to do. It goes on until each leader has said yes; with `waits` False only where one may have taken what it was
-    told: a leader that has a marker and nothing open, for the next batch to find, may be followed by another that never heard of it."""
+    told: a leader that has a marker and nothing open, for the next batch to find, may be followed by another that never heard of it. Who
+    gives up there, or dies, leaves that to chance."""
     deadline_ms: int | None = None
-    failures, is_unsure = 0, False
+    failures, unsure = 0, frozenset[TopicPartition]()
     while places:
         reply = yield WriteMarkers(step=_STEP, identity=identity, places=tuple(sorted(places)))
         told: Told = reply.value
-        if told.refused is not codes.NONE:
+        unsure = (unsure | told.unsure) - told.done
+        if told.refused is not codes.NONE and not unsure:
             return False
-        places = {left for left in places if left.place not in told.done}
+        places = {left for left in places if left.place not in told.done and (waits or left.place in unsure)}
         deadline_ms = reply.now_ms + plan.block_max_ms if deadline_ms is None else deadline_ms
-        is_unsure |= told.is_unsure
         if places:
-            if not waits and not is_unsure:
-                return True
             if reply.now_ms >= deadline_ms:
                 raise requests.gave_up(_STEP, told.code, "WriteTxnMarkers", told.reason, plan.block_max_ms)
             failures += 1
@@ -168,7 +167,7 @@ def markers(identity: ProducerIdentity, places: Iterable[LeftOpen]) -> WriteTxnM
 
 def read(answer: WriteTxnMarkersResponse) -> Told:
     """What a leader said."""
-    done, refused, reason, why, is_unsure = set(), codes.NONE, "", codes.NETWORK_EXCEPTION, False
+    done, refused, reason, why, unsure = set(), codes.NONE, "", codes.NETWORK_EXCEPTION, set()
     for marker in answer.markers:
         for topic in marker.topics:
             for found in topic.partitions:
@@ -177,10 +176,10 @@ def read(answer: WriteTxnMarkersResponse) -> Told:
                     done.add(place)
                 elif code.is_retriable:
                     reason, why = f"{place}: {code.summary}", code
-                    is_unsure |= code.stored is not Stored.NO
+                    unsure |= {place} if code.stored is not Stored.NO else set()
                 else:
                     refused = code
-    return Told(done=frozenset(done), refused=refused, reason=reason, code=why, is_unsure=is_unsure)
+    return Told(done=frozenset(done), refused=refused, reason=reason, code=why, unsure=frozenset(unsure))
 
 
 def offsets_partition(group_id: str, partition_count: int) -> int:

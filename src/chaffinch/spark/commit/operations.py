@@ -236,14 +236,14 @@ class Remains:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     """What became of markers. `done`: where they need not be told again: they are replicated, or another writer has overtaken us;
-    `refused`: the code that says that this is not ours to do; `reason`: why others are not among `done`, and `code` its name; `is_unsure`:
-    some of those may be written all the same."""
+    `refused`: the code that says that this is not ours to do; `reason`: why others are not among `done`, and `code` its name; `unsure`:
+    those of the others that may be written all the same."""
 
     done: frozenset[TopicPartition] = frozenset()
     refused: ErrorCode = codes.NONE
     reason: str = ""
     code: ErrorCode = codes.NETWORK_EXCEPTION
-    is_unsure: bool = False
+    unsure: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

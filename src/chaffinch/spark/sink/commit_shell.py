@@ -252,8 +252,10 @@ class CommitShell:
         topic = topic_partition.topic
         is_wanted = is_stale or self._client.cluster.leader_address(topic_partition) is None
         if is_wanted and _now_ms() - self._looked_up_ms.get(topic, -LOOKUPS_APART_MS) >= LOOKUPS_APART_MS:
-            self._client.refresh_metadata([topic], timeout_ms=LOOKUP_TIMEOUT_MS)
-            self._looked_up_ms[topic] = _now_ms()
+            try:
+                self._client.refresh_metadata([topic], timeout_ms=LOOKUP_TIMEOUT_MS)
+            finally:
+                self._looked_up_ms[topic] = _now_ms()
         address = self._client.cluster.leader_address(topic_partition)
         if address is None:
             raise without_leader(self._client, topic_partition)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import ApiException, codes, exception_for
+from chaffinch.errors import ApiException, Stored, codes, exception_for
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit import finish, remains
 from chaffinch.spark.commit.operations import CountPartitions, FindRemains, Lost, Remains, Told, WriteMarkers
@@ -58,30 +58,30 @@ def write_markers(client: SyncClient, operation: WriteMarkers, look_up_timeout_m
     try:
         client.refresh_metadata({place.topic for place in opened}, timeout_ms=look_up_timeout_ms)
     except ApiException as error:
-        return _untold(error, is_unsure=False)
+        return _untold(error)
     found = []
     for leader, places in _by_leader(client, opened).items():
         if leader is None:
-            found += [_untold(without_leader(client, place), is_unsure=False) for place in places]
+            found += [_untold(without_leader(client, place)) for place in places]
             continue
         request = finish.markers(operation.identity, [opened[place] for place in places])
         try:
             found.append(finish.read(client.request(request, leader, timeout_ms=request_timeout_ms, retries=False)))
         except ApiException as error:
-            found.append(_untold(error, is_unsure=True))
+            found.append(_untold(error, () if error.stored is Stored.NO else places))
     failed = [said for said in found if said.reason]
     return Told(
         done=frozenset().union(*(said.done for said in found)),
         refused=next((said.refused for said in found if said.refused is not codes.NONE), codes.NONE),
         reason="; ".join(dict.fromkeys(said.reason for said in failed)),
         code=failed[0].code if failed else codes.NETWORK_EXCEPTION,
-        is_unsure=any(said.is_unsure for said in found),
+        unsure=frozenset().union(*(said.unsure for said in found)),
     )
 
 
-def _untold(error: ApiException, *, is_unsure: bool) -> Told:
+def _untold(error: ApiException, unsure: Iterable[TopicPartition] = ()) -> Told:
     if error.code.is_retriable:
-        return Told(reason=" ".join(error.message.split()), code=error.code, is_unsure=is_unsure)
+        return Told(reason=" ".join(error.message.split()), code=error.code, unsure=frozenset(unsure))
     return Told(refused=error.code)
 
 
