@@ -110,6 +110,31 @@ def test_a_first_batch_whose_records_were_removed_before_it_is_read_again(kafka,
     assert values(reader, end, latest(reader, end)) == ({"a-0": [0, 1]} if goes_on else {})
 
 
+@pytest.mark.parametrize("dropped", [2, 3])
+def test_a_first_batch_that_had_nothing_to_read_has_lost_nothing(kafka, dropped):
+    """It ends where it starts, which may be where a partition begins."""
+    chosen = {"startingTimestamp": str(FIRST_MS), "startingOffsetsByTimestampStrategy": "latest"}
+    kafka.fill("a", {0: 3, 1: 3})
+    drop_first(kafka.client, TopicPartition("a", 0), dropped)
+    died = kafka.stream(**chosen)
+    start = died.initialOffset()
+    end = latest(died, start)
+    assert values(died, start, end) == {}
+    reader = kafka.stream(**chosen)
+    assert values(reader, reader.initialOffset(), end) == {}
+    assert values(reader, end, latest(reader, end)) == {"a-0": [2], "a-1": [0, 1, 2]} if dropped == 2 else {"a-1": [0, 1, 2]}
+
+
+def test_a_first_batch_that_is_planned_and_read_by_one_run_has_lost_nothing(kafka):
+    """Nor where a partition of it, as one that an open transaction closes, has nothing to read."""
+    kafka.fill("a", {0: 3, 1: 3})
+    drop_first(kafka.client, TopicPartition("a", 0), 2)
+    reader = kafka.stream(startingTimestamp=str(FIRST_MS))
+    start = reader.initialOffset()
+    end = {"a": {**latest(reader, start)["a"], "0": 2}}
+    assert values(reader, start, end) == {"a-1": [0, 1, 2]}
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_partition_that_came_while_the_first_batch_was_planned_is_no_loss(kafka, count):
     """It is read from its beginning, though it has no record of the starting time."""
