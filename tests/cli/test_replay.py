@@ -256,4 +256,7 @@ def test_an_interruption_while_spark_stops_says_what_is_written(monkeypatch, arg
 
 def test_what_another_replay_has_written_is_told(replayed):
     replayed.report = ReplayReport(read=3, written=3, written_before=2)
-    assert run(*SERVER, "--parquet", "/p")[1] == "/p: 3 letters read, 3 written, 0 still rejected; 2 of them written by another replay\n"
+    assert (
+        run(*SERVER, "--parquet", "/p")[1]
+        == "/p: 3 letters read, 3 written, 0 still rejected; 2 of them written before, by another replay\n"
+    )

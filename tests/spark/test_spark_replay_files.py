@@ -10,6 +10,7 @@ from py4j.protocol import Py4JError
 
 from chaffinch.admin.group_offsets import committed_offsets
 from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.marker import Marker
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
@@ -258,3 +259,35 @@ def test_letters_that_a_replay_with_a_token_has_left_are_replayed(spark, broker,
     file.unlink()
     assert outcome(replay(spark, plan(broker, path=str(tmp_path), repairs={"key": "'k'"}))) == (1, 1, {})
     assert values(broker, topic) == {"v0": 1, "v1": 1}
+
+
+def test_an_interruption_right_behind_the_write_says_that_the_file_is_written(spark, broker, topic, tmp_path, monkeypatch):
+    write(bad_rows(spark, 1), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
+    (name,) = (path.name for path in tmp_path.glob("*.parquet"))
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(of_files, "_is_of_another", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        replay(spark, plan(broker, path=str(tmp_path), repairs={"key": "value"}))
+    assert caught.value.__notes__ == [f"{name} is written"]
+
+
+def test_of_what_another_replay_has_read_only_what_it_wrote_is_counted(spark, broker, topic, tmp_path, monkeypatch):
+    """One of its two letters was rejected once more. A broker that is away now changes the count alone."""
+    write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
+    (file,) = tmp_path.glob("*.parquet")
+    keyed = plan(broker, path=str(tmp_path), repairs={"key": "'k'"})
+    with monkeypatch.context() as patch:
+        patch.setattr(of_files, "_done_with", lambda *_: None)
+        assert outcome(replay(spark, keyed)) == (2, 1, {"MESSAGE_TOO_LARGE": 1})
+    folder = Folder(str(tmp_path), "--parquet")
+    report = of_files._replay_file(spark, keyed, folder, file.name, "")
+    assert (outcome(report), report.written_before) == ((2, 1, {"MESSAGE_TOO_LARGE": 1}), 1)
+
+    def away(*_):
+        raise Refusal(Group.RETRIABLE, "REQUEST_TIMED_OUT", "nobody is there")
+
+    monkeypatch.setattr(writing, "writer_of", away)
+    assert not of_files._is_of_another(keyed, "t", "run")

@@ -159,7 +159,7 @@ def _report(plan: ReplayPlan, report: ReplayReport, *, as_json: bool) -> None:
         would = ("would be written", "would still be rejected") if plan.is_dry_run else ("written", "still rejected")
         names = ", ".join(f"{count} {name}" for name, count in sorted(report.still_rejected.items()))
         line = f"{source}: {counted(report.read, 'letter')} read, {report.written} {would[0]}, {rejected} {would[1]}"
-        before = f"; {report.written_before} of them written by another replay" if report.written_before else ""
+        before = f"; {report.written_before} of them written before, by another replay" if report.written_before else ""
         print(line + (f" ({names})" if names else "") + before)
         for example in report.examples:
             print(f"  {example}")

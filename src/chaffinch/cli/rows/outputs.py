@@ -17,9 +17,9 @@ from chaffinch.cli.main import FULL, STDOUT
 from chaffinch.cli.rows.standard_input import keeps_waiting
 
 _STREAMS: Final = {"/dev/stdout": 1, "/dev/stderr": 2}
-_OF_DESCRIPTOR: Final = re.compile(r"(?:/dev|/proc/self)/fd/(\d{1,9})")
+_OF_DESCRIPTOR: Final = re.compile(r"(?:/dev|/proc/(?:self|thread-self))/fd/(\d{1,9})")
 _STAYS: Final = (errno.EBUSY, errno.EPERM, errno.EACCES)
-_TAKES_NO_MORE: Final = (*FULL, errno.EIO)
+_TAKES_NO_MORE: Final = (*FULL, errno.EIO, errno.EBADF)
 
 
 class Output(NamedTuple):
@@ -46,8 +46,9 @@ def open_output(path: str | None) -> Iterator[IO[bytes]]:
 
 def _descriptor(path: str) -> int | None:
     """Of what this process, or the shell for it, has opened: opened anew by its name, a file would be cut off and begun again."""
-    found = _OF_DESCRIPTOR.fullmatch(path)
-    return _STREAMS.get(path) if found is None else int(found[1])
+    plain = f"/{os.path.abspath(path).lstrip('/')}"
+    found = _OF_DESCRIPTOR.fullmatch(plain)
+    return _STREAMS.get(plain) if found is None else int(found[1])
 
 
 @contextmanager
@@ -76,7 +77,8 @@ def _is_to_stay(path: str) -> bool:
     """What has this name: no file, one that a shell holds open, as /dev/stdout, or one in a folder that takes no other."""
     if not os.path.exists(path):
         return False
-    return _descriptor(path) is not None or not os.path.isfile(path) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
+    is_held = _descriptor(path) is not None or os.path.abspath(path).startswith("/proc/")
+    return is_held or not os.path.isfile(path) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
 
 
 def _take_mode(file: IO[bytes], path: str) -> None:
@@ -93,7 +95,11 @@ def _rename(file: IO[bytes], beside: str, name: str) -> None:
     except OSError as error:  # As of one that was mounted by itself into a container, or that is another user's, in a common folder.
         if error.errno not in _STAYS:
             raise
-        shutil.copyfile(beside, name)
+        with open(beside, "rb") as source, open(name, "r+b") as target:
+            shutil.copyfileobj(source, target)
+            target.truncate()
+            target.flush()
+            os.fsync(target.fileno())
 
 
 @contextmanager

@@ -97,7 +97,7 @@ class ReplayReport:
     examples: tuple[str, ...] = ()
     is_repetition: bool = False
     written_before: int = 0
-    """Of those that were read: letters that another replay has written, with its repairs, before this one could."""
+    """Of those that are written: by another replay, with its repairs, before this one could."""
 
     @classmethod
     def of(cls, read: int, rejected: Mapping[str, int], examples: Sequence[str]) -> ReplayReport:
