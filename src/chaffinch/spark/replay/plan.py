@@ -93,11 +93,11 @@ class ReplayReport:
 
     read: int = 0
     written: int = 0
+    written_before: int = 0
+    """Of those that are written: by another replay, with its repairs, before this one could."""
     still_rejected: Mapping[str, int] = field(default_factory=dict)
     examples: tuple[str, ...] = ()
     is_repetition: bool = False
-    written_before: int = 0
-    """Of those that are written: by another replay, with its repairs, before this one could."""
 
     @classmethod
     def of(cls, read: int, rejected: Mapping[str, int], examples: Sequence[str]) -> ReplayReport:
