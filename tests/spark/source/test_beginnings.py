@@ -161,7 +161,7 @@ def test_one_that_has_not_begun_is_told_that_options_do_not_fit(kafka, asks_firs
 def test_the_batch_behind_an_empty_first_one_is_told_what_is_lost(kafka):
     """It starts where the query does, too. So asks PySpark 4.1, to which losses are told when ranges are planned."""
     kafka.fill("b", {0: 3})
-    reader = kafka.stream(subscribe="b", **{"kafka.default.api.timeout.ms": "1000"})
+    reader = kafka.stream(subscribe="b")
     start = reader.initialOffset()
     end = reader.latestOffset()
     assert end == start
