@@ -91,14 +91,15 @@ def test_parquet_files_one_transaction_each(spark, broker, topic, dead, tmp_path
     assert (list(folder.glob("*.parquet")), broker.read(f"{dead}-2").num_rows) == ([], 0)
 
 
-def test_a_file_that_is_written_and_an_interruption_behind_that(spark, broker, topic, tmp_path, monkeypatch):
+@pytest.mark.parametrize("step", ["_is_of_another", "_done_with"])
+def test_a_file_that_is_written_and_an_interruption_behind_that(spark, broker, topic, tmp_path, monkeypatch, step):
     write(bad_rows(spark, 1), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     (name,) = (path.name for path in tmp_path.glob("*.parquet"))
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(of_files, "_done_with", interrupted)
+    monkeypatch.setattr(of_files, step, interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         replay(spark, plan(broker, path=str(tmp_path), repairs={"key": "value"}))
     assert caught.value.__notes__ == [f"{name} is written"]
@@ -259,19 +260,6 @@ def test_letters_that_a_replay_with_a_token_has_left_are_replayed(spark, broker,
     file.unlink()
     assert outcome(replay(spark, plan(broker, path=str(tmp_path), repairs={"key": "'k'"}))) == (1, 1, {})
     assert values(broker, topic) == {"v0": 1, "v1": 1}
-
-
-def test_an_interruption_right_behind_the_write_says_that_the_file_is_written(spark, broker, topic, tmp_path, monkeypatch):
-    write(bad_rows(spark, 1), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
-    (name,) = (path.name for path in tmp_path.glob("*.parquet"))
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(of_files, "_is_of_another", interrupted)
-    with pytest.raises(KeyboardInterrupt) as caught:
-        replay(spark, plan(broker, path=str(tmp_path), repairs={"key": "value"}))
-    assert caught.value.__notes__ == [f"{name} is written"]
 
 
 def test_of_what_another_replay_has_read_only_what_it_wrote_is_counted(spark, broker, topic, tmp_path, monkeypatch):

@@ -175,13 +175,15 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         with refusals():
             before, after, asked = from_checkpoint(start), from_checkpoint(end), self._asked()
             self._begins, self._refused = False, None
-            if start == self._initial and self._first_end in (None, end):
+            is_first = start == self._initial and self._first_end in (None, end)
+            if is_first:
                 self._first_end = end
                 # After a restart it is where the query would start now, and knows partitions that the end has never heard of.
                 before = {where: min(offset, after[where]) for where, offset in before.items() if where in after}
-                self._report(self._removed_since(after))
             there = asked.existing(after)
             left = {where: offset for where, offset in after.items() if where in there}
+            if is_first:
+                self._report(self._removed_since(left))
             first_of_new = asked.earliest(left.keys() - before.keys())
             self._report(losses(before, left, first_of_new, expected=after))
             return task_ranges(ranges(before, left, first_of_new), self._options)
@@ -191,7 +193,7 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         its end is known: what is removed of its beginning, nobody can tell."""
         if self._latest is not None or self._options.start_moves or not self._options.starting.is_time:
             return []
-        first = self._asked().earliest(self._asked().existing(first_end))
+        first = self._asked().earliest(first_end)
         gone = (where for where in sorted(first) if 0 < first_end[where] <= first[where])
         return [f"{where} begins at offset {first[where]}: the first micro-batch ended at {first_end[where]}" for where in gone]
 
