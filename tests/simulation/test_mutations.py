@@ -403,8 +403,8 @@ def given_up_is_not_waited_for(patch: Patch) -> None:
 def aborts_in_place_of_commit(patch: Patch) -> None:
     """Where the transaction should be committed it is aborted, and the batch is said to be written."""
 
-    def aborts(step: Any, transactional_id: str, identity: Any, *_rest: Any) -> Any:
-        yield from requests.abort(step, transactional_id, 6_000, identity)
+    def aborts(step: Any, transactional_id: str, identity: Any, patience: Any) -> Any:
+        yield from requests.abort(step, transactional_id, 6_000, identity, patience)
         return 0
 
     patch.setattr(requests, "end_transaction", aborts)

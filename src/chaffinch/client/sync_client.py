@@ -108,11 +108,6 @@ class SyncClient:
             self._is_closed = True
             self._network.close()
 
-    @property
-    def retry_backoff(self) -> tuple[Backoff, Dice]:
-        """How long it waits before it asks again, for callers that do so by themselves."""
-        return self._retry_backoff, self._dice
-
     def request(
         self,
         message: Message,

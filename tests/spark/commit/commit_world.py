@@ -55,6 +55,7 @@ from chaffinch.spark.commit.operations import (
     WriteMarkers,
     WriteState,
 )
+from chaffinch.spark.commit.patience import Patience
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.commit.tolerance import Tolerance
@@ -68,8 +69,7 @@ TOPIC, DEAD = "orders", "orders-dead"
 NODE = Node(id=0, host="broker.test", port=9092)
 
 
-def waited_ms(operation: Wait) -> int:
-    return operation.as_ms(RETRY_BACKOFF, random.Random(operation.failures))
+PATIENCE = Patience(block_max_ms=60_000, wait_ms=lambda failures: RETRY_BACKOFF.wait_ms(failures, random.Random(failures)))
 
 
 class Broker:
@@ -234,7 +234,7 @@ class Driver:
             case FindRemains() | CountPartitions() | WriteMarkers():
                 return self.ask_leaders(operation)
             case Wait():
-                self.broker.pass_time(waited_ms(operation))
+                self.broker.pass_time(operation.ms)
         return None
 
     def ask_leaders(self, operation: FindRemains | CountPartitions | WriteMarkers) -> Any:
@@ -361,8 +361,7 @@ class Query:
             "has_handler": self.left_out is not None,
             "target": snapshot.TargetSnapshot(topics=()),
             "push_bytes_per_s": 1e9,
-            "block_max_ms": 60_000,
-            "wait_ms": lambda failures: RETRY_BACKOFF.wait_ms(failures, random.Random(failures)),
+            "patience": PATIENCE,
         }
         return CommitPlan(**{**fields, **changes})
 

@@ -10,7 +10,7 @@ from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.tasks.notes import Notes
-from tests.spark.commit.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
+from tests.spark.commit.commit_world import DEAD, PATIENCE, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 
 ROWS = {0: [(b"k1", b"a"), (None, b"b"), (b"k3", b"c")], 1: [(None, b"d"), (b"k5", b"e")]}
 GOOD, BAD = {b"a", b"c", b"e"}, {b"b", b"d"}
@@ -268,7 +268,7 @@ class TestFailures:
         with pytest.raises(Killed):
             old.run(Cut(at=old_operation(Step.COMMIT_MARKER), how="crash_after"))
         began_ms = broker.now_ms
-        Query(broker, tasks, transactional_id="new", has_checkpoint=False).commit(0, block_max_ms=100_000)
+        Query(broker, tasks, transactional_id="new", has_checkpoint=False).commit(0, patience=replace(PATIENCE, block_max_ms=100_000))
         assert broker.now_ms - began_ms >= 60_000
         assert counted(broker.read(TOPIC)) == {b"v": 1}
 

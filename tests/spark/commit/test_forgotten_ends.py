@@ -15,7 +15,7 @@ from chaffinch.spark.commit.direct import note_batch
 from chaffinch.spark.commit.operations import Ask, Remains, Reply, Step, Wait
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
-from tests.spark.commit.commit_world import TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome, waited_ms
+from tests.spark.commit.commit_world import PATIENCE, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 from tests.spark.commit.test_protocol import FIRST_ROWS, OPERATIONS, ROWS, assert_exactly_once, two_batches
 
 FIRST_STEPS = two_batches()[1].commit(0).steps
@@ -338,7 +338,7 @@ def answered(asked, state):
     now_ms, operation = 0, next(asked)
     while True:
         is_wait = isinstance(operation, Wait)
-        now_ms += waited_ms(operation) if is_wait else 0
+        now_ms += operation.ms if is_wait else 0
         answer = None if is_wait else DescribeTransactionsResponse(transaction_states=[state])
         operation = asked.send(Reply(now_ms=now_ms, value=answer))
 
@@ -347,4 +347,4 @@ def test_an_end_that_never_comes_is_not_taken_for_one():
     """As long as it is ending nobody knows what partitions will be told."""
     ending = DescribeTransactionsState(transactional_id="t", transaction_state="PrepareCommit")
     with pytest.raises(Refusal, match=r"asked for 60000 ms .* PrepareCommit"):
-        answered(requests.last_transaction(Step.FINISH_COMMIT, "t", 60_000), ending)
+        answered(requests.last_transaction(Step.FINISH_COMMIT, "t", PATIENCE), ending)

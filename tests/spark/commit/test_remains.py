@@ -16,25 +16,25 @@ from chaffinch.spark.commit.operations import FindRemains, LeftOpen, Remains, Re
 from chaffinch.spark.commit.remains import Search
 from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
-from tests.spark.commit.commit_world import DEAD, Cut, Killed, waited_ms
+from tests.spark.commit.commit_world import DEAD, PATIENCE, Cut, Killed
 from tests.spark.commit.test_culprits import OPERATIONS, assert_sorted_out, compacted_meanwhile
 from tests.spark.commit.test_protocol import two_batches
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
-PRODUCER_ID, BLOCK_MAX_MS = 7, 60_000
+PRODUCER_ID = 7
 
 
 def searched(search, needed, others, replies, **options):
     """Runs one search; `replies` are what comes to each question. Where something was found, and the questions (partitions, refresh)."""
     questions, now_ms = [], 0
-    run = search.find(PRODUCER_ID, set(needed), others, BLOCK_MAX_MS, **options)
+    run = search.find(PRODUCER_ID, set(needed), others, PATIENCE, **options)
     replies = iter(replies)
     try:
         operation = next(run)
         while True:
             assert operation.step is Step.FIND_REMAINS
             if isinstance(operation, Wait):
-                now_ms, value = now_ms + waited_ms(operation), None
+                now_ms, value = now_ms + operation.ms, None
             else:
                 assert isinstance(operation, FindRemains)
                 assert operation.producer_id == PRODUCER_ID
@@ -77,7 +77,7 @@ def test_a_leader_that_never_says_fails_the_batch():
 def test_partitions_that_are_gone_hold_nothing_up_for_ever():
     gone = iter(lambda: Remains(asked=frozenset([A]), unknown=frozenset([B]), reason="no such topic"), None)
     found, questions = searched(Search(), [A, B], [], gone, may_be_gone=True)
-    seconds = BLOCK_MAX_MS // 1000
+    seconds = PATIENCE.block_max_ms // 1000
     assert found == set()
     assert seconds < len(questions) < 1.2 * seconds, "as clients ask: soon at first, and then about once a second"
 

@@ -7,7 +7,8 @@ from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.operations import Lost, Reply, Step, Wait
-from tests.spark.commit.commit_world import Driver, outcome
+from chaffinch.spark.commit.patience import MOMENT_MS
+from tests.spark.commit.commit_world import PATIENCE, Driver, outcome
 from tests.spark.commit.test_protocol import two_batches
 
 
@@ -28,15 +29,15 @@ def answer(code):
 )
 def test_a_coordinator_is_looked_for_anew_where_another_may_be_it(said, is_another):
     """Else the one that is not it would be asked until kafka.max.block.ms is over."""
-    asking = requests.add_offsets(Step.ADD_OFFSETS, "t", ProducerIdentity(7, 0), "g", 60_000)
+    asking = requests.add_offsets(Step.ADD_OFFSETS, "t", ProducerIdentity(7, 0), "g", PATIENCE)
     first = next(asking)
     assert isinstance(asking.send(Reply(now_ms=0, value=said)), Wait)
-    again = asking.send(Reply(now_ms=requests.WAIT_MS, value=None))
+    again = asking.send(Reply(now_ms=MOMENT_MS, value=None))
     assert (first.to.refresh, again.to.refresh) == (False, is_another)
 
 
 def test_failures_in_a_row_are_waited_for_longer_and_an_end_that_takes_a_moment_is_no_failure():
-    asking = requests.add_offsets(Step.ADD_OFFSETS, "t", ProducerIdentity(7, 0), "g", 60_000)
+    asking = requests.add_offsets(Step.ADD_OFFSETS, "t", ProducerIdentity(7, 0), "g", PATIENCE)
     next(asking)
     waited = []
     for code in (
@@ -47,21 +48,22 @@ def test_failures_in_a_row_are_waited_for_longer_and_an_end_that_takes_a_moment_
     ):
         waited.append(asking.send(Reply(now_ms=0, value=answer(code))))
         asking.send(Reply(now_ms=0, value=None))
-    assert [wait.failures for wait in waited] == [1, 2, 0, 1]
-    assert waited[2].ms == requests.WAIT_MS
+    once, twice = PATIENCE.wait_ms(1), PATIENCE.wait_ms(2)
+    assert [wait.ms for wait in waited] == [once, twice, MOMENT_MS, once]
+    assert len({once, twice, MOMENT_MS}) == 3
 
 
 def test_leaders_that_fail_are_asked_again_after_growing_waits(monkeypatch):
     broker, query = two_batches()
     query.batches[0] = (outcome({0: [(b"k", b"v")]}),)
     broker.core.faults.add(api="DescribeProducers", error="NOT_LEADER_OR_FOLLOWER", count=4)
-    effect, failures = Driver.effect, []
+    effect, waited = Driver.effect, []
 
     def noted(self, operation):
         if isinstance(operation, Wait):
-            failures.append(operation.failures)
+            waited.append(operation.ms)
         return effect(self, operation)
 
     monkeypatch.setattr(Driver, "effect", noted)
     assert query.commit(0).result.outcome == "written"
-    assert failures == [1, 2, 3, 4]
+    assert waited == [PATIENCE.wait_ms(failures) for failures in range(1, 5)]

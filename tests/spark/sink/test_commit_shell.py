@@ -13,7 +13,6 @@ from chaffinch.broker.core.answer_room import AnswerTooLarge
 from chaffinch.broker.core.handlers import api_versions
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.broker.embedded import EmbeddedBroker
-from chaffinch.client.backoff import Backoff
 from chaffinch.client.cluster import ClusterState
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import NetworkException, Stored, codes
@@ -38,7 +37,7 @@ from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.commit_shell import CommitShell, ShellPlan
 from chaffinch.spark.sink.find_remains import find_remains, write_markers
 from chaffinch.spark.tasks.dead_letters import Origin
-from tests.spark.commit.commit_world import Query, counted, outcome
+from tests.spark.commit.commit_world import PATIENCE, Query, counted, outcome
 
 ROWS = {0: [(b"k1", b"a"), (b"k2", b"b")], 1: [(b"k3", b"c")]}
 BLOCK_MAX_MS = 3_000
@@ -75,7 +74,11 @@ def committed(broker, topic, batch_id=0, compression=Compression.NONE, rows=ROWS
     """One commit of these rows under a transactional id and group of its own."""
     batches = [(outcome(rows, topic=topic, compression=compression),)]
     query = Query(WallClock(), batches, transactional_id=f"t-{topic}", has_checkpoint=False)
-    fields = {"group_id": f"g-{topic}", "marker_partition": TopicPartition(topic, 0), "block_max_ms": BLOCK_MAX_MS}
+    fields = {
+        "group_id": f"g-{topic}",
+        "marker_partition": TopicPartition(topic, 0),
+        "patience": replace(PATIENCE, block_max_ms=BLOCK_MAX_MS),
+    }
     plan = replace(query.plan(0, "run-1", **{**fields, **changes}), batch_id=batch_id)
     with SyncClient(broker.bootstrap_servers) as client:
         return CommitShell(shell_plan(plan.transactional_id), client).run(commit_batch(plan))
@@ -296,21 +299,17 @@ def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(broker, topic, err
     assert asked in (1, 2), "the second commit, which finds its marker, asks nobody where the first transaction is still ending"
 
 
-def test_it_waits_as_its_client_does(monkeypatch):
-    """kafka.retry.backoff.ms, doubled up to kafka.retry.backoff.max.ms, a fifth more or less."""
+def test_it_waits_in_ms(monkeypatch):
     waits = []
-    monkeypatch.setattr(commit_shell, "time", SimpleNamespace(monotonic_ns=time.monotonic_ns, sleep=lambda s: waits.append(1000 * s)))
+    monkeypatch.setattr(commit_shell, "time", SimpleNamespace(monotonic_ns=time.monotonic_ns, sleep=waits.append))
 
     def waiting():
-        for failures in range(1, 5):
-            yield Wait(step=Step.PUSH, failures=failures)
+        yield Wait(step=Step.PUSH, ms=70)
         return CommitResult(outcome="empty")
 
-    with SyncClient("127.0.0.1:1", retry_backoff=Backoff(initial_ms=40, max_ms=100)) as client:
+    with SyncClient("127.0.0.1:1") as client:
         assert CommitShell(shell_plan("t"), client).run(waiting()).outcome == "empty"
-    assert [0.8 * nominal <= wait + 1 and wait <= 1.2 * nominal for wait, nominal in zip(waits, (40, 80, 100, 100), strict=True)] == [
-        True
-    ] * 4
+    assert waits == [0.07]
 
 
 def test_an_answer_is_waited_for_until_its_time(monkeypatch):

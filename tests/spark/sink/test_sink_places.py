@@ -71,6 +71,17 @@ class TestRates:
             transaction_timeout_ms(writer.committer.plan(sized(5_000_000_000), FACTS, 3))
 
 
+def test_it_waits_as_its_clients_do():
+    """kafka.retry.backoff.ms, doubled up to kafka.retry.backoff.max.ms, a fifth more or less."""
+    writer = stream(**{"kafka.retry.backoff.ms": "40", "kafka.retry.backoff.max.ms": "100", "kafka.max.block.ms": "7000"})
+    patience = writer.committer.plan(sized(MIB), FACTS, 3).patience
+    assert patience.block_max_ms == 7_000
+    for failures, nominal_ms in enumerate((40, 80, 100, 100), 1):
+        waited = {patience.wait_ms(failures) for _ in range(50)}
+        assert len(waited) > 1, "those who fail together do not come back together"
+        assert 0.8 * nominal_ms - 1 <= min(waited) <= max(waited) <= 1.2 * nominal_ms
+
+
 class TestVersions:
     """Driver and worker with different versions of Chaffinch: what a writer has in it may then mean nothing."""
 

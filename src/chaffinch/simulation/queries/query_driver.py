@@ -53,6 +53,7 @@ from chaffinch.spark.commit.operations import (
     WriteMarkers,
     WriteState,
 )
+from chaffinch.spark.commit.patience import Patience
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.commit.tolerance import Tolerance
@@ -174,8 +175,7 @@ class Driver:
             has_handler=query.has_handler,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             push_bytes_per_s=1e6,
-            block_max_ms=BLOCK_MAX_MS,
-            wait_ms=partial(RETRY_BACKOFF.wait_ms, dice=self._world.dice),
+            patience=Patience(block_max_ms=BLOCK_MAX_MS, wait_ms=partial(RETRY_BACKOFF.wait_ms, dice=self._world.dice)),
         )
 
     # The generator ---------------------------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ class Driver:
             case FindRemains() | CountPartitions() | WriteMarkers():
                 self._ask_leaders(operation)
             case Wait():
-                self._world.after(operation.as_ms(RETRY_BACKOFF, self._world.dice), lambda: self._reply(operation, None))
+                self._world.after(operation.ms, lambda: self._reply(operation, None))
 
     def _file_dead_letters(self, operation: WriteDeadLetters | NameDeadLetters) -> None:
         query, batch_id, writer_id = self._query, self._batch_id, operation.writer_id

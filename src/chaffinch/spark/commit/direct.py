@@ -66,4 +66,4 @@ def _end_transaction_left(plan: CommitPlan, state: CheckpointState) -> Generator
             # Without the marker: that of a batch that tasks have sent is looked for nowhere.
             left = replace(plan, transactional_id=state.transactional_id, group_id=None)
             yield from finish_commit(left, state.written_to, is_pending=False)
-            yield from requests.abort(Step.ABORT, state.transactional_id, timeout_ms, NO_PRODUCER)
+            yield from requests.abort(Step.ABORT, state.transactional_id, timeout_ms, NO_PRODUCER, plan.patience)

@@ -31,6 +31,7 @@ from chaffinch.protocol.messages.write_txn_markers import (
 )
 from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.operations import CountPartitions, LeftOpen, Lost, Operation, Reply, Step, Told, Wait, WriteMarkers
+from chaffinch.spark.commit.patience import Attempts
 from chaffinch.spark.commit.plan import CommitPlan
 from chaffinch.spark.commit.push import Fenced, StartAgain
 from chaffinch.spark.commit.remains import Search
@@ -54,18 +55,18 @@ def finish_commit(
     a short transaction, whose end would have to be waited for.
     """
     needed = plan.partitions().union(plan.topic_partitions() if written_to is None else written_to)
-    patience_ms = plan.block_max_ms if waits else 0
+    patience = plan.patience if waits else plan.patience.at_most(0)
     left_open: set[LeftOpen] = set()
     for pause_ms in PAUSES_MS:
         if pause_ms:
             yield Wait(step=_STEP, ms=pause_ms)
         try:
-            last = yield from requests.last_transaction(_STEP, plan.transactional_id, patience_ms)
+            last = yield from requests.last_transaction(_STEP, plan.transactional_id, patience)
             if last is None or last.transaction_state != "CompleteCommit":
                 return last is not None
             identity = ProducerIdentity(last.producer_id, last.producer_epoch)
             search = Search(_STEP, waits=waits)
-            found = yield from search.find(identity.producer_id, needed, plan.topic_partitions(), patience_ms, may_be_gone=True)
+            found = yield from search.find(identity.producer_id, needed, plan.topic_partitions(), patience, may_be_gone=True)
         except Refusal:
             if waits:
                 raise
@@ -78,7 +79,7 @@ def finish_commit(
             return True
         if not is_told:
             yield from _commit_shortly(plan, identity, left_open, is_pending=is_pending)
-        is_pending = yield from requests.is_marker_pending(_STEP, plan.group_id, plan.marker_partition, plan.block_max_ms)
+        is_pending = yield from requests.is_marker_pending(_STEP, plan.group_id, plan.marker_partition, plan.patience)
     places = counted(len(left_open), "partition")
     text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {places}"
     raise Refusal(Group.TRANSACTION_ABORTABLE, "TRANSACTION_LEFT_OPEN", f"{text}; this batch is not begun", Remedy.AGAIN)
@@ -103,7 +104,7 @@ def _tell_leaders(
         if reply.value == 0:
             return False
         place = TopicPartition(OFFSETS_TOPIC, offsets_partition(plan.group_id, reply.value))
-        found = yield from Search(_STEP).find(identity.producer_id, {place}, (), plan.block_max_ms)
+        found = yield from Search(_STEP).find(identity.producer_id, {place}, (), plan.patience)
         if not (markers := _of(found, identity)) or not (yield from _write(plan, identity, markers)):
             return False
     return (yield from _write(plan, identity, left_open, waits=waits))
@@ -113,8 +114,7 @@ def _write(plan: CommitPlan, identity: ProducerIdentity, places: set[LeftOpen], 
     """Whether it is ours to do. It goes on until each leader has said yes; with `waits` False only where one may have taken what it was
     told: a leader that has a marker and nothing open, for the next batch to find, may be followed by another that never heard of it. Who
     gives up there, or dies, leaves that to chance."""
-    deadline_ms: int | None = None
-    failures, unsure = 0, frozenset[TopicPartition]()
+    attempts, unsure = Attempts(plan.patience), frozenset[TopicPartition]()
     while places:
         reply = yield WriteMarkers(step=_STEP, identity=identity, places=tuple(sorted(places)))
         told: Told = reply.value
@@ -122,12 +122,10 @@ def _write(plan: CommitPlan, identity: ProducerIdentity, places: set[LeftOpen], 
         if told.refused is not codes.NONE and not unsure:
             return False
         places = {left for left in places if left.place not in told.done and (waits or left.place in unsure)}
-        deadline_ms = reply.now_ms + plan.block_max_ms if deadline_ms is None else deadline_ms
         if places:
-            if reply.now_ms >= deadline_ms:
-                raise requests.gave_up(_STEP, told.code, "WriteTxnMarkers", told.reason, plan.block_max_ms)
-            failures += 1
-            yield Wait(step=_STEP, failures=failures)
+            if attempts.are_over(reply.now_ms):
+                raise requests.gave_up(_STEP, told.code, "WriteTxnMarkers", told.reason, plan.patience)
+            yield Wait(step=_STEP, ms=attempts.failed_ms())
     return True
 
 
@@ -138,10 +136,10 @@ def _commit_shortly(
     with suppress(Fenced, StartAgain):
         if left_open:
             places = sorted(left.place for left in left_open)
-            yield from requests.add_partitions(_STEP, plan.transactional_id, identity, places, plan.block_max_ms)
+            yield from requests.add_partitions(_STEP, plan.transactional_id, identity, places, plan.patience)
         if is_pending and plan.group_id is not None:
-            yield from requests.add_offsets(_STEP, plan.transactional_id, identity, plan.group_id, plan.block_max_ms)
-        yield from requests.end_transaction(_STEP, plan.transactional_id, identity, plan.block_max_ms)
+            yield from requests.add_offsets(_STEP, plan.transactional_id, identity, plan.group_id, plan.patience)
+        yield from requests.end_transaction(_STEP, plan.transactional_id, identity, plan.patience)
 
 
 def markers(identity: ProducerIdentity, places: Iterable[LeftOpen]) -> WriteTxnMarkersRequest:

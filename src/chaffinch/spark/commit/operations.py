@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from chaffinch.client.backoff import Backoff, Dice
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
@@ -184,14 +183,10 @@ class WriteMarkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Let time pass: `ms`, or as a client does after so many `failures` in a row (retry.backoff.ms). Brings None."""
+    """Let time pass. Brings None."""
 
     step: Step
-    ms: int = 0
-    failures: int = 0
-
-    def as_ms(self, backoff: Backoff, dice: Dice) -> int:
-        return backoff.wait_ms(self.failures, dice) if self.failures else self.ms
+    ms: int
 
 
 Operation: TypeAlias = (

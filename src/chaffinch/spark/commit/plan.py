@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.messages import BatchCounts, StagedBatch, TaskOutcome
 from chaffinch.spark.commit.operations import Operation, Reply
+from chaffinch.spark.commit.patience import Patience
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.snapshot import TargetSnapshot
 
@@ -46,10 +47,8 @@ class CommitPlan:
     """What the user asked for; None: from the staged size."""
     push_bytes_per_s: float
     """Measured by earlier batches."""
-    block_max_ms: int
-    """How long each request but Produce and EndTxn is asked again."""
-    wait_ms: Callable[[int], int]
-    """How long a batch waits that was refused so many times in a row, before it is sent again (retry.backoff.ms)."""
+    patience: Patience
+    """With each request; a batch that was refused waits by it before it is sent again, for as long as the transaction may last."""
 
     def batches(self) -> tuple[StagedBatch, ...]:
         return tuple(batch for outcome in self.outcomes for batch in outcome.batches)

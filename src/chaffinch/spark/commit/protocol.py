@@ -89,7 +89,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
         result = CommitResult(outcome="written", counts=_counts(plan, tally))
     except (Refusal, StartAgain) as failure:
         if not writer.may_be_committed:
-            yield from requests.abort(Step.ABORT, plan.transactional_id, writer.timeout_ms, writer.identity)
+            yield from requests.abort(Step.ABORT, plan.transactional_id, writer.timeout_ms, writer.identity, plan.patience)
         if isinstance(failure, StartAgain):
             text = f"{failure.text}; the transaction is aborted, nothing of it is visible"
             raise Refusal(Group.TRANSACTION_ABORTABLE, failure.name, text, Remedy.AGAIN) from None
@@ -162,14 +162,14 @@ class _Writer:
             return (yield from _read_marker(plan, Step.READ_MARKER_AGAIN, waits=not self.knows_end))
         except StartAgain:
             assert plan.group_id is not None
-        yield from requests.add_offsets(Step.FIND_REMAINS, plan.transactional_id, self.identity, plan.group_id, plan.block_max_ms)
+        yield from requests.add_offsets(Step.FIND_REMAINS, plan.transactional_id, self.identity, plan.group_id, plan.patience)
         yield from self._start_again()
         return (yield from _read_marker(plan, Step.READ_MARKER_AGAIN))
 
     def _start_again(self) -> Generator[Operation, Reply, None]:
         plan = self.plan
         self.identity, self.began_ms = yield from requests.start_again(
-            Step.ABORT, plan.transactional_id, self.timeout_ms, self.identity, plan.block_max_ms
+            Step.ABORT, plan.transactional_id, self.timeout_ms, self.identity, plan.patience
         )
 
     def write(self) -> Commit:
@@ -191,7 +191,7 @@ class _Writer:
         yield from self._add_partitions(joined, (*plan.batches(), *plan.dead_batches()))
         began_ms = max(began_ms, self.search.said_ms)  # The coordinator counts from the first partition on.
 
-        push = Push(identity, began_ms + self.timeout_ms, f"transaction.timeout.ms={self.timeout_ms}", plan.wait_ms)
+        push = Push(identity, began_ms + self.timeout_ms, f"transaction.timeout.ms={self.timeout_ms}", plan.patience.wait_ms)
         yield from push.send(Step.PUSH, plan.batches(), self._set_aside)
         dead_letters = [*plan.dead_batches(), *self.tally.dead_batches]
         yield from self._add_partitions(joined, dead_letters)
@@ -202,16 +202,16 @@ class _Writer:
 
         if plan.group_id is not None:
             marker = Marker(batch_id=plan.batch_id, writer_id=plan.writer_id, digest=plan.digest)
-            yield from requests.add_offsets(Step.ADD_OFFSETS, plan.transactional_id, identity, plan.group_id, plan.block_max_ms)
+            yield from requests.add_offsets(Step.ADD_OFFSETS, plan.transactional_id, identity, plan.group_id, plan.patience)
             yield from requests.commit_marker(
-                Step.COMMIT_MARKER, plan.transactional_id, identity, plan.group_id, plan.marker_partition, marker, plan.block_max_ms
+                Step.COMMIT_MARKER, plan.transactional_id, identity, plan.group_id, plan.marker_partition, marker, plan.patience
             )
         self.state = replace(self.state, written_to=tuple(sorted(joined)))
         yield from _write_state(plan, Step.NOTE_ENDING, "ending", self.state)
         ended_ms = pushed_ms = max(began_ms, push.answered_ms)
         if joined or plan.group_id is not None:
             self.may_be_committed = True
-            ended_ms = yield from requests.end_transaction(Step.END_TRANSACTION, plan.transactional_id, identity, plan.block_max_ms)
+            ended_ms = yield from requests.end_transaction(Step.END_TRANSACTION, plan.transactional_id, identity, plan.patience)
         return CommitResult(outcome="written", counts=_counts(plan, self.tally, pushed_ms - began_ms, ended_ms - pushed_ms))
 
     def _add_partitions(
@@ -222,10 +222,10 @@ class _Writer:
         if not new:
             return
         plan, identity = self.plan, self.identity
-        found = yield from self.search.find(identity.producer_id, new, plan.topic_partitions(), plan.block_max_ms)
+        found = yield from self.search.find(identity.producer_id, new, plan.topic_partitions(), plan.patience)
         left_open = {left.place for left in found}
         joined |= new
-        yield from requests.add_partitions(Step.ADD_PARTITIONS, plan.transactional_id, identity, sorted(new | left_open), plan.block_max_ms)
+        yield from requests.add_partitions(Step.ADD_PARTITIONS, plan.transactional_id, identity, sorted(new | left_open), plan.patience)
         if left_open:
             raise StartAgain("TRANSACTION_LEFT_OPEN", f"an earlier transaction is still open in {', '.join(map(str, sorted(left_open)))}")
 
@@ -347,13 +347,13 @@ def _read_marker(plan: CommitPlan, step: Step, *, is_stable: bool = True, waits:
     """The marker; stable, that is not while a transaction is open that is about to write another: with `waits` False that is StartAgain."""
     if plan.group_id is None:
         return None
-    return (yield from requests.read_marker(step, plan.group_id, plan.marker_partition, is_stable, plan.block_max_ms, waits=waits))
+    return (yield from requests.read_marker(step, plan.group_id, plan.marker_partition, is_stable, plan.patience, waits=waits))
 
 
 def _fence(plan: CommitPlan, timeout_ms: int) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
     """A new epoch, and every earlier transaction ended. Two writers that fence at the same time: Kafka refuses one of them."""
     try:
-        return (yield from requests.init_producer(Step.INIT_PRODUCER, plan.transactional_id, timeout_ms, None, plan.block_max_ms))
+        return (yield from requests.init_producer(Step.INIT_PRODUCER, plan.transactional_id, timeout_ms, None, plan.patience))
     except Fenced as fenced:
         group, name, text = Group.APPLICATION_RECOVERABLE, fenced.code.name, fenced.text
     except StartAgain as failure:

@@ -25,6 +25,7 @@ from chaffinch.protocol.messages.describe_producers import (
 )
 from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.operations import FindRemains, LeftOpen, Operation, Remains, Reply, Step, Wait
+from chaffinch.spark.commit.patience import Attempts, Patience
 
 
 def question(partitions: Iterable[TopicPartition]) -> DescribeProducersRequest:
@@ -73,16 +74,15 @@ class Search:
         producer_id: int,
         needed: set[TopicPartition],
         others: Iterable[TopicPartition],
-        block_max_ms: int,
+        patience: Patience,
         *,
         may_be_gone: bool = False,
     ) -> Generator[Operation, Reply, set[LeftOpen]]:
         """What is left open: in `needed`, each asked for until its leader answers, and with the first question in `others`. Nothing is
-        asked twice. Raises Refusal after `block_max_ms`; with `may_be_gone` not for partitions that nobody knows any more by then."""
+        asked twice. Raises Refusal when patience ends; with `may_be_gone` not for partitions that nobody knows any more by then."""
         left_open: set[LeftOpen] = set()
         wanted = needed if self._asked else needed.union(others)
-        deadline_ms: int | None = None
-        refresh, failures = False, 0
+        attempts, refresh = Attempts(patience), False
         while missing := needed - self._asked:
             reply = yield FindRemains(
                 step=self.step, producer_id=producer_id, partitions=tuple(sorted(wanted - self._asked)), refresh=refresh
@@ -91,14 +91,12 @@ class Search:
             self.said_ms = reply.now_ms
             self._asked |= said.asked
             left_open |= said.left_open
-            deadline_ms = reply.now_ms + block_max_ms if deadline_ms is None else deadline_ms
             if missing := missing - said.asked:
-                if reply.now_ms >= deadline_ms:
+                if attempts.are_over(reply.now_ms):
                     if not self.waits or (may_be_gone and missing <= said.unknown):
                         break
                     what = f"DescribeProducers of {', '.join(sorted({place.topic for place in missing}))}"
-                    raise requests.gave_up(self.step, said.code, what, said.reason, block_max_ms)
-                failures += 1
-                yield Wait(step=self.step, failures=failures)
+                    raise requests.gave_up(self.step, said.code, what, said.reason, patience)
+                yield Wait(step=self.step, ms=attempts.failed_ms())
             wanted, refresh = needed, True
         return left_open

@@ -1,7 +1,7 @@
 """The requests of a commit beside Produce: each built, asked until it is answered, and its answer judged.
 
 Generators beneath `protocol.py`, with the same operations. A request is asked again while its answer is lost or
-retriable, `block_max_ms` long from its first answer; EndTxn likewise, but its outcome is never guessed (decision 39).
+retriable, as `Patience` says; EndTxn likewise, but its outcome is never guessed (decision 39).
 All of them may raise Fenced (another epoch exists), StartAgain (only a new transaction helps) and Refusal.
 """
 
@@ -42,11 +42,10 @@ from chaffinch.protocol.messages.txn_offset_commit import (
 from chaffinch.protocol.schema import Message
 from chaffinch.spark.commit.marker import Marker
 from chaffinch.spark.commit.operations import Ask, Coordinator, Lost, Operation, Reply, Step, Wait
+from chaffinch.spark.commit.patience import Attempts, Patience
 from chaffinch.spark.commit.push import FENCED_CODES, START_AGAIN_CODES, Fenced, StartAgain
 from chaffinch.spark.refusals import Refusal, Remedy, advised
 
-WAIT_MS = 50
-"""Between two looks at a transaction that is about to end: nobody failed, and it takes a moment."""
 ABORT_BLOCK_MAX_MS = 5_000
 """An abort is a courtesy: the next writer fences us anyway, or the coordinator's time-out does."""
 # Answers to an abort that mean: there is nothing of ours left to abort (decision 38).
@@ -56,7 +55,7 @@ Asking = Generator[Operation, Reply, tuple[Message, int]]
 
 
 def init_producer(
-    step: Step, transactional_id: str, timeout_ms: int, identity: ProducerIdentity | None, block_max_ms: int
+    step: Step, transactional_id: str, timeout_ms: int, identity: ProducerIdentity | None, patience: Patience
 ) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
     """InitProducerId: a new epoch, once every earlier transaction of this id has ended. `identity`: fail unless it is the newest."""
     current = identity or ProducerIdentity(-1, -1)
@@ -64,12 +63,14 @@ def init_producer(
         transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, producer_id=current.producer_id, producer_epoch=current.epoch
     )
     what = f"InitProducerId for transactional id {transactional_id}"
-    response, now_ms = yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), block_max_ms, what)
+    response, now_ms = yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), patience, what)
     assert isinstance(response, InitProducerIdResponse)
     return ProducerIdentity(response.producer_id, response.producer_epoch), now_ms
 
 
-def abort(step: Step, transactional_id: str, timeout_ms: int, identity: ProducerIdentity) -> Generator[Operation, Reply, None]:
+def abort(
+    step: Step, transactional_id: str, timeout_ms: int, identity: ProducerIdentity, patience: Patience
+) -> Generator[Operation, Reply, None]:
     """Ends our transaction without its rows, if the coordinator can be reached; never raises (decision 38).
 
     InitProducerId with our own identity: it aborts what is open and cannot fence a newer writer. Whatever the answer is,
@@ -83,11 +84,11 @@ def abort(step: Step, transactional_id: str, timeout_ms: int, identity: Producer
     )
     to = Coordinator(kind="transaction", key=transactional_id)
     with suppress(Refusal, Fenced, StartAgain):
-        yield from _ask(step, request, to, ABORT_BLOCK_MAX_MS, "InitProducerId", settled=ALREADY_ABORTED)
+        yield from _ask(step, request, to, patience.at_most(ABORT_BLOCK_MAX_MS), "InitProducerId", settled=ALREADY_ABORTED)
 
 
 def start_again(
-    step: Step, transactional_id: str, timeout_ms: int, identity: ProducerIdentity, block_max_ms: int
+    step: Step, transactional_id: str, timeout_ms: int, identity: ProducerIdentity, patience: Patience
 ) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
     """Aborts our transaction and takes the next epoch, unless another writer has come: then Fenced, and nothing is done to it.
 
@@ -98,36 +99,37 @@ def start_again(
     )
     to = Coordinator(kind="transaction", key=transactional_id)
     # INVALID_TXN_STATE: no partition had joined, so there was nothing to end.
-    yield from _ask(step, request, to, block_max_ms, "EndTxn with abort", settled=frozenset({codes.INVALID_TXN_STATE}))
-    return (yield from init_producer(step, transactional_id, timeout_ms, identity, block_max_ms))
+    yield from _ask(step, request, to, patience, "EndTxn with abort", settled=frozenset({codes.INVALID_TXN_STATE}))
+    return (yield from init_producer(step, transactional_id, timeout_ms, identity, patience))
 
 
-def last_transaction(step: Step, transactional_id: str, block_max_ms: int) -> Generator[Operation, Reply, DescribeTransactionsState | None]:
+def last_transaction(
+    step: Step, transactional_id: str, patience: Patience
+) -> Generator[Operation, Reply, DescribeTransactionsState | None]:
     """What the coordinator knows of a transactional id, once no transaction of it is ending. None: it does not tell, because it is older
     than Apache Kafka 3.0, or because it is not allowed."""
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     to, what = Coordinator(kind="transaction", key=transactional_id), f"DescribeTransactions of {transactional_id}"
     settled = frozenset({codes.TRANSACTIONAL_ID_NOT_FOUND, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
-    deadline_ms: int | None = None
+    attempts = Attempts(patience)
     while True:
         try:
-            response, now_ms = yield from _ask(step, request, to, block_max_ms, what, settled=settled)
+            response, now_ms = yield from _ask(step, request, to, patience, what, settled=settled)
         except Refusal as refusal:
             if refusal.name in _RETRIABLE:
                 raise
             return None
         assert isinstance(response, DescribeTransactionsResponse)
         state = response.transaction_states[0]
-        deadline_ms = now_ms + block_max_ms if deadline_ms is None else deadline_ms
         if not state.transaction_state.startswith("Prepare"):
             return None if _first_error(response) is codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED else state
-        if now_ms >= deadline_ms:
-            raise gave_up(step, codes.CONCURRENT_TRANSACTIONS, what, state.transaction_state, block_max_ms)
-        yield Wait(step=step, ms=WAIT_MS)
+        if attempts.are_over(now_ms):
+            raise gave_up(step, codes.CONCURRENT_TRANSACTIONS, what, state.transaction_state, patience)
+        yield Wait(step=step, ms=attempts.moment_ms())
 
 
 def read_marker(
-    step: Step, group_id: str, topic_partition: TopicPartition, is_stable: bool, block_max_ms: int, *, waits: bool = True
+    step: Step, group_id: str, topic_partition: TopicPartition, is_stable: bool, patience: Patience, *, waits: bool = True
 ) -> Generator[Operation, Reply, Marker | None]:
     """OffsetFetch of the marker. `is_stable`: wait for open transactions that are about to write it (KIP-447), or with `waits` False raise
     StartAgain for them."""
@@ -140,7 +142,7 @@ def read_marker(
     )
     what = f"OffsetFetch of group {group_id}"
     settled = frozenset[ErrorCode]() if waits else frozenset({codes.UNSTABLE_OFFSET_COMMIT})
-    response, _ = yield from _ask(step, request, Coordinator(kind="group", key=group_id), block_max_ms, what, settled=settled)
+    response, _ = yield from _ask(step, request, Coordinator(kind="group", key=group_id), patience, what, settled=settled)
     assert isinstance(response, OffsetFetchResponse)
     if (code := _first_error(response)) in settled:
         raise StartAgain(code.name, f"{what}: {code.text}")
@@ -158,20 +160,20 @@ def read_marker(
 
 
 def is_marker_pending(
-    step: Step, group_id: str | None, topic_partition: TopicPartition, block_max_ms: int
+    step: Step, group_id: str | None, topic_partition: TopicPartition, patience: Patience
 ) -> Generator[Operation, Reply, bool]:
     """Whether the group holds a marker back for the end of a transaction. Without a group there is none."""
     if group_id is None:
         return False
     try:
-        yield from read_marker(step, group_id, topic_partition, True, block_max_ms, waits=False)
+        yield from read_marker(step, group_id, topic_partition, True, patience, waits=False)
     except StartAgain as failure:
         return failure.name == codes.UNSTABLE_OFFSET_COMMIT.name
     return False
 
 
 def add_partitions(
-    step: Step, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition], block_max_ms: int
+    step: Step, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition], patience: Patience
 ) -> Generator[Operation, Reply, None]:
     """AddPartitionsToTxn, `partitions` sorted: from here on the coordinator writes its markers to them."""
     topics = [
@@ -185,21 +187,21 @@ def add_partitions(
         v3_and_below_topics=topics,
     )
     what = f"AddPartitionsToTxn of {', '.join(topic.name for topic in topics)}"
-    yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), block_max_ms, what)
+    yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), patience, what)
 
 
 def add_offsets(
-    step: Step, transactional_id: str, identity: ProducerIdentity, group_id: str, block_max_ms: int
+    step: Step, transactional_id: str, identity: ProducerIdentity, group_id: str, patience: Patience
 ) -> Generator[Operation, Reply, None]:
     """AddOffsetsToTxn: the marker's group becomes part of the transaction."""
     request = AddOffsetsToTxnRequest(
         transactional_id=transactional_id, producer_id=identity.producer_id, producer_epoch=identity.epoch, group_id=group_id
     )
-    yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), block_max_ms, f"AddOffsetsToTxn of {group_id}")
+    yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), patience, f"AddOffsetsToTxn of {group_id}")
 
 
 def commit_marker(
-    step: Step, transactional_id: str, identity: ProducerIdentity, group_id: str, where: TopicPartition, marker: Marker, block_max_ms: int
+    step: Step, transactional_id: str, identity: ProducerIdentity, group_id: str, where: TopicPartition, marker: Marker, patience: Patience
 ) -> Generator[Operation, Reply, None]:
     """TxnOffsetCommit of the new marker: pending until the transaction ends."""
     partition = TxnOffsetCommitRequestPartition(
@@ -210,10 +212,10 @@ def commit_marker(
         topics=[TxnOffsetCommitRequestTopic(name=where.topic, partitions=[partition])],
     )  # fmt: skip
     what = f"TxnOffsetCommit of the marker for {where}"
-    yield from _ask(step, request, Coordinator(kind="group", key=group_id), block_max_ms, what)
+    yield from _ask(step, request, Coordinator(kind="group", key=group_id), patience, what)
 
 
-def end_transaction(step: Step, transactional_id: str, identity: ProducerIdentity, block_max_ms: int) -> Generator[Operation, Reply, int]:
+def end_transaction(step: Step, transactional_id: str, identity: ProducerIdentity, patience: Patience) -> Generator[Operation, Reply, int]:
     """EndTxn with commit, asked again until it is answered. Returns the time.
 
     Raises Fenced where the answer does not say how the transaction ended: fenced, or a state that says it was not ours to
@@ -223,21 +225,19 @@ def end_transaction(step: Step, transactional_id: str, identity: ProducerIdentit
         transactional_id=transactional_id, producer_id=identity.producer_id, producer_epoch=identity.epoch, committed=True
     )
     try:
-        _, now_ms = yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), block_max_ms, "EndTxn")
+        _, now_ms = yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), patience, "EndTxn")
     except StartAgain as failure:
         raise Fenced(codes.by_name(failure.name), failure.text) from None
     return now_ms
 
 
 def _ask(
-    step: Step, message: Message, to: Coordinator, block_max_ms: int, what: str, *, settled: frozenset[ErrorCode] = frozenset()
+    step: Step, message: Message, to: Coordinator, patience: Patience, what: str, *, settled: frozenset[ErrorCode] = frozenset()
 ) -> Asking:
     """Asks until the answer is final: without error, or one of `settled`. `what` names the request in errors. Brings answer and time."""
-    deadline_ms: int | None = None
-    refresh, failures = False, 0
+    attempts, refresh = Attempts(patience), False
     while True:
         reply = yield Ask(step=step, message=message, to=Coordinator(kind=to.kind, key=to.key, refresh=refresh))
-        deadline_ms = reply.now_ms + block_max_ms if deadline_ms is None else deadline_ms
         if isinstance(reply.value, Lost):
             code, reason, refresh = codes.NETWORK_EXCEPTION, reply.value.reason, True
         else:
@@ -247,10 +247,9 @@ def _ask(
             reason, refresh = code.text, code in _WRONG_COORDINATOR
         if not code.is_retriable:
             raise _failure(code, what)
-        if reply.now_ms >= deadline_ms:
-            raise gave_up(step, code, what, reason, block_max_ms)
-        failures = 0 if code in _ENDING else failures + 1
-        yield Wait(step=step, ms=WAIT_MS, failures=failures)
+        if attempts.are_over(reply.now_ms):
+            raise gave_up(step, code, what, reason, patience)
+        yield Wait(step=step, ms=attempts.moment_ms() if code in _ENDING else attempts.failed_ms())
 
 
 def _failure(said: ErrorCode, what: str) -> Exception:
@@ -263,14 +262,14 @@ def _failure(said: ErrorCode, what: str) -> Exception:
     return advised(group, code.name, f"{what}: {code.text}")
 
 
-def gave_up(step: Step, code: ErrorCode, what: str, reason: str, block_max_ms: int) -> Refusal:
-    """`what` was asked again for `block_max_ms` (ms); `reason` is why the last time was no good."""
+def gave_up(step: Step, code: ErrorCode, what: str, reason: str, patience: Patience) -> Refusal:
+    """`what` was asked again for as long as may be; `reason` is why the last time was no good."""
     fate, remedy = "nothing of it is visible", Remedy.AGAIN
     if step is Step.END_TRANSACTION:
         fate, remedy = "whether the batch is written is not known", Remedy.LOOK
     elif step is Step.FINISH_COMMIT:
         fate = "nothing more is written before what is committed is visible everywhere"
-    text = f"{what}: asked for {block_max_ms} ms (kafka.max.block.ms), the last answer was: {reason.rstrip(' .')}; {fate}"
+    text = f"{what}: asked for {patience.block_max_ms} ms (kafka.max.block.ms), the last answer was: {reason.rstrip(' .')}; {fate}"
     return Refusal(code.group, code.name, text, remedy)
 
 

@@ -177,7 +177,7 @@ class CommitShell:
                 return self._finish(operation)
             case Wait():
                 # The protocol's own waits between attempts: the commit runs in a thread of Spark's, which has nothing else to do.
-                return time.sleep(operation.as_ms(*self._client.retry_backoff) / 1000)
+                return time.sleep(operation.ms / 1000)
 
     def _ask(self, operation: Ask) -> Any:
         to = operation.to

@@ -15,6 +15,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.direct import note_batch
 from chaffinch.spark.commit.messages import TaskOutcome
+from chaffinch.spark.commit.patience import Patience
 from chaffinch.spark.commit.plan import CommitPlan, CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder, name_of
@@ -124,8 +125,7 @@ class Committer:
             has_handler=options.handler is not None,
             transaction_timeout_ms=options.transaction_timeout_ms,
             push_bytes_per_s=_push_bytes_per_s.get(options.client.bootstrap_servers, PUSH_BYTES_PER_S_ASSUMED),
-            block_max_ms=options.block_max_ms,
-            wait_ms=partial(options.client.retry_backoff.wait_ms, dice=random),
+            patience=Patience(block_max_ms=options.block_max_ms, wait_ms=partial(options.client.retry_backoff.wait_ms, dice=random)),
         )
 
     def _shell_plan(self, plan: CommitPlan, facts: TaskContextFacts) -> ShellPlan:

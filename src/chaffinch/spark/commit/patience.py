@@ -1,0 +1,48 @@
+"""How long and how often a commit asks again. No clock and no dice of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+MOMENT_MS = 50
+"""Between two looks at a transaction that is about to end: nobody failed, and it takes a moment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """What users set of it."""
+
+    block_max_ms: int
+    """How long each request but Produce and EndTxn is asked again (kafka.max.block.ms)."""
+    wait_ms: Callable[[int], int]
+    """How long is waited after so many failures in a row (kafka.retry.backoff.ms)."""
+
+    def at_most(self, block_max_ms: int) -> Patience:
+        return replace(self, block_max_ms=min(self.block_max_ms, block_max_ms))
+
+
+@dataclass(slots=True)
+class Attempts:
+    """At one request. The first of its answers that is not final begins the time."""
+
+    patience: Patience
+    _failures: int = 0
+    """In a row."""
+    _until_ms: int | None = None
+
+    def are_over(self, now_ms: int) -> bool:
+        """Whether nothing is asked again after an answer that came now."""
+        if self._until_ms is None:
+            self._until_ms = now_ms + self.patience.block_max_ms
+        return now_ms >= self._until_ms
+
+    def failed_ms(self) -> int:
+        """How long is waited after one more failure."""
+        self._failures += 1
+        return self.patience.wait_ms(self._failures)
+
+    def moment_ms(self) -> int:
+        """How long is waited where nobody failed."""
+        self._failures = 0
+        return MOMENT_MS
