@@ -237,7 +237,7 @@ class TestBatches:
     def test_an_end_before_the_start_is_refused(self, kafka):
         kafka.fill("a", {0: 9, 1: 9})
         places = {"startingOffsets": {"a": {"0": 5, "1": 0}}, "endingOffsets": {"a": {"0": 4, "1": 0}}}
-        with pytest.raises(Refusal, match="CONFIG: endingOffsets ends a-0 at offset 4, before its start 5 as startingOffsets says"):
+        with pytest.raises(Refusal, match="endingOffsets ends a-0 at offset 4, before its start 5 as startingOffsets says; name an end"):
             kafka.stream(is_batch=True, **places).partitions()
 
     @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream"])

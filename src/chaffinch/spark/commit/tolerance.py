@@ -114,11 +114,11 @@ class Tally:
             return None
         by_code = ", ".join(f"{count} {name}" for name, count in (self.task_found + self.broker_found).most_common())
         named = [*self.named, *self.broker_named][:REJECTIONS_NAMED_MAX]
-        advice, allowed = nothing_written, "fewer" if tolerance.tolerates else "none"
-        if not tolerance.tolerates:
-            advice += "; set errors.tolerance=all and a dead letter place to write the others"
+        allowed, remedy = "none", "set errors.tolerance=all and a dead letter place to write the others"
+        if tolerance.tolerates:
+            allowed, remedy = "fewer", "correct them, or allow more"
         text = (
-            f"{self.rejected_count} of {self.row_count} rows are rejected ({by_code}), {tolerance} allows {allowed}; {advice}; "
-            f"the first {len(named)}: " + "; ".join(str(rejection) for rejection in named)
+            f"{self.rejected_count} of {self.row_count} rows are rejected ({by_code}), {tolerance} allows {allowed}; {nothing_written}; "
+            f"{remedy}; the first {len(named)}: " + "; ".join(str(rejection) for rejection in named)
         )
         return Refusal(Group.INVALID_CONFIGURATION, "ROWS_REJECTED", text)

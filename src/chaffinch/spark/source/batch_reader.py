@@ -62,7 +62,8 @@ class TopicReader(DataSourceReader):
         for where, start in starts.items():
             if ends[where] < start <= latest[where]:
                 starting, ending = self._options.starting.option, self._options.ending.option
-                raise ConfigException(f"{ending} ends {where} at offset {ends[where]}, before its start {start} as {starting} says")
+                text = f"{ending} ends {where} at offset {ends[where]}, before its start {start} as {starting} says"
+                raise ConfigException(f"{text}; name an end that is not before it, or an earlier start")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
