@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.client.sync_client import SyncClient
 from chaffinch.runtime.clock import ManualClock
 from chaffinch.spark.source.batch_reader import planned_reader
 from chaffinch.spark.source.options import SourceOptions
@@ -43,3 +44,14 @@ def kafka(monkeypatch):
             fill=lambda topic, counts, **given: fill(servers, topic, counts, **given),
         )
         forget_client(shared.client)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A partition that gives nothing is asked at once whether that is its end, and not after kafka.default.api.timeout.ms."""
+    really = SyncClient.deadline
+
+    def deadline(client, timeout_ms, what, message=None):
+        return really(client, 0 if what.startswith("reading") else timeout_ms, what, message)
+
+    monkeypatch.setattr(SyncClient, "deadline", deadline)

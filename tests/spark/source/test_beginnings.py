@@ -182,12 +182,13 @@ def test_a_pyspark_that_asks_for_the_end_first(kafka):
     assert values(reader, end, reader.latestOffset()) == {"a-0": [0, 1]}
 
 
+@pytest.mark.usefixtures("impatient")
 def test_what_is_lost_before_the_first_batch_is_told(kafka):
     kafka.fill("b", {0: 3})
     died = kafka.stream(subscribe="b", startingOffsets="earliest")
     end = latest(died, died.initialOffset())
     delete_topics(kafka.client, ["b"])
     kafka.broker.create_topic("b", 1)
-    given = {"subscribe": "b", "startingOffsets": "earliest", "kafka.default.api.timeout.ms": "1000"}
+    given = {"subscribe": "b", "startingOffsets": "earliest"}
     with pytest.raises(Refusal, match="OFFSET_OUT_OF_RANGE: b-0 ends"):
         values(kafka.stream(**given), kafka.stream(**given).initialOffset(), end)
