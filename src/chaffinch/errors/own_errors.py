@@ -107,6 +107,11 @@ OF_SPARK: Final = (
         "Start the query again. If it comes again: chaffinch transactions describe-producers shows what is open.",
     ),
     OwnError(
+        "TRANSACTION_END_UNKNOWN", _CONFIG,
+        "An earlier transaction is still open, and nobody who may be asked tells whether it is committed; nothing was written.",
+        "Do what the text says, so that it is told, or that the transaction is ended; then start the query again.",
+    ),
+    OwnError(
         "STAGING_LOCATION_MISSING", _CONFIG, "A task of a query on a cluster has more than 1 MiB, and there is no folder that all machines share.",
         "Set stagingLocation, or checkpointLocation, to a folder that driver and executors share.",
     ),

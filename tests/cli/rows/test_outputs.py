@@ -14,6 +14,7 @@ from chaffinch.cli.rows.outputs import open_replacement
 
 
 def written(path: str | Path) -> None:
+    """One command's output."""
     with open_replacement(str(path), is_followed=False) as out:
         out.file.write(b"new")
         out.file.flush()
@@ -35,13 +36,45 @@ def test_a_file_in_a_folder_that_takes_no_other_is_written_as_it_is(path: Path, 
 
 def test_what_a_shell_has_opened_is_written_where_it_stands(path: Path) -> None:
     """As in `(echo header; chaffinch consume --output /dev/stdout; echo trailer) > file`, and behind `>>`."""
+    link, second = path.with_name("link"), path.with_name("second")
+    second.symlink_to(link)
     with path.open("r+b", buffering=0) as file:
         file.seek(0, os.SEEK_END)
-        for name in (f"/dev/fd/{file.fileno()}", f"/proc/self/fd/{file.fileno()}"):
+        number = file.fileno()
+        link.symlink_to(f"/dev/fd/{number}")
+        folders = ["/dev", "//dev", "/dev/../dev", "/proc/self", "/proc/thread-self", f"/proc/{os.getpid()}"]
+        for name in (*(f"{folder}/fd/{number}" for folder in folders), link, second):
             file.write(b" header ")
             written(name)
         file.write(b" trailer")
-    assert path.read_bytes() == b"before header new header new trailer"
+    assert path.read_bytes() == b"before" + 8 * b" header new" + b" trailer"
+
+
+def test_a_link_to_a_file_stays_one(path: Path) -> None:
+    link = path.with_name("link")
+    link.symlink_to("out")
+    written(link)
+    assert (link.is_symlink(), path.read_bytes(), sorted(os.listdir(path.parent))) == (True, b"new", ["link", "out"])
+
+
+def test_what_is_replaced_or_copied_into_is_on_the_disk_before_it_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    really = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda number: (really(number), synced.append(os.fstat(number).st_ino)))
+    written(path)
+    assert synced == [path.stat().st_ino]
+
+    def refused(*_: str) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    monkeypatch.setattr(os, "replace", refused)
+    written(path)
+    assert synced[2:] == [path.stat().st_ino]
+
+
+def test_what_was_opened_to_be_read_is_named(path: Path) -> None:
+    with path.open("rb") as file, pytest.raises(OSError, match=f"Bad file descriptor: '/dev/fd/{file.fileno()}'"):
+        written(f"/dev/fd/{file.fileno()}")
 
 
 @pytest.mark.parametrize(("name", "number"), [("/dev/stdout", 1), ("/dev/stderr", 2)])

@@ -20,9 +20,9 @@ from chaffinch.client.backoff import RETRY_BACKOFF
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
-from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from chaffinch.protocol.server_connection import ReceivedRequest
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
@@ -79,12 +79,16 @@ class Broker:
     """Of `__consumer_offsets`, in which ours keep nothing: here as Apache Kafka has them. 0: brokers do not tell."""
     markers_refused = codes.NONE
     """Why we may not write the markers of transactions."""
+    offsets_refused = codes.NONE
+    """Why we may not ask what is open in `__consumer_offsets`."""
 
     def __init__(self, *, partitions: int = 2, config: dict[str, str] | None = None, settings: dict[str, Any] | None = None) -> None:
         self.files = MemoryFileSystem()
         self.settings = settings or {}
         self.now_ms = BEGIN_MS
         self.connection = 0
+        self.offset_epochs: dict[tuple[str, int], int] = {}
+        """Under which epoch a producer last wrote offsets of a group, which ours do not keep."""
         self.core = self._started()
         self.core.create_topic(TOPIC, partitions, 1, config or {}, now_ms=self.now_ms)
         self.core.create_topic(DEAD, 1, 1, {}, now_ms=self.now_ms)
@@ -106,6 +110,8 @@ class Broker:
         """The answer; None when the connection was closed instead."""
         api = api_of(message)
         version = max(api.used) if version is None else version
+        if isinstance(message, TxnOffsetCommitRequest):
+            self.offset_epochs[message.group_id, message.producer_id] = message.producer_epoch
         self.connection += 1
         request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="test", message=message)
         event = RequestReceived(connection_id=self.connection, request=request, client_software_name="chaffinch")
@@ -120,6 +126,11 @@ class Broker:
         assert found is not None
         count = len(found.partitions)
         return [pair for partition in range(count) for pair in self.read_partition(TopicPartition(topic, partition))]
+
+    def open_in(self, where: TopicPartition) -> list[Any]:
+        """The producers that have something open in a partition."""
+        (part,) = self.ask(remains.question([where])).topics[0].partitions
+        return [state for state in part.active_producers if state.current_txn_start_offset >= 0]
 
     def read_partition(self, where: TopicPartition) -> list[tuple[bytes | None, bytes | None]]:
         partition = FetchPartition(partition=where.partition, fetch_offset=0, partition_max_bytes=1 << 26)
@@ -253,15 +264,17 @@ class Driver:
         return [group for group in pending if finish.offsets_partition(group, self.broker.offsets_partitions) == place.partition]
 
     def find_pending(self, operation: FindRemains) -> Remains:
-        """As the leader of that partition says it. Ours do not keep the epoch: it is that of the last transaction."""
+        """As the leader of that partition says it."""
         (place,) = operation.partitions
-        last = self.broker.ask(DescribeTransactionsRequest(transactional_ids=[self.query.transactional_id])).transaction_states[0]
-        is_open = last.producer_id == operation.producer_id and self.groups(place, operation.producer_id)
-        return Remains(asked=frozenset([place]), left_open=frozenset([LeftOpen(place, last.producer_epoch, 0)] if is_open else []))
+        if self.broker.offsets_refused is not codes.NONE:
+            return Remains(asked=frozenset([place]), refused=self.broker.offsets_refused)
+        groups = self.groups(place, operation.producer_id)
+        epochs = [self.broker.offset_epochs[group, operation.producer_id] for group in groups]
+        return Remains(asked=frozenset([place]), left_open=frozenset(LeftOpen(place, epoch, 0) for epoch in epochs))
 
     def write_markers(self, operation: WriteMarkers) -> Told:
         if self.broker.markers_refused is not codes.NONE:
-            return Told(refused=self.broker.markers_refused)
+            return Told(refused=self.broker.markers_refused, not_ours=frozenset(left.place for left in operation.places))
         for left in operation.places:
             if left.place.topic == finish.OFFSETS_TOPIC:
                 for group in self.groups(left.place, operation.identity.producer_id):

@@ -19,10 +19,11 @@ from chaffinch.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from chaffinch.spark.commit import finish
-from chaffinch.spark.commit.operations import Ask, FindRemains, LeftOpen, Lost, Remains, Told
+from chaffinch.spark.commit.operations import Ask, CountPartitions, FindRemains, LeftOpen, Lost, Remains, Step, Told
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
-from tests.spark.commit.commit_world import TOPIC, Driver, counted, outcome
+from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
+from tests.spark.commit.commit_world import TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
+from tests.spark.commit.test_forgotten_ends import told_nobody
 from tests.spark.commit.test_protocol import FIRST_ROWS, ROWS, assert_exactly_once, two_batches
 
 EFFECT = Driver.effect
@@ -51,10 +52,11 @@ def test_markers_bear_the_coordinators_epochs_that_the_partitions_know():
         (codes.INVALID_PRODUCER_EPOCH, True, codes.NONE),
         (codes.TRANSACTION_COORDINATOR_FENCED, True, codes.NONE),
         (codes.NOT_LEADER_OR_FOLLOWER, False, codes.NONE),
+        (codes.UNKNOWN_TOPIC_OR_PARTITION, False, codes.NONE),
         (codes.NOT_ENOUGH_REPLICAS, False, codes.NONE),
         (codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, False, codes.NONE),
         (codes.CLUSTER_AUTHORIZATION_FAILED, False, codes.CLUSTER_AUTHORIZATION_FAILED),
-        (codes.UNKNOWN_SERVER_ERROR, False, codes.UNKNOWN_SERVER_ERROR),
+        (codes.UNKNOWN_SERVER_ERROR, False, codes.NONE),
     ],
     ids=lambda given: given.name if isinstance(given, ErrorCode) else None,
 )
@@ -65,8 +67,10 @@ def test_who_was_overtaken_looks_again_who_may_not_does_not_and_others_tell_agai
     done = {TopicPartition("a", 0)} | ({TopicPartition("a", 1)} if is_done else set())
     assert (said.done, said.refused) == (done, refused)
     assert bool(said.reason) is not (is_done or refused is not codes.NONE)
-    is_unsure = code in (codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    is_unsure = code in (codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, codes.UNKNOWN_SERVER_ERROR)
     assert said.unsure == ({TopicPartition("a", 1)} if is_unsure else set())
+    assert said.not_ours == ({TopicPartition("a", 1)} if refused is not codes.NONE else set())
+    assert said.unknown == ({TopicPartition("a", 1)} if code is codes.UNKNOWN_TOPIC_OR_PARTITION else set())
 
 
 def test_a_marker_that_is_not_replicated_is_told_again_though_nothing_is_open(monkeypatch):
@@ -254,6 +258,116 @@ def test_one_that_may_have_taken_it_is_waited_for_though_another_refuses(batch_i
     monkeypatch.setattr(Driver, "write_markers", lambda *_: said.pop(0))
     assert query.commit(batch_id).result.outcome == outcome_is
     assert said == [], "it was unsure, and nothing that came since says otherwise"
+
+
+@pytest.mark.parametrize("batch_id", [0, 1, 2])
+def test_who_was_not_answered_and_is_then_refused_has_been_told_nothing(batch_id, monkeypatch):
+    """Nobody is waited for, and a batch with rows finishes shortly."""
+    broker, query = forgotten(monkeypatch)
+    query.batches.append((outcome({0: [(b"k", b"next")]}),))
+    places = frozenset(TopicPartition(TOPIC, number) for number in range(2))
+    said = [Told(reason="no answer", unsure=places)]
+    not_allowed = Told(refused=codes.CLUSTER_AUTHORIZATION_FAILED, not_ours=places)
+    monkeypatch.setattr(Driver, "write_markers", lambda *_: said.pop() if said else not_allowed)
+    began_ms = broker.now_ms
+    query.commit(batch_id)
+    assert broker.now_ms - began_ms < 1_000
+    assert counted(broker.read(TOPIC)) == (counted([*FIRST_ROWS, (b"k", b"next")]) if batch_id == 2 else {})
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_topic_that_is_deleted_before_it_is_told_holds_the_next_batch_up_once(is_gone, monkeypatch):
+    broker, query = forgotten(monkeypatch)
+    query.batches.append((outcome({0: [(b"k", b"next")]}),))
+    here, away = (TopicPartition(TOPIC, number) for number in range(2))
+    written, unknown = Driver.write_markers, frozenset([away] if is_gone else [])
+
+    def one_unknown(self, operation):
+        said = written(self, operation)
+        return replace(said, done=said.done & {here}, reason="orders-1: nobody knows it", unknown=unknown)
+
+    monkeypatch.setattr(Driver, "write_markers", one_unknown)
+    began_ms = broker.now_ms
+    with nullcontext() if is_gone else pytest.raises(Refusal, match="nobody knows it; nothing more is written"):
+        query.commit(2)
+    assert 60_000 <= broker.now_ms - began_ms < 62_000
+
+
+class TestAMarkerThatIsHeldBack:
+    """By the group, for the end of a transaction: of the last one, or of another."""
+
+    @pytest.fixture
+    def held_back(self, monkeypatch):
+        """Of the first of two batches, which is committed; its partitions have heard of it."""
+        broker, query = two_batches()
+        with monkeypatch.context() as patched:
+            patched.setattr(TransactionParticipants, "complete_offsets", lambda *_: None)
+            query.commit(0)
+        return broker, query
+
+    def test_partitions_of_offsets_that_nobody_tells_are_asked_for_again(self, held_back, monkeypatch):
+        broker, query = held_back
+        lost = [Lost(reason="away")] * 3
+        monkeypatch.setattr(
+            Driver, "effect", lambda self, asked: lost.pop() if lost and isinstance(asked, CountPartitions) else EFFECT(self, asked)
+        )
+        query.commit(1)
+        assert lost == []
+        assert_exactly_once(broker)
+
+    def test_and_given_up_for_what_it_is(self, held_back, monkeypatch):
+        broker, query = held_back
+        monkeypatch.setattr(
+            Driver, "effect", lambda self, asked: Lost(reason="away") if isinstance(asked, CountPartitions) else EFFECT(self, asked)
+        )
+        began_ms = broker.now_ms
+        with pytest.raises(Refusal, match=r"Metadata of __consumer_offsets: asked for 60000 ms .* the last answer was: away"):
+            query.commit(1)
+        assert 60_000 <= broker.now_ms - began_ms < 62_000
+
+    def test_one_that_stays_is_named(self, held_back, monkeypatch):
+        _, query = held_back
+        written = Driver.write_markers
+
+        def forgets(self, operation):
+            with monkeypatch.context() as patched:
+                patched.setattr(self.broker.core.state.offsets, "complete", lambda *_: None)
+                return written(self, operation)
+
+        monkeypatch.setattr(Driver, "write_markers", forgets)
+        with pytest.raises(Refusal, match="says is committed is still open in the offsets of group chaffinch-q; this batch is not begun"):
+            query.commit(1)
+
+    @pytest.mark.parametrize("what", ["all is told", "markers are not ours", "offsets are not ours to see", "offsets are nowhere"])
+    def test_one_of_another_transaction_of_a_shared_id_is_not_committed(self, what, monkeypatch):
+        """A write died before its end, its abort was forgotten; another write under the same id was committed; the first is run again."""
+        broker = Broker()
+        broker.core.create_topic("other", 1, 1, {}, now_ms=broker.now_ms)
+        plan = {"is_stream": False, "has_checkpoint": False, "digest": ""}
+        one = Query(broker, [(outcome({0: [(b"k", b"one")]}),)], transactional_id="mine", has_checkpoint=False)
+        two = Query(broker, [(outcome({0: [(b"k", b"two")]}, topic="other"),)], transactional_id="mine", has_checkpoint=False)
+        steps = Query(Broker(), one.batches, transactional_id="mine", has_checkpoint=False).commit(0, group_id="one", **plan).steps
+        with pytest.raises(Killed):
+            one.commit(0, Cut(at=steps.index(Step.COMMIT_MARKER), how="crash_after"), group_id="one", **plan)
+        with told_nobody(monkeypatch):
+            broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
+        two.commit(0, group_id="two", marker_partition=TopicPartition("other", 0), **plan)
+        broker.markers_refused = codes.CLUSTER_AUTHORIZATION_FAILED if what == "markers are not ours" else codes.NONE
+        broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED if what == "offsets are not ours to see" else codes.NONE
+        broker.offsets_partitions = 0 if what == "offsets are nowhere" else 50
+        is_told = what in ("all is told", "markers are not ours")
+        said = "TRANSACTION_END_UNKNOWN: group one holds a marker back, of a transaction of mine, an id that may not be this one's alone"
+        with nullcontext() if is_told else pytest.raises(Refusal, match=said):
+            one.commit(0, group_id="one", **plan)
+        assert counted(broker.read(TOPIC)) == ({b"one": 1} if is_told else {})
+        assert counted(broker.read("other")) == {b"two": 1}
+
+    @pytest.mark.parametrize("offsets_refused", [codes.NONE, codes.TOPIC_AUTHORIZATION_FAILED])
+    def test_where_it_is_not_told_an_id_of_its_own_says_whose_it_is(self, held_back, offsets_refused):
+        broker, query = held_back
+        broker.offsets_refused = offsets_refused
+        query.commit(1)
+        assert_exactly_once(broker)
 
 
 @WRITES_NOTHING

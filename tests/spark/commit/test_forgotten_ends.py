@@ -8,6 +8,7 @@ import pytest
 
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.errors import codes
+from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsResponse, DescribeTransactionsState
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.spark.commit import requests
@@ -175,7 +176,8 @@ def test_a_commit_that_is_forgotten_again_while_it_is_finished(times, monkeypatc
 def test_a_commit_that_is_forgotten_for_ever_fails_the_next_batch(monkeypatch):
     broker, query = two_batches()
     forgets_ends(monkeypatch, 1_000)
-    with pytest.raises(Refusal, match="says is committed is still open in 2 partitions; this batch is not begun"):
+    said = "is committed is still open in 2 partitions and the offsets of group chaffinch-q; this batch is not begun"
+    with pytest.raises(Refusal, match=said):
         query.run()
     assert broker.read(TOPIC) == []
 
@@ -324,13 +326,52 @@ def test_a_commit_that_is_forgotten_before_tasks_send(answers, monkeypatch):
     assert_exactly_once(broker)
 
 
-@pytest.mark.parametrize("error", ["TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION", "UNKNOWN_SERVER_ERROR"])
+def test_a_marker_that_is_forgotten_before_tasks_send(monkeypatch):
+    """Back in exactly-once it is the newest, beside an older one."""
+    broker = Broker()
+    query = Query(broker, [(outcome({0: [(b"k", value)]}),) if value else (outcome({}),) for value in (b"a", b"b", b"", b"c")])
+    query.commit(0)
+    with told_nobody(monkeypatch):
+        query.commit(1)
+    place = TopicPartition("elsewhere", 0)  # Where tasks send no marker topic is named.
+    Driver(broker, query).run(query.plan(2, "run-2", marker_partition=place), note_batch)
+    query.commit(3)
+    assert counted(broker.read(TOPIC)) == {b"a": 1, b"b": 1, b"c": 1}
+
+
+@pytest.mark.parametrize("error", ["TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION"])
 def test_without_the_coordinators_word_a_pending_marker_is_nobodys_to_abort(error, monkeypatch):
     broker, query = two_batches()
     broker.core.faults.add(api="DescribeTransactions", error=error, count=1_000)
     forgets_at(monkeypatch, ENDS)
     with pytest.raises(Refusal, match="UNSTABLE_OFFSET_COMMIT"):
         query.run()
+
+
+@pytest.mark.parametrize("error", ["TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION"])
+def test_without_the_coordinators_word_rows_that_are_open_are_nobodys_to_abort(error, monkeypatch):
+    """They may be committed, and nobody will ever tell."""
+    broker, query = two_batches()
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
+        query.commit(0)
+    broker.core.faults.add(api="DescribeTransactions", error=error, count=1_000)
+    said = "TRANSACTION_END_UNKNOWN: an earlier transaction of chaffinch-q is still open in orders-0, orders-1"
+    for _ in range(2):
+        with pytest.raises(Refusal, match=said):
+            query.commit(1)
+    assert [len(broker.open_in(TopicPartition(TOPIC, number))) for number in range(2)] == [1, 1]
+
+
+@pytest.mark.parametrize("api", ["DescribeTransactions", "DescribeProducers"])
+def test_a_broker_that_fails_in_itself_has_not_said_that_nothing_is_open(api, monkeypatch):
+    broker, query = two_batches()
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
+        query.commit(0)
+    broker.core.faults.add(api=api, error="UNKNOWN_SERVER_ERROR", count=2)
+    query.commit(1)
+    assert_exactly_once(broker)
 
 
 def answered(asked, state):

@@ -223,6 +223,24 @@ def test_a_driver_fenced_after_its_commit_was_done_learns_from_the_marker_that_i
     assert (driver.result.counts.rows_written, query.state.totals.rows_written) == (4, 4)
 
 
+@pytest.mark.parametrize(("step", "text"), [(Step.PUSH, "nothing of it is visible"), (Step.END_TRANSACTION, "is written is not known")])
+def test_a_fenced_driver_that_cannot_read_the_marker_says_what_is_known(step, text, monkeypatch):
+    broker, query = two_batches()
+    effect = Driver.effect
+
+    def away(self, operation):
+        return (
+            Lost(reason="away")
+            if operation.step is Step.READ_MARKER_AFTER_FENCING and isinstance(operation, Ask)
+            else effect(self, operation)
+        )
+
+    monkeypatch.setattr(Driver, "effect", away)
+    with pytest.raises(Refusal, match=text):
+        query.commit(0, Cut(at=query_operation(step), how="lose_answer", during=lambda: another_init(broker)))
+    assert bool(broker.read(TOPIC)) is (step is Step.END_TRANSACTION)
+
+
 def test_an_end_that_finds_the_transaction_ended_learns_from_the_marker_how():
     broker, query = two_batches()
     at = query_operation(Step.END_TRANSACTION)

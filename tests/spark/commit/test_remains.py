@@ -95,7 +95,7 @@ def test_partitions_whose_leader_does_not_answer_are_not_taken_for_gone():
         (codes.NOT_LEADER_OR_FOLLOWER, False, False),
         (codes.UNKNOWN_TOPIC_OR_PARTITION, False, False),
         (codes.TOPIC_AUTHORIZATION_FAILED, True, False),
-        (codes.UNKNOWN_SERVER_ERROR, True, False),
+        (codes.UNKNOWN_SERVER_ERROR, False, False),
     ],
 )
 def test_what_one_partition_answers(code, is_asked, is_open):

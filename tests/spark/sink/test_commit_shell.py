@@ -15,7 +15,7 @@ from chaffinch.broker.core.transactions.participants import TransactionParticipa
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.cluster import ClusterState
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import NetworkException, Stored, codes
+from chaffinch.errors import NetworkException, Stored, codes, exception_for
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.apis import api_of
@@ -182,9 +182,7 @@ def test_what_an_earlier_attempt_left_open_is_not_made_visible(broker, topic, fa
     assert not broker.faults.list()
     said = [record.getMessage() for record in caplog.records if record.name == "chaffinch.spark.sink.commit_shell"]
     assert len(said) == 1
-    assert said[0].startswith(
-        f"batch 0: an earlier transaction of t-{topic}, which its coordinator says is aborted, is still open in {topic}-1"
-    )
+    assert said[0].startswith(f"batch 0: an earlier transaction of t-{topic} is still open in {topic}-1")
 
 
 def told_nobody(monkeypatch, *who):
@@ -238,8 +236,8 @@ def test_where_leaders_may_not_be_told_a_short_transaction_commits_it(broker, to
     for batch_id in (0, 1, 2):
         with monkeypatch.context() as patched:
             told_nobody_of_the_batch(patched, forgetful)
-            assert committed(broker, topic, batch_id=batch_id).outcome == "written"
-    assert committed(broker, topic, batch_id=2, is_stream=False).outcome == "skipped"
+            assert committed(broker, topic, batch_id=batch_id, group_id=f"t-{topic}").outcome == "written"
+    assert committed(broker, topic, batch_id=2, group_id=f"t-{topic}", is_stream=False).outcome == "skipped"
     assert values(broker, topic) == {b"a": 3, b"b": 3, b"c": 3}
     refused = [line for record in caplog.records if "is not ours to tell partitions" in (line := record.getMessage())]
     assert [error in line for line in refused] == [True]
@@ -285,7 +283,7 @@ def told_nobody_of_the_batch(monkeypatch, who):
     monkeypatch.setattr(SyncClient, "request", forgetting)
 
 
-@pytest.mark.parametrize("error", ["TOPIC_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION", "UNKNOWN_SERVER_ERROR"])
+@pytest.mark.parametrize("error", ["TOPIC_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION"])
 def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(broker, topic, error, monkeypatch, caplog):
     """That is said once."""
     monkeypatch.setattr(commit_shell, "_told", set())
@@ -356,6 +354,27 @@ def test_who_has_no_leader_keeps_nobody_waiting(broker, topic, monkeypatch):
     assert asked == [[topic]] * 3
 
 
+def test_a_look_up_that_fails_keeps_one_partition_waiting_and_not_each(broker, topic, monkeypatch):
+    asked = []
+
+    def fails(*_, **__):
+        asked.append(1)
+        raise NetworkException("nobody is there")
+
+    def sending():
+        for ticket, batch in enumerate(outcome({number: [(b"k", b"v")] for number in range(2)}, topic=topic).batches):
+            yield SendBatch(
+                step=Step.PUSH, ticket=ticket, batch=batch, kept=None, identity=ProducerIdentity(7, 0), base_sequence=0, refresh=True
+            )
+        return CommitResult(outcome="empty")
+
+    monkeypatch.setattr(SyncClient, "refresh_metadata", fails)
+    monkeypatch.setattr(commit_shell, "LOOKUPS_APART_MS", 1 << 30)
+    with SyncClient(broker.bootstrap_servers) as client:
+        CommitShell(shell_plan("t"), client).run(sending())
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize(("stored", "is_unsure"), [(Stored.NO, False), (Stored.POSSIBLY, True)], ids=["never sent", "sent"])
 def test_who_does_not_answer_may_have_taken_a_marker_that_was_sent(broker, topic, monkeypatch, stored, is_unsure):
     def lost(*_, **__):
@@ -367,6 +386,36 @@ def test_who_does_not_answer_may_have_taken_a_marker_that_was_sent(broker, topic
         client.leader(place)
         monkeypatch.setattr(SyncClient, "request", lost)
         assert write_markers(client, asked, 2_000, 2_000).unsure == ({place} if is_unsure else set())
+
+
+def test_whose_markers_are_not_ours_and_who_is_unknown_is_told_by_place(broker, topic, monkeypatch):
+    places = [TopicPartition(topic, 0), TopicPartition(f"{topic}-gone", 0)]
+    asked = WriteMarkers(step=Step.FINISH_COMMIT, identity=ProducerIdentity(7, 0), places=tuple(LeftOpen(place, 0, 0) for place in places))
+
+    def refused(*_, **__):
+        raise exception_for(codes.CLUSTER_AUTHORIZATION_FAILED)
+
+    with SyncClient(broker.bootstrap_servers) as client:
+        monkeypatch.setattr(SyncClient, "request", refused)
+        told = write_markers(client, asked, 2_000, 2_000)
+    assert (told.not_ours, told.refused) == ({places[0]}, codes.CLUSTER_AUTHORIZATION_FAILED)
+    assert (told.unknown, told.unsure) == ({places[1]}, set())
+
+
+def test_a_leader_that_does_not_answer_is_asked_about_no_further_partition(broker, topic, monkeypatch):
+    """Each time for as long as an answer may take."""
+    asked = []
+
+    def lost(*_, **__):
+        asked.append(1)
+        raise NetworkException("no answer")
+
+    places = tuple(TopicPartition(topic, number) for number in range(2))
+    with SyncClient(broker.bootstrap_servers) as client:
+        monkeypatch.setattr(SyncClient, "request", lost)
+        operation = FindRemains(step=Step.FIND_REMAINS, producer_id=1, partitions=places, refresh=True)
+        assert find_remains(client, operation, 2_000, 2_000).asked == frozenset()
+    assert len(asked) == 1
 
 
 def test_a_topic_that_is_gone_is_told_by_its_own_code(broker, topic):

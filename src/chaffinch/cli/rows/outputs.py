@@ -16,8 +16,9 @@ from typing import IO, Final, NamedTuple
 from chaffinch.cli.main import FULL, STDOUT
 from chaffinch.cli.rows.standard_input import keeps_waiting
 
-_STREAMS: Final = {"/dev/stdout": 1, "/dev/stderr": 2}
-_OF_DESCRIPTOR: Final = re.compile(r"(?:/dev|/proc/(?:self|thread-self))/fd/(\d{1,9})")
+_OF_DESCRIPTOR: Final = re.compile(r"(?:/dev|/proc/(?P<process>\d+)(?:/task/\d+)?)/fd/(?P<number>\d{1,9})")
+_LINKS_MAX: Final = 40
+"""As many as Linux follows."""
 _STAYS: Final = (errno.EBUSY, errno.EPERM, errno.EACCES)
 _TAKES_NO_MORE: Final = (*FULL, errno.EIO, errno.EBADF)
 
@@ -45,10 +46,18 @@ def open_output(path: str | None) -> Iterator[IO[bytes]]:
 
 
 def _descriptor(path: str) -> int | None:
-    """Of what this process, or the shell for it, has opened: opened anew by its name, a file would be cut off and begun again."""
-    plain = f"/{os.path.abspath(path).lstrip('/')}"
-    found = _OF_DESCRIPTOR.fullmatch(plain)
-    return _STREAMS.get(plain) if found is None else int(found[1])
+    """Of what this process, or the shell for it, has opened: opened anew by its name, a file would be cut off and begun again. Links are
+    followed one by one, as /dev/stdout is one: the last of them would lead on to the file."""
+    for _ in range(_LINKS_MAX):
+        folder, name = os.path.split(f"/{os.path.abspath(path).lstrip('/')}")
+        path = os.path.join(os.path.realpath(folder), name)
+        found = _OF_DESCRIPTOR.fullmatch(path)
+        if found is not None and found["process"] in (None, str(os.getpid())):
+            return int(found["number"])
+        if not os.path.islink(path):
+            break
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+    return None
 
 
 @contextmanager
@@ -77,8 +86,7 @@ def _is_to_stay(path: str) -> bool:
     """What has this name: no file, one that a shell holds open, as /dev/stdout, or one in a folder that takes no other."""
     if not os.path.exists(path):
         return False
-    is_held = _descriptor(path) is not None or os.path.abspath(path).startswith("/proc/")
-    return is_held or not os.path.isfile(path) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
+    return _descriptor(path) is not None or not os.path.isfile(path) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
 
 
 def _take_mode(file: IO[bytes], path: str) -> None:

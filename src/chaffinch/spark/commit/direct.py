@@ -10,7 +10,7 @@ from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import replace
 
-from chaffinch.identifiers import NO_PRODUCER
+from chaffinch.identifiers import NO_PRODUCER, TopicPartition
 from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.finish import finish_commit
 from chaffinch.spark.commit.marker import CheckpointState, Remembered
@@ -63,7 +63,9 @@ def _end_transaction_left(plan: CommitPlan, state: CheckpointState) -> Generator
     if state.transactional_id is not None and not (newest is not None and newest.is_without_marker):
         timeout_ms = min(TRANSACTION_TIMEOUT_MIN_MS, plan.target.transaction_timeout_max_ms)
         with suppress(Refusal):
-            # Without the marker: that of a batch that tasks have sent is looked for nowhere.
-            left = replace(plan, transactional_id=state.transactional_id, group_id=None)
-            yield from finish_commit(left, state.written_to, is_pending=False)
+            topic, _, number = ("" if newest is None else newest.marker).rpartition("-")  # Where the last transaction may hold it back.
+            group_id, place = (plan.group_id, TopicPartition(topic, int(number))) if topic else (None, plan.marker_partition)
+            left = replace(plan, transactional_id=state.transactional_id, group_id=group_id, marker_partition=place)
+            is_pending = yield from requests.is_marker_pending(Step.READ_MARKER, left.group_id, left.marker_partition, plan.patience)
+            yield from finish_commit(left, state.written_to, is_pending=is_pending)
             yield from requests.abort(Step.ABORT, state.transactional_id, timeout_ms, NO_PRODUCER, plan.patience)

@@ -5,6 +5,8 @@ Why nothing is lost or doubled by it, whatever is cut where:
   epoch to the end, and each of ours has an epoch of its own: what is open under a lower one was aborted, and is left to `remains.Search`.
 - Every partition of that transaction is asked for until its leader answers: with the next InitProducerId the coordinator forgets how it
   ended. Which they were stands in the checkpoint; without one, all those known are asked for.
+- A marker that is held back may be of another transaction than the coordinator's last, one that was aborted, where writes share an id: so
+  the leader of its partition is asked for its epoch, too. Where that is not told, an id that is the query's own says it, and no other one.
 - The partitions' leaders are told by WriteTxnMarkers (KIP-664), as their coordinator would have told them, until they say that it is
   replicated: each is final by itself, the same again does no harm, a late one is refused or finds nothing open, and the coordinator is as
   it was. Whoever dies in the midst of it leaves the rest to the next one. Under the epoch of a committed transaction nothing but its own
@@ -72,16 +74,20 @@ def finish_commit(
                 raise
             return False
         left_open = _of(found, identity)
-        if not left_open and not is_pending:
+        markers = (yield from _held_back(plan, identity)) if is_pending else set()
+        if not left_open and markers == set():
             return True
-        is_told = yield from _tell_leaders(plan, identity, left_open, is_pending=is_pending, waits=waits)
+        # The marker first: where it cannot be told so, rows are not either, or a short transaction that is aborted would part them.
+        is_told = markers is not None and (yield from _write(plan, identity, markers))
+        is_told = is_told and (yield from _write(plan, identity, left_open, waits=waits))
         if not waits:
             return True
         if not is_told:
-            yield from _commit_shortly(plan, identity, left_open, is_pending=is_pending)
+            yield from _commit_shortly(plan, identity, left_open, is_pending=markers != set())
         is_pending = yield from requests.is_marker_pending(_STEP, plan.group_id, plan.marker_partition, plan.patience)
-    places = counted(len(left_open), "partition")
-    text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {places}"
+    places = [counted(len(left_open), "partition")] if left_open else []
+    places += [f"the offsets of group {plan.group_id}"] if is_pending else []
+    text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {' and '.join(places)}"
     raise Refusal(Group.TRANSACTION_ABORTABLE, "TRANSACTION_LEFT_OPEN", f"{text}; this batch is not begun", Remedy.AGAIN)
 
 
@@ -89,41 +95,54 @@ def _of(found: set[LeftOpen], identity: ProducerIdentity) -> set[LeftOpen]:
     return {left for left in found if left.epoch == identity.epoch}
 
 
-def _tell_leaders(
-    plan: CommitPlan, identity: ProducerIdentity, left_open: set[LeftOpen], *, is_pending: bool, waits: bool
-) -> Generator[Operation, Reply, bool]:
-    """The coordinator's word, told by us; whether it was told, or may be by the next look. False where that is not ours to do.
+def _held_back(plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operation, Reply, set[LeftOpen] | None]:
+    """Where the group's marker is held back for the end of this transaction: nowhere, if it is of another one. None: nobody tells where,
+    or of which, and it can only be of this one. Raises Refusal where it might be of another."""
+    assert plan.group_id is not None
+    search = Search(_STEP)
+    partition_count = yield from _offsets_partition_count(plan)
+    if partition_count:
+        place = TopicPartition(OFFSETS_TOPIC, offsets_partition(plan.group_id, partition_count))
+        found = yield from search.find(identity.producer_id, {place}, (), plan.patience)
+        if search.refused is codes.NONE:
+            return _of(found, identity)
+    if plan.transactional_id == plan.group_id:
+        return None
+    raise Refusal(
+        Group.INVALID_CONFIGURATION, "TRANSACTION_END_UNKNOWN",
+        f"group {plan.group_id} holds a marker back, of a transaction of {plan.transactional_id}, an id that may not be this one's alone: "
+        f"whether it is committed only {OFFSETS_TOPIC} tells, which may not be asked; this batch is not begun; allow Read on "
+        f"{OFFSETS_TOPIC}, and give each query and write a kafka.transactional.id of its own, or none",
+    )  # fmt: skip
 
-    The marker first: where it cannot be told so, rows are not either, or a short transaction that is aborted would part them.
-    """
-    if is_pending:
-        assert plan.group_id is not None
+
+def _offsets_partition_count(plan: CommitPlan) -> Generator[Operation, Reply, int]:
+    attempts = Attempts(plan.patience)
+    while True:
         reply = yield CountPartitions(step=_STEP, topic=OFFSETS_TOPIC)
-        if isinstance(reply.value, Lost):
-            return True
-        if reply.value == 0:
-            return False
-        place = TopicPartition(OFFSETS_TOPIC, offsets_partition(plan.group_id, reply.value))
-        found = yield from Search(_STEP).find(identity.producer_id, {place}, (), plan.patience)
-        if not (markers := _of(found, identity)) or not (yield from _write(plan, identity, markers)):
-            return False
-    return (yield from _write(plan, identity, left_open, waits=waits))
+        if not isinstance(reply.value, Lost):
+            return int(reply.value)
+        if attempts.are_over(reply.now_ms):
+            raise requests.gave_up(_STEP, codes.NETWORK_EXCEPTION, f"Metadata of {OFFSETS_TOPIC}", reply.value.reason, plan.patience)
+        yield Wait(step=_STEP, ms=attempts.failed_ms())
 
 
 def _write(plan: CommitPlan, identity: ProducerIdentity, places: set[LeftOpen], *, waits: bool = True) -> Generator[Operation, Reply, bool]:
-    """Whether it is ours to do. It goes on until each leader has said yes; with `waits` False only where one may have taken what it was
-    told: a leader that has a marker and nothing open, for the next batch to find, may be followed by another that never heard of it. Who
-    gives up there, or dies, leaves that to chance."""
+    """Whether it is ours to do. It goes on until each leader has said yes, or nobody has known the partition for so long that it is gone;
+    with `waits` False only where one may have taken what it was told: a leader that has a marker and nothing open, for the next batch to
+    find, may be followed by another that never heard of it. Who gives up there, or dies, leaves that to chance."""
     attempts, unsure = Attempts(plan.patience), frozenset[TopicPartition]()
     while places:
         reply = yield WriteMarkers(step=_STEP, identity=identity, places=tuple(sorted(places)))
         told: Told = reply.value
-        unsure = (unsure | told.unsure) - told.done
+        unsure = (unsure | told.unsure) - told.done - told.not_ours
         if told.refused is not codes.NONE and not unsure:
             return False
         places = {left for left in places if left.place not in told.done and (waits or left.place in unsure)}
         if places:
             if attempts.are_over(reply.now_ms):
+                if {left.place for left in places} <= told.unknown:
+                    break
                 raise requests.gave_up(_STEP, told.code, "WriteTxnMarkers", told.reason, plan.patience)
             yield Wait(step=_STEP, ms=attempts.failed_ms())
     return True
@@ -165,19 +184,25 @@ def markers(identity: ProducerIdentity, places: Iterable[LeftOpen]) -> WriteTxnM
 
 def read(answer: WriteTxnMarkersResponse) -> Told:
     """What a leader said."""
-    done, refused, reason, why, unsure = set(), codes.NONE, "", codes.NETWORK_EXCEPTION, set()
+    done, not_ours, unknown, unsure = set(), set(), set(), set()
+    refused, reason, why = codes.NONE, "", codes.NETWORK_EXCEPTION
     for marker in answer.markers:
         for topic in marker.topics:
             for found in topic.partitions:
                 place, code = TopicPartition(topic.name, found.partition_index), codes.by_number(found.error_code)
                 if code is codes.NONE or code in _OVERTAKEN:
                     done.add(place)
-                elif code.is_retriable:
+                elif requests.is_asked_again(code):
                     reason, why = f"{place}: {code.summary}", code
                     unsure |= {place} if code.stored is not Stored.NO else set()
+                    unknown |= {place} if code is codes.UNKNOWN_TOPIC_OR_PARTITION else set()
                 else:
                     refused = code
-    return Told(done=frozenset(done), refused=refused, reason=reason, code=why, unsure=frozenset(unsure))
+                    not_ours.add(place)
+    return Told(
+        done=frozenset(done), not_ours=frozenset(not_ours), refused=refused, unknown=frozenset(unknown), unsure=frozenset(unsure),
+        reason=reason, code=why,
+    )  # fmt: skip
 
 
 def offsets_partition(group_id: str, partition_count: int) -> int:

@@ -231,14 +231,16 @@ class Remains:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     """What became of markers. `done`: where they need not be told again: they are replicated, or another writer has overtaken us;
-    `refused`: the code that says that this is not ours to do; `reason`: why others are not among `done`, and `code` its name; `unsure`:
-    those of the others that may be written all the same."""
+    `not_ours`: where this is not ours to do, and `refused` the code that says so; `reason`: why others are neither, and `code` its name;
+    `unsure`: those of the others that may be written all the same; `unknown`: those that brokers do not know."""
 
     done: frozenset[TopicPartition] = frozenset()
+    not_ours: frozenset[TopicPartition] = frozenset()
     refused: ErrorCode = codes.NONE
     reason: str = ""
     code: ErrorCode = codes.NETWORK_EXCEPTION
     unsure: frozenset[TopicPartition] = frozenset()
+    unknown: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ class CommitPlan:
     group_id: str | None
     """The marker's group; None for a batch write without a token: no marker, and a repetition writes again."""
     marker_partition: TopicPartition
+    """Where tasks send, no marker is written: that of a batch before is as its checkpoint says."""
     is_stream: bool
     digest: str = ""
     has_checkpoint: bool = False

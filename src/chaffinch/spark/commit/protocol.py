@@ -31,6 +31,7 @@ from chaffinch.spark.commit.messages import STAGING_LOST, BatchCounts, Rejection
 from chaffinch.spark.commit.operations import (
     AskHandler,
     DeadLetters,
+    LeftOpen,
     NameDeadLetters,
     Operation,
     ReadState,
@@ -75,8 +76,9 @@ def commit_batch(plan: CommitPlan) -> Commit:
         yield WriteState(step=Step.FIX_TRANSACTIONAL_ID, state=replace(state, transactional_id=plan.transactional_id))
     identity, now_ms = yield from _fence(plan, timeout_ms)
     writer = _Writer(
-        plan=plan, tally=tally, marker=marker, knows_end=knows_end, identity=identity, began_ms=now_ms, timeout_ms=timeout_ms, state=state
-    )
+        plan=plan, tally=tally, marker=marker, knows_end=knows_end, identity=identity, first=identity, began_ms=now_ms,
+        timeout_ms=timeout_ms, state=state,
+    )  # fmt: skip
     try:
         writer.marker = yield from writer.read_marker_again()
         if _judge(plan, writer.marker, state) is Verdict.SKIP:
@@ -148,6 +150,8 @@ class _Writer:
     identity: ProducerIdentity
     began_ms: int
     timeout_ms: int
+    first: ProducerIdentity
+    """Of this commit: epochs below it are of other runs."""
     state: CheckpointState
     """What the checkpoint remembered when the commit began, with the partitions of this transaction from its end on."""
     search: Search = field(default_factory=Search)
@@ -223,11 +227,25 @@ class _Writer:
             return
         plan, identity = self.plan, self.identity
         found = yield from self.search.find(identity.producer_id, new, plan.topic_partitions(), plan.patience)
+        self._check_ends_are_known(found)
         left_open = {left.place for left in found}
         joined |= new
         yield from requests.add_partitions(Step.ADD_PARTITIONS, plan.transactional_id, identity, sorted(new | left_open), plan.patience)
         if left_open:
             raise StartAgain("TRANSACTION_LEFT_OPEN", f"an earlier transaction is still open in {', '.join(map(str, sorted(left_open)))}")
+
+    def _check_ends_are_known(self, found: set[LeftOpen]) -> None:
+        """What another run has left open, and maybe committed, is not ours to abort: its coordinator has to tell. Raises Refusal."""
+        first, identity = self.first, self.identity
+        older = sorted(left.place for left in found if identity.producer_id == first.producer_id and left.epoch < first.epoch)
+        if older and not self.knows_end:
+            places = ", ".join(map(str, older))
+            raise Refusal(
+                Group.INVALID_CONFIGURATION, "TRANSACTION_END_UNKNOWN",
+                f"an earlier transaction of {self.plan.transactional_id} is still open in {places}, and its coordinator does not tell "
+                "whether it is committed, which takes Apache Kafka 3.0; this batch is not written; read what is open there with "
+                "read_uncommitted, see what of it is to be written again, and end it with kafka-transactions.sh --abort",
+            )  # fmt: skip
 
     def _set_aside(self, batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Generator[Operation, Reply, None]:
         """The broker blamed records of a batch: dead letters where that is tolerated, else the end of this batch."""
@@ -375,7 +393,12 @@ def _after_fencing(
             f"transactional id {plan.transactional_id} was fenced before it was known how its transaction ended: {fenced.text}; whether "
             "the rows are written is not known", Remedy.LOOK,
         )  # fmt: skip
-    marker = yield from _read_marker(plan, Step.READ_MARKER_AFTER_FENCING)
+    try:
+        marker = yield from _read_marker(plan, Step.READ_MARKER_AFTER_FENCING)
+    except Refusal:
+        if may_be_committed:
+            raise
+        marker = marker_before  # Who else has come is not known; that nothing of this is visible is.
     if marker is not None and (marker.batch_id, marker.writer_id) == (plan.batch_id, plan.writer_id):
         return
     if marker != marker_before:

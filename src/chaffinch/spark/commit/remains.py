@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
 from chaffinch.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -43,7 +44,7 @@ def read(answer: DescribeProducersResponse, producer_id: int) -> Remains:
     for topic in answer.topics:
         for found in topic.partitions:
             place, code = TopicPartition(topic.name, found.partition_index), codes.by_number(found.error_code)
-            if code.is_retriable:
+            if requests.is_asked_again(code):
                 reason, why = f"{place}: {code.summary}", code
                 if code is codes.UNKNOWN_TOPIC_OR_PARTITION:
                     unknown.add(place)
@@ -65,6 +66,8 @@ class Search:
     step: Step = Step.FIND_REMAINS
     waits: bool = True
     """Else each leader is asked once, and what it does not tell is not found."""
+    refused: ErrorCode = codes.NONE
+    """Why something of what it found may lack: its leader never will tell, or may not."""
     said_ms: int = 0
     """When the last answer was there; 0 before any."""
     _asked: set[TopicPartition] = field(default_factory=set)
@@ -90,6 +93,7 @@ class Search:
             said: Remains = reply.value
             self.said_ms = reply.now_ms
             self._asked |= said.asked
+            self.refused = said.refused if self.refused is codes.NONE else self.refused
             left_open |= said.left_open
             if missing := missing - said.asked:
                 if attempts.are_over(reply.now_ms):

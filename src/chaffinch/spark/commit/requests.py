@@ -103,6 +103,11 @@ def start_again(
     return (yield from init_producer(step, transactional_id, timeout_ms, identity, patience))
 
 
+def is_asked_again(code: ErrorCode) -> bool:
+    """Of questions about what is open: whether this is no answer."""
+    return code.is_retriable or code in _NO_ANSWER
+
+
 def last_transaction(
     step: Step, transactional_id: str, patience: Patience
 ) -> Generator[Operation, Reply, DescribeTransactionsState | None]:
@@ -114,9 +119,9 @@ def last_transaction(
     attempts = Attempts(patience)
     while True:
         try:
-            response, now_ms = yield from _ask(step, request, to, patience, what, settled=settled)
+            response, now_ms = yield from _ask(step, request, to, patience, what, settled=settled, again=_NO_ANSWER)
         except Refusal as refusal:
-            if refusal.name in _RETRIABLE:
+            if refusal.name not in _NEVER_TOLD:
                 raise
             return None
         assert isinstance(response, DescribeTransactionsResponse)
@@ -232,9 +237,17 @@ def end_transaction(step: Step, transactional_id: str, identity: ProducerIdentit
 
 
 def _ask(
-    step: Step, message: Message, to: Coordinator, patience: Patience, what: str, *, settled: frozenset[ErrorCode] = frozenset()
+    step: Step,
+    message: Message,
+    to: Coordinator,
+    patience: Patience,
+    what: str,
+    *,
+    settled: frozenset[ErrorCode] = frozenset(),
+    again: frozenset[ErrorCode] = frozenset(),
 ) -> Asking:
-    """Asks until the answer is final: without error, or one of `settled`. `what` names the request in errors. Brings answer and time."""
+    """Asks until the answer is final: without error, or one of `settled`. `again`: errors after which it is asked again beside those that
+    are retriable. `what` names the request in errors. Brings answer and time."""
     attempts, refresh = Attempts(patience), False
     while True:
         reply = yield Ask(step=step, message=message, to=Coordinator(kind=to.kind, key=to.key, refresh=refresh))
@@ -245,7 +258,7 @@ def _ask(
             if code is codes.NONE or code in settled:
                 return reply.value, reply.now_ms
             reason, refresh = code.text, code in _WRONG_COORDINATOR
-        if not code.is_retriable:
+        if not (code.is_retriable or code in again):
             raise _failure(code, what)
         if attempts.are_over(reply.now_ms):
             raise gave_up(step, code, what, reason, patience)
@@ -265,7 +278,7 @@ def _failure(said: ErrorCode, what: str) -> Exception:
 def gave_up(step: Step, code: ErrorCode, what: str, reason: str, patience: Patience) -> Refusal:
     """`what` was asked again for as long as may be; `reason` is why the last time was no good."""
     fate, remedy = "nothing of it is visible", Remedy.AGAIN
-    if step is Step.END_TRANSACTION:
+    if step in (Step.END_TRANSACTION, Step.READ_MARKER_AFTER_FENCING):
         fate, remedy = "whether the batch is written is not known", Remedy.LOOK
     elif step is Step.FINISH_COMMIT:
         fate = "nothing more is written before what is committed is visible everywhere"
@@ -273,7 +286,9 @@ def gave_up(step: Step, code: ErrorCode, what: str, reason: str, patience: Patie
     return Refusal(code.group, code.name, text, remedy)
 
 
-_RETRIABLE = frozenset(code.name for code in codes.ALL if code.is_retriable)
+# A broker that fails in itself has not said that nothing is open.
+_NO_ANSWER = frozenset({codes.UNKNOWN_SERVER_ERROR})
+_NEVER_TOLD = frozenset({codes.UNSUPPORTED_VERSION.name, codes.CLUSTER_AUTHORIZATION_FAILED.name})
 _WRONG_COORDINATOR = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
 # A transaction before ours is still ending.
 _ENDING = frozenset({codes.CONCURRENT_TRANSACTIONS, codes.UNSTABLE_OFFSET_COMMIT})

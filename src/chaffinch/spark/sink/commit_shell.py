@@ -84,7 +84,7 @@ _COMMITTED = (
     "batch %d: an earlier transaction of %s is still open in %s: what is of the last one, which its coordinator says is committed, is "
     "committed there, too"
 )
-_ABORTED = "batch %d: an earlier transaction of %s, which its coordinator says is aborted, is still open in %s: it is aborted there, too"
+_ABORTED = "batch %d: an earlier transaction of %s is still open in %s: if its coordinator tells its end, it is aborted there, too"
 _UNTOLD = "what an earlier transaction of %s may have left open is not told (%s): it takes Apache Kafka 3.0 and Read on its topics"
 _NOT_OURS_TO_TELL = (
     "what is committed of an earlier transaction of %s is not ours to tell partitions (%s): a short transaction commits it, and whoever "

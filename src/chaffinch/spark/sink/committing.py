@@ -114,7 +114,7 @@ class Committer:
             target=self._snapshot,
             notes=notes,
             transactional_id=options.transactional_id or f"chaffinch-{query}",
-            group_id=None if options.marker_topic is None else f"chaffinch-{query}",
+            group_id=f"chaffinch-{query}" if is_stream or options.marker_topic is not None else None,
             marker_partition=TopicPartition(options.marker_topic or "", 0),
             is_stream=is_stream,
             digest=self._places.digest(batch_id, facts),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ApiException, Stored, codes, exception_for
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.commit import finish, remains
+from chaffinch.spark.commit import finish, remains, requests
 from chaffinch.spark.commit.operations import CountPartitions, FindRemains, Lost, Remains, Told, WriteMarkers
 
 
@@ -58,31 +58,35 @@ def write_markers(client: SyncClient, operation: WriteMarkers, look_up_timeout_m
     try:
         client.refresh_metadata({place.topic for place in opened}, timeout_ms=look_up_timeout_ms)
     except ApiException as error:
-        return _untold(error)
+        return _untold(error, opened)
     found = []
     for leader, places in _by_leader(client, opened).items():
         if leader is None:
-            found += [_untold(without_leader(client, place)) for place in places]
+            found += [_untold(without_leader(client, place), [place]) for place in places]
             continue
         request = finish.markers(operation.identity, [opened[place] for place in places])
         try:
             found.append(finish.read(client.request(request, leader, timeout_ms=request_timeout_ms, retries=False)))
         except ApiException as error:
-            found.append(_untold(error, () if error.stored is Stored.NO else places))
+            found.append(_untold(error, places, was_sent=True))
     failed = [said for said in found if said.reason]
     return Told(
         done=frozenset().union(*(said.done for said in found)),
+        not_ours=frozenset().union(*(said.not_ours for said in found)),
         refused=next((said.refused for said in found if said.refused is not codes.NONE), codes.NONE),
         reason="; ".join(dict.fromkeys(said.reason for said in failed)),
         code=failed[0].code if failed else codes.NETWORK_EXCEPTION,
         unsure=frozenset().union(*(said.unsure for said in found)),
+        unknown=frozenset().union(*(said.unknown for said in found)),
     )
 
 
-def _untold(error: ApiException, unsure: Iterable[TopicPartition] = ()) -> Told:
-    if error.code.is_retriable:
-        return Told(reason=" ".join(error.message.split()), code=error.code, unsure=frozenset(unsure))
-    return Told(refused=error.code)
+def _untold(error: ApiException, places: Collection[TopicPartition], *, was_sent: bool = False) -> Told:
+    if requests.is_asked_again(error.code):
+        unknown = places if error.code is codes.UNKNOWN_TOPIC_OR_PARTITION else ()
+        unsure = places if was_sent and error.stored is not Stored.NO else ()
+        return Told(reason=" ".join(error.message.split()), code=error.code, unknown=frozenset(unknown), unsure=frozenset(unsure))
+    return Told(refused=error.code, not_ours=frozenset(places))
 
 
 def _by_leader(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict[Address | None, list[TopicPartition]]:
@@ -113,8 +117,8 @@ def _ask(client: SyncClient, leader: Address, places: Sequence[TopicPartition], 
 
 
 def _unanswered(places: Sequence[TopicPartition], error: ApiException) -> Remains:
-    """Brokers without this API never will answer; where we are not let in at all, what follows says so."""
-    if error.code.is_retriable:
+    """Brokers without this API never answer, nor those that forbid it. Where we are not let in at all, what follows says so."""
+    if requests.is_asked_again(error.code):
         unknown = frozenset(places) if error.code is codes.UNKNOWN_TOPIC_OR_PARTITION else frozenset[TopicPartition]()
         return Remains(unknown=unknown, reason=" ".join(error.message.split()), code=error.code)
     return Remains(asked=frozenset(places), refused=error.code)
