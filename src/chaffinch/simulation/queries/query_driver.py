@@ -336,10 +336,14 @@ class Driver:
 
     def _ask_leaders(self, operation: FindRemains | CountPartitions | WriteMarkers) -> None:
         """No broker of ours forgets an end: what tells partitions of it is answered as by one that does not offer it."""
-        if isinstance(operation, FindRemains):
-            self._find_remains(operation)
-        else:
-            self._reply(operation, 0 if isinstance(operation, CountPartitions) else Told(refused=codes.UNSUPPORTED_VERSION))
+        match operation:
+            case FindRemains():
+                self._find_remains(operation)
+            case CountPartitions():
+                self._reply(operation, 0)
+            case WriteMarkers(places=places):
+                not_ours = frozenset(left.place for left in places)
+                self._reply(operation, Told(refused=codes.UNSUPPORTED_VERSION, not_ours=not_ours))
 
     def _find_remains(self, operation: FindRemains) -> None:
         """One request for each partition, one after the other; what is lost is so for all of them."""

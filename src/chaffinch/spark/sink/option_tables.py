@@ -53,7 +53,7 @@ _OF_TRANSACTIONS: Final = (
            "existing topic whose partition 0 carries the marker of a stream or token; default: the `topic` option"),
     Option("kafka.max.request.size", "int", None, "bytes of the largest row; default: what the topic takes", minimum=1),
     Option("kafka.max.block.ms", "int", 60_000, "how long each step of a commit is asked again", minimum=1),
-    Option("kafka.transactional.id", "string", None, "its own; default: `chaffinch-` and the query's id; fixed in the checkpoint",
+    Option("kafka.transactional.id", "string", None, "of its own; default: `chaffinch-` and the query's id; fixed in the checkpoint",
            bytes_max=STRING_BYTES_MAX),
     Option("kafka.transaction.timeout.ms", "int", None, "default: from the staged size, at least one minute", minimum=1, maximum=INT_MAX),
     Option("kafka.acks", "string", "all", "a transaction waits for all in-sync replicas", choices=("all", "-1")),
