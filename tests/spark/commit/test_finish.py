@@ -23,7 +23,7 @@ from chaffinch.spark.commit.operations import Ask, CountPartitions, FindRemains,
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
 from tests.spark.commit.commit_world import TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
-from tests.spark.commit.test_forgotten_ends import told_nobody
+from tests.spark.commit.test_forgotten_ends import forgets_the_marker, told_nobody
 from tests.spark.commit.test_protocol import FIRST_ROWS, ROWS, assert_exactly_once, two_batches
 
 EFFECT = Driver.effect
@@ -275,6 +275,19 @@ def test_who_was_not_answered_and_is_then_refused_has_been_told_nothing(batch_id
     assert counted(broker.read(TOPIC)) == (counted([*FIRST_ROWS, (b"k", b"next")]) if batch_id == 2 else {})
 
 
+def test_who_has_taken_it_in_the_end_keeps_nobody_waiting_for_another_that_refuses(monkeypatch):
+    broker, query = forgotten(monkeypatch)
+    query.batches.append((outcome({0: [(b"k", b"next")]}),))
+    here, away = (frozenset([TopicPartition(TOPIC, number)]) for number in range(2))
+    refused = Told(not_ours=away, refused=codes.CLUSTER_AUTHORIZATION_FAILED)
+    said = [replace(refused, reason="no answer", unsure=here), replace(refused, done=here)]
+    monkeypatch.setattr(Driver, "write_markers", lambda *_: said.pop(0) if said else refused)
+    began_ms = broker.now_ms
+    query.commit(2)
+    assert broker.now_ms - began_ms < 1_000
+    assert counted(broker.read(TOPIC)) == counted([*FIRST_ROWS, (b"k", b"next")])
+
+
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_a_topic_that_is_deleted_before_it_is_told_holds_the_next_batch_up_once(is_gone, monkeypatch):
     broker, query = forgotten(monkeypatch)
@@ -300,8 +313,7 @@ class TestAMarkerThatIsHeldBack:
     def held_back(self, monkeypatch):
         """Of the first of two batches, which is committed; its partitions have heard of it."""
         broker, query = two_batches()
-        with monkeypatch.context() as patched:
-            patched.setattr(TransactionParticipants, "complete_offsets", lambda *_: None)
+        with forgets_the_marker(monkeypatch):
             query.commit(0)
         return broker, query
 
@@ -338,20 +350,27 @@ class TestAMarkerThatIsHeldBack:
         with pytest.raises(Refusal, match="says is committed is still open in the offsets of group chaffinch-q; this batch is not begun"):
             query.commit(1)
 
+    @pytest.mark.parametrize("is_forgotten", [False, True], ids=["", "whose rows are forgotten"])
     @pytest.mark.parametrize("what", ["all is told", "markers are not ours", "offsets are not ours to see", "offsets are nowhere"])
-    def test_one_of_another_transaction_of_a_shared_id_is_not_committed(self, what, monkeypatch):
+    def test_one_of_another_transaction_of_a_shared_id_is_not_committed(self, what, is_forgotten, monkeypatch):
         """A write died before its end, its abort was forgotten; another write under the same id was committed; the first is run again."""
         broker = Broker()
-        broker.core.create_topic("other", 1, 1, {}, now_ms=broker.now_ms)
-        plan = {"is_stream": False, "has_checkpoint": False, "digest": ""}
-        one = Query(broker, [(outcome({0: [(b"k", b"one")]}),)], transactional_id="mine", has_checkpoint=False)
-        two = Query(broker, [(outcome({0: [(b"k", b"two")]}, topic="other"),)], transactional_id="mine", has_checkpoint=False)
+        topics = (TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),)
+        plan = {"is_stream": False, "has_checkpoint": False, "digest": "", "target": TargetSnapshot(topics=topics)}
+        one, two = (
+            Query(broker, [(outcome({number: [(b"k", value)]}),)], transactional_id="mine", has_checkpoint=False)
+            for number, value in enumerate((b"one", b"two"))
+        )
         steps = Query(Broker(), one.batches, transactional_id="mine", has_checkpoint=False).commit(0, group_id="one", **plan).steps
         with pytest.raises(Killed):
             one.commit(0, Cut(at=steps.index(Step.COMMIT_MARKER), how="crash_after"), group_id="one", **plan)
         with told_nobody(monkeypatch):
             broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
-        two.commit(0, group_id="two", marker_partition=TopicPartition("other", 0), **plan)
+        write_marker = TransactionParticipants.write_marker
+        with monkeypatch.context() as patched:
+            if is_forgotten:
+                patched.setattr(TransactionParticipants, "write_marker", lambda *args: None if args[2] else write_marker(*args))
+            two.commit(0, group_id="two", **plan)
         broker.markers_refused = codes.CLUSTER_AUTHORIZATION_FAILED if what == "markers are not ours" else codes.NONE
         broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED if what == "offsets are not ours to see" else codes.NONE
         broker.offsets_partitions = 0 if what == "offsets are nowhere" else 50
@@ -359,8 +378,8 @@ class TestAMarkerThatIsHeldBack:
         said = "TRANSACTION_END_UNKNOWN: group one holds a marker back, of a transaction of mine, an id that may not be this one's alone"
         with nullcontext() if is_told else pytest.raises(Refusal, match=said):
             one.commit(0, group_id="one", **plan)
-        assert counted(broker.read(TOPIC)) == ({b"one": 1} if is_told else {})
-        assert counted(broker.read("other")) == {b"two": 1}
+        seen = {b"one": is_told, b"two": is_told or not is_forgotten}
+        assert counted(broker.read(TOPIC)) == {value: 1 for value, is_seen in seen.items() if is_seen}
 
     @pytest.mark.parametrize("offsets_refused", [codes.NONE, codes.TOPIC_AUTHORIZATION_FAILED])
     def test_where_it_is_not_told_an_id_of_its_own_says_whose_it_is(self, held_back, offsets_refused):

@@ -8,13 +8,18 @@ import pytest
 
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.errors import codes
+from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
-from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsResponse, DescribeTransactionsState
+from chaffinch.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    DescribeTransactionsState,
+)
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.direct import note_batch
 from chaffinch.spark.commit.operations import Ask, Remains, Reply, Step, Wait
-from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
 from tests.spark.commit.commit_world import PATIENCE, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 from tests.spark.commit.test_protocol import FIRST_ROWS, OPERATIONS, ROWS, assert_exactly_once, two_batches
@@ -44,6 +49,14 @@ def told_nobody(monkeypatch):
     """Meanwhile every end of a transaction is forgotten."""
     with monkeypatch.context() as patched:
         patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
+        patched.setattr(TransactionParticipants, "complete_offsets", lambda *_: None)
+        yield
+
+
+@contextmanager
+def forgets_the_marker(monkeypatch):
+    """Meanwhile no group hears of the end of a transaction."""
+    with monkeypatch.context() as patched:
         patched.setattr(TransactionParticipants, "complete_offsets", lambda *_: None)
         yield
 
@@ -117,8 +130,12 @@ def test_an_abort_of_what_is_left_open_that_is_forgotten_in_turn(times, monkeypa
     assert_exactly_once(broker)
 
 
-def test_the_abort_of_an_attempt_that_is_forgotten(monkeypatch):
+@pytest.mark.parametrize("is_told", [True, False], ids=["", "by a coordinator that tells nothing"])
+def test_the_abort_of_an_attempt_that_is_forgotten(is_told, monkeypatch):
+    """It is ours, and this run knows how it ended."""
     broker, query = two_batches()
+    if not is_told:
+        broker.core.faults.add(api="DescribeTransactions", error="UNSUPPORTED_VERSION", count=1_000)
     untold = forgets_aborts(monkeypatch, 1)
     fault = {"api": "Produce", "error": "OUT_OF_ORDER_SEQUENCE_NUMBER", "count": 1}
     query.run(Cut(at=FIRST_SEND + 1, how="during", during=lambda: broker.core.faults.add(**fault)))
@@ -326,12 +343,13 @@ def test_a_commit_that_is_forgotten_before_tasks_send(answers, monkeypatch):
     assert_exactly_once(broker)
 
 
-def test_a_marker_that_is_forgotten_before_tasks_send(monkeypatch):
+@pytest.mark.parametrize("forgets", [told_nobody, forgets_the_marker], ids=["all of it", "the marker alone"])
+def test_a_marker_that_is_forgotten_before_tasks_send(forgets, monkeypatch):
     """Back in exactly-once it is the newest, beside an older one."""
     broker = Broker()
     query = Query(broker, [(outcome({0: [(b"k", value)]}),) if value else (outcome({}),) for value in (b"a", b"b", b"", b"c")])
     query.commit(0)
-    with told_nobody(monkeypatch):
+    with forgets(monkeypatch):
         query.commit(1)
     place = TopicPartition("elsewhere", 0)  # Where tasks send no marker topic is named.
     Driver(broker, query).run(query.plan(2, "run-2", marker_partition=place), note_batch)
@@ -372,6 +390,23 @@ def test_a_broker_that_fails_in_itself_has_not_said_that_nothing_is_open(api, mo
     broker.core.faults.add(api=api, error="UNKNOWN_SERVER_ERROR", count=2)
     query.commit(1)
     assert_exactly_once(broker)
+
+
+def test_a_question_that_cannot_be_asked_has_not_been_answered(monkeypatch):
+    """Whatever happens to it that nobody thought of: the batch is not begun."""
+    broker, query = two_batches()
+    query.commit(0)
+    effect, refusal = Driver.effect, Refusal(Group.APPLICATION_RECOVERABLE, "COMMIT_FAILED", "of itself", Remedy.LOOK)
+
+    def fails(self, operation):
+        if isinstance(operation, Ask) and isinstance(operation.message, DescribeTransactionsRequest):
+            raise refusal
+        return effect(self, operation)
+
+    monkeypatch.setattr(Driver, "effect", fails)
+    with pytest.raises(Refusal, match="of itself"):
+        query.commit(1)
+    assert counted(broker.read(TOPIC)) == counted(FIRST_ROWS)
 
 
 def answered(asked, state):

@@ -402,6 +402,17 @@ def test_whose_markers_are_not_ours_and_who_is_unknown_is_told_by_place(broker, 
     assert (told.unknown, told.unsure) == ({places[1]}, set())
 
 
+def test_where_no_leader_is_found_nobody_can_have_taken_a_marker(broker, topic, monkeypatch):
+    def lost(*_, **__):
+        raise NetworkException("no answer")
+
+    asked = WriteMarkers(step=Step.FINISH_COMMIT, identity=ProducerIdentity(7, 0), places=(LeftOpen(TopicPartition(topic, 0), 0, 0),))
+    monkeypatch.setattr(SyncClient, "refresh_metadata", lost)
+    with SyncClient(broker.bootstrap_servers) as client:
+        told = write_markers(client, asked, 2_000, 2_000)
+    assert (told.reason, told.unsure) == ("no answer", set())
+
+
 def test_a_leader_that_does_not_answer_is_asked_about_no_further_partition(broker, topic, monkeypatch):
     """Each time for as long as an answer may take."""
     asked = []

@@ -71,6 +71,13 @@ class TestRates:
             transaction_timeout_ms(writer.committer.plan(sized(5_000_000_000), FACTS, 3))
 
 
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_the_group_of_a_stream_is_known_whoever_sends(guarantee):
+    """Where tasks send, too: the marker of a batch before may have to be finished."""
+    given = {} if guarantee == "exactly-once" else {"deliveryGuarantee": guarantee}
+    assert stream(**given).committer.plan(sized(MIB), FACTS, 3).group_id == f"chaffinch-{FACTS.query_id}"
+
+
 def test_it_waits_as_its_clients_do():
     """kafka.retry.backoff.ms, doubled up to kafka.retry.backoff.max.ms, a fifth more or less."""
     writer = stream(**{"kafka.retry.backoff.ms": "40", "kafka.retry.backoff.max.ms": "100", "kafka.max.block.ms": "7000"})
