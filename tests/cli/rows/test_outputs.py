@@ -77,6 +77,16 @@ def test_what_was_opened_to_be_read_is_named(path: Path) -> None:
         written(f"/dev/fd/{file.fileno()}")
 
 
+def test_what_another_process_has_opened_is_not_replaced_behind_its_back(path: Path) -> None:
+    before = path.stat().st_ino
+    with path.open("ab") as file, subprocess.Popen(["sleep", "60"], stdout=file) as other:
+        try:
+            written(f"/proc/{other.pid}/fd/1")
+        finally:
+            other.kill()
+    assert (path.stat().st_ino, path.read_bytes()) == (before, b"new")
+
+
 @pytest.mark.parametrize(("name", "number"), [("/dev/stdout", 1), ("/dev/stderr", 2)])
 def test_stdout_by_its_name_is_the_descriptor(name: str, number: int, capfd: pytest.CaptureFixture[str]) -> None:
     os.write(number, b"header ")

@@ -10,6 +10,7 @@ from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.write_txn_markers import (
@@ -24,7 +25,7 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
 from tests.spark.commit.commit_world import TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 from tests.spark.commit.test_forgotten_ends import forgets_the_marker, told_nobody
-from tests.spark.commit.test_protocol import FIRST_ROWS, ROWS, assert_exactly_once, two_batches
+from tests.spark.commit.test_protocol import FIRST_ROWS, ROWS, assert_exactly_once, query_operation, two_batches
 
 EFFECT = Driver.effect
 WRITES_NOTHING = pytest.mark.parametrize(("batch_id", "outcome_is"), [(0, "skipped"), (1, "empty")])
@@ -275,6 +276,28 @@ def test_who_was_not_answered_and_is_then_refused_has_been_told_nothing(batch_id
     assert counted(broker.read(TOPIC)) == (counted([*FIRST_ROWS, (b"k", b"next")]) if batch_id == 2 else {})
 
 
+def test_a_topic_that_is_deleted_while_it_is_told_is_waited_for_once(monkeypatch):
+    broker, query = two_batches()
+    broker.core.create_topic("extra", 1, 1, {}, now_ms=broker.now_ms)
+    query.batches[0] = (*query.batches[0], outcome({0: [(b"k", b"v")]}, topic="extra", task=1))
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
+        query.commit(0)
+    written, told = Driver.write_markers, []
+
+    def deleted(self, operation):
+        if not told:
+            broker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="extra")], topic_names=["extra"], timeout_ms=1000))
+        told.append(operation)
+        return written(self, operation)
+
+    monkeypatch.setattr(Driver, "write_markers", deleted)
+    began_ms = broker.now_ms
+    query.commit(1)
+    assert 60_000 <= broker.now_ms - began_ms < 62_000
+    assert_exactly_once(broker)
+
+
 def test_who_has_taken_it_in_the_end_keeps_nobody_waiting_for_another_that_refuses(monkeypatch):
     broker, query = forgotten(monkeypatch)
     query.batches.append((outcome({0: [(b"k", b"next")]}),))
@@ -352,7 +375,7 @@ class TestAMarkerThatIsHeldBack:
 
     @pytest.mark.parametrize("is_forgotten", [False, True], ids=["", "whose rows are forgotten"])
     @pytest.mark.parametrize("what", ["all is told", "markers are not ours", "offsets are not ours to see", "offsets are nowhere"])
-    def test_one_of_another_transaction_of_a_shared_id_is_not_committed(self, what, is_forgotten, monkeypatch):
+    def test_one_of_another_transaction_of_a_shared_id_is_not_taken_for_committed(self, what, is_forgotten, monkeypatch):
         """A write died before its end, its abort was forgotten; another write under the same id was committed; the first is run again."""
         broker = Broker()
         topics = (TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),)
@@ -375,18 +398,53 @@ class TestAMarkerThatIsHeldBack:
         broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED if what == "offsets are not ours to see" else codes.NONE
         broker.offsets_partitions = 0 if what == "offsets are nowhere" else 50
         is_told = what in ("all is told", "markers are not ours")
-        said = "TRANSACTION_END_UNKNOWN: group one holds a marker back, of a transaction of mine, an id that may not be this one's alone"
-        with nullcontext() if is_told else pytest.raises(Refusal, match=said):
-            one.commit(0, group_id="one", **plan)
-        seen = {b"one": is_told, b"two": is_told or not is_forgotten}
-        assert counted(broker.read(TOPIC)) == {value: 1 for value, is_seen in seen.items() if is_seen}
+        for _ in range(2):
+            with pytest.raises(Refusal, match="TRANSACTION_END_UNKNOWN: group one holds the marker of this write back"):
+                one.commit(0, group_id="one", **plan)
+        assert counted(broker.read(TOPIC)) == ({b"two": 1} if is_told or not is_forgotten else {})
 
-    @pytest.mark.parametrize("offsets_refused", [codes.NONE, codes.TOPIC_AUTHORIZATION_FAILED])
-    def test_where_it_is_not_told_an_id_of_its_own_says_whose_it_is(self, held_back, offsets_refused):
-        broker, query = held_back
-        broker.offsets_refused = offsets_refused
-        query.commit(1)
+    @pytest.mark.parametrize("forgets", [told_nobody, forgets_the_marker])
+    def test_nor_for_aborted(self, forgets, monkeypatch):
+        """A write is committed, its end is forgotten; another one under the same id made its coordinator forget; the first is run again."""
+        broker = Broker()
+        topics = (TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),)
+        plan = {"is_stream": False, "has_checkpoint": False, "digest": "", "target": TargetSnapshot(topics=topics)}
+        one, two = (
+            Query(broker, [(outcome({number: [(b"k", value)]}),)], transactional_id="mine", has_checkpoint=False)
+            for number, value in enumerate((b"one", b"two"))
+        )
+        with forgets(monkeypatch):
+            one.commit(0, group_id="one", **plan)
+        two.commit(0, group_id="two", **plan)
+        with pytest.raises(Refusal, match="TRANSACTION_END_UNKNOWN"):
+            one.commit(0, group_id="one", **plan)
+        assert counted(broker.read(TOPIC)) == {b"one": 1, b"two": 1}
+
+    @pytest.mark.parametrize("how", ["refused", "nowhere"])
+    @pytest.mark.parametrize("transactional_id", ["chaffinch-q", "given"])
+    def test_where_it_is_not_told_an_id_of_its_own_says_whose_it_is(self, transactional_id, how, monkeypatch):
+        """That of a stream is, whoever chose it."""
+        broker, query = two_batches()
+        query.transactional_id = transactional_id
+        with forgets_the_marker(monkeypatch), pytest.raises(Killed):
+            query.run(Cut(at=query_operation(Step.END_TRANSACTION), how="crash_after"))
+        if how == "refused":
+            broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED
+        else:
+            broker.offsets_partitions = 0
+        query.run()
         assert_exactly_once(broker)
+
+    @pytest.mark.parametrize(("is_stream", "batch_id", "outcome_is"), [(True, 1, "written"), (False, 0, "skipped")])
+    def test_one_whose_end_was_under_way_is_not_looked_for(self, is_stream, batch_id, outcome_is):
+        """EndTxn is answered before the group hears of it."""
+        broker, query = two_batches()
+        query.transactional_id = "given"
+        broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED
+        query.commit(0, is_stream=is_stream)
+        broker.core.faults.add(api="OffsetFetch", error="UNSTABLE_OFFSET_COMMIT", count=1)
+        assert query.commit(batch_id, is_stream=is_stream).result.outcome == outcome_is
+        assert len(broker.read(TOPIC)) == (8 if is_stream else 4)
 
 
 @WRITES_NOTHING

@@ -243,7 +243,7 @@ def test_a_commit_that_is_forgotten_where_the_next_batch_has_no_rows(has_checkpo
 
 FINISHING = range(ENDS + 2, ENDS + 14)
 """Operations of a run whose first commit was forgotten, until its second batch has introduced itself."""
-SHORTLY_OPEN = {UNAUTHORIZED: {9, 10}, UNTOLD: {7, 8}}
+SHORTLY_OPEN = {UNAUTHORIZED: {10, 11}, UNTOLD: {8, 9}}
 """Those of them, from the end on, after which a short transaction is open like any other: another driver aborts it."""
 
 
@@ -351,8 +351,8 @@ def test_a_marker_that_is_forgotten_before_tasks_send(forgets, monkeypatch):
     query.commit(0)
     with forgets(monkeypatch):
         query.commit(1)
-    place = TopicPartition("elsewhere", 0)  # Where tasks send no marker topic is named.
-    Driver(broker, query).run(query.plan(2, "run-2", marker_partition=place), note_batch)
+    place = TopicPartition("elsewhere", 0)  # Where tasks send no marker topic is named, and no id.
+    Driver(broker, query).run(query.plan(2, "run-2", marker_partition=place, transactional_id="chaffinch-2"), note_batch)
     query.commit(3)
     assert counted(broker.read(TOPIC)) == {b"a": 1, b"b": 1, b"c": 1}
 

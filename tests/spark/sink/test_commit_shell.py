@@ -400,17 +400,27 @@ def test_whose_markers_are_not_ours_and_who_is_unknown_is_told_by_place(broker, 
         told = write_markers(client, asked, 2_000, 2_000)
     assert (told.not_ours, told.refused) == ({places[0]}, codes.CLUSTER_AUTHORIZATION_FAILED)
     assert (told.unknown, told.unsure) == ({places[1]}, set())
+    assert told.reason.startswith(f"{places[1]}: ")
 
 
-def test_where_no_leader_is_found_nobody_can_have_taken_a_marker(broker, topic, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "reason", "refused"),
+    [
+        (NetworkException("no answer"), "no answer", codes.NONE),
+        (exception_for(codes.SASL_AUTHENTICATION_FAILED, message="no"), "", codes.SASL_AUTHENTICATION_FAILED),
+        (exception_for(codes.UNKNOWN_SERVER_ERROR, message="failed"), "failed", codes.NONE),
+    ],
+    ids=lambda given: getattr(given, "name", ""),
+)
+def test_where_no_leader_is_found_nobody_has_taken_a_marker_or_refused_it(broker, topic, monkeypatch, error, reason, refused):
     def lost(*_, **__):
-        raise NetworkException("no answer")
+        raise error
 
     asked = WriteMarkers(step=Step.FINISH_COMMIT, identity=ProducerIdentity(7, 0), places=(LeftOpen(TopicPartition(topic, 0), 0, 0),))
     monkeypatch.setattr(SyncClient, "refresh_metadata", lost)
     with SyncClient(broker.bootstrap_servers) as client:
         told = write_markers(client, asked, 2_000, 2_000)
-    assert (told.reason, told.unsure) == ("no answer", set())
+    assert (told.reason, told.refused, told.unsure, told.not_ours) == (reason, refused, set(), set())
 
 
 def test_a_leader_that_does_not_answer_is_asked_about_no_further_partition(broker, topic, monkeypatch):

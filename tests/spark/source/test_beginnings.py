@@ -5,7 +5,6 @@ import pytest
 from chaffinch.admin.topics import add_partitions, delete_topics
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.source import stream_reader
 from tests.spark.source.played_reader import latest, travelled, values
 from tests.spark.source.source_topics import FIRST_MS, drop_first, numbers
 
@@ -111,20 +110,6 @@ def test_a_first_batch_whose_records_were_removed_before_it_is_read_again(kafka,
     assert values(reader, end, latest(reader, end)) == ({"a-0": [0, 1]} if goes_on else {})
 
 
-def test_a_first_batch_that_pyspark_4_1_has_planned_from_a_time_without_a_record(kafka, monkeypatch):
-    """It asks for the end first, so the batch is not empty."""
-    monkeypatch.setattr(stream_reader, "IS_LIMITED", False)
-    chosen = {"startingTimestamp": str(FIRST_MS), "startingOffsetsByTimestampStrategy": "latest"}
-    kafka.fill("a", {0: 3, 1: 3})
-    died = kafka.stream(**chosen)
-    end = died.latestOffset()
-    died.partitions(travelled(died.initialOffset()), travelled(end))
-    drop_first(kafka.client, TopicPartition("a", 0), 3)
-    reader = kafka.stream(**chosen)
-    with pytest.raises(Refusal, match="OFFSET_OUT_OF_RANGE: a-0 begins at offset 3: the first micro-batch ended at 3"):
-        values(reader, reader.initialOffset(), end)
-
-
 def test_a_topic_that_is_gone_with_what_the_first_batch_had_read_of_it(kafka):
     chosen = {"subscribePattern": "a|b", "startingTimestamp": str(FIRST_MS), "failOnDataLoss": "false"}
     kafka.fill("a", {0: 2, 1: 1})
@@ -136,7 +121,6 @@ def test_a_topic_that_is_gone_with_what_the_first_batch_had_read_of_it(kafka):
     assert values(reader, reader.initialOffset(), end) == {"a-0": [0, 1], "a-1": [0]}
 
 
-@pytest.mark.skipif(not stream_reader.IS_LIMITED, reason="of PySpark 4.1 the first batch is not empty")
 @pytest.mark.parametrize("dropped", [2, 3])
 def test_a_first_batch_that_had_nothing_to_read_has_lost_nothing(kafka, dropped):
     """It ends where it starts, which may be where a partition begins."""

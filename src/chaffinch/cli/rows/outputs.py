@@ -49,7 +49,7 @@ def _descriptor(path: str) -> int | None:
     """Of what this process, or the shell for it, has opened: opened anew by its name, a file would be cut off and begun again. Links are
     followed one by one, as /dev/stdout is one: the last of them would lead on to the file."""
     for _ in range(_LINKS_MAX):
-        folder, name = os.path.split(f"/{os.path.abspath(path).lstrip('/')}")
+        folder, name = os.path.split(os.path.abspath(path))
         path = os.path.join(os.path.realpath(folder), name)
         found = _OF_DESCRIPTOR.fullmatch(path)
         if found is not None and found["process"] in (None, str(os.getpid())):
@@ -83,10 +83,11 @@ def open_replacement(path: str | None, *, is_followed: bool) -> Iterator[Output]
 
 
 def _is_to_stay(path: str) -> bool:
-    """What has this name: no file, one that a shell holds open, as /dev/stdout, or one in a folder that takes no other."""
+    """What has this name: no file, one that a process holds open, as /dev/stdout, or one in a folder that takes no other."""
     if not os.path.exists(path):
         return False
-    return _descriptor(path) is not None or not os.path.isfile(path) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
+    is_held = _descriptor(path) is not None or os.path.abspath(path).startswith("/proc/")
+    return is_held or not os.path.isfile(path) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
 
 
 def _take_mode(file: IO[bytes], path: str) -> None:

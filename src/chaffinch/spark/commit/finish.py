@@ -5,8 +5,9 @@ Why nothing is lost or doubled by it, whatever is cut where:
   epoch to the end, and each of ours has an epoch of its own: what is open under a lower one was aborted, and is left to `remains.Search`.
 - Every partition of that transaction is asked for until its leader answers: with the next InitProducerId the coordinator forgets how it
   ended. Which they were stands in the checkpoint; without one, all those known are asked for.
-- A marker that is held back may be of another transaction than the coordinator's last, one that was aborted, where writes share an id: so
-  the leader of its partition is asked for its epoch, too. Where that is not told, an id that is the query's own says it, and no other one.
+- A marker that is held back may be of an attempt that was aborted: so the leader of its partition is asked for its epoch, too. Where that
+  is not told it is of the last transaction if the id is the query's own: each of its transactions has the marker finished before it begins.
+  Where others may have used the id since, it may be of any.
 - The partitions' leaders are told by WriteTxnMarkers (KIP-664), as their coordinator would have told them, until they say that it is
   replicated: each is final by itself, the same again does no harm, a late one is refused or finds nothing open, and the coordinator is as
   it was. Whoever dies in the midst of it leaves the rest to the next one. Under the epoch of a committed transaction nothing but its own
@@ -59,7 +60,7 @@ def finish_commit(
     needed = plan.partitions().union(plan.topic_partitions() if written_to is None else written_to)
     patience = plan.patience if waits else plan.patience.at_most(0)
     left_open: set[LeftOpen] = set()
-    for pause_ms in PAUSES_MS:
+    for number, pause_ms in enumerate(PAUSES_MS):
         if pause_ms:
             yield Wait(step=_STEP, ms=pause_ms)
         try:
@@ -67,6 +68,8 @@ def finish_commit(
             if last is None or last.transaction_state != "CompleteCommit":
                 return last is not None
             identity = ProducerIdentity(last.producer_id, last.producer_epoch)
+            if is_pending or number:  # It may have been of an end that was under way.
+                is_pending = yield from requests.is_marker_pending(_STEP, plan.group_id, plan.marker_partition, plan.patience)
             search = Search(_STEP, waits=waits)
             found = yield from search.find(identity.producer_id, needed, plan.topic_partitions(), patience, may_be_gone=True)
         except Refusal:
@@ -78,13 +81,12 @@ def finish_commit(
         if not left_open and markers == set():
             return True
         # The marker first: where it cannot be told so, rows are not either, or a short transaction that is aborted would part them.
-        is_told = markers is not None and (yield from _write(plan, identity, markers))
-        is_told = is_told and (yield from _write(plan, identity, left_open, waits=waits))
+        is_told = markers is not None and (yield from _write(plan, identity, markers, set()))
+        is_told = is_told and (yield from _write(plan, identity, left_open, needed, waits=waits))
         if not waits:
             return True
         if not is_told:
             yield from _commit_shortly(plan, identity, left_open, is_pending=markers != set())
-        is_pending = yield from requests.is_marker_pending(_STEP, plan.group_id, plan.marker_partition, plan.patience)
     places = [counted(len(left_open), "partition")] if left_open else []
     places += [f"the offsets of group {plan.group_id}"] if is_pending else []
     text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {' and '.join(places)}"
@@ -97,7 +99,7 @@ def _of(found: set[LeftOpen], identity: ProducerIdentity) -> set[LeftOpen]:
 
 def _held_back(plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operation, Reply, set[LeftOpen] | None]:
     """Where the group's marker is held back for the end of this transaction: nowhere, if it is of another one. None: nobody tells where,
-    or of which, and it can only be of this one. Raises Refusal where it might be of another."""
+    or of which, and it can only be of this one. Raises Refusal where it may be of any."""
     assert plan.group_id is not None
     search = Search(_STEP)
     partition_count = yield from _offsets_partition_count(plan)
@@ -106,13 +108,17 @@ def _held_back(plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operat
         found = yield from search.find(identity.producer_id, {place}, (), plan.patience)
         if search.refused is codes.NONE:
             return _of(found, identity)
-    if plan.transactional_id == plan.group_id:
-        return None
-    raise Refusal(
+    if not plan.has_own_id:
+        raise marker_end_unknown(plan)
+    return None
+
+
+def marker_end_unknown(plan: CommitPlan) -> Refusal:
+    return Refusal(
         Group.INVALID_CONFIGURATION, "TRANSACTION_END_UNKNOWN",
-        f"group {plan.group_id} holds a marker back, of a transaction of {plan.transactional_id}, an id that may not be this one's alone: "
-        f"whether it is committed only {OFFSETS_TOPIC} tells, which may not be asked; this batch is not begun; allow Read on "
-        f"{OFFSETS_TOPIC}, and give each query and write a kafka.transactional.id of its own, or none",
+        f"group {plan.group_id} holds the marker of this write back, and transactional id {plan.transactional_id} may have been used by "
+        "others since, so that nobody tells any more whether it is committed; nothing more is written; look into the topic for its rows, "
+        "and if they are not there, write them with another idempotencyToken, without a kafka.transactional.id",
     )  # fmt: skip
 
 
@@ -127,10 +133,12 @@ def _offsets_partition_count(plan: CommitPlan) -> Generator[Operation, Reply, in
         yield Wait(step=_STEP, ms=attempts.failed_ms())
 
 
-def _write(plan: CommitPlan, identity: ProducerIdentity, places: set[LeftOpen], *, waits: bool = True) -> Generator[Operation, Reply, bool]:
-    """Whether it is ours to do. It goes on until each leader has said yes, or nobody has known the partition for so long that it is gone;
-    with `waits` False only where one may have taken what it was told: a leader that has a marker and nothing open, for the next batch to
-    find, may be followed by another that never heard of it. Who gives up there, or dies, leaves that to chance."""
+def _write(
+    plan: CommitPlan, identity: ProducerIdentity, places: set[LeftOpen], needed: set[TopicPartition], *, waits: bool = True
+) -> Generator[Operation, Reply, bool]:
+    """Whether it is ours to do. It goes on until each leader has said yes, or nobody has known the partition for so long that it is gone,
+    and `needed` no longer; with `waits` False only where one may have taken what it was told: a leader that has a marker and nothing open,
+    for the next batch to find, may be followed by another that never heard of it. Who gives up there, or dies, leaves that to chance."""
     attempts, unsure = Attempts(plan.patience), frozenset[TopicPartition]()
     while places:
         reply = yield WriteMarkers(step=_STEP, identity=identity, places=tuple(sorted(places)))
@@ -142,6 +150,7 @@ def _write(plan: CommitPlan, identity: ProducerIdentity, places: set[LeftOpen], 
         if places:
             if attempts.are_over(reply.now_ms):
                 if {left.place for left in places} <= told.unknown:
+                    needed -= told.unknown
                     break
                 raise requests.gave_up(_STEP, told.code, "WriteTxnMarkers", told.reason, plan.patience)
             yield Wait(step=_STEP, ms=attempts.failed_ms())

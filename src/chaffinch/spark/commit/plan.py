@@ -67,6 +67,12 @@ class CommitPlan:
         return (TopicPartition(topic.topic, number) for topic in self.target.topics for number in range(topic.partition_count))
 
     @property
+    def has_own_id(self) -> bool:
+        """Whether nobody else is to use the transactional id: it is this query's by default, or fixed in its checkpoint. One that was given
+        to a batch write may be that of others, before it and after it."""
+        return self.is_stream or self.transactional_id == self.group_id
+
+    @property
     def byte_count(self) -> int:
         return sum(outcome.byte_count for outcome in self.outcomes)
 

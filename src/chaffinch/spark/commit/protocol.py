@@ -25,7 +25,7 @@ from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.spark.commit import requests
-from chaffinch.spark.commit.finish import finish_commit
+from chaffinch.spark.commit.finish import finish_commit, marker_end_unknown
 from chaffinch.spark.commit.marker import BatchAtHand, CheckpointState, Marker, Remembered, Stage, Verdict, check_not_lost, judge
 from chaffinch.spark.commit.messages import STAGING_LOST, BatchCounts, Rejection, StagedBatch, StagedBytes
 from chaffinch.spark.commit.operations import (
@@ -160,12 +160,14 @@ class _Writer:
 
     def read_marker_again(self) -> Generator[Operation, Reply, Marker | None]:
         """Every earlier transaction has ended. A marker of one of them that is pending all the same is left open as rows may be
-        (`remains.py`): it is aborted; but not where it may be committed."""
+        (`remains.py`): it is aborted; but not where it may be committed. Raises Refusal where that is not known any more."""
         plan = self.plan
         try:
             return (yield from _read_marker(plan, Step.READ_MARKER_AGAIN, waits=not self.knows_end))
         except StartAgain:
             assert plan.group_id is not None
+        if not plan.has_own_id:
+            raise marker_end_unknown(plan)
         yield from requests.add_offsets(Step.FIND_REMAINS, plan.transactional_id, self.identity, plan.group_id, plan.patience)
         yield from self._start_again()
         return (yield from _read_marker(plan, Step.READ_MARKER_AGAIN))
@@ -243,8 +245,8 @@ class _Writer:
             raise Refusal(
                 Group.INVALID_CONFIGURATION, "TRANSACTION_END_UNKNOWN",
                 f"an earlier transaction of {self.plan.transactional_id} is still open in {places}, and its coordinator does not tell "
-                "whether it is committed, which takes Apache Kafka 3.0; this batch is not written; read what is open there with "
-                "read_uncommitted, see what of it is to be written again, and end it with kafka-transactions.sh --abort",
+                "whether it is committed, which takes Apache Kafka 3.0 and Describe on the id; this batch is not written; read what is "
+                "open there with read_uncommitted, see what of it is to be written again, and end it with kafka-transactions.sh --abort",
             )  # fmt: skip
 
     def _set_aside(self, batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Generator[Operation, Reply, None]:

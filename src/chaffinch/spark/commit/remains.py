@@ -93,7 +93,7 @@ class Search:
             said: Remains = reply.value
             self.said_ms = reply.now_ms
             self._asked |= said.asked
-            self.refused = said.refused if self.refused is codes.NONE else self.refused
+            self.refused = said.refused if said.refused is not codes.NONE else self.refused
             left_open |= said.left_open
             if missing := missing - said.asked:
                 if attempts.are_over(reply.now_ms):

@@ -121,7 +121,7 @@ def last_transaction(
         try:
             response, now_ms = yield from _ask(step, request, to, patience, what, settled=settled, again=_NO_ANSWER)
         except Refusal as refusal:
-            if refusal.name not in _NEVER_TOLD:
+            if refusal.name != codes.UNSUPPORTED_VERSION.name:
                 raise
             return None
         assert isinstance(response, DescribeTransactionsResponse)
@@ -288,7 +288,6 @@ def gave_up(step: Step, code: ErrorCode, what: str, reason: str, patience: Patie
 
 # A broker that fails in itself has not said that nothing is open.
 _NO_ANSWER = frozenset({codes.UNKNOWN_SERVER_ERROR})
-_NEVER_TOLD = frozenset({codes.UNSUPPORTED_VERSION.name, codes.CLUSTER_AUTHORIZATION_FAILED.name})
 _WRONG_COORDINATOR = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
 # A transaction before ours is still ending.
 _ENDING = frozenset({codes.CONCURRENT_TRANSACTIONS, codes.UNSTABLE_OFFSET_COMMIT})

@@ -85,7 +85,7 @@ _COMMITTED = (
     "committed there, too"
 )
 _ABORTED = "batch %d: an earlier transaction of %s is still open in %s: if its coordinator tells its end, it is aborted there, too"
-_UNTOLD = "what an earlier transaction of %s may have left open is not told (%s): it takes Apache Kafka 3.0 and Read on its topics"
+_UNTOLD = "what an earlier transaction of %s may have left open is not told (%s): it takes Apache Kafka 2.8 and Read on its topics"
 _NOT_OURS_TO_TELL = (
     "what is committed of an earlier transaction of %s is not ours to tell partitions (%s): a short transaction commits it, and whoever "
     "dies in the midst of that has it aborted; WriteTxnMarkers takes Alter on the cluster, and Read on __consumer_offsets"

@@ -44,7 +44,7 @@ def count_partitions(client: SyncClient, operation: CountPartitions, look_up_tim
     try:
         client.refresh_metadata([operation.topic], timeout_ms=look_up_timeout_ms)
     except ApiException as error:
-        return Lost(reason=" ".join(error.message.split()))
+        return Lost(reason=" ".join(error.message.split())) if requests.is_asked_again(error.code) else 0
     topic = client.cluster.topic(operation.topic)
     if topic is None or topic.partitions:
         return 0 if topic is None else topic.partition_count
@@ -86,7 +86,7 @@ def _untold(error: ApiException, places: Collection[TopicPartition], *, was_sent
         unknown = places if error.code is codes.UNKNOWN_TOPIC_OR_PARTITION else ()
         unsure = places if was_sent and error.stored is not Stored.NO else ()
         return Told(reason=" ".join(error.message.split()), code=error.code, unknown=frozenset(unknown), unsure=frozenset(unsure))
-    return Told(refused=error.code, not_ours=frozenset(places))
+    return Told(refused=error.code, not_ours=frozenset(places if was_sent else ()))
 
 
 def _by_leader(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict[Address | None, list[TopicPartition]]:
@@ -101,10 +101,11 @@ def without_leader(client: SyncClient, place: TopicPartition) -> ApiException:
     """Why nobody is known to lead a partition."""
     topic = client.cluster.topic(place.topic)
     if topic is not None and topic.code is not codes.NONE:
-        return exception_for(topic.code, topic_partition=place, api="Metadata")
+        return exception_for(topic.code, message=f"{place}: {topic.code.summary}", topic_partition=place, api="Metadata")
     if topic is not None and topic.partitions and place.partition not in topic.partitions:
         # Of a topic that was deleted, and created again with fewer.
-        return exception_for(codes.UNKNOWN_TOPIC_OR_PARTITION, topic_partition=place, api="Metadata")
+        gone = codes.UNKNOWN_TOPIC_OR_PARTITION
+        return exception_for(gone, message=f"{place}: {gone.summary}", topic_partition=place, api="Metadata")
     return exception_for(codes.LEADER_NOT_AVAILABLE, message=f"{place} has no leader", topic_partition=place, api="Metadata")
 
 

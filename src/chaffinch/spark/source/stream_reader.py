@@ -191,8 +191,7 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
     def _removed_since(self, first_end: Offsets) -> list[str]:
         """Partitions of which nothing is left of a first micro-batch that another run has planned. Of a time that it started with only
         its end is known: what is removed of its beginning, nobody can tell."""
-        is_empty = self._options.start_moves and IS_LIMITED  # PySpark 4.1 has the end before it hears of the start.
-        if self._latest is not None or is_empty or not self._options.starting.is_time:
+        if self._latest is not None or self._options.start_moves or not self._options.starting.is_time:
             return []
         first = self._asked().earliest(first_end)
         gone = (where for where in sorted(first) if 0 < first_end[where] <= first[where])
