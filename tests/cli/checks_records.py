@@ -96,7 +96,8 @@ def formats_that_contradict_each_other(shell: Shell) -> None:
         (("--json", "--null-marker", "-"), "--null-marker is for lines; the format is json"),
         (("--output", output, "--null-marker", "null"), "--null-marker is for lines; the format is csv"),
         (("--key-separator", ""), "--key-separator is empty"),
-        (("--group", ""), "--group is empty"),
+        (("--group", ""), "--group is empty: give it a value, or leave it out"),
+        (("--output", ""), "--output is empty: give it a value, or leave it out"),
     ]:
         shell.refused("consume", "--topic", topic, *arguments, says=says, status=2)
     assert not (shell.folder / "x.csv").exists()

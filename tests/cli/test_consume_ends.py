@@ -199,6 +199,11 @@ def test_a_folder_that_is_not_there_is_said_with_the_file_that_was_named(shell: 
     shell.refused("consume", "--topic", "orders", "--output", file, says=f"chaffinch: {file}: No such file or directory")
 
 
+def test_stdout_is_a_dash_as_stdin_is(shell: Shell) -> None:
+    assert shell.ok("consume", "--topic", "orders", "--output", "-").out == "1\n2\n"
+    assert not Path("-").exists()
+
+
 def test_a_pipe_is_written_as_it_is(shell: Shell) -> None:
     fifo = shell.folder / "fifo"
     os.mkfifo(fifo)

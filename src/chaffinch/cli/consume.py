@@ -38,7 +38,7 @@ _WORDS: Final = {"earliest": OFFSET_EARLIEST, "latest": OFFSET_LATEST}
 
 def consume(
     topic: Annotated[str, typer.Option("--topic", metavar="NAME", callback=legal_topic, help="The topic to read.")],
-    output: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Where to write; else stdout.")] = None,
+    output: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Where to write; else, as with -, stdout.")] = None,
     file_format: Annotated[
         str | None, typer.Option("--format", metavar="|".join(FORMATS), help="Else what the file's suffix says, else lines.")
     ] = None,
@@ -73,8 +73,9 @@ def consume(
     """Print the records of a topic, or write them to a file."""
     given = (Given("isolation.level", isolation_level, "--isolation-level"),)
     settings = settings_of(options.READING_TABLE, bootstrap_server, command_config, given)
+    output = None if output == "-" else output
     name = _format(file_format, output, as_json=as_json)
-    _check_texts(name, key_separator, null_marker, group)
+    _check_texts(name, key_separator, null_marker, group, output)
     columns = _columns(fields, name)
     starting = _starting(from_beginning, offset, from_timestamp)
     with _said_when_interrupted(output) as begun, ExitStack() as stack:
@@ -133,14 +134,14 @@ def _format(name: str | None, output: str | None, *, as_json: bool) -> str:
     return chosen
 
 
-def _check_texts(name: str, key_separator: str | None, null_marker: str | None, group: str | None) -> None:
+def _check_texts(name: str, key_separator: str | None, null_marker: str | None, group: str | None, output: str | None) -> None:
     """Nothing that is given may be without effect: ConfigException for what the format has no use for, and for empty names."""
     for option, text in (("--key-separator", key_separator), ("--null-marker", null_marker)):
         if text is not None and name != "lines":
             raise ConfigException(f"{option} is for lines; the format is {name}")
-    for option, text in (("--key-separator", key_separator), ("--group", group)):
+    for option, text in (("--key-separator", key_separator), ("--group", group), ("--output", output)):
         if text == "":
-            raise ConfigException(f"{option} is empty")
+            raise ConfigException(f"{option} is empty: give it a value, or leave it out")
 
 
 def _columns(fields: str | None, name: str) -> list[str]:

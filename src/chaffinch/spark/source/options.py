@@ -62,7 +62,7 @@ _OF_STREAMS: Final = (
     Option("minOffsetsPerTrigger", "int", None,
            "wait until there are so many new offsets, or maxTriggerDelay is over; needs PySpark 4.2", minimum=1),
     Option("maxTriggerDelay", "string", "15m",
-           "how long minOffsetsPerTrigger waits at most: a number and ms, s, m, h or d; without one, ms"),
+           "how long minOffsetsPerTrigger waits at most: a number and ms, s, m (min), h or d; without one, ms"),
 )  # fmt: skip
 _WITHOUT_EFFECT: Final = (
     *OF_SPARK, *CLIENT_WITHOUT_EFFECT, "groupIdPrefix",
