@@ -77,16 +77,16 @@ def finish_commit(
                 raise
             return False
         left_open = _of(found, identity)
-        markers = (yield from _held_back(plan, identity)) if is_pending else set()
-        if not left_open and markers == set():
+        held_back = (yield from _held_back(plan, identity)) if is_pending else set()
+        if not left_open and held_back == set():
             return True
         # The marker first: where it cannot be told so, rows are not either, or a short transaction that is aborted would part them.
-        is_told = markers is not None and (yield from _write(plan, identity, markers, set()))
+        is_told = held_back is not None and (yield from _write(plan, identity, held_back, set()))
         is_told = is_told and (yield from _write(plan, identity, left_open, needed, waits=waits))
         if not waits:
             return True
         if not is_told:
-            yield from _commit_shortly(plan, identity, left_open, is_pending=markers != set())
+            yield from _commit_shortly(plan, identity, left_open, is_pending=held_back != set())
     places = [counted(len(left_open), "partition")] if left_open else []
     places += [f"the offsets of group {plan.group_id}"] if is_pending else []
     text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {' and '.join(places)}"
