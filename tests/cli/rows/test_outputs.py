@@ -78,13 +78,23 @@ def test_what_was_opened_to_be_read_is_named(path: Path) -> None:
 
 
 def test_what_another_process_has_opened_is_not_replaced_behind_its_back(path: Path) -> None:
-    before = path.stat().st_ino
+    before, link = path.stat().st_ino, path.with_name("link")
     with path.open("ab") as file, subprocess.Popen(["sleep", "60"], stdout=file) as other:
         try:
-            written(f"/proc/{other.pid}/fd/1")
+            link.symlink_to(f"/proc/{other.pid}/fd/1")
+            for name in (f"/proc/{other.pid}/fd/1", f"//proc/{other.pid}/fd/1", link):
+                path.write_bytes(b"longer than what is written")
+                written(name)
+                assert (path.stat().st_ino, path.read_bytes()) == (before, b"new")
         finally:
             other.kill()
-    assert (path.stat().st_ino, path.read_bytes()) == (before, b"new")
+
+
+def test_a_file_by_way_of_proc_is_a_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(path.parent)
+    before = path.stat().st_ino
+    written("/proc/self/cwd/out")
+    assert (path.read_bytes(), path.stat().st_ino == before) == (b"new", False)
 
 
 @pytest.mark.parametrize(("name", "number"), [("/dev/stdout", 1), ("/dev/stderr", 2)])

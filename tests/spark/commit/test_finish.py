@@ -403,6 +403,39 @@ class TestAMarkerThatIsHeldBack:
                 one.commit(0, group_id="one", **plan)
         assert counted(broker.read(TOPIC)) == ({b"two": 1} if is_told or not is_forgotten else {})
 
+    @pytest.mark.parametrize("transactional_id", ["one", "mine"])
+    def test_one_whose_abort_is_under_way_is_waited_for(self, transactional_id, monkeypatch):
+        """A write died and is run again: our InitProducerId aborts it, and its group hears of it a moment later."""
+        broker = Broker()
+        plan = {"is_stream": False, "has_checkpoint": False, "digest": "", "group_id": "one"}
+        query = Query(broker, [(outcome({0: [(b"k", b"one")]}),)], transactional_id=transactional_id, has_checkpoint=False)
+        at = Query(Broker(), query.batches, has_checkpoint=False).commit(0, **plan).steps.index(Step.COMMIT_MARKER)
+        with pytest.raises(Killed):
+            query.commit(0, Cut(at=at, how="crash_after"), **plan)
+
+        def late(self, operation):
+            if operation.step is Step.READ_MARKER_AGAIN and not late.seen:
+                late.seen = True
+                broker.core.faults.add(api="OffsetFetch", error="UNSTABLE_OFFSET_COMMIT", count=2)
+            return EFFECT(self, operation)
+
+        late.seen = False
+        monkeypatch.setattr(Driver, "effect", late)
+        assert query.commit(0, **plan).result.outcome == "written"
+        assert (late.seen, counted(broker.read(TOPIC))) == (True, {b"one": 1})
+
+    def test_one_of_an_aborted_attempt_under_an_id_of_its_own_is_aborted(self, monkeypatch):
+        broker = Broker()
+        plan = {"is_stream": False, "has_checkpoint": False, "digest": "", "group_id": "own"}
+        query = Query(broker, [(outcome({0: [(b"k", b"one")]}),)], transactional_id="own", has_checkpoint=False)
+        at = Query(Broker(), query.batches, has_checkpoint=False).commit(0, **plan).steps.index(Step.COMMIT_MARKER)
+        with pytest.raises(Killed):
+            query.commit(0, Cut(at=at, how="crash_after"), **plan)
+        with told_nobody(monkeypatch):
+            broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
+        assert query.commit(0, **plan).result.outcome == "written"
+        assert counted(broker.read(TOPIC)) == {b"one": 1}
+
     @pytest.mark.parametrize("forgets", [told_nobody, forgets_the_marker])
     def test_nor_for_aborted(self, forgets, monkeypatch):
         """A write is committed, its end is forgotten; another one under the same id made its coordinator forget; the first is run again."""
@@ -436,13 +469,14 @@ class TestAMarkerThatIsHeldBack:
         assert_exactly_once(broker)
 
     @pytest.mark.parametrize(("is_stream", "batch_id", "outcome_is"), [(True, 1, "written"), (False, 0, "skipped")])
-    def test_one_whose_end_was_under_way_is_not_looked_for(self, is_stream, batch_id, outcome_is):
+    @pytest.mark.parametrize("times", [1, 2, 5])
+    def test_one_whose_end_was_under_way_is_waited_for(self, is_stream, batch_id, outcome_is, times):
         """EndTxn is answered before the group hears of it."""
         broker, query = two_batches()
         query.transactional_id = "given"
         broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED
         query.commit(0, is_stream=is_stream)
-        broker.core.faults.add(api="OffsetFetch", error="UNSTABLE_OFFSET_COMMIT", count=1)
+        broker.core.faults.add(api="OffsetFetch", error="UNSTABLE_OFFSET_COMMIT", count=times)
         assert query.commit(batch_id, is_stream=is_stream).result.outcome == outcome_is
         assert len(broker.read(TOPIC)) == (8 if is_stream else 4)
 

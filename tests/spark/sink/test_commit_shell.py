@@ -407,7 +407,7 @@ def test_whose_markers_are_not_ours_and_who_is_unknown_is_told_by_place(broker, 
     ("error", "reason", "refused"),
     [
         (NetworkException("no answer"), "no answer", codes.NONE),
-        (exception_for(codes.SASL_AUTHENTICATION_FAILED, message="no"), "", codes.SASL_AUTHENTICATION_FAILED),
+        (exception_for(codes.SASL_AUTHENTICATION_FAILED, message="no"), "no", codes.SASL_AUTHENTICATION_FAILED),
         (exception_for(codes.UNKNOWN_SERVER_ERROR, message="failed"), "failed", codes.NONE),
     ],
     ids=lambda given: getattr(given, "name", ""),

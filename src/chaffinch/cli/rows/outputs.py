@@ -46,14 +46,19 @@ def open_output(path: str | None) -> Iterator[IO[bytes]]:
 
 
 def _descriptor(path: str) -> int | None:
-    """Of what this process, or the shell for it, has opened: opened anew by its name, a file would be cut off and begun again. Links are
-    followed one by one, as /dev/stdout is one: the last of them would lead on to the file."""
+    """Of what this process, or the shell for it, has opened: opened anew by its name, a file would be cut off and begun again."""
+    found = _held(path)
+    return int(found["number"]) if found is not None and found["process"] in (None, str(os.getpid())) else None
+
+
+def _held(path: str) -> re.Match[str] | None:
+    """What a process has opened, if that is what has this name. Links are followed one by one, as /dev/stdout is one: the last of them
+    would lead on to the file."""
     for _ in range(_LINKS_MAX):
         folder, name = os.path.split(os.path.abspath(path))
         path = os.path.join(os.path.realpath(folder), name)
-        found = _OF_DESCRIPTOR.fullmatch(path)
-        if found is not None and found["process"] in (None, str(os.getpid())):
-            return int(found["number"])
+        if (found := _OF_DESCRIPTOR.fullmatch(path)) is not None:
+            return found
         if not os.path.islink(path):
             break
         path = os.path.join(os.path.dirname(path), os.readlink(path))
@@ -86,8 +91,7 @@ def _is_to_stay(path: str) -> bool:
     """What has this name: no file, one that a process holds open, as /dev/stdout, or one in a folder that takes no other."""
     if not os.path.exists(path):
         return False
-    is_held = _descriptor(path) is not None or os.path.abspath(path).startswith("/proc/")
-    return is_held or not os.path.isfile(path) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
+    return _held(path) is not None or not os.path.isfile(path) or not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
 
 
 def _take_mode(file: IO[bytes], path: str) -> None:

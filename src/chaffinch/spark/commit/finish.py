@@ -6,8 +6,8 @@ Why nothing is lost or doubled by it, whatever is cut where:
 - Every partition of that transaction is asked for until its leader answers: with the next InitProducerId the coordinator forgets how it
   ended. Which they were stands in the checkpoint; without one, all those known are asked for.
 - A marker that is held back may be of an attempt that was aborted: so the leader of its partition is asked for its epoch, too. Where that
-  is not told it is of the last transaction if the id is the query's own: each of its transactions has the marker finished before it begins.
-  Where others may have used the id since, it may be of any.
+  is not told it is of the last transaction if the id is the query's own, which that of a stream is taken for: each of its transactions has
+  the marker finished before it begins. Where others may have used the id since, it may be of any.
 - The partitions' leaders are told by WriteTxnMarkers (KIP-664), as their coordinator would have told them, until they say that it is
   replicated: each is final by itself, the same again does no harm, a late one is refused or finds nothing open, and the coordinator is as
   it was. Whoever dies in the midst of it leaves the rest to the next one. Under the epoch of a committed transaction nothing but its own
@@ -80,6 +80,8 @@ def finish_commit(
         held_back = (yield from _held_back(plan, identity)) if is_pending else set()
         if not left_open and held_back == set():
             return True
+        if held_back is None and not plan.has_own_id:
+            continue
         # The marker first: where it cannot be told so, rows are not either, or a short transaction that is aborted would part them.
         is_told = held_back is not None and (yield from _write(plan, identity, held_back, set()))
         is_told = is_told and (yield from _write(plan, identity, left_open, needed, waits=waits))
@@ -87,6 +89,8 @@ def finish_commit(
             return True
         if not is_told:
             yield from _commit_shortly(plan, identity, left_open, is_pending=held_back != set())
+    if is_pending and not plan.has_own_id:
+        raise marker_end_unknown(plan)
     places = [counted(len(left_open), "partition")] if left_open else []
     places += [f"the offsets of group {plan.group_id}"] if is_pending else []
     text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {' and '.join(places)}"
@@ -99,7 +103,7 @@ def _of(found: set[LeftOpen], identity: ProducerIdentity) -> set[LeftOpen]:
 
 def _held_back(plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operation, Reply, set[LeftOpen] | None]:
     """Where the group's marker is held back for the end of this transaction: nowhere, if it is of another one. None: nobody tells where,
-    or of which, and it can only be of this one. Raises Refusal where it may be of any."""
+    or of which."""
     assert plan.group_id is not None
     search = Search(_STEP)
     partition_count = yield from _offsets_partition_count(plan)
@@ -108,8 +112,6 @@ def _held_back(plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operat
         found = yield from search.find(identity.producer_id, {place}, (), plan.patience)
         if search.refused is codes.NONE:
             return _of(found, identity)
-    if not plan.has_own_id:
-        raise marker_end_unknown(plan)
     return None
 
 
@@ -117,8 +119,9 @@ def marker_end_unknown(plan: CommitPlan) -> Refusal:
     return Refusal(
         Group.INVALID_CONFIGURATION, "TRANSACTION_END_UNKNOWN",
         f"group {plan.group_id} holds the marker of this write back, and transactional id {plan.transactional_id} may have been used by "
-        "others since, so that nobody tells any more whether it is committed; nothing more is written; look into the topic for its rows, "
-        "and if they are not there, write them with another idempotencyToken, without a kafka.transactional.id",
+        "others since, so that nobody tells whether it is committed; nothing more is written; read the topic with read_uncommitted: if its "
+        "rows are not there, write them with another idempotencyToken, without a kafka.transactional.id; else see with chaffinch "
+        "transactions find-hanging what is still open there",
     )  # fmt: skip
 
 

@@ -163,11 +163,13 @@ class _Writer:
         (`remains.py`): it is aborted; but not where it may be committed. Raises Refusal where that is not known any more."""
         plan = self.plan
         try:
-            return (yield from _read_marker(plan, Step.READ_MARKER_AGAIN, waits=not self.knows_end))
+            return (yield from _read_marker(plan, Step.READ_MARKER_AGAIN, waits=not (self.knows_end and plan.has_own_id)))
+        except Refusal as refusal:
+            if plan.has_own_id or refusal.name != codes.UNSTABLE_OFFSET_COMMIT.name:
+                raise
+            raise marker_end_unknown(plan) from None
         except StartAgain:
             assert plan.group_id is not None
-        if not plan.has_own_id:
-            raise marker_end_unknown(plan)
         yield from requests.add_offsets(Step.FIND_REMAINS, plan.transactional_id, self.identity, plan.group_id, plan.patience)
         yield from self._start_again()
         return (yield from _read_marker(plan, Step.READ_MARKER_AGAIN))

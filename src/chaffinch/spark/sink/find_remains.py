@@ -44,7 +44,7 @@ def count_partitions(client: SyncClient, operation: CountPartitions, look_up_tim
     try:
         client.refresh_metadata([operation.topic], timeout_ms=look_up_timeout_ms)
     except ApiException as error:
-        return Lost(reason=" ".join(error.message.split())) if requests.is_asked_again(error.code) else 0
+        return Lost(reason=" ".join(error.message.split()))
     topic = client.cluster.topic(operation.topic)
     if topic is None or topic.partitions:
         return 0 if topic is None else topic.partition_count
@@ -82,11 +82,14 @@ def write_markers(client: SyncClient, operation: WriteMarkers, look_up_timeout_m
 
 
 def _untold(error: ApiException, places: Collection[TopicPartition], *, was_sent: bool = False) -> Told:
+    reason = " ".join(error.message.split())
     if requests.is_asked_again(error.code):
         unknown = places if error.code is codes.UNKNOWN_TOPIC_OR_PARTITION else ()
         unsure = places if was_sent and error.stored is not Stored.NO else ()
-        return Told(reason=" ".join(error.message.split()), code=error.code, unknown=frozenset(unknown), unsure=frozenset(unsure))
-    return Told(refused=error.code, not_ours=frozenset(places if was_sent else ()))
+        return Told(reason=reason, code=error.code, unknown=frozenset(unknown), unsure=frozenset(unsure))
+    if was_sent:
+        return Told(refused=error.code, not_ours=frozenset(places))
+    return Told(refused=error.code, reason=reason, code=error.code)  # Nobody was asked, so nobody has refused.
 
 
 def _by_leader(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict[Address | None, list[TopicPartition]]:
