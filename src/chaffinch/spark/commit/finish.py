@@ -60,7 +60,7 @@ def finish_commit(
     needed = plan.partitions().union(plan.topic_partitions() if written_to is None else written_to)
     patience = plan.patience if waits else plan.patience.at_most(0)
     left_open: set[LeftOpen] = set()
-    for number, pause_ms in enumerate(PAUSES_MS):
+    for pause_ms in PAUSES_MS:
         if pause_ms:
             yield Wait(step=_STEP, ms=pause_ms)
         try:
@@ -68,15 +68,15 @@ def finish_commit(
             if last is None or last.transaction_state != "CompleteCommit":
                 return last is not None
             identity = ProducerIdentity(last.producer_id, last.producer_epoch)
-            if is_pending or number:  # It may have been of an end that was under way.
-                is_pending = yield from requests.is_marker_pending(_STEP, plan.group_id, plan.marker_partition, plan.patience)
             search = Search(_STEP, waits=waits)
             found = yield from search.find(identity.producer_id, needed, plan.topic_partitions(), patience, may_be_gone=True)
+            left_open = _of(found, identity)
+            if is_pending or left_open:  # It may have been of an end that was under way; or of this one, which has come since.
+                is_pending = yield from requests.is_marker_pending(_STEP, plan.group_id, plan.marker_partition, plan.patience)
         except Refusal:
             if waits:
                 raise
             return False
-        left_open = _of(found, identity)
         held_back = (yield from _held_back(plan, identity)) if is_pending else set()
         if not left_open and held_back == set():
             return True

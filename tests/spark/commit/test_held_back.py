@@ -1,0 +1,190 @@
+"""A marker that its group holds back for the end of a transaction: of the last one, or of another."""
+
+from contextlib import nullcontext
+
+import pytest
+
+from chaffinch.broker.core.transactions.participants import TransactionParticipants
+from chaffinch.errors import codes
+from chaffinch.spark.commit.operations import CountPartitions, Lost, Step
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
+from tests.spark.commit.commit_world import TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
+from tests.spark.commit.test_forgotten_ends import forgets_the_marker, told_nobody
+from tests.spark.commit.test_protocol import assert_exactly_once, query_operation, two_batches
+
+EFFECT = Driver.effect
+
+
+@pytest.fixture
+def held_back(monkeypatch):
+    """Of the first of two batches, which is committed; its partitions have heard of it."""
+    broker, query = two_batches()
+    with forgets_the_marker(monkeypatch):
+        query.commit(0)
+    return broker, query
+
+
+def test_partitions_of_offsets_that_nobody_tells_are_asked_for_again(held_back, monkeypatch):
+    broker, query = held_back
+    lost = [Lost(reason="away")] * 3
+    monkeypatch.setattr(
+        Driver, "effect", lambda self, asked: lost.pop() if lost and isinstance(asked, CountPartitions) else EFFECT(self, asked)
+    )
+    query.commit(1)
+    assert lost == []
+    assert_exactly_once(broker)
+
+
+def test_and_given_up_for_what_it_is(held_back, monkeypatch):
+    broker, query = held_back
+    monkeypatch.setattr(
+        Driver, "effect", lambda self, asked: Lost(reason="away") if isinstance(asked, CountPartitions) else EFFECT(self, asked)
+    )
+    began_ms = broker.now_ms
+    with pytest.raises(Refusal, match=r"Metadata of __consumer_offsets: asked for 60000 ms .* the last answer was: away"):
+        query.commit(1)
+    assert 60_000 <= broker.now_ms - began_ms < 62_000
+
+
+def test_one_that_stays_is_named(held_back, monkeypatch):
+    _, query = held_back
+    written = Driver.write_markers
+
+    def forgets(self, operation):
+        with monkeypatch.context() as patched:
+            patched.setattr(self.broker.core.state.offsets, "complete", lambda *_: None)
+            return written(self, operation)
+
+    monkeypatch.setattr(Driver, "write_markers", forgets)
+    with pytest.raises(Refusal, match="says is committed is still open in the offsets of group chaffinch-q; this batch is not begun"):
+        query.commit(1)
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True], ids=["", "whose rows are forgotten"])
+@pytest.mark.parametrize("what", ["all is told", "markers are not ours", "offsets are not ours to see", "offsets are nowhere"])
+def test_one_of_another_transaction_of_a_shared_id_is_not_taken_for_committed(what, is_forgotten, monkeypatch):
+    """A write died before its end, its abort was forgotten; another write under the same id was committed; the first is run again."""
+    broker = Broker()
+    topics = (TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),)
+    plan = {"is_stream": False, "has_checkpoint": False, "digest": "", "target": TargetSnapshot(topics=topics)}
+    one, two = (
+        Query(broker, [(outcome({number: [(b"k", value)]}),)], transactional_id="mine", has_checkpoint=False)
+        for number, value in enumerate((b"one", b"two"))
+    )
+    steps = Query(Broker(), one.batches, transactional_id="mine", has_checkpoint=False).commit(0, group_id="one", **plan).steps
+    with pytest.raises(Killed):
+        one.commit(0, Cut(at=steps.index(Step.COMMIT_MARKER), how="crash_after"), group_id="one", **plan)
+    with told_nobody(monkeypatch):
+        broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
+    write_marker = TransactionParticipants.write_marker
+    with monkeypatch.context() as patched:
+        if is_forgotten:
+            patched.setattr(TransactionParticipants, "write_marker", lambda *args: None if args[2] else write_marker(*args))
+        two.commit(0, group_id="two", **plan)
+    broker.markers_refused = codes.CLUSTER_AUTHORIZATION_FAILED if what == "markers are not ours" else codes.NONE
+    broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED if what == "offsets are not ours to see" else codes.NONE
+    broker.offsets_partitions = 0 if what == "offsets are nowhere" else 50
+    is_told = what in ("all is told", "markers are not ours")
+    for _ in range(2):
+        with pytest.raises(Refusal, match="TRANSACTION_END_UNKNOWN: group one holds the marker of this write back"):
+            one.commit(0, group_id="one", **plan)
+    assert counted(broker.read(TOPIC)) == ({b"two": 1} if is_told or not is_forgotten else {})
+
+
+@pytest.mark.parametrize("transactional_id", ["one", "mine"])
+def test_one_whose_abort_is_under_way_is_waited_for(transactional_id, monkeypatch):
+    """A write died and is run again: our InitProducerId aborts it, and its group hears of it a moment later."""
+    broker = Broker()
+    plan = {"is_stream": False, "has_checkpoint": False, "digest": "", "group_id": "one"}
+    query = Query(broker, [(outcome({0: [(b"k", b"one")]}),)], transactional_id=transactional_id, has_checkpoint=False)
+    at = Query(Broker(), query.batches, has_checkpoint=False).commit(0, **plan).steps.index(Step.COMMIT_MARKER)
+    with pytest.raises(Killed):
+        query.commit(0, Cut(at=at, how="crash_after"), **plan)
+
+    def late(self, operation):
+        if operation.step is Step.READ_MARKER_AGAIN and not late.seen:
+            late.seen = True
+            broker.core.faults.add(api="OffsetFetch", error="UNSTABLE_OFFSET_COMMIT", count=2)
+        return EFFECT(self, operation)
+
+    late.seen = False
+    monkeypatch.setattr(Driver, "effect", late)
+    assert query.commit(0, **plan).result.outcome == "written"
+    assert (late.seen, counted(broker.read(TOPIC))) == (True, {b"one": 1})
+
+
+def test_one_of_an_aborted_attempt_under_an_id_of_its_own_is_aborted(monkeypatch):
+    broker = Broker()
+    plan = {"is_stream": False, "has_checkpoint": False, "digest": "", "group_id": "own"}
+    query = Query(broker, [(outcome({0: [(b"k", b"one")]}),)], transactional_id="own", has_checkpoint=False)
+    at = Query(Broker(), query.batches, has_checkpoint=False).commit(0, **plan).steps.index(Step.COMMIT_MARKER)
+    with pytest.raises(Killed):
+        query.commit(0, Cut(at=at, how="crash_after"), **plan)
+    with told_nobody(monkeypatch):
+        broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
+    assert query.commit(0, **plan).result.outcome == "written"
+    assert counted(broker.read(TOPIC)) == {b"one": 1}
+
+
+@pytest.mark.parametrize("forgets", [told_nobody, forgets_the_marker])
+def test_nor_for_aborted(forgets, monkeypatch):
+    """A write is committed, its end is forgotten; another one under the same id made its coordinator forget; the first is run again."""
+    broker = Broker()
+    topics = (TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),)
+    plan = {"is_stream": False, "has_checkpoint": False, "digest": "", "target": TargetSnapshot(topics=topics)}
+    one, two = (
+        Query(broker, [(outcome({number: [(b"k", value)]}),)], transactional_id="mine", has_checkpoint=False)
+        for number, value in enumerate((b"one", b"two"))
+    )
+    with forgets(monkeypatch):
+        one.commit(0, group_id="one", **plan)
+    two.commit(0, group_id="two", **plan)
+    with pytest.raises(Refusal, match="TRANSACTION_END_UNKNOWN"):
+        one.commit(0, group_id="one", **plan)
+    assert counted(broker.read(TOPIC)) == {b"one": 1, b"two": 1}
+
+
+@pytest.mark.parametrize("how", ["refused", "nowhere"])
+@pytest.mark.parametrize("transactional_id", ["chaffinch-q", "given"])
+def test_where_it_is_not_told_an_id_of_its_own_says_whose_it_is(transactional_id, how, monkeypatch):
+    """That of a stream is, whoever chose it."""
+    broker, query = two_batches()
+    query.transactional_id = transactional_id
+    with forgets_the_marker(monkeypatch), pytest.raises(Killed):
+        query.run(Cut(at=query_operation(Step.END_TRANSACTION), how="crash_after"))
+    if how == "refused":
+        broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED
+    else:
+        broker.offsets_partitions = 0
+    query.run()
+    assert_exactly_once(broker)
+
+
+@pytest.mark.parametrize(("is_stream", "batch_id", "outcome_is"), [(True, 1, "written"), (False, 0, "skipped")])
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_one_whose_end_was_under_way_is_waited_for(is_stream, batch_id, outcome_is, times):
+    """EndTxn is answered before the group hears of it."""
+    broker, query = two_batches()
+    query.transactional_id = "given"
+    broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED
+    query.commit(0, is_stream=is_stream)
+    broker.core.faults.add(api="OffsetFetch", error="UNSTABLE_OFFSET_COMMIT", count=times)
+    assert query.commit(batch_id, is_stream=is_stream).result.outcome == outcome_is
+    assert len(broker.read(TOPIC)) == (8 if is_stream else 4)
+
+
+@pytest.mark.parametrize("forgets", [told_nobody, lambda _: nullcontext()], ids=["forgotten", "told"])
+def test_one_of_another_driver_that_comes_while_it_is_asked(forgets, monkeypatch):
+    """It commits the batch in between, and nobody hears of it."""
+    broker, query = two_batches()
+    query.run(until=1)
+    other = Query(broker, query.batches, done=1, run_count=100, state=query.state)
+
+    def meanwhile():
+        with forgets(monkeypatch):
+            other.commit(1)
+
+    driver = query.commit(1, Cut(at=query.commit(0).steps.index(Step.READ_MARKER), how="during", during=meanwhile))
+    assert driver.result.outcome == "skipped"
+    assert_exactly_once(broker)
