@@ -61,6 +61,14 @@ def forgets_the_marker(monkeypatch):
         yield
 
 
+@contextmanager
+def forgets_rows(monkeypatch):
+    """Meanwhile no partition hears of the end of a transaction."""
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
+        yield
+
+
 def forgets(monkeypatch, forgotten):
     """What ends in an operation for which `forgotten` is true is forgotten."""
     effect = Driver.effect

@@ -6,12 +6,13 @@ import pytest
 
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.errors import codes
-from chaffinch.spark.commit.operations import CountPartitions, Lost, Step
+from chaffinch.spark.commit.operations import CountPartitions, Lost, Step, Told, WriteMarkers
+from chaffinch.spark.commit.plan import CommitPlan
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
 from tests.spark.commit.commit_world import TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
-from tests.spark.commit.test_forgotten_ends import forgets_the_marker, told_nobody
-from tests.spark.commit.test_protocol import assert_exactly_once, query_operation, two_batches
+from tests.spark.commit.test_forgotten_ends import forgets_rows, forgets_the_marker, told_nobody
+from tests.spark.commit.test_protocol import FIRST_ROWS, assert_exactly_once, query_operation, two_batches
 
 EFFECT = Driver.effect
 
@@ -188,3 +189,52 @@ def test_one_of_another_driver_that_comes_while_it_is_asked(forgets, monkeypatch
     driver = query.commit(1, Cut(at=query.commit(0).steps.index(Step.READ_MARKER), how="during", during=meanwhile))
     assert driver.result.outcome == "skipped"
     assert_exactly_once(broker)
+
+
+def test_one_of_another_driver_that_comes_between_two_looks(monkeypatch):
+    """At first rows alone are open; once they are told, another driver commits the batch, and its group alone does not hear of it."""
+    broker, query = two_batches()
+    with forgets_rows(monkeypatch):
+        query.commit(0)
+    other = Query(broker, query.batches, done=1, run_count=100, state=query.state)
+    seen = []
+
+    def between(self, operation):
+        value = EFFECT(self, operation)
+        if isinstance(operation, WriteMarkers) and not seen:
+            seen.append(operation)
+            with forgets_the_marker(monkeypatch):
+                other.commit(1)
+        return value
+
+    monkeypatch.setattr(Driver, "effect", between)
+    assert query.commit(1).result.outcome == "skipped"
+    assert_exactly_once(broker)
+
+
+@pytest.mark.parametrize("batch_id", [0, 1])
+def test_a_batch_that_writes_nothing_does_not_ask_for_it(batch_id, monkeypatch):
+    """Its group's coordinator may be away for long."""
+    broker, query = two_batches()
+    query.batches[1] = (outcome({}),)
+    with forgets_rows(monkeypatch):
+        query.commit(0)
+
+    def away(self, operation):
+        value = EFFECT(self, operation)
+        if operation.step is Step.READ_MARKER:
+            broker.core.faults.add(api="OffsetFetch", error="COORDINATOR_LOAD_IN_PROGRESS", count=1_000)
+        return value
+
+    monkeypatch.setattr(Driver, "effect", away)
+    began_ms = broker.now_ms
+    query.commit(batch_id)
+    assert (broker.now_ms, counted(broker.read(TOPIC))) == (began_ms, counted(FIRST_ROWS))
+
+
+def test_one_that_is_told_and_stays_is_not_unknown(held_back, monkeypatch):
+    _, query = held_back
+    monkeypatch.setattr(Driver, "write_markers", lambda _, asked: Told(done=frozenset(left.place for left in asked.places)))
+    monkeypatch.setattr(CommitPlan, "has_own_id", property(lambda _: False))
+    with pytest.raises(Refusal, match="TRANSACTION_LEFT_OPEN"):
+        query.commit(1)

@@ -15,7 +15,7 @@ from chaffinch.broker.core.transactions.participants import TransactionParticipa
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.cluster import ClusterState
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import NetworkException, Stored, codes, exception_for
+from chaffinch.errors import NetworkException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.apis import api_of
@@ -28,14 +28,21 @@ from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from chaffinch.records.compression import Compression
 from chaffinch.spark.commit.finish import OFFSETS_TOPIC
-from chaffinch.spark.commit.operations import FindRemains, LeftOpen, NextAnswer, Remains, SendBatch, Step, Wait, WriteMarkers
+from chaffinch.spark.commit.operations import (
+    FindRemains,
+    NextAnswer,
+    Remains,
+    SendBatch,
+    Step,
+    Wait,
+)
 from chaffinch.spark.commit.plan import CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.commit_shell import CommitShell, ShellPlan
-from chaffinch.spark.sink.find_remains import find_remains, write_markers
+from chaffinch.spark.sink.find_remains import find_remains
 from chaffinch.spark.tasks.dead_letters import Origin
 from tests.spark.commit.commit_world import PATIENCE, Query, counted, outcome
 
@@ -372,70 +379,6 @@ def test_a_look_up_that_fails_keeps_one_partition_waiting_and_not_each(broker, t
     monkeypatch.setattr(commit_shell, "LOOKUPS_APART_MS", 1 << 30)
     with SyncClient(broker.bootstrap_servers) as client:
         CommitShell(shell_plan("t"), client).run(sending())
-    assert len(asked) == 1
-
-
-@pytest.mark.parametrize(("stored", "is_unsure"), [(Stored.NO, False), (Stored.POSSIBLY, True)], ids=["never sent", "sent"])
-def test_who_does_not_answer_may_have_taken_a_marker_that_was_sent(broker, topic, monkeypatch, stored, is_unsure):
-    def lost(*_, **__):
-        raise NetworkException("no answer", stored=stored)
-
-    place = TopicPartition(topic, 0)
-    asked = WriteMarkers(step=Step.FINISH_COMMIT, identity=ProducerIdentity(7, 0), places=(LeftOpen(place, 0, 0),))
-    with SyncClient(broker.bootstrap_servers) as client:
-        client.leader(place)
-        monkeypatch.setattr(SyncClient, "request", lost)
-        assert write_markers(client, asked, 2_000, 2_000).unsure == ({place} if is_unsure else set())
-
-
-def test_whose_markers_are_not_ours_and_who_is_unknown_is_told_by_place(broker, topic, monkeypatch):
-    places = [TopicPartition(topic, 0), TopicPartition(f"{topic}-gone", 0)]
-    asked = WriteMarkers(step=Step.FINISH_COMMIT, identity=ProducerIdentity(7, 0), places=tuple(LeftOpen(place, 0, 0) for place in places))
-
-    def refused(*_, **__):
-        raise exception_for(codes.CLUSTER_AUTHORIZATION_FAILED)
-
-    with SyncClient(broker.bootstrap_servers) as client:
-        monkeypatch.setattr(SyncClient, "request", refused)
-        told = write_markers(client, asked, 2_000, 2_000)
-    assert (told.not_ours, told.refused) == ({places[0]}, codes.CLUSTER_AUTHORIZATION_FAILED)
-    assert (told.unknown, told.unsure) == ({places[1]}, set())
-    assert told.reason.startswith(f"{places[1]}: ")
-
-
-@pytest.mark.parametrize(
-    ("error", "reason", "refused"),
-    [
-        (NetworkException("no answer"), "no answer", codes.NONE),
-        (exception_for(codes.SASL_AUTHENTICATION_FAILED, message="no"), "no", codes.SASL_AUTHENTICATION_FAILED),
-        (exception_for(codes.UNKNOWN_SERVER_ERROR, message="failed"), "failed", codes.NONE),
-    ],
-    ids=lambda given: getattr(given, "name", ""),
-)
-def test_where_no_leader_is_found_nobody_has_taken_a_marker_or_refused_it(broker, topic, monkeypatch, error, reason, refused):
-    def lost(*_, **__):
-        raise error
-
-    asked = WriteMarkers(step=Step.FINISH_COMMIT, identity=ProducerIdentity(7, 0), places=(LeftOpen(TopicPartition(topic, 0), 0, 0),))
-    monkeypatch.setattr(SyncClient, "refresh_metadata", lost)
-    with SyncClient(broker.bootstrap_servers) as client:
-        told = write_markers(client, asked, 2_000, 2_000)
-    assert (told.reason, told.refused, told.unsure, told.not_ours) == (reason, refused, set(), set())
-
-
-def test_a_leader_that_does_not_answer_is_asked_about_no_further_partition(broker, topic, monkeypatch):
-    """Each time for as long as an answer may take."""
-    asked = []
-
-    def lost(*_, **__):
-        asked.append(1)
-        raise NetworkException("no answer")
-
-    places = tuple(TopicPartition(topic, number) for number in range(2))
-    with SyncClient(broker.bootstrap_servers) as client:
-        monkeypatch.setattr(SyncClient, "request", lost)
-        operation = FindRemains(step=Step.FIND_REMAINS, producer_id=1, partitions=places, refresh=True)
-        assert find_remains(client, operation, 2_000, 2_000).asked == frozenset()
     assert len(asked) == 1
 
 

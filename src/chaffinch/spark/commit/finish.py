@@ -60,7 +60,8 @@ def finish_commit(
     needed = plan.partitions().union(plan.topic_partitions() if written_to is None else written_to)
     patience = plan.patience if waits else plan.patience.at_most(0)
     left_open: set[LeftOpen] = set()
-    for pause_ms in PAUSES_MS:
+    held_back: set[LeftOpen] | None = set()
+    for number, pause_ms in enumerate(PAUSES_MS):
         if pause_ms:
             yield Wait(step=_STEP, ms=pause_ms)
         try:
@@ -71,7 +72,8 @@ def finish_commit(
             search = Search(_STEP, waits=waits)
             found = yield from search.find(identity.producer_id, needed, plan.topic_partitions(), patience, may_be_gone=True)
             left_open = _of(found, identity)
-            if is_pending or left_open:  # It may have been of an end that was under way; or of this one, which has come since.
+            # It may have been of an end that was under way; or of this one, which has come since.
+            if waits and (is_pending or left_open or number):
                 is_pending = yield from requests.is_marker_pending(_STEP, plan.group_id, plan.marker_partition, plan.patience)
         except Refusal:
             if waits:
@@ -89,7 +91,7 @@ def finish_commit(
             return True
         if not is_told:
             yield from _commit_shortly(plan, identity, left_open, is_pending=held_back != set())
-    if is_pending and not plan.has_own_id:
+    if held_back is None and not plan.has_own_id:
         raise marker_end_unknown(plan)
     places = [counted(len(left_open), "partition")] if left_open else []
     places += [f"the offsets of group {plan.group_id}"] if is_pending else []
@@ -119,9 +121,9 @@ def marker_end_unknown(plan: CommitPlan) -> Refusal:
     return Refusal(
         Group.INVALID_CONFIGURATION, "TRANSACTION_END_UNKNOWN",
         f"group {plan.group_id} holds the marker of this write back, and transactional id {plan.transactional_id} may have been used by "
-        "others since, so that nobody tells whether it is committed; nothing more is written; read the topic with read_uncommitted: if its "
-        "rows are not there, write them with another idempotencyToken, without a kafka.transactional.id; else see with chaffinch "
-        "transactions find-hanging what is still open there",
+        "others since, so that nobody tells whether it is committed; nothing more is written; run it again once; if this comes again, end "
+        "what chaffinch transactions describe-producers shows open in its partitions, and if its rows are not there then, write them with "
+        "another idempotencyToken, without a kafka.transactional.id",
     )  # fmt: skip
 
 

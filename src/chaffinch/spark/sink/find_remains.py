@@ -10,6 +10,7 @@ from chaffinch.errors import ApiException, Stored, codes, exception_for
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit import finish, remains, requests
 from chaffinch.spark.commit.operations import CountPartitions, FindRemains, Lost, Remains, Told, WriteMarkers
+from chaffinch.spark.refusals import refusal_of
 
 
 def find_remains(client: SyncClient, operation: FindRemains, look_up_timeout_ms: int, request_timeout_ms: int) -> Remains:
@@ -40,10 +41,13 @@ def find_remains(client: SyncClient, operation: FindRemains, look_up_timeout_ms:
 
 
 def count_partitions(client: SyncClient, operation: CountPartitions, look_up_timeout_ms: int) -> int | Lost:
-    """See the operation. A topic that does not exist, or of which we may not hear, has none that are told."""
+    """See the operation. A topic that does not exist, or of which we may not hear, has none that are told. Raises Refusal where asking
+    again is no use."""
     try:
         client.refresh_metadata([operation.topic], timeout_ms=look_up_timeout_ms)
     except ApiException as error:
+        if not requests.is_asked_again(error.code):
+            raise refusal_of(error) from None
         return Lost(reason=" ".join(error.message.split()))
     topic = client.cluster.topic(operation.topic)
     if topic is None or topic.partitions:
