@@ -378,8 +378,7 @@ def test_without_the_coordinators_word_a_pending_marker_is_nobodys_to_abort(erro
 def test_without_the_coordinators_word_rows_that_are_open_are_nobodys_to_abort(error, monkeypatch):
     """They may be committed, and nobody will ever tell."""
     broker, query = two_batches()
-    with monkeypatch.context() as patched:
-        patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
+    with forgets_rows(monkeypatch):
         query.commit(0)
     broker.core.faults.add(api="DescribeTransactions", error=error, count=1_000)
     said = "TRANSACTION_END_UNKNOWN: an earlier transaction of chaffinch-q is still open in orders-0, orders-1"
@@ -392,8 +391,7 @@ def test_without_the_coordinators_word_rows_that_are_open_are_nobodys_to_abort(e
 @pytest.mark.parametrize("api", ["DescribeTransactions", "DescribeProducers"])
 def test_a_broker_that_fails_in_itself_has_not_said_that_nothing_is_open(api, monkeypatch):
     broker, query = two_batches()
-    with monkeypatch.context() as patched:
-        patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
+    with forgets_rows(monkeypatch):
         query.commit(0)
     broker.core.faults.add(api=api, error="UNKNOWN_SERVER_ERROR", count=2)
     query.commit(1)

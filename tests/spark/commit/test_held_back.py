@@ -62,17 +62,23 @@ def test_one_that_stays_is_named(held_back, monkeypatch):
         query.commit(1)
 
 
-@pytest.mark.parametrize("is_forgotten", [False, True], ids=["", "whose rows are forgotten"])
-@pytest.mark.parametrize("what", ["all is told", "markers are not ours", "offsets are not ours to see", "offsets are nowhere"])
-def test_one_of_another_transaction_of_a_shared_id_is_not_taken_for_committed(what, is_forgotten, monkeypatch):
-    """A write died before its end, its abort was forgotten; another write under the same id was committed; the first is run again."""
-    broker = Broker()
+def sharing_an_id(broker):
+    """Two batch writes of one row each, and what the plans of both have."""
     topics = (TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),)
     plan = {"is_stream": False, "has_checkpoint": False, "digest": "", "target": TargetSnapshot(topics=topics)}
     one, two = (
         Query(broker, [(outcome({number: [(b"k", value)]}),)], transactional_id="mine", has_checkpoint=False)
         for number, value in enumerate((b"one", b"two"))
     )
+    return one, two, plan
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True], ids=["", "whose rows are forgotten"])
+@pytest.mark.parametrize("what", ["all is told", "markers are not ours", "offsets are not ours to see", "offsets are nowhere"])
+def test_one_of_another_transaction_of_a_shared_id_is_not_taken_for_committed(what, is_forgotten, monkeypatch):
+    """A write died before its end, its abort was forgotten; another write under the same id was committed; the first is run again."""
+    broker = Broker()
+    one, two, plan = sharing_an_id(broker)
     steps = Query(Broker(), one.batches, transactional_id="mine", has_checkpoint=False).commit(0, group_id="one", **plan).steps
     with pytest.raises(Killed):
         one.commit(0, Cut(at=steps.index(Step.COMMIT_MARKER), how="crash_after"), group_id="one", **plan)
@@ -132,12 +138,7 @@ def test_one_of_an_aborted_attempt_under_an_id_of_its_own_is_aborted(monkeypatch
 def test_nor_for_aborted(forgets, monkeypatch):
     """A write is committed, its end is forgotten; another one under the same id made its coordinator forget; the first is run again."""
     broker = Broker()
-    topics = (TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),)
-    plan = {"is_stream": False, "has_checkpoint": False, "digest": "", "target": TargetSnapshot(topics=topics)}
-    one, two = (
-        Query(broker, [(outcome({number: [(b"k", value)]}),)], transactional_id="mine", has_checkpoint=False)
-        for number, value in enumerate((b"one", b"two"))
-    )
+    one, two, plan = sharing_an_id(broker)
     with forgets(monkeypatch):
         one.commit(0, group_id="one", **plan)
     two.commit(0, group_id="two", **plan)
