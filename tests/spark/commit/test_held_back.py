@@ -121,17 +121,45 @@ def test_one_whose_abort_is_under_way_is_waited_for(transactional_id, monkeypatc
     assert (late.seen, counted(broker.read(TOPIC))) == (True, {b"one": 1})
 
 
-def test_one_of_an_aborted_attempt_under_an_id_of_its_own_is_aborted(monkeypatch):
+def aborted_and_forgotten(monkeypatch, transactional_id):
+    """A write that died before its end. How to run it again, and where."""
     broker = Broker()
     plan = {"is_stream": False, "has_checkpoint": False, "digest": "", "group_id": "own"}
-    query = Query(broker, [(outcome({0: [(b"k", b"one")]}),)], transactional_id="own", has_checkpoint=False)
+    query = Query(broker, [(outcome({0: [(b"k", b"one")]}),)], transactional_id=transactional_id, has_checkpoint=False)
     at = Query(Broker(), query.batches, has_checkpoint=False).commit(0, **plan).steps.index(Step.COMMIT_MARKER)
     with pytest.raises(Killed):
         query.commit(0, Cut(at=at, how="crash_after"), **plan)
     with told_nobody(monkeypatch):
         broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
-    assert query.commit(0, **plan).result.outcome == "written"
+    return broker, lambda: query.commit(0, **plan)
+
+
+def test_one_of_an_aborted_attempt_under_an_id_of_its_own_is_aborted(monkeypatch):
+    broker, again = aborted_and_forgotten(monkeypatch, "own")
+    assert again().result.outcome == "written"
     assert counted(broker.read(TOPIC)) == {b"one": 1}
+
+
+def test_but_not_where_the_coordinator_does_not_tell_how_it_ended(monkeypatch):
+    broker, again = aborted_and_forgotten(monkeypatch, "own")
+    broker.core.faults.add(api="DescribeTransactions", error="UNSUPPORTED_VERSION", count=1_000)
+    said = "UNSTABLE_OFFSET_COMMIT: OffsetFetch of group own: asked for 60000 ms .*; nothing more is written before it is known whether"
+    with pytest.raises(Refusal, match=said):
+        again()
+    assert broker.read(TOPIC) == []
+
+
+def test_a_given_id_leaves_other_errors_of_the_group_as_they_are(monkeypatch):
+    broker, again = aborted_and_forgotten(monkeypatch, "given")
+
+    def loading(self, operation):
+        if operation.step is Step.READ_MARKER_AGAIN:
+            broker.core.faults.add(api="OffsetFetch", error="COORDINATOR_LOAD_IN_PROGRESS", count=1_000)
+        return EFFECT(self, operation)
+
+    monkeypatch.setattr(Driver, "effect", loading)
+    with pytest.raises(Refusal, match="COORDINATOR_LOAD_IN_PROGRESS: OffsetFetch of group own: asked for 60000 ms"):
+        again()
 
 
 @pytest.mark.parametrize("forgets", [told_nobody, forgets_the_marker])

@@ -95,9 +95,11 @@ class TestLosses:
         assert found == [(A0, 9, 12), (A1, 3, 7)]
 
     def test_places_outside_of_what_there_is_are_moved_into_it(self):
-        moved, texts = within({A0: 1, A1: 9, B0: 5}, {A0: 3, A1: 0, B0: 5}, {A0: 8, A1: 8, B0: 5})
+        moved, texts = within("endingOffsets", {A0: 1, A1: 9, B0: 5}, {A0: 3, A1: 0, B0: 5}, {A0: 8, A1: 8, B0: 5})
         assert moved == {A0: 3, A1: 8, B0: 5}
-        assert texts == ["a-0 begins at offset 3, offset 1 was asked for", "a-1 ends at offset 8, offset 9 was asked for"]
+        assert texts == [
+            "endingOffsets: a-0 begins at offset 3, offset 1 was asked for", "endingOffsets: a-1 ends at offset 8, offset 9 was asked for",
+        ]  # fmt: skip
 
 
 @st.composite

@@ -280,6 +280,8 @@ def gave_up(step: Step, code: ErrorCode, what: str, reason: str, patience: Patie
     fate, remedy = "nothing of it is visible", Remedy.AGAIN
     if step in (Step.END_TRANSACTION, Step.READ_MARKER_AFTER_FENCING):
         fate, remedy = "whether the batch is written is not known", Remedy.LOOK
+    elif step in (Step.READ_MARKER, Step.READ_MARKER_AGAIN):
+        fate = "nothing more is written before it is known whether the batch is in Kafka"
     elif step is Step.FINISH_COMMIT:
         fate = "nothing more is written before what is committed is visible everywhere"
     text = f"{what}: asked for {patience.block_max_ms} ms (kafka.max.block.ms), the last answer was: {reason.rstrip(' .')}; {fate}"

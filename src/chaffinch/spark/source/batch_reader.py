@@ -47,11 +47,11 @@ class TopicReader(DataSourceReader):
             unpromised = discovery.unpromised(wanted)
             starts |= {where: first[where] for where in unpromised}
             written = discovery.written(wanted)
-            starts, lost = within(starts, first, written)
+            starts, lost = within(self._options.starting.option, starts, first, written)
             # An offset that was named, and is there.
             behind_open = {where: end for where, end in ends.items() if latest[where] < end <= written[where]}
             discovery.wait_until_readable(behind_open)
-            ends, lost_behind = within(ends, {}, {**latest, **behind_open})
+            ends, lost_behind = within(self._options.ending.option, ends, {}, {**latest, **behind_open})
             for text in (*lost, *lost_behind):
                 report_loss(text, fails=self._options.fail_on_data_loss)
             found = task_ranges((OffsetRange(where, starts[where], ends[where]) for where in wanted), self._options)

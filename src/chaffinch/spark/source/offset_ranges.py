@@ -62,14 +62,14 @@ def _parts(given: OffsetRange, count: int) -> Iterable[OffsetRange]:
         yield OffsetRange(given.where, given.start + size * number // count, given.start + size * (number + 1) // count)
 
 
-def within(places: Offsets, first: Offsets, latest: Offsets) -> tuple[dict[TopicPartition, int], list[str]]:
-    """The places, moved to where each partition has something; and what that leaves out, one line each."""
+def within(option: str, places: Offsets, first: Offsets, latest: Offsets) -> tuple[dict[TopicPartition, int], list[str]]:
+    """The places that an option says, moved to where each partition has something; and what that leaves out, one line each."""
     texts = []
     for where, place in places.items():
         if place > latest[where]:
-            texts.append(f"{where} ends at offset {latest[where]}, offset {place} was asked for")
+            texts.append(f"{option}: {where} ends at offset {latest[where]}, offset {place} was asked for")
         elif place < first.get(where, place):
-            texts.append(f"{where} begins at offset {first[where]}, offset {place} was asked for")
+            texts.append(f"{option}: {where} begins at offset {first[where]}, offset {place} was asked for")
     return {where: min(max(place, first.get(where, place)), latest[where]) for where, place in places.items()}, texts
 
 

@@ -95,7 +95,7 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         first = asked.earliest(wanted)
         if self._refused is None:
             starts |= {where: first[where] for where in asked.unpromised(wanted)}
-        starts, lost = within(starts, first, asked.written(wanted))
+        starts, lost = within(self._options.starting.option, starts, first, asked.written(wanted))
         self._report(lost)
         return starts
 
