@@ -109,7 +109,7 @@ OF_SPARK: Final = (
     OwnError(
         "TRANSACTION_END_UNKNOWN", _CONFIG,
         "An earlier transaction is still open, and nobody who may be asked tells whether it is committed; nothing was written.",
-        "Start it again once. If it comes again, do what the text says.",
+        "Do what the text says, before it is started again.",
     ),
     OwnError(
         "STAGING_LOCATION_MISSING", _CONFIG, "A task of a query on a cluster has more than 1 MiB, and there is no folder that all machines share.",

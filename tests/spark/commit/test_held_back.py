@@ -6,12 +6,13 @@ import pytest
 
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.errors import codes
+from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest
 from chaffinch.spark.commit.operations import CountPartitions, Lost, Step, Told, WriteMarkers
 from chaffinch.spark.commit.plan import CommitPlan
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
 from tests.spark.commit.commit_world import TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
-from tests.spark.commit.test_forgotten_ends import forgets_rows, forgets_the_marker, told_nobody
+from tests.spark.commit.test_forgotten_ends import ENDS, FIRST_STEPS, forgets_rows, forgets_the_marker, told_nobody
 from tests.spark.commit.test_protocol import FIRST_ROWS, assert_exactly_once, query_operation, two_batches
 
 EFFECT = Driver.effect
@@ -24,6 +25,16 @@ def held_back(monkeypatch):
     with forgets_the_marker(monkeypatch):
         query.commit(0)
     return broker, query
+
+
+def test_a_batch_with_nothing_to_finish_asks_for_it_twice(monkeypatch):
+    """Before it is fenced and after."""
+    _, query = two_batches()
+    query.commit(0)
+    asked = []
+    monkeypatch.setattr(Driver, "effect", lambda self, operation: asked.append(operation) or EFFECT(self, operation))
+    query.commit(1)
+    assert sum(isinstance(getattr(operation, "message", None), OffsetFetchRequest) for operation in asked) == 2
 
 
 def test_partitions_of_offsets_that_nobody_tells_are_asked_for_again(held_back, monkeypatch):
@@ -73,15 +84,19 @@ def sharing_an_id(broker):
     return one, two, plan
 
 
+def dies_before_its_end(one, plan):
+    steps = Query(Broker(), one.batches, transactional_id="mine", has_checkpoint=False).commit(0, group_id="one", **plan).steps
+    with pytest.raises(Killed):
+        one.commit(0, Cut(at=steps.index(Step.COMMIT_MARKER), how="crash_after"), group_id="one", **plan)
+
+
 @pytest.mark.parametrize("is_forgotten", [False, True], ids=["", "whose rows are forgotten"])
 @pytest.mark.parametrize("what", ["all is told", "markers are not ours", "offsets are not ours to see", "offsets are nowhere"])
 def test_one_of_another_transaction_of_a_shared_id_is_not_taken_for_committed(what, is_forgotten, monkeypatch):
     """A write died before its end, its abort was forgotten; another write under the same id was committed; the first is run again."""
     broker = Broker()
     one, two, plan = sharing_an_id(broker)
-    steps = Query(Broker(), one.batches, transactional_id="mine", has_checkpoint=False).commit(0, group_id="one", **plan).steps
-    with pytest.raises(Killed):
-        one.commit(0, Cut(at=steps.index(Step.COMMIT_MARKER), how="crash_after"), group_id="one", **plan)
+    dies_before_its_end(one, plan)
     with told_nobody(monkeypatch):
         broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
     write_marker = TransactionParticipants.write_marker
@@ -94,7 +109,7 @@ def test_one_of_another_transaction_of_a_shared_id_is_not_taken_for_committed(wh
     broker.offsets_partitions = 0 if what == "offsets are nowhere" else 50
     is_told = what in ("all is told", "markers are not ours")
     for _ in range(2):
-        with pytest.raises(Refusal, match="TRANSACTION_END_UNKNOWN: group one holds the marker of this write back"):
+        with pytest.raises(Refusal, match=r"TRANSACTION_END_UNKNOWN: group one holds .* open of producer \d+, in this write's topics"):
             one.commit(0, group_id="one", **plan)
     assert counted(broker.read(TOPIC)) == ({b"two": 1} if is_told or not is_forgotten else {})
 
@@ -204,6 +219,17 @@ def test_one_whose_end_was_under_way_is_waited_for(is_stream, batch_id, outcome_
     assert len(broker.read(TOPIC)) == (8 if is_stream else 4)
 
 
+def test_and_takes_no_transaction(monkeypatch):
+    broker, query = two_batches()
+    query.commit(0)
+    broker.offsets_refused = codes.TOPIC_AUTHORIZATION_FAILED
+    broker.core.faults.add(api="OffsetFetch", error="UNSTABLE_OFFSET_COMMIT", count=1)
+    steps = []
+    monkeypatch.setattr(Driver, "effect", lambda self, operation: steps.append(operation.step) or EFFECT(self, operation))
+    query.commit(1)
+    assert steps.count(Step.FINISH_COMMIT) == 3  # How the last one ended, what is open of it, and the marker.
+
+
 @pytest.mark.parametrize("forgets", [told_nobody, lambda _: nullcontext()], ids=["forgotten", "told"])
 def test_one_of_another_driver_that_comes_while_it_is_asked(forgets, monkeypatch):
     """It commits the batch in between, and nobody hears of it."""
@@ -242,23 +268,76 @@ def test_one_of_another_driver_that_comes_between_two_looks(monkeypatch):
 
 
 @pytest.mark.parametrize("batch_id", [0, 1])
-def test_a_batch_that_writes_nothing_does_not_ask_for_it(batch_id, monkeypatch):
+def test_a_batch_that_writes_nothing_asks_for_it_once_and_leaves_the_rows_to_the_next(batch_id, monkeypatch):
     """Its group's coordinator may be away for long."""
     broker, query = two_batches()
-    query.batches[1] = (outcome({}),)
+    query.batches.insert(1, (outcome({}),))
     with forgets_rows(monkeypatch):
         query.commit(0)
 
     def away(self, operation):
         value = EFFECT(self, operation)
         if operation.step is Step.READ_MARKER:
-            broker.core.faults.add(api="OffsetFetch", error="COORDINATOR_LOAD_IN_PROGRESS", count=1_000)
+            broker.core.faults.add(api="OffsetFetch", error="COORDINATOR_LOAD_IN_PROGRESS", count=1)
         return value
 
-    monkeypatch.setattr(Driver, "effect", away)
     began_ms = broker.now_ms
-    query.commit(batch_id)
-    assert (broker.now_ms, counted(broker.read(TOPIC))) == (began_ms, counted(FIRST_ROWS))
+    with monkeypatch.context() as patched:
+        patched.setattr(Driver, "effect", away)
+        query.commit(batch_id)
+    assert (broker.now_ms, broker.read(TOPIC)) == (began_ms, [])
+    query.commit(2)
+    assert_exactly_once(broker)
+
+
+def test_nor_does_it_part_rows_from_one_that_has_come_since(monkeypatch):
+    """A slow driver repeats a batch; in the midst of it another commits the next one, dies, and all is forgotten."""
+    broker, query = two_batches()
+    query.commit(0)
+    other = Query(broker, query.batches, done=1, run_count=100, state=query.state)
+
+    def meanwhile():
+        with told_nobody(monkeypatch), pytest.raises(Killed):
+            other.commit(1, Cut(at=ENDS, how="crash_after"))
+
+    skipped = query.commit(0, Cut(at=FIRST_STEPS.index(Step.READ_MARKER), how="during", during=meanwhile))
+    assert (skipped.result.outcome, counted(broker.read(TOPIC))) == ("skipped", counted(FIRST_ROWS))
+    other.commit(1)
+    assert_exactly_once(broker)
+
+
+def test_it_is_told_before_rows_that_are_found_open(monkeypatch):
+    """Another driver's, which come while it is asked."""
+    broker, query = two_batches()
+    query.commit(0)
+    other = Query(broker, query.batches, done=1, run_count=100, state=query.state)
+    written = []
+
+    def noted(self, operation):
+        if isinstance(operation, WriteMarkers):
+            written.extend(left.place.topic for left in operation.places)
+        return EFFECT(self, operation)
+
+    def meanwhile():
+        with told_nobody(monkeypatch):
+            other.commit(1)
+
+    monkeypatch.setattr(Driver, "effect", noted)
+    query.commit(1, Cut(at=FIRST_STEPS.index(Step.READ_MARKER), how="during", during=meanwhile))
+    assert written == ["__consumer_offsets", TOPIC, TOPIC]
+
+
+def test_that_of_another_transaction_is_not_named_among_what_is_left_open(monkeypatch):
+    broker = Broker()
+    one, two, plan = sharing_an_id(broker)
+    dies_before_its_end(one, plan)
+    with forgets_the_marker(monkeypatch):
+        broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
+    with forgets_rows(monkeypatch):
+        two.commit(0, group_id="two", **plan)
+    monkeypatch.setattr(Driver, "write_markers", lambda _, asked: Told(done=frozenset(left.place for left in asked.places)))
+    with pytest.raises(Refusal, match="is still open in 1 partition; this batch is not begun"):
+        one.commit(0, group_id="one", **plan)
 
 
 def test_one_that_is_told_and_stays_is_not_unknown(held_back, monkeypatch):

@@ -54,8 +54,8 @@ def finish_commit(
     """Commit what is left open of the last transaction, if its coordinator says that it is committed. Whether the coordinator tells at all.
 
     `written_to`: its partitions, None where they are not known. `is_pending`: the marker is part of it. With `waits` False, for a batch
-    that will not make the coordinator forget, each is asked once: what is told is finished, the rest is left to the next batch, and so is
-    a short transaction, whose end would have to be waited for.
+    that will not make the coordinator forget, each is asked once: what is told is finished, the rest is left to the next batch; so are a
+    short transaction, whose end would have to be waited for, and rows whose marker is held back or not told of.
     """
     needed = plan.partitions().union(plan.topic_partitions() if written_to is None else written_to)
     patience = plan.patience if waits else plan.patience.at_most(0)
@@ -73,8 +73,10 @@ def finish_commit(
             found = yield from search.find(identity.producer_id, needed, plan.topic_partitions(), patience, may_be_gone=True)
             left_open = _of(found, identity)
             # It may have been of an end that was under way; or of this one, which has come since.
-            if waits and (is_pending or left_open or number):
-                is_pending = yield from requests.is_marker_pending(_STEP, plan.group_id, plan.marker_partition, plan.patience)
+            if is_pending or left_open or number:
+                is_pending = yield from requests.is_marker_pending(_STEP, plan.group_id, plan.marker_partition, patience)
+            if is_pending and not waits:
+                return True
         except Refusal:
             if waits:
                 raise
@@ -91,12 +93,16 @@ def finish_commit(
             return True
         if not is_told:
             yield from _commit_shortly(plan, identity, left_open, is_pending=held_back != set())
+    raise _stays_open(plan, identity, left_open, held_back)
+
+
+def _stays_open(plan: CommitPlan, identity: ProducerIdentity, left_open: set[LeftOpen], held_back: set[LeftOpen] | None) -> Refusal:
     if held_back is None and not plan.has_own_id:
-        raise marker_end_unknown(plan)
+        return marker_end_unknown(plan, identity.producer_id)
     places = [counted(len(left_open), "partition")] if left_open else []
-    places += [f"the offsets of group {plan.group_id}"] if is_pending else []
+    places += [f"the offsets of group {plan.group_id}"] if held_back != set() else []
     text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {' and '.join(places)}"
-    raise Refusal(Group.TRANSACTION_ABORTABLE, "TRANSACTION_LEFT_OPEN", f"{text}; this batch is not begun", Remedy.AGAIN)
+    return Refusal(Group.TRANSACTION_ABORTABLE, "TRANSACTION_LEFT_OPEN", f"{text}; this batch is not begun", Remedy.AGAIN)
 
 
 def _of(found: set[LeftOpen], identity: ProducerIdentity) -> set[LeftOpen]:
@@ -117,13 +123,13 @@ def _held_back(plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operat
     return None
 
 
-def marker_end_unknown(plan: CommitPlan) -> Refusal:
+def marker_end_unknown(plan: CommitPlan, producer_id: int) -> Refusal:
     return Refusal(
         Group.INVALID_CONFIGURATION, "TRANSACTION_END_UNKNOWN",
         f"group {plan.group_id} holds the marker of this write back, and transactional id {plan.transactional_id} may have been used by "
         "others since, so that nobody tells whether it is committed; nothing more is written; run it again once; if this comes again, end "
-        "what chaffinch transactions describe-producers shows open in its partitions, and if its rows are not there then, write them with "
-        "another idempotencyToken, without a kafka.transactional.id",
+        f"with chaffinch transactions abort what describe-producers shows open of producer {producer_id}, in this write's topics and in "
+        "__consumer_offsets; if its rows are not there then, write them with another idempotencyToken, without a kafka.transactional.id",
     )  # fmt: skip
 
 

@@ -167,7 +167,7 @@ class _Writer:
         except Refusal as refusal:
             if plan.has_own_id or refusal.name != codes.UNSTABLE_OFFSET_COMMIT.name:
                 raise
-            raise marker_end_unknown(plan) from None
+            raise marker_end_unknown(plan, self.identity.producer_id) from None
         except StartAgain:
             assert plan.group_id is not None
         yield from requests.add_offsets(Step.FIND_REMAINS, plan.transactional_id, self.identity, plan.group_id, plan.patience)
@@ -247,8 +247,9 @@ class _Writer:
             raise Refusal(
                 Group.INVALID_CONFIGURATION, "TRANSACTION_END_UNKNOWN",
                 f"an earlier transaction of {self.plan.transactional_id} is still open in {places}, and its coordinator does not tell "
-                "whether it is committed, which takes Apache Kafka 3.0 and Describe on the id; this batch is not written; read what is "
-                "open there with read_uncommitted, see what of it is to be written again, and end it with kafka-transactions.sh --abort",
+                "whether it is committed, which takes Apache Kafka 3.0 and Describe on the id; this batch is not written; before the next "
+                "start, which may take it for aborted, read what is open there with read_uncommitted, see what of it is to be written "
+                f"again, and end it with chaffinch transactions abort, of producer {first.producer_id} alone",
             )  # fmt: skip
 
     def _set_aside(self, batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Generator[Operation, Reply, None]:
