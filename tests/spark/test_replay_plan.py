@@ -1,6 +1,7 @@
 """What a replay refuses before Spark has anything to do, and what it says where it is interrupted. No Java."""
 
 import re
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,6 +106,23 @@ def test_a_file_in_the_place_of_a_folder_is_told_before_java_starts(broker, tmp_
     said = r"/letters\.parquet: that is a file, and letters are replayed by their folder; name the one that errors\.dead\.letter\.path had$"
     with pytest.raises(Refusal, match=rf"LOCATION_NOT_USABLE: --parquet=.*{said}"):
         look_at_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path / "letters.parquet")))
+
+
+@pytest.mark.parametrize(
+    ("names", "is_refused"),
+    [
+        (["orders"], True), (["readme.txt", "b.csv"], True), (["_SUCCESS", "part.orc"], True),
+        ([], False), (["_replayed"], False), (["_replayed", "readme.txt"], False), ([".letters.parquet.tmp"], False),
+        (["a.parquet", "readme.txt"], False),
+    ],
+)  # fmt: skip
+def test_a_folder_of_other_things_is_told_before_java_starts(tmp_path, names, is_refused):
+    """Such as that above the one that was meant. One that holds nothing may wait for its first letter, or have no more."""
+    for name in names:
+        (tmp_path / name).mkdir()
+    said = f"NOT_DEAD_LETTERS: --parquet={tmp_path}: there is no Parquet file in that folder, but '{min(names, default='')}'; name the one"
+    with pytest.raises(Refusal, match=re.escape(said.replace("_SUCCESS", "part.orc"))) if is_refused else nullcontext():
+        look_at_folder(str(tmp_path))
 
 
 def test_a_folder_that_cannot_be_listed_is_told_before_java_starts(broker, tmp_path, monkeypatch):

@@ -11,7 +11,9 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
 from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from chaffinch.spark import target
+from chaffinch.spark.kept import Kept
 from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.target import check_codec, check_replication, take_snapshot
 from tests.spark.played_query import PlayedQuery
@@ -117,3 +119,13 @@ def test_one_broker_s_answer_accuses_no_other():
 )
 def test_an_answer_that_does_not_tell_refuses_no_codec(answer):
     check_codec(client_told(answer), "zstd", 1)
+
+
+def test_a_long_wait_is_told_with_the_option_that_names_the_brokers(monkeypatch, caplog):
+    made = {}
+    monkeypatch.setattr(target, "SyncClient", lambda *_, **given: made.update(given))
+    monkeypatch.setattr(target, "_clients", Kept(lambda _: None))
+    options = SinkOptions.parse({"kafka.bootstrap.servers": "a:1,b:2", "topic": "orders"}, is_stream=False).client
+    target.client_for(options)
+    made["on_wait"]("no broker reachable; still asking")
+    assert [record.message for record in caplog.records] == ["kafka.bootstrap.servers=a:1,b:2: no broker reachable; still asking"]

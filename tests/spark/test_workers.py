@@ -56,6 +56,11 @@ def test_what_keeps_workers_from_taking_part(workers, reason):
         ('org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "s3"', "for locations that begin with s3: name"),
         ("ClassNotFoundException: Class org.apache.hadoop.fs.s3a.S3AFileSystem not found", "org.apache.hadoop.fs.s3a.S3AFileSystem: name"),
         ("java.io.IOException: mkdir of file:/proc/ck failed", "cannot make the folder file:/proc/ck: name a checkpointLocation"),
+        (
+            "SparkConcurrentModificationException: Multiple streaming queries are concurrently using metadata.",
+            "another query runs from the same checkpointLocation: stop one of them",
+        ),
+        ("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.", "another query runs from the same checkpointLocation"),
         ("requirement failed: chaffinch does not support Update mode.", "foreachBatch(KafkaSink(...))"),
         ("No module named 'chaffinchlike'", None),
         ("KAFKA[InvalidConfiguration] CONFIG: unknown option", None),

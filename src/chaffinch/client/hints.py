@@ -78,6 +78,8 @@ OF_JAVA: Final[Mapping[str, str]] = {
     "sasl.login.callback.handler.class": _LOGIN,
     "sasl.login.class": _LOGIN,
     "ssl.engine.factory.class": "it is a class of Java's: TLS is set up by ssl.truststore.location, ssl.keystore.location and their like",
+    "ssl.keystore.password": "keystores are PEM files here: the password of the key in it is ssl.key.password",
+    "ssl.truststore.password": "truststores are PEM files here, which have no password",
 }
 """Kafka's options that do something there which would be missing here."""
 
@@ -95,8 +97,6 @@ _EVERYWHERE: Final = {
     "ssl.certificate.pem": "it is ssl.keystore.certificate.chain",
     "ssl.key.location": "it is ssl.keystore.location, one PEM file with the key and its certificates",
     "ssl.certificate.location": "it is ssl.keystore.location, one PEM file with the key and its certificates",
-    "ssl.keystore.password": "keystores are PEM files here: the password of the key in it is ssl.key.password",
-    "ssl.truststore.password": "truststores are PEM files here, which have no password",
     "enable.ssl.certificate.verification": "certificates are always checked: name those to trust with ssl.truststore.location",
     "api.version": "leave it out, each broker is asked",
     "api.version.request": "leave it out, each broker is asked",

@@ -106,7 +106,11 @@ def _refuse_twice(options: Iterable[str]) -> None:
 
 def tell_without_effect(where: str, names: Iterable[str]) -> None:
     """Says it once per process in the log."""
-    text = f"options without effect {where}: {', '.join(names)}"
+    tell_once(f"options without effect {where}: {', '.join(names)}")
+
+
+def tell_once(text: str) -> None:
+    """In the log of this process; Spark makes a reader or writer more than once for a query."""
     if text not in _told:
         _told.add(text)
         _log.warning("%s", text)

@@ -66,6 +66,7 @@ def client_for(options: ClientOptions) -> SyncClient:
                 connections=options.connections,
                 retry_backoff=options.retry_backoff,
                 reconnect_backoff=options.reconnect_backoff,
+                on_wait=lambda text: _log.warning("kafka.bootstrap.servers=%s: %s", ",".join(options.bootstrap_servers), text),
             )
 
     return _clients.get(options, connected)

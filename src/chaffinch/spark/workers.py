@@ -60,6 +60,10 @@ _ADVICE: Final = (
         "Spark cannot make the folder {0}: name a checkpointLocation where it may write, and of which no part is a file",
     ),
     (
+        r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming (?:queries|jobs)",
+        "another query runs from the same checkpointLocation: stop one of them, or give each its own",
+    ),
+    (
         r"does not support Update mode",
         "Spark has no output mode update for formats in Python: write with foreachBatch(KafkaSink(...)) (docs/spark-pipeline.md)",
     ),

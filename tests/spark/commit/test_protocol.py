@@ -145,7 +145,7 @@ def test_a_coordinator_that_times_the_transaction_out(at):
 def test_a_fenced_driver_whose_marker_has_not_moved_may_be_restarted():
     broker, query = two_batches()
     at = query_operation(Step.PUSH)
-    with pytest.raises(Refusal, match=r"nothing of it is visible, .*; start the query again") as caught:
+    with pytest.raises(Refusal, match=r"nothing of it is visible; .*; start the query again") as caught:
         query.run(Cut(at=at, how="during", during=lambda: broker.pass_time(120_000)))
     assert caught.value.group is Group.APPLICATION_RECOVERABLE
 

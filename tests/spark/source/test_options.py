@@ -126,6 +126,23 @@ def test_spellings_as_spark_takes_them():
     assert not includes_headers({})
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingTimestamp": "1795901875"}, "startingTimestamp=1795901875 is of 1970-01-21"),
+        ({"endingOffsetsByTimestamp": '{"a":{"0":1795901875000,"1":1795901875}}'}, "endingOffsetsByTimestamp=1795901875 is of 1970-01-21"),
+        ({"startingTimestamp": "0", "endingTimestamp": "1795901875000"}, None),
+        ({"startingOffsets": '{"a":{"0":1795901875}}', "endingOffsets": '{"a":{"0":1795901876}}'}, None),
+    ],
+)
+def test_times_that_look_like_seconds_are_told_once(caplog, monkeypatch, options, said):
+    monkeypatch.setattr("chaffinch.spark.options._told", set())
+    for _ in range(2):
+        parsed(**options)
+    told = [] if said is None else [f"{said}: times are milliseconds since 1970; this one looks like seconds"]
+    assert [record.message for record in caplog.records] == told
+
+
 def test_what_a_batch_has_no_use_for_is_said_in_the_log(caplog, monkeypatch):
     monkeypatch.setattr("chaffinch.spark.options._told", set())
     with caplog.at_level(logging.WARNING):
@@ -145,8 +162,8 @@ def test_batches_and_streams_share_most_options():
         ({"startingOffsetsByTimestampStrategy": "latest"},
          "without startingTimestamp or startingOffsetsByTimestamp: startingOffsetsByTimestampStrategy"),
         ({"maxTriggerDelay": "1m"}, "without minOffsetsPerTrigger: maxTriggerDelay"),
-        ({"startingOffsetsByTimestampStrategy": "latest", "startingTimestamp": "1"}, None),
-        ({"startingOffsetsByTimestampStrategy": "latest", "startingOffsetsByTimestamp": '{"t":{"0":1}}'}, None),
+        ({"startingOffsetsByTimestampStrategy": "latest", "startingTimestamp": "0"}, None),
+        ({"startingOffsetsByTimestampStrategy": "latest", "startingOffsetsByTimestamp": '{"t":{"0":0}}'}, None),
         ({"maxTriggerDelay": "1m", "minOffsetsPerTrigger": "5"}, None),
     ],
 )  # fmt: skip

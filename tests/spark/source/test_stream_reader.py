@@ -173,8 +173,9 @@ class TestChoices:
             ({"assign": {"c": [0]}}, r"topic 'c' \(option assign\) does not exist"),
             ({"assign": {"a": [0, 9]}}, r"partition 9 of topic 'a' \(option assign\) does not exist: the topic has 2 partitions"),
             ({"startingOffsets": {"a": {"0": 0}}}, "startingOffsets says nothing about a-1"),
+            ({"startingOffsets": {"aa": {"0": 0}}}, "startingOffsets says nothing about a-0, a-1: it must name every .*; it names aa-0"),
             ({"startingOffsets": {"a": {"0": 0, "1": 0, "2": 0}}}, "startingOffsets names a-2, not among the partitions that are read"),
-            ({"startingTimestamp": "1900000000000"}, "startingTimestamp: a-0 has no record of 1900000000000 or later; choose an earlier"),
+            ({"startingTimestamp": "1900000000000"}, r"startingTimestamp: a-0 has no record of 1900000000000 \(ms since 1970\) or later"),
         ],
     )
     @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream"])

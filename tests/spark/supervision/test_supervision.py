@@ -223,7 +223,7 @@ def test_ctrl_c_while_a_query_starts_leaves_none_running(clock):
 
 
 @pytest.mark.parametrize("asks_spark", [True, False], ids=["start makes the session", "it is there before"])
-def test_ctrl_c_is_noted_whoever_makes_the_session(clock, asks_spark):
+def test_ctrl_c_is_noted_whoever_makes_the_session(clock, asks_spark, caplog):
     """PySpark sets a handler of its own, which would ask Java in the midst of another call to it."""
     queries, said = Queries(None), []
     before = signal.getsignal(signal.SIGINT)
@@ -247,6 +247,7 @@ def test_ctrl_c_is_noted_whoever_makes_the_session(clock, asks_spark):
         signal.signal(signal.SIGINT, before)
     assert said == ["Java has answered"]
     assert queries.started[0].is_stopped
+    assert [record.message for record in caplog.records] == ["interrupted: the query is being stopped; once more, and nobody waits for it"]
 
 
 def test_ctrl_c_while_a_query_starts_that_ends_at_once(clock):
@@ -341,8 +342,8 @@ def test_an_interruption_comes_through_whatever_becomes_of_the_query(clock, capl
         ({"restarts_max": 1.5}, "restarts_max cannot be 1.5: it must be a whole number, 0 or more"),
         ({"restarts_max": True}, "restarts_max cannot be True: it must be a whole number, 0 or more"),
         ({"pause_s": float("inf")}, "pause_s cannot be inf: it must be at most 1e+06 seconds"),
-        ({"metrics": 5, "checkpoint": "/x"}, "metrics cannot be 5: it must be a string that is not empty"),
-        ({"metrics": "127.0.0.1:0", "checkpoint": " "}, "checkpoint cannot be ' ': it must be a string that is not empty"),
+        ({"metrics": 5, "checkpoint": "/x"}, "metrics cannot be 5: it must be a string, HOST:PORT"),
+        ({"metrics": "127.0.0.1:0", "checkpoint": " "}, "checkpoint cannot be ' ': it must be a string, the query's checkpointLocation"),
     ],
 )
 def test_options_that_cannot_be(options, text):

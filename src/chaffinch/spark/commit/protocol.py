@@ -410,8 +410,9 @@ def _after_fencing(
         raise _another_writer(plan, marker)
     raise Refusal(
         Group.APPLICATION_RECOVERABLE, fenced.code.name,
-        f"transactional id {plan.transactional_id} was fenced while batch {plan.batch_id} was written: {fenced.text}; nothing of it is "
-        "visible, the transaction took longer than its timeout or another writer has just begun", Remedy.AGAIN,
+        f"transactional id {plan.transactional_id} was fenced while batch {plan.batch_id} was written: {fenced.text}; nothing of "
+        "it is visible; the transaction took longer than its timeout, or another writer has begun under this id, which no two may share",
+        Remedy.AGAIN,
     )  # fmt: skip
 
 

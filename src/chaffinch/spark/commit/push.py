@@ -52,7 +52,7 @@ class Fenced(Exception):
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(code, text)
-        self.code, self.text = code, text
+        self.code, self.text = code, text.rstrip(" .")  # Something always follows.
 
 
 class StartAgain(Exception):

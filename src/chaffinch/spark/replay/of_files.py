@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors.codes import Group
+from chaffinch.settings import shown_value
 from chaffinch.spark.error_texts import first_line
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
@@ -50,13 +51,26 @@ def look_at_folder(path: str) -> Folder:
     if kind != fs.FileType.Directory:
         what = "there is no such folder" if kind == fs.FileType.NotFound else "that is a file, and letters are replayed by their folder"
         raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", f"--parquet={folder.shown}: {what}; {_NAME_IT}")
-    folder.names()
+    _refuse_folder_of_others(folder)
     return folder
+
+
+def _refuse_folder_of_others(folder: Folder) -> None:
+    """One that holds other things and never had a letter; an empty one is that of a query that has set nothing aside."""
+    names = folder.names()
+    others = sorted(name for name in names if not name.startswith((".", "_")))
+    if others and DONE not in names and not _files_of_letters(others):
+        text = f"--parquet={folder.shown}: there is no Parquet file in that folder, but {shown_value(others[0])}"
+        raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", f"{text}; {_NAME_IT}")
+
+
+def _files_of_letters(names: Iterable[str]) -> set[str]:
+    return {name for name in names if name.endswith(".parquet") and not name.startswith((".", "_"))}
 
 
 def replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayReport:
     folder = look_at_folder(path)
-    names = {name for name in folder.names() if name.endswith(".parquet") and not name.startswith((".", "_"))}
+    names = _files_of_letters(folder.names())
     report = ReplayReport()
     for number, name in enumerate(sorted(names - _unsettled(plan, folder, names))):
         if not number or plan.is_dry_run:

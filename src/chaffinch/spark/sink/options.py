@@ -207,6 +207,10 @@ def _refuse_contradictions(settings: Settings) -> None:
         # A folder of that name would be made wherever the process happens to run.
         if (settings[name] or "").startswith("~"):
             raise ConfigException(f"option {name} cannot be {shown_value(settings[name])}: ~ stands for nothing here, write the path out")
+    if "," in (settings["topic"] or ""):
+        raise ConfigException(
+            f"option topic cannot be {shown_value(settings['topic'])}: it is one topic; rows of several name theirs in a column topic"
+        )
     dead_letter_topic = settings["errors.dead.letter.queue.topic.name"]
     if dead_letter_topic is not None and dead_letter_topic == settings["topic"]:
         raise ConfigException(f"option errors.dead.letter.queue.topic.name cannot be {dead_letter_topic!r}: it is the target topic itself")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, Self
 
 from chaffinch.client.hints import OF_JAVA
@@ -25,6 +26,7 @@ from chaffinch.spark.options import (
     ClientOptions,
     of_kafka,
     parse,
+    tell_once,
     tell_without_effect,
 )
 from chaffinch.spark.source.topic_offsets import OffsetChoice, parse_assignment, parse_offsets, parse_times
@@ -112,6 +114,8 @@ STREAM_SOURCE: Final = OptionTable(
     hints={**_HINTS, **dict.fromkeys(_ENDINGS, "a stream has no end; trigger(availableNow=True) ends a query at what there is")},
 )  # fmt: skip
 
+_DOUBTFUL_BEFORE_MS: Final = 100_000_000_000
+"""In March 1973; as seconds, in the year 5138."""
 _SUFFIXES_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -155,13 +159,16 @@ class SourceOptions:
         if largest is not None and least is not None and least > largest:
             raise ConfigException(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={largest}: it must be at most that")
         _tell_idle(settings)
+        starting = _place(settings, "starting", (OFFSET_LATEST, OFFSET_EARLIEST) if is_stream else (OFFSET_EARLIEST,))
+        ending = OffsetChoice(option="", everywhere=OFFSET_LATEST) if is_stream else _place(settings, "ending", (OFFSET_LATEST,))
+        _tell_seconds(starting, ending)
         return cls(
             client=ClientOptions.of(settings),
             topics=tuple(settings["subscribe"] or ()),
             pattern=settings["subscribePattern"],
             assignment=parse_assignment("assign", settings["assign"]) if settings["assign"] else (),
-            starting=_place(settings, "starting", (OFFSET_LATEST, OFFSET_EARLIEST) if is_stream else (OFFSET_EARLIEST,)),
-            ending=OffsetChoice(option="", everywhere=OFFSET_LATEST) if is_stream else _place(settings, "ending", (OFFSET_LATEST,)),
+            starting=starting,
+            ending=ending,
             starts_with_latest=settings["startingOffsetsByTimestampStrategy"] == "latest",
             fail_on_data_loss=settings["failOnDataLoss"],
             include_headers=settings["includeHeaders"],
@@ -208,6 +215,15 @@ def _tell_idle(settings: Settings) -> None:
     for name, others in _NEEDED_BY.items():
         if name in settings.given and all(settings.get(other) is None for other in others):
             tell_without_effect(f"without {' or '.join(others)}", [name])
+
+
+def _tell_seconds(*choices: OffsetChoice) -> None:
+    """Times before 1973 are allowed, and are seldom meant."""
+    for choice in choices:
+        times = (choice.everywhere, *(place for _, place in choice.by_partition)) if choice.is_time else ()
+        if doubtful := [time_ms for time_ms in times if time_ms and time_ms < _DOUBTFUL_BEFORE_MS]:
+            day = datetime.fromtimestamp(doubtful[0] / 1000, UTC).date()
+            tell_once(f"{choice.option}={doubtful[0]} is of {day}: times are milliseconds since 1970; this one looks like seconds")
 
 
 def _place(settings: Settings, side: str, words: tuple[int, ...]) -> OffsetChoice:

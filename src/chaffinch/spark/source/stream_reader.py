@@ -91,7 +91,11 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         try:
             starts = asked.starts(wanted)
         except ConfigException as error:
-            starts, self._refused = asked.earliest(wanted) | asked.starts_found(wanted), error
+            self._refused = error
+            try:
+                starts = asked.earliest(wanted) | asked.starts_found(wanted)
+            except ConfigException:  # Which would speak of those partitions alone that options name.
+                raise error from None
         first = asked.earliest(wanted)
         if self._refused is None:
             starts |= {where: first[where] for where in asked.unpromised(wanted)}

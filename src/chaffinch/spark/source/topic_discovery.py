@@ -188,8 +188,8 @@ class Discovery:
         if (late := sorted(where for where, offset in found.items() if offset < 0)) and not self._options.starts_with_latest:
             choice = self._options.starting
             raise ConfigException(
-                f"{choice.option}: {late[0]} has no record of {choice.of(partitions)[late[0]]} or later; choose an earlier time, or "
-                "startingOffsetsByTimestampStrategy=latest to start with what comes next"
+                f"{choice.option}: {late[0]} has no record of {choice.of(partitions)[late[0]]} (ms since 1970) or later; choose an earlier "
+                "time, or startingOffsetsByTimestampStrategy=latest to start with what comes next"
             )
         return found | self.latest(late)
 

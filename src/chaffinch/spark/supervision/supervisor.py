@@ -71,9 +71,9 @@ def supervise(
 
 
 def _listener(address: str | None, checkpoint: str | None) -> Metrics | nullcontext[None]:
-    for name, value in (("metrics", address), ("checkpoint", checkpoint)):
+    for name, value, meant in (("metrics", address, "HOST:PORT"), ("checkpoint", checkpoint, "the query's checkpointLocation")):
         if value is not None and not (isinstance(value, str) and value.strip()):
-            raise ConfigException(f"{name} cannot be {value!r}: it must be a string that is not empty")
+            raise ConfigException(f"{name} cannot be {value!r}: it must be a string, {meant}")
     if address is None:
         if checkpoint is not None:
             raise ConfigException("checkpoint is only for metrics: give metrics=HOST:PORT too, or leave it out")
@@ -141,6 +141,7 @@ def _watched(query: StreamingQuery, presses: list[int]) -> StreamingQuery | Exce
         try:
             while not query.awaitTermination(INTERRUPTED_AFTER_S):
                 if presses:
+                    _log.warning("interrupted: the query is being stopped; once more, and nobody waits for it")
                     raise KeyboardInterrupt
         except Exception as error:
             return error
