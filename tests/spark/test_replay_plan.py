@@ -109,19 +109,21 @@ def test_a_file_in_the_place_of_a_folder_is_told_before_java_starts(broker, tmp_
 
 
 @pytest.mark.parametrize(
-    ("names", "is_refused"),
+    ("files", "is_refused"),
     [
-        (["orders"], True), (["readme.txt", "b.csv"], True), (["_SUCCESS", "part.orc"], True),
-        ([], False), (["_replayed"], False), (["_replayed", "readme.txt"], False), ([".letters.parquet.tmp"], False),
-        (["a.parquet", "readme.txt"], False),
+        (["orders/a.parquet"], True), (["readme.txt", "lost+found/x", "orders/a.parquet"], True),
+        ([], False), (["readme.txt", "lost+found/x"], False), (["_replayed/a.parquet"], False),
+        (["_replayed/a.parquet", "orders/a.parquet"], False), (["a.parquet", "orders/a.parquet"], False),
+        ([".letters.parquet.run.pending"], False),
     ],
 )  # fmt: skip
-def test_a_folder_of_other_things_is_told_before_java_starts(tmp_path, names, is_refused):
-    """Such as that above the one that was meant. One that holds nothing may wait for its first letter, or have no more."""
-    for name in names:
-        (tmp_path / name).mkdir()
-    said = f"NOT_DEAD_LETTERS: --parquet={tmp_path}: there is no Parquet file in that folder, but '{min(names, default='')}'; name the one"
-    with pytest.raises(Refusal, match=re.escape(said.replace("_SUCCESS", "part.orc"))) if is_refused else nullcontext():
+def test_the_folder_above_that_of_the_letters_is_told_before_java_starts(tmp_path, files, is_refused):
+    """One that holds no letters may wait for its first, or have no more."""
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    said = f"NOT_DEAD_LETTERS: --parquet={tmp_path}: there is no Parquet file in that folder, but in 'orders' below it; name the one"
+    with pytest.raises(Refusal, match=re.escape(said)) if is_refused else nullcontext():
         look_at_folder(str(tmp_path))
 
 

@@ -58,9 +58,9 @@ def test_what_keeps_workers_from_taking_part(workers, reason):
         ("java.io.IOException: mkdir of file:/proc/ck failed", "cannot make the folder file:/proc/ck: name a checkpointLocation"),
         (
             "SparkConcurrentModificationException: Multiple streaming queries are concurrently using metadata.",
-            "another query runs from the same checkpointLocation: stop one of them",
+            "another run has the same checkpointLocation: stop it",
         ),
-        ("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.", "another query runs from the same checkpointLocation"),
+        ("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log.", "another run has the same checkpointLocation"),
         ("requirement failed: chaffinch does not support Update mode.", "foreachBatch(KafkaSink(...))"),
         ("No module named 'chaffinchlike'", None),
         ("KAFKA[InvalidConfiguration] CONFIG: unknown option", None),

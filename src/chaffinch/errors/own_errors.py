@@ -109,7 +109,7 @@ OF_SPARK: Final = (
     OwnError(
         "TRANSACTION_END_UNKNOWN", _CONFIG,
         "An earlier transaction is still open, and nobody who may be asked tells whether it is committed; nothing was written.",
-        "Do what the text says, before it is started again.",
+        "Do what the text says, in its order.",
     ),
     OwnError(
         "STAGING_LOCATION_MISSING", _CONFIG, "A task of a query on a cluster has more than 1 MiB, and there is no folder that all machines share.",

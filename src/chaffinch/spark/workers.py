@@ -61,7 +61,7 @@ _ADVICE: Final = (
     ),
     (
         r"CONCURRENT_STREAM_LOG_UPDATE|Multiple streaming (?:queries|jobs)",
-        "another query runs from the same checkpointLocation: stop one of them, or give each its own",
+        "another run has the same checkpointLocation: stop it; of different queries each needs its own",
     ),
     (
         r"does not support Update mode",

@@ -137,6 +137,7 @@ def test_a_coordinator_that_times_the_transaction_out(at):
     if STEPS[at] in WITHIN_THE_TRANSACTION:
         assert stopped.name in ("INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
         assert stopped.group is Group.APPLICATION_RECOVERABLE
+        assert ".;" not in str(stopped)
     else:
         assert stopped is None
     assert_exactly_once(broker)

@@ -83,7 +83,7 @@ def test_names_are_found_without_regard_to_case():
         ({"kafka__compression__gzip__level": "0"}, "it must be at least -1 and at most 9 and not 0"),
         ({"errors__dead__letter__queue__topic__name": "orders"}, "it is the target topic itself"),
         ({"idempotencyToken": "t"}, "is for batch writes"),
-        ({"topic": "a,b"}, "option topic cannot be 'a,b': it is one topic; rows of several name theirs in a column topic"),
+        ({"topic": "a,b"}, "option topic cannot be 'a,b': it is one topic; leave it out where rows name theirs, in a column topic"),
         ({"kafka__ssl__truststore__password": "x"}, "truststores are PEM files here, which have no password"),
         ({"kafka__key__serializer": "x"}, "unknown option 'kafka.key.serializer'"),
     ],

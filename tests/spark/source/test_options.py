@@ -132,6 +132,7 @@ def test_spellings_as_spark_takes_them():
         ({"startingTimestamp": "1795901875"}, "startingTimestamp=1795901875 is of 1970-01-21"),
         ({"endingOffsetsByTimestamp": '{"a":{"0":1795901875000,"1":1795901875}}'}, "endingOffsetsByTimestamp=1795901875 is of 1970-01-21"),
         ({"startingTimestamp": "0", "endingTimestamp": "1795901875000"}, None),
+        ({"startingTimestamp": "1", "endingTimestamp": "86400000"}, None),
         ({"startingOffsets": '{"a":{"0":1795901875}}', "endingOffsets": '{"a":{"0":1795901876}}'}, None),
     ],
 )

@@ -272,8 +272,9 @@ class TestBatches:
         drop_first(kafka.client, TopicPartition("a", 0), 4)
         places = {"startingOffsets": {"a": {"0": 2, "1": 0}}}
         text = "startingOffsets: a-0 begins at offset 4, offset 2 was asked for"
-        with pytest.raises(Refusal, match=f"OFFSET_OUT_OF_RANGE: {text}; set failOnDataLoss=false"):
-            kafka.stream(is_batch=True, **places).partitions()
+        for plan in (kafka.stream(is_batch=True, **places).partitions, kafka.stream(**places).initialOffset):
+            with pytest.raises(Refusal, match=f"OFFSET_OUT_OF_RANGE: {text}; set failOnDataLoss=false"):
+                plan()
         reader = kafka.stream(is_batch=True, failOnDataLoss="false", **places)
         assert rows_of(reader, reader.partitions()) == {"a-0": numbers(9, 4)}
         assert f"{text}; reading what is left" in caplog.text

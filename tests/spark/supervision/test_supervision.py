@@ -342,8 +342,8 @@ def test_an_interruption_comes_through_whatever_becomes_of_the_query(clock, capl
         ({"restarts_max": 1.5}, "restarts_max cannot be 1.5: it must be a whole number, 0 or more"),
         ({"restarts_max": True}, "restarts_max cannot be True: it must be a whole number, 0 or more"),
         ({"pause_s": float("inf")}, "pause_s cannot be inf: it must be at most 1e+06 seconds"),
-        ({"metrics": 5, "checkpoint": "/x"}, "metrics cannot be 5: it must be a string, HOST:PORT"),
-        ({"metrics": "127.0.0.1:0", "checkpoint": " "}, "checkpoint cannot be ' ': it must be a string, the query's checkpointLocation"),
+        ({"metrics": 5, "checkpoint": "/x"}, "metrics cannot be 5: it must be a string such as 127.0.0.1:9464"),
+        ({"metrics": "127.0.0.1:0", "checkpoint": " "}, "checkpoint cannot be ' ': it must be a string such as /data/checkpoint"),
     ],
 )
 def test_options_that_cannot_be(options, text):

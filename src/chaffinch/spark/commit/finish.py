@@ -124,12 +124,18 @@ def _held_back(plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operat
 
 
 def marker_end_unknown(plan: CommitPlan, producer_id: int) -> Refusal:
+    if plan.has_own_id:
+        why, first = "the coordinator does not tell", "before the next start, which may take it for aborted,"
+    else:
+        why, first = f"others may have used transactional id {plan.transactional_id} since", "run it again once; if this comes again,"
+    then = "rows are there then, go on behind them with a new checkpoint"
+    if not plan.is_stream:
+        then = "rows are not there then, write them with another idempotencyToken, without a kafka.transactional.id"
     return Refusal(
         Group.INVALID_CONFIGURATION, "TRANSACTION_END_UNKNOWN",
-        f"group {plan.group_id} holds the marker of this write back, and transactional id {plan.transactional_id} may have been used by "
-        "others since, so that nobody tells whether it is committed; nothing more is written; run it again once; if this comes again, end "
-        f"with chaffinch transactions abort what describe-producers shows open of producer {producer_id}, in this write's topics and in "
-        "__consumer_offsets; if its rows are not there then, write them with another idempotencyToken, without a kafka.transactional.id",
+        f"group {plan.group_id} holds the marker of this {'batch' if plan.is_stream else 'write'} back, and {why}, so that nobody knows "
+        f"whether it is committed; nothing more is written; {first} end with chaffinch transactions abort what describe-producers shows "
+        f"open of producer {producer_id}, or of an earlier one of this id, in its topics and in {OFFSETS_TOPIC}; if its {then}",
     )  # fmt: skip
 
 

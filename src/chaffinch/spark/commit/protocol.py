@@ -165,7 +165,7 @@ class _Writer:
         try:
             return (yield from _read_marker(plan, Step.READ_MARKER_AGAIN, waits=not (self.knows_end and plan.has_own_id)))
         except Refusal as refusal:
-            if plan.has_own_id or refusal.name != codes.UNSTABLE_OFFSET_COMMIT.name:
+            if refusal.name != codes.UNSTABLE_OFFSET_COMMIT.name:
                 raise
             raise marker_end_unknown(plan, self.identity.producer_id) from None
         except StartAgain:

@@ -51,17 +51,25 @@ def look_at_folder(path: str) -> Folder:
     if kind != fs.FileType.Directory:
         what = "there is no such folder" if kind == fs.FileType.NotFound else "that is a file, and letters are replayed by their folder"
         raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", f"--parquet={folder.shown}: {what}; {_NAME_IT}")
-    _refuse_folder_of_others(folder)
+    _refuse_folder_above(folder)
     return folder
 
 
-def _refuse_folder_of_others(folder: Folder) -> None:
-    """One that holds other things and never had a letter; an empty one is that of a query that has set nothing aside."""
+def _refuse_folder_above(folder: Folder) -> None:
+    """The one above that of the letters. One without letters may be that of a query that has set nothing aside."""
     names = folder.names()
-    others = sorted(name for name in names if not name.startswith((".", "_")))
-    if others and DONE not in names and not _files_of_letters(others):
-        text = f"--parquet={folder.shown}: there is no Parquet file in that folder, but {shown_value(others[0])}"
-        raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", f"{text}; {_NAME_IT}")
+    if DONE in names or _files_of_letters(names):
+        return
+    for name in sorted(name for name in names if not name.startswith((".", "_"))):
+        if _holds_letters(folder.below(name)):
+            text = f"--parquet={folder.shown}: there is no Parquet file in that folder, but in {shown_value(name)} below it; {_NAME_IT}"
+            raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", text)
+
+
+def _holds_letters(folder: Folder) -> bool:
+    with suppress(Refusal):  # That is no folder, or one of others.
+        return bool(_files_of_letters(folder.names()))
+    return False
 
 
 def _files_of_letters(names: Iterable[str]) -> set[str]:

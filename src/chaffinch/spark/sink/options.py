@@ -209,7 +209,8 @@ def _refuse_contradictions(settings: Settings) -> None:
             raise ConfigException(f"option {name} cannot be {shown_value(settings[name])}: ~ stands for nothing here, write the path out")
     if "," in (settings["topic"] or ""):
         raise ConfigException(
-            f"option topic cannot be {shown_value(settings['topic'])}: it is one topic; rows of several name theirs in a column topic"
+            f"option topic cannot be {shown_value(settings['topic'])}: it is one topic; "
+            "leave it out where rows name theirs, in a column topic"
         )
     dead_letter_topic = settings["errors.dead.letter.queue.topic.name"]
     if dead_letter_topic is not None and dead_letter_topic == settings["topic"]:

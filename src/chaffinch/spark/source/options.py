@@ -114,8 +114,8 @@ STREAM_SOURCE: Final = OptionTable(
     hints={**_HINTS, **dict.fromkeys(_ENDINGS, "a stream has no end; trigger(availableNow=True) ends a query at what there is")},
 )  # fmt: skip
 
-_DOUBTFUL_BEFORE_MS: Final = 100_000_000_000
-"""In March 1973; as seconds, in the year 5138."""
+_DOUBTFUL_MS: Final = range(100_000_000, 100_000_000_000)
+"""Of the years 1970 to 1973; as seconds, of 1973 to 5138."""
 _SUFFIXES_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -218,10 +218,10 @@ def _tell_idle(settings: Settings) -> None:
 
 
 def _tell_seconds(*choices: OffsetChoice) -> None:
-    """Times before 1973 are allowed, and are seldom meant."""
+    """They are allowed, and seldom meant."""
     for choice in choices:
         times = (choice.everywhere, *(place for _, place in choice.by_partition)) if choice.is_time else ()
-        if doubtful := [time_ms for time_ms in times if time_ms and time_ms < _DOUBTFUL_BEFORE_MS]:
+        if doubtful := [time_ms for time_ms in times if time_ms is not None and time_ms in _DOUBTFUL_MS]:
             day = datetime.fromtimestamp(doubtful[0] / 1000, UTC).date()
             tell_once(f"{choice.option}={doubtful[0]} is of {day}: times are milliseconds since 1970; this one looks like seconds")
 

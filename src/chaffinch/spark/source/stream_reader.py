@@ -91,11 +91,11 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         try:
             starts = asked.starts(wanted)
         except ConfigException as error:
-            self._refused = error
             try:
                 starts = asked.earliest(wanted) | asked.starts_found(wanted)
             except ConfigException:  # Which would speak of those partitions alone that options name.
                 raise error from None
+            self._refused = error
         first = asked.earliest(wanted)
         if self._refused is None:
             starts |= {where: first[where] for where in asked.unpromised(wanted)}

@@ -71,9 +71,9 @@ def supervise(
 
 
 def _listener(address: str | None, checkpoint: str | None) -> Metrics | nullcontext[None]:
-    for name, value, meant in (("metrics", address, "HOST:PORT"), ("checkpoint", checkpoint, "the query's checkpointLocation")):
+    for name, value, meant in (("metrics", address, "127.0.0.1:9464"), ("checkpoint", checkpoint, "/data/checkpoint")):
         if value is not None and not (isinstance(value, str) and value.strip()):
-            raise ConfigException(f"{name} cannot be {value!r}: it must be a string, {meant}")
+            raise ConfigException(f"{name} cannot be {value!r}: it must be a string such as {meant}")
     if address is None:
         if checkpoint is not None:
             raise ConfigException("checkpoint is only for metrics: give metrics=HOST:PORT too, or leave it out")
