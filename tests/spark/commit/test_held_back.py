@@ -234,18 +234,28 @@ def test_and_takes_no_transaction(monkeypatch):
     assert steps.count(Step.FINISH_COMMIT) == 3  # How the last one ended, what is open of it, and the marker.
 
 
+def another_driver(query):
+    """Of the same checkpoint, behind the first batch."""
+    return Query(query.broker, query.batches, done=1, run_count=100, state=query.state)
+
+
+def while_it_is_asked(meanwhile):
+    """What happens beside the first question of a commit."""
+    return Cut(at=FIRST_STEPS.index(Step.READ_MARKER), how="during", during=meanwhile)
+
+
 @pytest.mark.parametrize("forgets", [told_nobody, lambda _: nullcontext()], ids=["forgotten", "told"])
 def test_one_of_another_driver_that_comes_while_it_is_asked(forgets, monkeypatch):
     """It commits the batch in between, and nobody hears of it."""
     broker, query = two_batches()
     query.run(until=1)
-    other = Query(broker, query.batches, done=1, run_count=100, state=query.state)
+    other = another_driver(query)
 
     def meanwhile():
         with forgets(monkeypatch):
             other.commit(1)
 
-    driver = query.commit(1, Cut(at=query.commit(0).steps.index(Step.READ_MARKER), how="during", during=meanwhile))
+    driver = query.commit(1, while_it_is_asked(meanwhile))
     assert driver.result.outcome == "skipped"
     assert_exactly_once(broker)
 
@@ -255,7 +265,7 @@ def test_one_of_another_driver_that_comes_between_two_looks(monkeypatch):
     broker, query = two_batches()
     with forgets_rows(monkeypatch):
         query.commit(0)
-    other = Query(broker, query.batches, done=1, run_count=100, state=query.state)
+    other = another_driver(query)
     seen = []
 
     def between(self, operation):
@@ -298,13 +308,13 @@ def test_nor_does_it_part_rows_from_one_that_has_come_since(monkeypatch):
     """A slow driver repeats a batch; in the midst of it another commits the next one, dies, and all is forgotten."""
     broker, query = two_batches()
     query.commit(0)
-    other = Query(broker, query.batches, done=1, run_count=100, state=query.state)
+    other = another_driver(query)
 
     def meanwhile():
         with told_nobody(monkeypatch), pytest.raises(Killed):
             other.commit(1, Cut(at=ENDS, how="crash_after"))
 
-    skipped = query.commit(0, Cut(at=FIRST_STEPS.index(Step.READ_MARKER), how="during", during=meanwhile))
+    skipped = query.commit(0, while_it_is_asked(meanwhile))
     assert (skipped.result.outcome, counted(broker.read(TOPIC))) == ("skipped", counted(FIRST_ROWS))
     other.commit(1)
     assert_exactly_once(broker)
@@ -312,9 +322,9 @@ def test_nor_does_it_part_rows_from_one_that_has_come_since(monkeypatch):
 
 def test_it_is_told_before_rows_that_are_found_open(monkeypatch):
     """Another driver's, which come while it is asked."""
-    broker, query = two_batches()
+    _, query = two_batches()
     query.commit(0)
-    other = Query(broker, query.batches, done=1, run_count=100, state=query.state)
+    other = another_driver(query)
     written = []
 
     def noted(self, operation):
@@ -327,7 +337,7 @@ def test_it_is_told_before_rows_that_are_found_open(monkeypatch):
             other.commit(1)
 
     monkeypatch.setattr(Driver, "effect", noted)
-    query.commit(1, Cut(at=FIRST_STEPS.index(Step.READ_MARKER), how="during", during=meanwhile))
+    query.commit(1, while_it_is_asked(meanwhile))
     assert written == ["__consumer_offsets", TOPIC, TOPIC]
 
 
