@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed, Written
-from chaffinch.client.long_waits import SAID_AFTER_MS
+from chaffinch.client.wait_log import Wait
 from chaffinch.errors import ApiException, NetworkException, Stored, TimeoutException, UnsupportedVersionException
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.schema import Message
@@ -31,7 +31,7 @@ class Deadline:
         self._may_be_done = False
         self.started_ms = clock.now_ms()
         self.at_ms = self.started_ms + timeout_ms
-        self._silent_until_ms = self.started_ms + SAID_AFTER_MS + asked_to_wait_ms
+        self.waits_since_ms = self.started_ms + asked_to_wait_ms
         self.what = what
         self.last_error: BaseException | None = None
 
@@ -58,14 +58,9 @@ class Deadline:
         if is_new or self.last_error is None:
             self.last_error = error
 
-    @property
-    def is_slow(self) -> bool:
-        """Whether it still goes on, for longer than is told nobody."""
-        return self._silent_until_ms <= self._clock.now_ms() < self.at_ms
-
-    def notice(self, detail: str) -> str:
-        """What the caller is told meanwhile."""
-        return f"{self.what}, for {self.waited_ms} ms: {detail}; still asking, for up to {self.left_ms} ms more"
+    def wait(self, why: str) -> Wait:
+        """The wait, for a log line. Time that the broker was asked to wait does not count before the first line."""
+        return Wait(None, self.what, self.waits_since_ms, why, until_ms=self.at_ms)
 
     def error(self, detail: str) -> TimeoutException:
         """What the caller is told when time is over; the last error is its cause."""

@@ -22,10 +22,10 @@ from chaffinch.client.cluster import ClusterState
 from chaffinch.client.connections import Answered, Connected, ConnectionEvent, Disconnected, Failed, Written
 from chaffinch.client.coordinators import CoordinatorKind, Coordinators
 from chaffinch.client.exchange import Deadline, Exchange, failure_of
-from chaffinch.client.long_waits import SAID_AGAIN_MS
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.client.pipeline import Pipeline
+from chaffinch.client.wait_log import WaitLog
 from chaffinch.errors import (
     ApiException,
     AuthenticationException,
@@ -66,7 +66,8 @@ Target = int | Address | Literal["any"]
 class SyncClient:
     """Requests to a cluster, each waited for. Close it, or use it with `with`.
 
-    `on_wait` is told, in the thread that waits and with the lock held, what for, when that takes seconds, and seldom again.
+    `on_wait` is called in the thread that waits, with the lock held: with one line about what it waits for, after some seconds and then
+    after growing pauses (`wait_log.py`).
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class SyncClient:
         self._dice = dice or random.Random()
         self._timeout_ms = timeout_ms
         self._on_wait = on_wait
-        self._silent_until_ms = 0
+        self._wait_log = WaitLog()
         self._retry_backoff = retry_backoff
         self._attempts = Attempts(reconnect_backoff, self._dice)
         self._coordinators = Coordinators()
@@ -233,7 +234,7 @@ class SyncClient:
             until_ms = min(until_ms, deadline.at_ms)
         with self.lock:
             while (left_ms := until_ms - self._clock.now_ms()) > 0:
-                self.pump(left_ms)
+                self.pump(left_ms if deadline is None else min(left_ms, self._until_line_ms(deadline)))
                 if deadline is not None:
                     self._say(deadline)
 
@@ -287,11 +288,18 @@ class SyncClient:
                 self._coordinators.forget_address(event.address)
 
     def _say(self, deadline: Deadline, asked: Address | None = None) -> None:
-        """Tell whoever waits why, once in a while. `asked`: whose answer is awaited."""
+        """Report the wait when a line about it is due. `asked`: the broker whose answer is awaited."""
         now_ms = self._clock.now_ms()
-        if self._on_wait is not None and deadline.is_slow and now_ms >= self._silent_until_ms:
-            self._silent_until_ms = now_ms + SAID_AGAIN_MS
-            self._on_wait(deadline.notice(self._why(deadline) if asked is None else f"no answer from {asked} yet"))
+        if self._on_wait is None or deadline.is_over or now_ms < self._wait_log.due_ms(None, deadline.waits_since_ms):
+            return
+        line = self._wait_log.line(deadline.wait(self._why(deadline) if asked is None else f"no answer from {asked} yet"), now_ms)
+        if line is not None:
+            self._on_wait(line)
+
+    def _until_line_ms(self, deadline: Deadline) -> int:
+        """How long to wait at most before `_say` has something to report, or time is over."""
+        due_ms = self._wait_log.due_ms(None, deadline.waits_since_ms) - self._clock.now_ms()
+        return min(deadline.left_ms, due_ms) if due_ms > 0 else deadline.left_ms
 
     def _until_found(self, find: Callable[[], Address | None], deadline: Deadline) -> Address:
         while (address := find()) is None:
@@ -329,7 +337,7 @@ class SyncClient:
                 raise self._unreachable(deadline)
             exchange = self.start(message, address, version_max, self._patience_ms(message, address, deadline))
             while exchange.outcome is None and not deadline.is_over:
-                self.pump(deadline.left_ms)
+                self.pump(self._until_line_ms(deadline))
                 if exchange.outcome is None:
                     self._say(deadline, address)
             if isinstance(exchange.outcome, Answered):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chaffinch.client.connections import Answered, Failed
-from chaffinch.client.long_waits import SAID_AFTER_MS, SAID_AGAIN_MS
+from chaffinch.client.wait_log import FIRST_LINE_MS, FIRST_PAUSE_MS
 from chaffinch.errors import codes
 from chaffinch.identifiers import OffsetAndMetadata
 from chaffinch.producer.core import events
@@ -61,12 +61,12 @@ def test_init_that_is_refused_again_and_again() -> None:
     rig = transactional()
     refused(rig, InitProducerIdRequest, INIT_LOADING)
     rig.call(events.InitTransactionsCalled, "init")
-    wait(rig, SAID_AFTER_MS - 1)
+    wait(rig, FIRST_LINE_MS - 1)
     assert rig.reports == []
     wait(rig, 1)
     assert rig.reports == [
-        f"InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: {LOADING_TEXT}; "
-        "init_transactions waits, still asking, for up to 57000 ms more (max.block.ms)"
+        f"InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: {LOADING_TEXT}; "
+        "init_transactions waits, still asking, for up to 57500 ms more (max.block.ms)"
     ]
     assert "init" not in rig.calls
 
@@ -75,10 +75,10 @@ def test_init_that_nobody_answers() -> None:
     rig = transactional()
     rig.hold.add(InitProducerIdRequest)
     rig.call(events.InitTransactionsCalled, "init")
-    wait(rig, SAID_AFTER_MS)
+    wait(rig, FIRST_LINE_MS)
     assert rig.reports == [
-        "InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: no answer yet; "
-        "init_transactions waits, still asking, for up to 57000 ms more (max.block.ms)"
+        "InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: no answer yet; "
+        "init_transactions waits, still asking, for up to 57500 ms more (max.block.ms)"
     ]
 
 
@@ -86,18 +86,18 @@ def test_a_coordinator_that_is_not_found() -> None:
     rig = transactional()
     refused(rig, FindCoordinatorRequest, FindCoordinatorResponse(error_code=codes.COORDINATOR_NOT_AVAILABLE.number, error_message="x\ny"))
     rig.call(events.InitTransactionsCalled, "init")
-    wait(rig, SAID_AFTER_MS)
+    wait(rig, FIRST_LINE_MS)
     (line,) = rig.reports
-    assert line.startswith("FindCoordinator of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: COORDINATOR_NOT_AVAILABLE (x y); init_")
+    assert line.startswith("FindCoordinator of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: COORDINATOR_NOT_AVAILABLE (x y); init_")
 
 
 def test_a_coordinator_that_moves_all_the_time_is_found_and_blamed() -> None:
     rig = transactional()
     refused(rig, InitProducerIdRequest, InitProducerIdResponse(error_code=codes.NOT_COORDINATOR.number))
     rig.call(events.InitTransactionsCalled, "init")
-    wait(rig, SAID_AFTER_MS)
+    wait(rig, FIRST_LINE_MS)
     (line,) = rig.reports
-    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: NOT_COORDINATOR (")
+    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: NOT_COORDINATOR (")
 
 
 def test_why_it_was_not_found_at_first_is_over_when_it_is_found() -> None:
@@ -105,9 +105,9 @@ def test_why_it_was_not_found_at_first_is_over_when_it_is_found() -> None:
     rig.scripted[FindCoordinatorRequest] = [FindCoordinatorResponse(error_code=codes.COORDINATOR_NOT_AVAILABLE.number)]
     rig.hold.add(InitProducerIdRequest)
     rig.call(events.InitTransactionsCalled, "init")
-    wait(rig, SAID_AFTER_MS)
+    wait(rig, FIRST_LINE_MS)
     (line,) = rig.reports
-    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: no answer yet; ")
+    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: no answer yet; ")
 
 
 @pytest.mark.parametrize(("kind", "call"), [(events.CommitCalled, "commit_transaction"), (events.AbortCalled, "abort_transaction")])
@@ -117,10 +117,10 @@ def test_the_end_of_a_transaction(kind: type, call: str) -> None:
     rig.answer(OK)
     refused(rig, EndTxnRequest, END_LOADING)
     rig.call(kind, "end")
-    wait(rig, SAID_AFTER_MS)
+    wait(rig, FIRST_LINE_MS)
     assert rig.reports == [
-        f"EndTxn of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: {LOADING_TEXT}; "
-        f"{call} waits, still asking, for up to 57000 ms more (max.block.ms)"
+        f"EndTxn of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: {LOADING_TEXT}; "
+        f"{call} waits, still asking, for up to 57500 ms more (max.block.ms)"
     ]
 
 
@@ -130,9 +130,9 @@ def test_an_abort_within_close_waits_as_long_as_close() -> None:
     rig.answer(OK)
     refused(rig, EndTxnRequest, END_LOADING)
     rig.call(events.AbortCalled, "close", deadline_ms=rig.now_ms + 10_000, closes_within="close's timeout")
-    wait(rig, SAID_AFTER_MS)
+    wait(rig, FIRST_LINE_MS)
     (line,) = rig.reports
-    assert line.endswith("; close waits, still asking, for up to 7000 ms more (close's timeout)")
+    assert line.endswith("; close waits, still asking, for up to 7500 ms more (close's timeout)")
 
 
 @pytest.mark.parametrize(
@@ -150,11 +150,11 @@ def test_offsets(request_type: type, answer: Any, what: str) -> None:
     rig = started()
     refused(rig, request_type, answer)
     rig.call(events.SendOffsetsCalled, "offsets", offsets={ORDERS_0: OffsetAndMetadata(1)}, group=GroupMetadata("g"))
-    wait(rig, SAID_AFTER_MS)
+    wait(rig, FIRST_LINE_MS)
     request, why = what.split(": ", 1)
     assert rig.reports == [
-        f"{request} at 127.0.0.1:9092, for 3000 ms: {why}; "
-        "send_offsets_to_transaction waits, still asking, for up to 57000 ms more (max.block.ms)"
+        f"{request} at 127.0.0.1:9092, for 2500 ms: {why}; "
+        "send_offsets_to_transaction waits, still asking, for up to 57500 ms more (max.block.ms)"
     ]
 
 
@@ -162,10 +162,10 @@ def test_partitions_that_are_not_added_keep_records_waiting() -> None:
     rig = started()
     refused(rig, AddPartitionsToTxnRequest, NOT_SENT)
     rig.send("ab")
-    wait(rig, SAID_AFTER_MS)
+    wait(rig, FIRST_LINE_MS)
     assert rig.reports == [
-        "AddPartitionsToTxn of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: "
-        f"NETWORK_EXCEPTION (127.0.0.1:9092: {NOT_SENT}); 2 records without an outcome, still asking, for up to 117000 ms more "
+        "AddPartitionsToTxn of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: "
+        f"NETWORK_EXCEPTION (127.0.0.1:9092: {NOT_SENT}); 2 records without an outcome, still asking, for up to 117500 ms more "
         "(delivery.timeout.ms)"
     ]
 
@@ -175,19 +175,19 @@ def test_who_waits_for_the_shortest_time_is_named() -> None:
     refused(rig, AddPartitionsToTxnRequest, NOT_SENT)
     rig.send("ab")
     rig.call(events.CommitCalled, "commit")
-    wait(rig, SAID_AFTER_MS)
+    wait(rig, FIRST_LINE_MS)
     (line,) = rig.reports
-    assert line.endswith("; commit_transaction waits, still asking, for up to 57000 ms more (max.block.ms)")
+    assert line.endswith("; commit_transaction waits, still asking, for up to 57500 ms more (max.block.ms)")
 
 
 def test_the_identity_of_a_producer_without_transactions() -> None:
     rig = Rig(options=OPTIONS)
     refused(rig, InitProducerIdRequest, INIT_LOADING)
     rig.send("ab")
-    wait(rig, SAID_AFTER_MS)
+    wait(rig, FIRST_LINE_MS)
     assert rig.reports == [
-        f"InitProducerId at 127.0.0.1:9092, for 3000 ms: {LOADING_TEXT}; "
-        "2 records without an outcome, still asking, for up to 117000 ms more (delivery.timeout.ms)"
+        f"InitProducerId at 127.0.0.1:9092, for 2500 ms: {LOADING_TEXT}; "
+        "2 records without an outcome, still asking, for up to 117500 ms more (delivery.timeout.ms)"
     ]
 
 
@@ -196,9 +196,9 @@ def test_a_close_that_waits_less_long_than_records_is_named() -> None:
     rig.hold.add(InitProducerIdRequest)
     rig.send("a")
     rig.step(events.CloseCalled(call="close", deadline_ms=rig.now_ms + 5_000))
-    wait(rig, SAID_AFTER_MS)
+    wait(rig, FIRST_LINE_MS)
     assert rig.reports == [
-        "InitProducerId at 127.0.0.1:9092, for 3000 ms: no answer yet; close waits, still asking, for up to 2000 ms more (close's timeout)"
+        "InitProducerId at 127.0.0.1:9092, for 2500 ms: no answer yet; close waits, still asking, for up to 2500 ms more (close's timeout)"
     ]
 
 
@@ -206,12 +206,12 @@ def test_it_is_said_again_but_seldom_and_not_when_the_time_is_up() -> None:
     rig = transactional()
     refused(rig, InitProducerIdRequest, INIT_LOADING)
     rig.call(events.InitTransactionsCalled, "init")
-    wait(rig, SAID_AFTER_MS + SAID_AGAIN_MS - 1)
+    wait(rig, FIRST_LINE_MS + FIRST_PAUSE_MS - 1)
     assert len(rig.reports) == 1
     wait(rig, 1)
     assert len(rig.reports) == 2
     wait(rig, 200_000)
-    assert len(rig.reports) == 2, "who waited was told after max.block.ms, and nobody waits since"
+    assert len(rig.reports) == 3, "who waited was told after max.block.ms, and nobody waits since"
 
 
 def test_time_counts_from_the_call() -> None:
@@ -221,10 +221,10 @@ def test_time_counts_from_the_call() -> None:
     rig.call(events.InitTransactionsCalled, "init", deadline_ms=rig.now_ms + 1_000)
     wait(rig, 100_000)
     rig.call(events.InitTransactionsCalled, "again")
-    wait(rig, SAID_AFTER_MS - 1)
+    wait(rig, FIRST_LINE_MS - 1)
     assert rig.reports == []
     wait(rig, 1)
-    assert ", for 3000 ms: " in rig.reports[0]
+    assert ", for 2500 ms: " in rig.reports[0]
 
 
 def test_how_long_records_lingered_or_waited_before_does_not_count() -> None:
@@ -232,10 +232,10 @@ def test_how_long_records_lingered_or_waited_before_does_not_count() -> None:
     rig.hold.add(InitProducerIdRequest)
     rig.append("a")
     rig.step(events.TimePassed())
-    wait(rig, 10_000 + SAID_AFTER_MS - 1)
+    wait(rig, 10_000 + FIRST_LINE_MS - 1)
     assert rig.reports == []
     wait(rig, 1)
-    assert ", for 3000 ms: " in rig.reports[0]
+    assert ", for 2500 ms: " in rig.reports[0]
 
 
 def test_records_that_have_expired_wait_no_longer() -> None:
@@ -299,26 +299,26 @@ def test_the_broker_that_a_coordinator_moved_to_is_blamed_when_it_is_silent() ->
     rig = moved_coordinator()
     rig.hold.add(InitProducerIdRequest)
     held_find_says(rig, 9093)
-    wait(rig, SAID_AFTER_MS - 2 * EVERY_MS)
+    wait(rig, FIRST_LINE_MS - 2 * EVERY_MS)
     (line,) = rig.reports
-    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9093, for 3000 ms: no answer yet; init_transactions waits")
+    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9093, for 2500 ms: no answer yet; init_transactions waits")
 
 
 def test_who_does_not_say_where_a_coordinator_moved_to_is_blamed() -> None:
     rig = moved_coordinator()
-    wait(rig, SAID_AFTER_MS - 2 * EVERY_MS)
+    wait(rig, FIRST_LINE_MS - 2 * EVERY_MS)
     (line,) = rig.reports
-    assert line.startswith("FindCoordinator of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: no answer yet; init_transactions waits")
+    assert line.startswith("FindCoordinator of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: no answer yet; init_transactions waits")
 
 
 def test_a_broker_that_is_asked_only_now_is_not_called_silent() -> None:
     rig = moved_coordinator()
     rig.hold.add(InitProducerIdRequest)
-    wait(rig, SAID_AFTER_MS - 2 * EVERY_MS - 1)
+    wait(rig, FIRST_LINE_MS - 2 * EVERY_MS - 1)
     held_find_says(rig, 9093)
     wait(rig, 1)
     (line,) = rig.reports
-    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: NOT_COORDINATOR (")
+    assert line.startswith("InitProducerId of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: NOT_COORDINATOR (")
 
 
 def test_what_was_answered_before_is_not_blamed_for_a_request_that_may_not_go_yet() -> None:
@@ -346,9 +346,9 @@ def test_why_partitions_were_not_added_is_not_why_an_abort_waits() -> None:
     wait(rig, 1_000)
     rig.hold.add(EndTxnRequest)
     rig.call(events.AbortCalled, "abort")
-    wait(rig, SAID_AFTER_MS)
+    wait(rig, FIRST_LINE_MS)
     (line,) = rig.reports
-    assert line.startswith("EndTxn of transactional.id 't' at 127.0.0.1:9092, for 3000 ms: no answer yet; abort_transaction waits")
+    assert line.startswith("EndTxn of transactional.id 't' at 127.0.0.1:9092, for 2500 ms: no answer yet; abort_transaction waits")
 
 
 def test_a_request_that_an_abort_came_after_fails_for_nobody() -> None:
@@ -361,7 +361,7 @@ def test_a_request_that_an_abort_came_after_fails_for_nobody() -> None:
     rig.call(events.AbortCalled, "abort")
     held = rig.held.pop()
     rig.step(Failed(address=held.address, token=held.token, reason=NOT_SENT, was_sent=False))
-    wait(rig, 2 * SAID_AFTER_MS)
+    wait(rig, 2 * FIRST_LINE_MS)
     assert rig.reports == []
     assert "abort" not in rig.calls
 

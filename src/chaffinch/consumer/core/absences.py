@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from chaffinch.client.long_waits import SAID_AGAIN_MS
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException, Stored, UnknownTopicOrPartitionException, codes
 from chaffinch.identifiers import TopicPartition, partitions_in_words
 
+SAID_AGAIN_MS: Final = 30_000
+"""Pause between two log lines about the same absence."""
 ABSENT_MS: Final = 3_000
 """How long something has to be absent until callers that wait for it are told."""
 

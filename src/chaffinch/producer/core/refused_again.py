@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaffinch.client.long_waits import SAID_AFTER_MS, SAID_AGAIN_MS, in_words
+from chaffinch.client.wait_log import Wait, WaitLog, in_words
 from chaffinch.identifiers import counted
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.outstanding import Outstanding
@@ -17,7 +17,7 @@ class RefusedAgain:
         self._wiring = wiring
         self._outstanding = outstanding
         self._out = out
-        self._silent_until_ms = 0
+        self._wait_log = WaitLog()
 
     def sent_again(self, batch: ProducerBatch, now_ms: int) -> None:
         """A broker had the batch, which is to go again; why is in its `last_error`."""
@@ -25,14 +25,11 @@ class RefusedAgain:
         assert error is not None, "it goes again because of something"
         if batch.refused_since_ms is None:
             batch.refused_since_ms = now_ms
-        for_ms = now_ms - batch.refused_since_ms
-        if for_ms < SAID_AFTER_MS or now_ms < self._silent_until_ms:
-            return
-        self._silent_until_ms = now_ms + SAID_AGAIN_MS
         timeout_ms = self._wiring.delivery_timeout_ms
         leader = self._wiring.cluster.leader_address(batch.topic_partition)
-        whom = f"{batch.topic_partition} at {leader}" if leader is not None else f"{batch.topic_partition}"
-        tried = f"for up to {max(0, batch.created_ms + timeout_ms - now_ms)} ms more (delivery.timeout.ms)"
-        waiting = counted(self._outstanding.count(), "record")
-        text = f"{whom}, for {for_ms} ms: {in_words(error)}; {waiting} without an outcome, still asking, {tried}"
-        self._out.append(Report(text))
+        what = f"{batch.topic_partition} at {leader}" if leader is not None else f"{batch.topic_partition}"
+        who = f"{counted(self._outstanding.count(), 'record')} without an outcome"
+        until_ms = batch.created_ms + timeout_ms
+        line = self._wait_log.line(Wait(None, what, batch.refused_since_ms, in_words(error), who, until_ms, "delivery.timeout.ms"), now_ms)
+        if line is not None:
+            self._out.append(Report(line))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from chaffinch.client.long_waits import SAID_AFTER_MS, SAID_AGAIN_MS, in_words
+from chaffinch.client.wait_log import Wait, WaitLog, in_words
 from chaffinch.errors import KafkaException
 from chaffinch.producer.core.asking import Asked, Asking, Waiting
 from chaffinch.producer.core.effects import Effect, Report
@@ -31,13 +31,15 @@ class StillAsking:
         self._last_ms = 0
         self._earlier: tuple[Asked | None, Asked | None] = None, None
         """What had failed, and what was asked last, when the run began: their errors say nothing of the run."""
-        self._silent_until_ms = 0
+        self._wait_log = WaitLog()
 
     def look(self, goal: Hashable, now_ms: int) -> None:
         """`goal`: what is to be had from a broker now, None if nothing is. Another one, or a success on the way, is progress."""
         run = None if goal is None else (goal, self._asking.successes)
         if run != self._run:
             self._run, self._since_ms = run, now_ms
+            if run is None:
+                self._wait_log.over()
             self._earlier = self._asking.failed, self._last
         if self._asking.last is not self._last:
             self._last, self._last_ms = self._asking.last, now_ms
@@ -49,10 +51,11 @@ class StillAsking:
         first = min(self._who_waits(), key=lambda waiting: waiting.until_ms, default=None)
         if first is None:
             return
-        self._silent_until_ms = now_ms + SAID_AGAIN_MS
         why = "no answer yet" if error is None else in_words(error)
-        tried = f"{first.who}, still asking, for up to {max(0, first.until_ms - now_ms)} ms more ({first.limit})"
-        self._out.append(Report(f"{asked.what} at {asked.address}, for {now_ms - self._since_ms} ms: {why}; {tried}"))
+        what = f"{asked.what} at {asked.address}"
+        line = self._wait_log.line(Wait(None, what, self._since_ms, why, first.who, first.until_ms, first.limit), now_ms)
+        if line is not None:
+            self._out.append(Report(line))
 
     def _blamed(self, now_ms: int) -> tuple[Asked | None, KafkaException | None]:
         """The request that all waits for, and its error; without one while it has no answer. None where nothing is asked yet."""
@@ -66,7 +69,7 @@ class StillAsking:
 
     @property
     def _due_ms(self) -> int:
-        return max(self._since_ms + SAID_AFTER_MS, self._silent_until_ms)
+        return self._wait_log.due_ms(None, self._since_ms)
 
     @property
     def next_deadline_ms(self) -> int | None:

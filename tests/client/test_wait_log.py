@@ -15,8 +15,8 @@ from chaffinch.cli.connection import open_client, warn
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.connections import Disconnected, Failed
-from chaffinch.client.long_waits import SAID_AFTER_MS, SAID_AGAIN_MS
-from chaffinch.client.sync_client import POLL_MS_MAX, SyncClient
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.client.wait_log import FIRST_LINE_MS, FIRST_PAUSE_MS, Wait, WaitLog
 from chaffinch.errors import TimeoutException
 from chaffinch.protocol.messages.fetch import FetchRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest
@@ -73,8 +73,8 @@ def test_who_waits_for_seconds_is_told_what_for_and_seldom_again(refuses: bool, 
     with pytest.raises(TimeoutException):
         client.refresh_metadata()
     assert len(said) == 3
-    for (now_ms, text), due_ms in zip(said, (3_000, 33_000, 63_000), strict=True):
-        assert due_ms <= now_ms < due_ms + 2_500
+    for (now_ms, text), due_ms in zip(said, (2_500, 12_500, 32_500), strict=True):
+        assert due_ms <= now_ms <= due_ms + 500
         left_ms = 70_000 - now_ms
         assert text == f"metadata request, for {now_ms} ms: {why}; still asking, for up to {left_ms} ms more"
 
@@ -84,11 +84,11 @@ def test_what_the_broker_was_asked_to_wait_for_is_no_silence() -> None:
     client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1), on_wait=lambda text: said.append(clock.now_ms()))
     pretend(client, PretendNetwork(clock, refuses=False))
     with pytest.raises(TimeoutException):
-        client.request(FetchRequest(max_wait_ms=5_000, min_bytes=1, topics=[]), timeout_ms=7_900)
+        client.request(FetchRequest(max_wait_ms=5_000, min_bytes=1, topics=[]), timeout_ms=7_400)
     assert said == []
     with pytest.raises(TimeoutException):
         client.request(FetchRequest(max_wait_ms=5_000, min_bytes=1, topics=[]), timeout_ms=9_000)
-    assert [now_ms - 7_900 for now_ms in said] == [8_000]
+    assert [now_ms - 7_400 for now_ms in said] == [7_500]
 
 
 def test_many_calls_that_take_long_are_spoken_of_as_seldom_as_one() -> None:
@@ -98,9 +98,7 @@ def test_many_calls_that_take_long_are_spoken_of_as_seldom_as_one() -> None:
     for _ in range(10):
         with pytest.raises(TimeoutException):
             client.request(MetadataRequest(topics=[]), timeout_ms=5_000)
-    first, second = said
-    assert first < SAID_AFTER_MS + POLL_MS_MAX
-    assert SAID_AGAIN_MS <= second - first < SAID_AGAIN_MS + 5_000
+    assert said == [FIRST_LINE_MS, FIRST_LINE_MS + FIRST_PAUSE_MS, FIRST_LINE_MS + 3 * FIRST_PAUSE_MS]
 
 
 def test_commands_say_it_on_stderr_and_keep_stdout_clean(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,3 +127,33 @@ def test_what_nobody_can_be_told_ends_no_command(monkeypatch: pytest.MonkeyPatch
         pretend(client, PretendNetwork(clock, refuses=True))
         with pytest.raises(TimeoutException):
             client.refresh_metadata()
+
+
+def test_pauses_between_lines_about_one_cause_grow_to_a_minute() -> None:
+    wait_log, lines = WaitLog(), []
+    for now_ms in range(0, 200_000, 100):
+        if wait_log.line(Wait("unreachable", "t-0 at h:1", 0, "refused", "1 record waits", 120_000, "delivery.timeout.ms"), now_ms):
+            lines.append(now_ms)
+    assert lines == [2_500, 12_500, 32_500, 72_500, 132_500, 192_500]
+
+
+def test_another_cause_is_logged_without_the_pause_of_the_first() -> None:
+    wait_log = WaitLog()
+    assert wait_log.line(Wait("a", "a", 0, "why"), 2_500)
+    assert wait_log.line(Wait("b", "b", 2_400, "why"), 4_899) is None
+    assert wait_log.line(Wait("b", "b", 2_400, "why"), 4_900)
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_the_same_cause_starts_again_once_nothing_was_waited_for(is_over: bool) -> None:
+    wait_log = WaitLog()
+    assert wait_log.line(Wait("a", "a", 0, "why"), 2_500)
+    if is_over:
+        wait_log.over()
+    assert (wait_log.line(Wait("a", "a", 3_000, "why"), 5_500) is not None) == is_over
+
+
+def test_a_wait_without_a_limit_says_so() -> None:
+    assert Wait("a", "poll of t-0", 1_000, "no leader", "the consumer waits").line(4_000) == (
+        "poll of t-0, for 3000 ms: no leader; the consumer waits, still asking, without a limit"
+    )
