@@ -314,7 +314,9 @@ class Driver:
             for culprit in found.record_errors
         )
         code = codes.by_number(found.error_code, has_culprits=bool(culprits))
-        self.answers.append(BatchAnswer(ticket=operation.ticket, code=code, message=found.error_message or "", culprits=culprits))
+        self.answers.append(
+            BatchAnswer(ticket=operation.ticket, code=code, message=found.error_message or "", culprits=culprits, byte_count=len(data))
+        )
 
 
 def outcome(

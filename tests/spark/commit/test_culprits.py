@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
+from chaffinch.spark.commit.messages import StagedBytes
 from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
@@ -44,6 +46,24 @@ def test_culprits_become_dead_letters_and_innocents_are_written():
     driver = query.commit(0)
     assert_sorted_out(broker)
     assert (driver.result.counts.rows_written, driver.result.counts.rejected) == (3, {"INVALID_COMPACTION_KEY": 2})
+
+
+def test_bytes_are_counted_of_what_kafka_holds():
+    """Neither the records that the broker refused, nor the rows for Parquet; the dead letters for the topic are counted."""
+    broker, query = compacted_meanwhile()
+    for_parquet = StagedBytes(data=b"x" * 5_000, byte_count=5_000)
+    query.batches = [tuple(replace(task, dead_rows=(for_parquet,)) for task in tasks) for tasks in query.batches]
+    sizes = []
+
+    class Counting(Driver):
+        def send(self, operation):
+            super().send(operation)
+            sizes.append(self.answers[-1].byte_count if self.answers[-1].code is codes.NONE else 0)
+
+    counts = Counting(broker, query).run(query.plan(0, "run-0", writes_dead_letter_file=True)).counts
+    assert_sorted_out(broker)
+    assert 0 < counts.byte_count == sum(sizes) != query.plan(0, "run-0").byte_count
+    assert (counts.staged_bytes, counts.staging_files) == (0, 0)
 
 
 @pytest.mark.parametrize("how", ["crash_before", "crash_after"])

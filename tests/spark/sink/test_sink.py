@@ -1,5 +1,6 @@
 """The sink's writers with a real broker and real files, in this process: what Spark does around them is played by hand."""
 
+import json
 import logging
 import pickle
 import re
@@ -230,6 +231,25 @@ class TestStaging:
         assert f", {size} of them in 1 staging files, " in caplog.messages[-1]
         assert self.files(query) == []
         assert kafka.read("orders").num_rows == 203
+
+    def test_rows_that_become_dead_letters_are_not_counted_as_staged_bytes_of_the_batch(self, kafka, query, caplog):
+        """Both kinds of rows are in the same staging file: rows for Parquet are no record batches."""
+        large = {"key": [f"k{number}" if number < 150 else None for number in range(200)], "value": [b"x" * 10_000] * 200}
+        alter(kafka, "orders", "cleanup.policy", "compact")
+        messages = query.write(large, **{"errors.dead.letter.queue.topic.name": "dead"})
+        (outcome,) = (message.outcome for message in messages)
+        (staged,) = {part.file for part in outcome.dead_rows}
+        in_batches = sum(batch.bytes.byte_count for batch in (*outcome.batches, *outcome.dead_batches))
+        assert sum(part.byte_count for part in outcome.dead_rows) > 500_000
+        assert staged in outcome.files()
+        with caplog.at_level(logging.INFO, "chaffinch.spark"):
+            query.commit(messages)
+        assert (
+            f"150 rows written, 50 rejected (50 INVALID_COMPACTION_KEY), {in_batches} bytes, {in_batches} of them in 1 staging files"
+            in (caplog.messages[-1])
+        )
+        counts = json.loads((query.folder / "checkpoint" / "chaffinch" / "state.json").read_text())["totals"]
+        assert (counts["byte_count"], counts["staged_bytes"], counts["staging_files"]) == (in_batches, in_batches, 1)
 
     def test_what_an_older_batch_left_behind_goes_too(self, query):
         query.write(self.LARGE, batch_id=0)

@@ -134,6 +134,22 @@ def test_bad_rows_that_only_the_broker_finds(kafka, query, tmp_path):
     assert state_of(query)["batch"]["counts"]["rejected"] == {"INVALID_COMPACTION_KEY": 1}
 
 
+def test_bytes_of_rows_that_the_broker_refuses_are_not_counted(kafka, query, monkeypatch):
+    """They are neither in the topic nor, with Parquet alone, among the letters."""
+
+    def counted():
+        return state_of(query)["batch"]["counts"]["byte_count"]
+
+    parquet = {"errors__tolerance": "all", "errors__dead__letter__path": str(query.checkpoint / "dead")}
+    query.run({"key": ["a", "c"], "value": [b"1", b"3"]}, **parquet)
+    good = counted()
+    writer = query.writer(**parquet)
+    monkeypatch.setattr(query, "writer", lambda **_: writer)
+    alter(kafka, "orders", "cleanup.policy", "compact")
+    query.run(ROWS, batch_id=1)
+    assert counted() == good
+
+
 def test_dead_letters_are_not_all_kept_until_the_end(kafka, query, monkeypatch):
     """A task whose rows are all bad has many more of them than it can hold."""
     alter(kafka, "orders", "cleanup.policy", "compact")

@@ -109,7 +109,7 @@ class TaskOutcome:
     snapshots: tuple[TopicSnapshot, ...] = ()
     """What the task took for true about its topics: the committer refuses a batch whose tasks disagree (decision 40)."""
     sent_bytes: int = 0
-    """Of records that the task sent itself, before compression."""
+    """Of records that the task sent itself and that were not refused, before compression."""
     sent_ms: int = 0
     """How long it took until all of them had an outcome."""
     failure: Failure | None = None
@@ -126,11 +126,6 @@ class TaskOutcome:
         """Paths of all files that this task staged into."""
         return {part.file for part in self._staged() if part.file is not None}
 
-    @property
-    def file_bytes(self) -> int:
-        """Bytes in those files."""
-        return sum(part.byte_count for part in self._staged() if part.file is not None)
-
     def _staged(self) -> tuple[StagedBytes, ...]:
         return (*(batch.bytes for batch in (*self.batches, *self.dead_batches)), *self.dead_rows)
 
@@ -145,10 +140,11 @@ class BatchCounts:
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Rows that the user's handler said to leave out, by the error's name."""
     byte_count: int = 0
-    """Of the encoded batches, dead letters that tasks made among them."""
+    """Of the record batches in Kafka: rows that are written, and dead letters for the topic."""
     staged_bytes: int = 0
-    """Of what tasks left in files; the rest came inside their messages."""
+    """Those of them that came from staging files; the rest came inside the tasks' messages."""
     staging_files: int = 0
+    """How many files these bytes came from. A file that holds only rows for Parquet is not among them."""
     push_ms: int = 0
     """From the begin of the transaction to the last batch's answer."""
     commit_ms: int = 0

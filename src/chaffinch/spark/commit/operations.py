@@ -252,6 +252,8 @@ class BatchAnswer:
     message: str = ""
     culprits: tuple[tuple[int, ErrorCode, str], ...] = ()
     lost: Lost | None = None
+    byte_count: int | None = None
+    """Of the batch as it was sent; None: it was sent as it was staged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

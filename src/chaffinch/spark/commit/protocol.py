@@ -42,7 +42,7 @@ from chaffinch.spark.commit.operations import (
     WriteState,
 )
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
-from chaffinch.spark.commit.push import Fenced, Push, StartAgain
+from chaffinch.spark.commit.push import Fenced, Push, Pushed, StartAgain
 from chaffinch.spark.commit.remains import Search
 from chaffinch.spark.commit.timeout import timeout_refused, transaction_timeout_ms
 from chaffinch.spark.commit.tolerance import Tally
@@ -88,7 +88,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
         result = yield from writer.write()
     except Fenced as fenced:
         yield from _after_fencing(plan, writer.marker, fenced, may_be_committed=writer.may_be_committed)
-        result = CommitResult(outcome="written", counts=_counts(plan, tally))
+        result = CommitResult(outcome="written", counts=_counts(plan, tally, writer.pushed))
     except (Refusal, StartAgain) as failure:
         if not writer.may_be_committed:
             yield from requests.abort(Step.ABORT, plan.transactional_id, writer.timeout_ms, writer.identity, plan.patience)
@@ -124,15 +124,15 @@ def _name_letters(plan: CommitPlan, writer_id: str | None) -> Generator[Operatio
         yield NameDeadLetters(step=Step.NAME_DEAD_LETTERS, writer_id=writer_id)
 
 
-def _counts(plan: CommitPlan, tally: Tally, push_ms: int = 0, commit_ms: int = 0) -> BatchCounts:
+def _counts(plan: CommitPlan, tally: Tally, pushed: Pushed, push_ms: int = 0, commit_ms: int = 0) -> BatchCounts:
     dropped = tally.task_dropped + tally.broker_dropped
     return BatchCounts(
         rows_written=plan.row_count - tally.rejected_count - dropped.total(),
         rejected=dict(tally.task_found + tally.broker_found),
         dropped=dict(dropped),
-        byte_count=plan.byte_count,
-        staged_bytes=sum(outcome.file_bytes for outcome in plan.outcomes),
-        staging_files=len({name for outcome in plan.outcomes for name in outcome.files()}),
+        byte_count=pushed.byte_count,
+        staged_bytes=pushed.staged_bytes,
+        staging_files=len(pushed.files),
         push_ms=push_ms,
         commit_ms=commit_ms,
     )
@@ -155,6 +155,8 @@ class _Writer:
     state: CheckpointState
     """What the checkpoint remembered when the commit began, with the partitions of this transaction from its end on."""
     search: Search = field(default_factory=Search)
+    pushed: Pushed = field(default_factory=Pushed)
+    """What the newest attempt has stored."""
     may_be_committed: bool = False
     """EndTxn was asked for: from here on there is no abort."""
 
@@ -200,6 +202,7 @@ class _Writer:
         began_ms = max(began_ms, self.search.said_ms)  # The coordinator counts from the first partition on.
 
         push = Push(identity, began_ms + self.timeout_ms, f"transaction.timeout.ms={self.timeout_ms}", plan.patience.wait_ms)
+        self.pushed = push.pushed
         yield from push.send(Step.PUSH, plan.batches(), self._set_aside)
         dead_letters = [*plan.dead_batches(), *self.tally.dead_batches]
         yield from self._add_partitions(joined, dead_letters)
@@ -220,7 +223,7 @@ class _Writer:
         if joined or plan.group_id is not None:
             self.may_be_committed = True
             ended_ms = yield from requests.end_transaction(Step.END_TRANSACTION, plan.transactional_id, identity, plan.patience)
-        return CommitResult(outcome="written", counts=_counts(plan, self.tally, pushed_ms - began_ms, ended_ms - pushed_ms))
+        return CommitResult(outcome="written", counts=_counts(plan, self.tally, self.pushed, pushed_ms - began_ms, ended_ms - pushed_ms))
 
     def _add_partitions(
         self, joined: set[TopicPartition], batches: tuple[StagedBatch, ...] | list[StagedBatch]

@@ -24,7 +24,7 @@ from itertools import count
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group, Stored
 from chaffinch.identifiers import ProducerIdentity, TopicPartition, sequence_add
-from chaffinch.spark.commit.messages import Rejection, StagedBatch
+from chaffinch.spark.commit.messages import Rejection, StagedBatch, StagedBytes
 from chaffinch.spark.commit.operations import BatchAnswer, NextAnswer, Operation, Reply, SendBatch, Step, Wait
 from chaffinch.spark.refusals import Refusal, Remedy, advised
 
@@ -103,6 +103,23 @@ class _Partition:
         return sequence_add(self.sequence, sum(self.queue[index].record_count for index in range(self.in_flight)))
 
 
+@dataclass(slots=True)
+class Pushed:
+    """What one attempt has stored: bytes of record batches, and those of them that were in staging files."""
+
+    byte_count: int = 0
+    staged_bytes: int = 0
+    files: set[str] = field(default_factory=set)
+
+    def add(self, staged: StagedBytes, sent_bytes: int | None) -> None:
+        """A batch is stored. `sent_bytes`: less than what was staged, where the broker refused some of its records."""
+        size = staged.byte_count if sent_bytes is None else sent_bytes
+        self.byte_count += size
+        if staged.file is not None:
+            self.staged_bytes += size
+            self.files.add(staged.file)
+
+
 class Push:
     """All that is to be pushed in one attempt at a transaction. One object per attempt; sequences begin at 0 with its identity."""
 
@@ -118,6 +135,7 @@ class Push:
         self._bytes_in_flight = 0
         self.answered_ms = 0
         """When the last answer was there; 0 before any."""
+        self.pushed = Pushed()
 
     def send(self, step: Step, batches: Iterable[StagedBatch], set_aside: SetAsideCulprits) -> Generator[Operation, Reply, None]:
         """Returns when every record is acknowledged or set aside. Raises Fenced, StartAgain or Refusal.
@@ -197,6 +215,7 @@ class Push:
             if shipment is not partition.queue[0]:
                 raise StartAgain("OUT_OF_ORDER_SEQUENCE_NUMBER", f"{partition.topic_partition} stored a batch whose predecessor it refused")
             partition.queue.popleft()
+            self.pushed.add(shipment.batch.bytes, answer.byte_count)
             partition.sequence = sequence_add(partition.sequence, shipment.record_count)
             partition.window = IN_FLIGHT_MAX
             partition.failures = 0

@@ -120,6 +120,7 @@ class CommitShell:
         self._under_way: dict[int, Exchange] = {}
         self._settled: list[BatchAnswer] = []
         self._batches: dict[int, tuple[StagedBatch, tuple[int, ...] | None]] = {}
+        self._sent_bytes: dict[int, int] = {}
         self._compacted: dict[str, bool] = {}
         self._looked_up_ms: dict[str, int] = {}
         """When leaders of a topic were last looked for."""
@@ -238,6 +239,7 @@ class CommitShell:
             ],
         )
         self._batches[operation.ticket] = (operation.batch, operation.kept)
+        self._sent_bytes[operation.ticket] = len(data)
         try:
             leader = self._leader(topic_partition, is_stale=operation.refresh)
             address = leader._replace(lane=topic_partition.partition % LANES)
@@ -270,6 +272,7 @@ class CommitShell:
                 for answer in self._settled:
                     self._under_way.pop(answer.ticket, None)
                     self._batches.pop(answer.ticket, None)
+                    self._sent_bytes.pop(answer.ticket, None)
                 if not self._settled:
                     left_ms = PUMP_MS if until_ms is None else until_ms - _now_ms()
                     if left_ms <= 0:
@@ -294,7 +297,8 @@ class CommitShell:
             else:
                 own = codes.by_number(found.chaffinch_error_code, "kip", has_culprits=True)
             culprits.append((found.batch_index, own, reason_of(found.batch_index_error_message or message or own.text)))
-        return BatchAnswer(ticket=ticket, code=code, message=message, culprits=self._named(ticket, culprits))
+        named, sent_bytes = self._named(ticket, culprits), self._sent_bytes[ticket]
+        return BatchAnswer(ticket=ticket, code=code, message=message, culprits=named, byte_count=sent_bytes)
 
     def _named(self, ticket: int, culprits: list[tuple[int, ErrorCode, str]]) -> tuple[tuple[int, ErrorCode, str], ...]:
         """Brokers say INVALID_RECORD for a null key on a compacted topic; whoever has the record can say it exactly (decision 2)."""

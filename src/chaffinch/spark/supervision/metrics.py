@@ -109,8 +109,8 @@ def families(query: str, states: Mapping[str, CheckpointState], restarts: Mappin
         ]  # fmt: skip
         yield Family(f"{PREFIX}rows_{what}_total", help_text, series)
     for field, name, help_text in (
-        ("byte_count", "bytes_total", "bytes of record batches"),
-        ("staged_bytes", "staged_bytes_total", "bytes of them that went through staging files"),
+        ("byte_count", "bytes_total", "bytes of record batches in Kafka, dead letters among them"),
+        ("staged_bytes", "staged_bytes_total", "bytes of these record batches that came from staging files"),
     ):
         yield Family(PREFIX + name, help_text, [(labels[sink], getattr(counts, field)) for sink, counts in totals.items()])
     yield Family(f"{PREFIX}restarts_total", "restarts by the class of the error",

@@ -159,6 +159,7 @@ class TaskSender:
             text = f"the dead letter topic itself refuses {len(rejections)} of {len(sent.columns)} dead letters for {first.topic_partition}"
             raise Refusal(Group.INVALID_CONFIGURATION, first.code.name, f"{text}: {first.message}; correct the topic's configuration")
         columns = sent.columns.take(np.array(list(errors), np.int64))
+        self._byte_count -= int(columns.sizes().sum())
         handler = self._plan.handler
         self._bad_rows.add(columns, rejections, handler.rejected(columns, rejections) if handler else frozenset())
 
