@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Literal, Self
+from uuid import UUID
 
 from chaffinch.client import answers, coordinators
 from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_servers
@@ -43,6 +44,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.protocol.schema import Message
 from chaffinch.runtime.clock import Clock, SystemClock
 
@@ -159,12 +161,18 @@ class SyncClient:
             return self._until_settled(lambda: self._address(node, deadline), lambda: None, message, deadline)
 
     def leader_request(
-        self, topic_partition: TopicPartition, message: Message, *, timeout_ms: int | None = None, version_max: int | None = None
+        self,
+        topic_partition: TopicPartition,
+        message: Message,
+        *,
+        timeout_ms: int | None = None,
+        version_max: int | None = None,
+        topic_id: UUID = ZERO_UUID,
     ) -> Any:
         """Send one request to the leader of a partition; retriable codes in the answer are tried again with fresh metadata.
 
         An answer with another code is returned: `answers.raise_for` raises it. TimeoutException when time is over. `version_max`: what
-        the request holds fits no later version of its API.
+        the request holds fits no later version of its API. `topic_id`: UnknownTopicIdException once fresh metadata have another id.
         """
         deadline = self.deadline(timeout_ms, f"to the leader of {topic_partition}", message)
 
@@ -173,6 +181,9 @@ class SyncClient:
 
         def forget() -> None:
             self._refresh([topic_partition.topic], deadline)
+            present = self.cluster.topic_id(topic_partition.topic) or ZERO_UUID
+            if present != topic_id and ZERO_UUID not in (present, topic_id):
+                raise exception_for(codes.UNKNOWN_TOPIC_ID, topic_partition=topic_partition, api=api_of(message).name)
 
         with self.lock:
             return self._until_settled(find, forget, message, deadline, version_max=version_max)

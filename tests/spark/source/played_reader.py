@@ -55,6 +55,11 @@ def rows_of(reader, parts):
     return found
 
 
+def plain(offsets):
+    """Offsets of a checkpoint without the ids of topics, as Spark's Kafka source reads them."""
+    return {topic: parts for topic, parts in offsets.items() if parts}
+
+
 def travelled(offsets):
     """Through the checkpoint."""
     return json.loads(json.dumps(offsets))

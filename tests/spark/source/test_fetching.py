@@ -46,7 +46,7 @@ class Cluster:
     def deadline(self, timeout_ms, what):
         return Deadline(self.clock, timeout_ms, what)
 
-    def start(self, request, address):
+    def start(self, request, address, *, version_max):
         self.log.append(("ahead", position_of(request)))
         self._ahead.append(Exchange(request, address))
         return self._ahead[-1]
@@ -64,7 +64,7 @@ class Cluster:
     def _next(self):
         return self.script.pop(0) if self.script else b""
 
-    def leader_request(self, where, request, *, timeout_ms):
+    def leader_request(self, where, request, *, timeout_ms, version_max, topic_id):
         self.log.append(("asked", position_of(request)))
         answer = self._next()
         if isinstance(answer, Exception):

@@ -1,12 +1,14 @@
 """Which partitions there are, asked of brokers that know more and less: answers written down beforehand, and no real waiting."""
 
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 
 from chaffinch.admin import topics
 from chaffinch.errors import TimeoutException
 from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.source.topic_discovery import Discovery
 
@@ -14,12 +16,18 @@ AWAY = "away"
 
 
 class Cluster:
-    """Two brokers; `knowing` says how many partitions of which topic each knows, `AWAY` does not answer. "any" is broker 0."""
+    """Two brokers; `knowing` says how many partitions of which topic each knows, `AWAY` does not answer. "any" is broker 0.
+    `ids`: the id of topic a that each knows."""
 
-    def __init__(self, *knowing):
-        self.knowing = list(knowing)
+    def __init__(self, *knowing, ids=(ZERO_UUID, ZERO_UUID)):
+        self.knowing, self.ids = list(knowing), list(ids)
         self.asked, self.pauses = [], []
-        self.cluster = SimpleNamespace(nodes={0: "a:1", 1: "b:1"}, topic=lambda name: None, partition_count=self._count)
+        self.cluster = SimpleNamespace(
+            nodes={0: "a:1", 1: "b:1"},
+            topic=lambda name: None,
+            partition_count=self._count,
+            topic_id=lambda name: self.ids[0 if self.asked[-1] == "any" else self.asked[-1]],
+        )
         self._heard = {}
 
     def _count(self, name):
@@ -46,7 +54,11 @@ def discovery(request, monkeypatch):
 
     def listed(client, *, node, timeout_ms):
         found = client.ask(node)
-        return [SimpleNamespace(name=name, is_internal=False, partitions=range(count)) for name, count in found.items() if count]
+        return [
+            SimpleNamespace(name=name, is_internal=False, partitions=range(count), topic_id=client.cluster.topic_id(name))
+            for name, count in found.items()
+            if count
+        ]
 
     monkeypatch.setattr(topics, "list_topics", listed)
     return lambda cluster: Discovery(cluster, SourceOptions.parse({"kafka.bootstrap.servers": "a:1", request.param: "a"}))
@@ -91,6 +103,22 @@ def test_partitions_that_are_gone_may_come_again(discovery):
     for known, expected in ((3, 3), (0, 0), (2, 2), (1, 1)):
         cluster.knowing = [{"a": known}] * 2
         assert count(asked) == expected
+
+
+def test_another_id_is_believed_when_both_brokers_have_it(discovery):
+    """The one that still knows the deleted topic may be asked first, or the one that does not know the new topic yet."""
+    old, new = UUID(int=1), UUID(int=2)
+    cluster = Cluster({"a": 1}, {"a": 1}, ids=(old, new))
+    asked = discovery(cluster)
+    asked.expect([TopicPartition("a", 0)], {"a": new})
+    asked.partitions()
+    assert (asked.ids, cluster.asked) == ({"a": new}, ["any", 1])
+    cluster.ids = [old, old]
+    asked.partitions()
+    assert asked.ids == {"a": old}
+    before = len(cluster.pauses)
+    asked.partitions()
+    assert len(cluster.pauses) == before, "it is not doubted a second time"
 
 
 def test_those_of_a_checkpoint_that_are_left():

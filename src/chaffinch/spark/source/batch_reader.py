@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from chaffinch.errors import ConfigException
+from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.spark.refusals import Kind, worded_for
 from chaffinch.spark.source.errors import refusals, report_loss
 from chaffinch.spark.source.fetching import TopicRange, read_range
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from chaffinch.spark.source.offset_ranges import Offsets
+    from chaffinch.spark.source.topic_ids import TopicIds
 
 
 class TopicReader(DataSourceReader):
@@ -54,7 +56,8 @@ class TopicReader(DataSourceReader):
             ends, lost_behind = within(self._options.ending.option, ends, {}, {**latest, **behind_open})
             for text in (*lost, *lost_behind):
                 report_loss(text, fails=self._options.fail_on_data_loss)
-            found = task_ranges((OffsetRange(where, starts[where], ends[where]) for where in wanted), self._options)
+            offered = (OffsetRange(where, starts[where], ends[where]) for where in wanted)
+            found = task_ranges(offered, self._options, discovery.ids)
             return [replace(part, is_promised=part.start != starts[part.where] or part.where not in unpromised) for part in found]
 
     def _check_order(self, starts: Offsets, ends: Offsets, latest: Offsets) -> None:
@@ -71,10 +74,10 @@ class TopicReader(DataSourceReader):
             yield from rows_of(partition, self._options)
 
 
-def task_ranges(found: Iterable[OffsetRange], options: SourceOptions) -> list[TopicRange]:
-    """What each task reads."""
+def task_ranges(found: Iterable[OffsetRange], options: SourceOptions, ids: TopicIds) -> list[TopicRange]:
+    """What each task reads, of topics with these ids."""
     parts = divided(found, options.parts_min, options.part_offsets_max)
-    return [TopicRange(where.topic, where.partition, start, end) for where, start, end in parts]
+    return [TopicRange(where.topic, where.partition, start, end, topic_id=ids.get(where.topic, ZERO_UUID)) for where, start, end in parts]
 
 
 def rows_of(partition: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:

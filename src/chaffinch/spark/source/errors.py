@@ -24,9 +24,9 @@ def refusals() -> Iterator[None]:
         raise refusal_of(error) from None
 
 
-def report_loss(text: str, *, fails: bool) -> None:
-    """Offsets that were to be read are not there: Refusal, or a line in the log, as the option failOnDataLoss says."""
+def report_loss(text: str, *, fails: bool, rest: str = "what is left") -> None:
+    """Offsets that were to be read are not there: Refusal, or a line in the log, as the option failOnDataLoss says. `rest` is read."""
     if fails:
-        text = f"{text}; set failOnDataLoss=false to read what is left"
+        text = f"{text}; set failOnDataLoss=false to read {rest}"
         raise Refusal(Group.INVALID_CONFIGURATION, codes.OFFSET_OUT_OF_RANGE.name, text)
-    _log.warning("%s; reading what is left", text)
+    _log.warning("%s; reading %s", text, rest)

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from pyspark.sql.datasource import InputPartition
 
-from chaffinch.errors import UnknownTopicOrPartitionException, codes
+from chaffinch.errors import UnknownTopicIdException, UnknownTopicOrPartitionException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
+from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.source.errors import refusals, report_loss
+from chaffinch.spark.source.topic_ids import created_again, loss
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,19 +37,23 @@ PAUSE_MS: Final = 50
 """After an answer without records: a broker that has none to give answers at once when it is asked for less than it waits for."""
 ROWS_PER_ARROW_BATCH: Final = 65_536
 FETCH_BYTES_MIN: Final = 64 << 10
+LAST_VERSION: Final = 18
+"""Of Fetch requests: from 13 on a topic goes by its id."""
 RECORD_BYTES_GUESS: Final = 1 << 10
 """Of a partition of which nothing has been read yet."""
 
 
 @dataclass(frozen=True)
 class TopicRange(InputPartition):
-    """Offsets `start` to `end`-1 of one partition. Where `start` is not promised, it is where the partition began when that was planned."""
+    """Offsets `start` to `end`-1 of one partition of the topic with this id, which is zero where brokers have none.
+    Where `start` is not promised, it is where the partition began when that was planned."""
 
     topic: str
     partition: int
     start: int
     end: int
     is_promised: bool = True
+    topic_id: UUID = ZERO_UUID
 
     @property
     def where(self) -> TopicPartition:
@@ -67,6 +74,11 @@ def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -
                     yield batch_read(
                         piece.columns, where.topic, where.partition, int(piece.timestamp_type), include_headers=options.include_headers
                     )
+        except UnknownTopicIdException:
+            if (present := _id_now(client, wanted, options)) == wanted.topic_id:
+                raise
+            text = f"{loss(wanted.topic, wanted.topic_id, present)}; offsets up to {wanted.end - 1} of {where} were to be read"
+            report_loss(text, fails=options.fail_on_data_loss, rest="what is left, a stream then the new topic from its beginning")
         except UnknownTopicOrPartitionException:
             if Discovery(client, options).existing([where]):
                 raise
@@ -76,12 +88,22 @@ def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -
             raise Refusal(Group.APPLICATION_RECOVERABLE, codes.CORRUPT_MESSAGE.name, f"{where}: {error}") from None
 
 
+def _id_now(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> UUID:
+    """The id of the topic by its name. Another one than the wanted is not believed at once: the broker that answered may be behind."""
+    from chaffinch.spark.source.topic_discovery import Discovery
+
+    discovery = Discovery(client, options)
+    discovery.expect([wanted.where], {wanted.topic: wanted.topic_id})
+    discovery.existing([wanted.where])
+    return discovery.ids[wanted.topic]
+
+
 def _pieces(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> Iterator[Piece]:
     from chaffinch.records.fetched import FetchedRecords, whole_batches
 
     where, position, end = wanted.where, wanted.start, wanted.end
     is_promised = wanted.is_promised
-    fetches = Fetches(client, where, options)
+    fetches = Fetches(client, wanted, options)
     patience = client.deadline(options.timeout_ms, f"reading {where}")
     while position < end:
         data = fetches.answer(position, end)
@@ -112,6 +134,7 @@ def _pieces(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> I
             raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text} read was planned")
         else:
             fetches.pause()
+    fetches.check_id()
 
 
 def _position_left(client: SyncClient, where: TopicPartition, position: int, end: int, options: SourceOptions, *, is_promised: bool) -> int:
@@ -154,9 +177,12 @@ class Fetches:
     what is worth it.
     """
 
-    def __init__(self, client: SyncClient, where: TopicPartition, options: SourceOptions) -> None:
+    def __init__(self, client: SyncClient, wanted: TopicRange, options: SourceOptions) -> None:
         self._client = client
-        self._where = where
+        self._where = wanted.where
+        self._topic_id = wanted.topic_id
+        self._is_by_name = False
+        """The leader has answered in a version without topic ids."""
         self._options = options
         self._ahead: _Ahead | None = None
         self._bytes_seen = 0
@@ -167,7 +193,8 @@ class Fetches:
         leader = self._client.cluster.leader_address(self._where)
         if leader is not None:
             with self._client.lock:
-                self._ahead = _Ahead(position, self._client.start(self._request(position, end), leader))
+                exchange = self._client.start(self._request(position, end), leader, version_max=self._version_max)
+                self._ahead = _Ahead(position, exchange)
 
     def take_in(self) -> None:
         """Read what has arrived meanwhile, so that the broker can go on sending."""
@@ -191,8 +218,14 @@ class Fetches:
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.position == position and (data := self._answer_ahead(ahead.exchange)) is not None:
             return data
-        response = self._client.leader_request(self._where, self._request(position, end), timeout_ms=self._options.timeout_ms)
-        data = _only_part(response)
+        response = self._client.leader_request(
+            self._where,
+            self._request(position, end),
+            timeout_ms=self._options.timeout_ms,
+            version_max=self._version_max,
+            topic_id=self._topic_id,
+        )
+        data = self._only_part(response)
         if codes.by_number(data.error_code) is not codes.OFFSET_OUT_OF_RANGE:
             raise_for(response)
         return data
@@ -206,8 +239,25 @@ class Fetches:
                 self._client.pump(patience.left_ms)
         if not isinstance(exchange.outcome, Answered) or exchange.outcome.message.error_code:
             return None
-        data = _only_part(exchange.outcome.message)
+        data = self._only_part(exchange.outcome.message)
         return None if data.error_code else data
+
+    def check_id(self) -> None:
+        """UnknownTopicIdException where records were fetched by name, from brokers 2.8 to 3.0, and the name now has another id."""
+        if self._is_by_name and self._topic_id != ZERO_UUID:
+            topic = self._where.topic
+            present = self._client.refresh_metadata([topic], timeout_ms=self._options.timeout_ms).topic_id(topic)
+            if created_again({topic: self._topic_id}, {topic: present or ZERO_UUID}):
+                raise UnknownTopicIdException(topic_partition=self._where, api="Fetch")
+
+    @property
+    def _version_max(self) -> int | None:
+        return None if self._topic_id == ZERO_UUID else LAST_VERSION
+
+    def _only_part(self, response: FetchResponse) -> PartitionData:
+        topic = response.responses[0]
+        self._is_by_name |= topic.topic_id == ZERO_UUID
+        return topic.partitions[0]
 
     def _request(self, position: int, end: int) -> FetchRequest:
         from chaffinch.admin.offsets import ISOLATION_LEVELS
@@ -221,7 +271,7 @@ class Fetches:
             min_bytes=1,
             max_bytes=options.fetch_bytes_max,
             isolation_level=ISOLATION_LEVELS[options.isolation_level],
-            topics=[FetchTopic(topic=where.topic, partitions=[partition])],
+            topics=[FetchTopic(topic=where.topic, topic_id=self._topic_id, partitions=[partition])],
         )
 
 
@@ -229,10 +279,6 @@ def bytes_wanted(offset_count: int, bytes_seen: int, offsets_seen: int, bytes_ma
     """How much to ask for, for so many offsets: what they take if they are like those seen, and a quarter more; at most `bytes_max`."""
     guess = offset_count * RECORD_BYTES_GUESS if not offsets_seen else offset_count * bytes_seen * 5 // (offsets_seen * 4)
     return min(max(guess, FETCH_BYTES_MIN), bytes_max)
-
-
-def _only_part(response: FetchResponse) -> PartitionData:
-    return response.responses[0].partitions[0]
 
 
 def _before(columns: RecordColumns, end: int) -> RecordColumns:

@@ -1,7 +1,8 @@
 """The source of streams, as Spark calls it. Which offsets a micro-batch gets is decided in `offset_ranges.py`.
 
 Spark keeps one reader in a process of its own for as long as a query runs; that one is asked for offsets and partitions. Tasks have
-another, which only reads. Offsets lie in the checkpoint as those of Spark's Kafka source: `{"orders":{"0":23}}`, the next to be read.
+another, which only reads. Offsets lie in the checkpoint as those of Spark's Kafka source: `{"orders":{"0":23}}`, the next to be read; and
+with them the ids of their topics (`topic_ids.py`), so that they do not count for a topic that was deleted and created again.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from chaffinch.errors import ConfigException
+from chaffinch.identifiers import TopicPartition
 from chaffinch.runtime.clock import Clock, SystemClock
 from chaffinch.spark.source.batch_reader import check_schema, rows_of, task_ranges
 from chaffinch.spark.source.errors import refusals, report_loss
 from chaffinch.spark.source.fetching import TopicRange
 from chaffinch.spark.source.offset_ranges import backlog, limited, losses, ranges, within
 from chaffinch.spark.source.options import SourceOptions
+from chaffinch.spark.source.topic_ids import created_again, ids_of, loss
 from chaffinch.spark.source.topic_offsets import from_checkpoint, to_checkpoint
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
     from chaffinch.spark.source.offset_ranges import Offsets
     from chaffinch.spark.source.topic_discovery import Discovery
+    from chaffinch.spark.source.topic_ids import TopicIds
 else:
     try:
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
@@ -55,6 +59,8 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         self._clock = clock or SystemClock()
         self._discovery: Discovery | None = None
         self._latest: Offsets | None = None
+        self._latest_ids: TopicIds = {}
+        """Of the topics in `_latest`."""
         self._initial: Json | None = None
         self._first_end: Json | None = None
         """Where the first micro-batch ends that starts at `_initial`; None before its tasks were asked for."""
@@ -63,7 +69,7 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         self._begins = False
         """The first micro-batch of a query is to be planned, and ends where it starts."""
         self._is_ending = False
-        self._target: Offsets | None = None
+        self._target: tuple[Offsets, TopicIds] | None = None
         """Where a query ends that reads what is there now."""
         self._absent: Sequence[str] = ()
         """What options name and nobody knows, as last heard."""
@@ -79,7 +85,8 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         first micro-batch has nothing in it: its end, which Spark keeps, is where the query starts."""
         if self._initial is None:
             with refusals():
-                self._initial = to_checkpoint(self._start())
+                starts = self._start()
+                self._initial = to_checkpoint(starts, self._asked().ids)
                 if self._latest is not None:
                     self._refuse()
             self._begins = self._options.start_moves
@@ -122,18 +129,19 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         """Where the next micro-batch ends that begins at `start`; PySpark 4.1 gives neither, and gets all there is."""
         with refusals():
             self._refuse()
-            before = {} if start is None else from_checkpoint(start)
-            self._asked().expect(before)
-            self._latest = latest = self._target if self._target is not None else self._latest_now()
-            self._target = latest if self._is_ending else None
+            before, ids_before = ({}, {}) if start is None else (from_checkpoint(start), ids_of(start))
+            self._asked().expect(before, ids_before)
+            self._latest, self._latest_ids = latest, ids = self._target if self._target is not None else self._latest_now()
+            self._target = (latest, ids) if self._is_ending else None
             begins, self._begins = self._begins, False
             if begins and self._initial is not None:
                 return self._initial
             if start is None:
                 self._report(self._absent)
-                return to_checkpoint(latest)
+                return to_checkpoint(latest, ids)
+            before = self._without_deleted(before, ids_before, ids)
             end = self._end(before, latest, is_limited=limit is not None and not isinstance(limit, ReadAllAvailable))
-            return start if end == before else to_checkpoint(end)
+            return start if end == before else to_checkpoint(end, {**ids_before, **ids})
 
     def reportLatestOffset(self) -> Json | None:
         """What `lastProgress` shows as the latest offset."""
@@ -167,10 +175,18 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         self._triggered_ms = now_ms
         return True
 
-    def _latest_now(self) -> Offsets:
+    def _latest_now(self) -> tuple[Offsets, TopicIds]:
         found = self._asked().partitions()
         self._absent = found.absent
-        return self._asked().latest(found.partitions)
+        ids = dict(self._asked().ids)  # Before the offsets: those of a topic created after this are then taken for the old one's.
+        return self._asked().latest(found.partitions), ids
+
+    def _without_deleted(self, offsets: Offsets, ids: TopicIds, ids_now: TopicIds) -> dict[TopicPartition, int]:
+        """Offsets of topics that still have these ids. The others are reported; their partitions count as new ones."""
+        again = created_again(ids, ids_now)
+        lost = [loss(topic, *both) for topic, both in again.items() if any(where.topic == topic for where in offsets)]
+        self._report(lost, rest="the new topic from its beginning")
+        return {where: offset for where, offset in offsets.items() if where.topic not in again}
 
     # What its tasks read.
 
@@ -178,19 +194,26 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         """The ranges of a micro-batch. After a restart this comes first, for the batch that was not finished."""
         with refusals():
             before, after, asked = from_checkpoint(start), from_checkpoint(end), self._asked()
+            ids_before, ids_after = ids_of(start), ids_of(end)
             self._begins, self._refused = False, None
             is_first = start == self._initial and self._first_end in (None, end)
             if is_first:
                 self._first_end = end
                 # After a restart it is where the query would start now, and knows partitions that the end has never heard of.
                 before = {where: min(offset, after[where]) for where, offset in before.items() if where in after}
+            asked.expect(after, ids_after)
             there = asked.existing(after)
+            # Of a topic that was created again after this was planned the batch has nothing; the next one begins it.
+            gone = created_again(ids_after, asked.ids)
+            after = self._without_deleted(after, ids_after, asked.ids)
+            before = {where: offset for where, offset in before.items() if where.topic not in gone}
+            before = self._without_deleted(before, ids_before, ids_after)
             left = {where: offset for where, offset in after.items() if where in there}
             if is_first:
                 self._report(self._removed_since(left))
             first_of_new = asked.earliest(left.keys() - before.keys())
             self._report(losses(before, left, first_of_new, expected=after))
-            return task_ranges(ranges(before, left, first_of_new), self._options)
+            return task_ranges(ranges(before, left, first_of_new), self._options, asked.ids)
 
     def _removed_since(self, first_end: Offsets) -> list[str]:
         """Partitions of which nothing is left of a first micro-batch that another run has planned. Of a time that it started with only
@@ -213,11 +236,11 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
             self._discovery = Discovery(client_for(self._options.client), self._options)
         return self._discovery
 
-    def _report(self, lost: Sequence[str]) -> None:
+    def _report(self, lost: Sequence[str], rest: str = "what is left") -> None:
         """Each loss once: it shows again until it lies behind."""
         for text in lost:
             if text not in self._reported:
-                report_loss(text, fails=self._options.fail_on_data_loss)
+                report_loss(text, fails=self._options.fail_on_data_loss, rest=rest)
                 self._reported.add(text)
 
 

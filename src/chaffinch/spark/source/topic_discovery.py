@@ -8,20 +8,24 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
+from uuid import UUID
 
 from chaffinch.client.arguments import why_illegal
 from chaffinch.errors import ConfigException, TimeoutException, UnknownTopicOrPartitionException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, counted
+from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import shown_value
 from chaffinch.spark.refusals import Refusal, refusal_for
+from chaffinch.spark.source import topic_ids
 from chaffinch.spark.target import UNKNOWN_TOPIC_PATIENCE_MS, UNKNOWN_TOPIC_WAIT_MS
 
 if TYPE_CHECKING:
     from chaffinch.admin.offsets import Isolation
     from chaffinch.client.sync_client import SyncClient, Target
     from chaffinch.spark.source.options import SourceOptions
+    from chaffinch.spark.source.topic_ids import TopicIds
     from chaffinch.spark.source.topic_offsets import OffsetChoice
 
 _log = logging.getLogger(__name__)
@@ -32,8 +36,17 @@ _NO_SUCH_TOPIC: Final = (codes.NONE, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INV
 
 OPEN_TRANSACTION_WAIT_MS: Final = 50
 
-_Ask: TypeAlias = "Callable[[Target, int], dict[str, int]]"
-"""Asks one broker, or any, for so many ms at most: how many partitions topics have."""
+
+class _Topic(NamedTuple):
+    """What a broker answers about one topic."""
+
+    partition_count: int
+    topic_id: UUID
+
+
+_NO_TOPIC: Final = _Topic(0, ZERO_UUID)
+_Ask: TypeAlias = "Callable[[Target, int], dict[str, _Topic]]"
+"""Asks one broker, or any, for at most this many ms: what topics there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +65,8 @@ class Discovery:
         self._options = options
         self._known: dict[str, int] = {}
         """How many partitions each topic has, as last settled; what was waited for in vain is not waited for again."""
+        self.ids: dict[str, UUID] = {}
+        """The ids of topics, as last settled. A broker before 2.8 has none."""
 
     def partitions(self) -> Found:
         """What there is now."""
@@ -104,17 +119,19 @@ class Discovery:
         counts = self._counts(sorted({where.topic for where in partitions})) if partitions else {}
         return {where for where in partitions if where.partition < counts[where.topic]}
 
-    def expect(self, partitions: Collection[TopicPartition]) -> None:
-        """A checkpoint says that there were these: a broker that does not know them may be behind."""
+    def expect(self, partitions: Collection[TopicPartition], ids: TopicIds | None = None) -> None:
+        """A checkpoint says that there were these partitions, of topics with these ids: a broker that differs may be behind."""
         for topic, number in partitions:
             self._known[topic] = max(self._known.get(topic, 0), number + 1)
+        self.ids.update(ids or {})
 
     def _matching(self, pattern: re.Pattern[str]) -> _Ask:
         from chaffinch.admin.topics import list_topics
 
-        def ask(node: Target, timeout_ms: int) -> dict[str, int]:
+        def ask(node: Target, timeout_ms: int) -> dict[str, _Topic]:
             topics = list_topics(self._client, node=node, timeout_ms=timeout_ms)
-            return {topic.name: len(topic.partitions) for topic in topics if not topic.is_internal and pattern.fullmatch(topic.name)}
+            matching = (topic for topic in topics if not topic.is_internal and pattern.fullmatch(topic.name))
+            return {topic.name: _Topic(len(topic.partitions), topic.topic_id) for topic in matching}
 
         return ask
 
@@ -124,9 +141,9 @@ class Discovery:
         Raises Refusal for a topic of which that is not certain: nothing of it may be taken for lost.
         """
 
-        def ask(node: Target, timeout_ms: int) -> dict[str, int]:
+        def ask(node: Target, timeout_ms: int) -> dict[str, _Topic]:
             cluster = self._client.refresh_metadata(names, node=node, timeout_ms=timeout_ms)
-            return {name: cluster.partition_count(name) or 0 for name in names}
+            return {name: _Topic(cluster.partition_count(name) or 0, cluster.topic_id(name) or ZERO_UUID) for name in names}
 
         counts = self._settled(ask, names)
         for name in sorted(name for name in names if not counts[name]):
@@ -136,21 +153,28 @@ class Discovery:
         return counts
 
     def _settled(self, ask: _Ask, names: Collection[str] | None) -> dict[str, int]:
-        """The partitions of `names` (None: of all that is known), where fewer than there were are not believed at once.
+        """The partitions of `names` (None: of all that is known), where fewer than there were, or another id, are not believed at once.
 
-        A topic made or enlarged a moment ago may not have reached every broker, so one after the other is asked, for a while.
+        A topic created or enlarged a moment ago may not have reached every broker, so one after the other is asked, for a while.
         """
-        counts = ask("any", self._options.timeout_ms)
+        found = ask("any", self._options.timeout_ms)
         for attempt in range(1, _WAITS + 1):
-            fewer = {name for name in (names or self._known) if counts.get(name, 0) < self._known.get(name, 1)}
-            if not fewer:
+            if not any(self._is_doubtful(name, found.get(name, _NO_TOPIC)) for name in (names or self._known)):
                 break
             self._client.pause(UNKNOWN_TOPIC_WAIT_MS)  # Brokers hear of it from the controller, and tell only who asks again.
             nodes = sorted(self._client.cluster.nodes)
             with suppress(TimeoutException):  # One that is away says nothing; the others may know.
-                counts = ask(nodes[attempt % len(nodes)] if nodes else "any", min(self._options.timeout_ms, UNKNOWN_TOPIC_PATIENCE_MS))
-        self._known.update({name: counts.get(name, 0) for name in (names or self._known)} | counts)
+                found = ask(nodes[attempt % len(nodes)] if nodes else "any", min(self._options.timeout_ms, UNKNOWN_TOPIC_PATIENCE_MS))
+        settled = {name: found.get(name, _NO_TOPIC) for name in (names or self._known)} | found
+        counts = {name: topic.partition_count for name, topic in settled.items()}
+        self._known.update(counts)
+        self.ids.update({name: topic.topic_id for name, topic in settled.items() if topic.topic_id != ZERO_UUID})
         return counts
+
+    def _is_doubtful(self, name: str, found: _Topic) -> bool:
+        """Whether a broker may be behind: it knows fewer partitions than there were, or another id."""
+        is_other = bool(found.partition_count and topic_ids.created_again(self.ids, {name: found.topic_id}))
+        return is_other or found.partition_count < self._known.get(name, 1)
 
     # Where they begin and end.
 

@@ -1,6 +1,8 @@
 """Where a read begins and ends, as options and Spark's checkpoints write it. Pure.
 
 The JSON is that of Spark's Kafka source: `{"orders":{"0":23,"1":-2}}`, -2 for the earliest and -1 for the latest offset, or times in ms.
+A checkpoint also has each topic's id, as a name without partitions: `{"orders":{"0":23},"orders@jfwh-8fNRzCYPLoFTVbHNg":{}}`. Spark's Kafka
+source, which reads partitions only, skips it.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from typing import Final
 
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
+from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import LONG_MAX, shown_value
+from chaffinch.spark.source import topic_ids
 
 # Not `00`, which would be `0` a second time.
 _PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -96,12 +100,14 @@ def from_checkpoint(fields: Mapping[str, Mapping[str, int]]) -> dict[TopicPartit
         raise ConfigException(f"{text}; give the query a checkpointLocation of its own") from None
 
 
-def to_checkpoint(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Offsets as Spark keeps them, always in the same order: Spark compares their text to see whether there is something new."""
+def to_checkpoint(offsets: Mapping[TopicPartition, int], ids: topic_ids.TopicIds | None = None) -> dict[str, dict[str, int]]:
+    """Offsets as Spark keeps them, and the ids of their topics, always in the same order: Spark compares their text to see whether there is
+    something new."""
     fields: dict[str, dict[str, int]] = {}
     for where in sorted(offsets):
         fields.setdefault(where.topic, {})[str(where.partition)] = offsets[where]
-    return fields
+    known = {topic: found for topic in fields if (found := (ids or {}).get(topic, ZERO_UUID)) != ZERO_UUID}
+    return fields | {topic_ids.key(topic, found): {} for topic, found in known.items()}
 
 
 def _pairs(option: str, text: str, allowed: str) -> Iterator[tuple[TopicPartition, int]]:
