@@ -21,6 +21,14 @@ class SendRequest:
     expects_answer: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Close the connection to this address. Its requests come back as Failed."""
+
+    address: Address
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteCall:
     """What a caller waited for has happened."""

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from chaffinch.client.client_thread import EXIT_WAIT_MS, ClientThread
 from chaffinch.client.network import Network
 from chaffinch.consumer.core.consumer_core import ConsumerCore
-from chaffinch.consumer.core.effects import CompleteCall, Effect, FailCall, Report, SendRequest, WakeCaller
+from chaffinch.consumer.core.effects import CompleteCall, Disconnect, Effect, FailCall, Report, SendRequest, WakeCaller
 from chaffinch.errors import IllegalStateException, KafkaException
 from chaffinch.errors.again import again
 from chaffinch.runtime.clock import Clock
@@ -199,6 +199,8 @@ class ConsumerThread(ClientThread):
             match effect:
                 case SendRequest():
                     self._outbox.append(effect)
+                case Disconnect():
+                    self._network.disconnect(effect.address, effect.reason)
                 case CompleteCall():
                     effect.call.complete(effect.result)
                     self._has_news = True

@@ -8,9 +8,10 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID
 
+from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Disconnected, Failed
 from chaffinch.consumer.core.consumer_core import ConsumerCore, TimePassed
-from chaffinch.consumer.core.effects import CompleteCall, FailCall, Report, SendRequest
+from chaffinch.consumer.core.effects import CompleteCall, Disconnect, FailCall, Report, SendRequest
 from chaffinch.consumer.core.group_protocol import MemberSubscription, encode_assignment, encode_subscription
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.options import parse_options
@@ -80,6 +81,8 @@ class Rig:
                 self.done.append(effect)
             elif isinstance(effect, Report):
                 self.reports.append(effect.text)
+            elif isinstance(effect, Disconnect):
+                self.disconnect(effect.address, effect.reason)
 
     def advance(self, by_ms: int) -> None:
         """Let time pass, stopping wherever the core wants to look."""
@@ -198,6 +201,13 @@ class Rig:
                 told.append(PartitionData(partition_index=number, high_watermark=100, last_stable_offset=100, records=memoryview(given)))
         topics = [FetchableTopicResponse(topic_id=self.topic_id, partitions=told)]
         self.answer(FetchRequest, FetchResponse(session_id=session, error_code=error, responses=topics))
+
+    def disconnect(self, address: Address, reason: str) -> None:
+        """The connection ends, and all that waits on it fails."""
+        lost = [sent for sent in self.waiting if sent.address == address]
+        self.waiting = [sent for sent in self.waiting if sent.address != address]
+        failed = [Failed(address=address, token=sent.token, reason=reason, was_sent=True) for sent in lost]
+        self.step(*failed, Disconnected(address=address, reason=reason, was_answered=True))
 
     # Ways to a state.
 

@@ -19,8 +19,10 @@ from chaffinch.client.connections import Answered, Connected, Disconnected, Fail
 from chaffinch.consumer.core.absences import Absences
 from chaffinch.consumer.core.commits import Commits
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
+from chaffinch.consumer.core.departure import LeaveSent
 from chaffinch.consumer.core.effects import CompleteCall, Effect
 from chaffinch.consumer.core.fetcher import Fetcher, FetchSent, Portion
+from chaffinch.consumer.core.join_probe import JoinProbed
 from chaffinch.consumer.core.late import IN_TIME, network_error
 from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups, OffsetsCall
 from chaffinch.consumer.core.membership import GroupAsked, Membership
@@ -175,7 +177,7 @@ class ConsumerCore:
                 refusal = group.finder.answered(event.message, now_ms)
                 if refusal is not None:
                     self._fail(refusal)
-            case GroupAsked() if group is not None:
+            case GroupAsked() | JoinProbed() | LeaveSent() if group is not None:
                 group.membership.answered(event, now_ms)
             case CommitSent() if group is not None:
                 group.commits.commit_answered(event, now_ms)
@@ -197,7 +199,7 @@ class ConsumerCore:
                 self.watch.unanswered(network_error(event), now_ms)
             case CoordinatorAsked() if group is not None:
                 group.finder.unanswered(network_error(event), now_ms)
-            case GroupAsked() if group is not None:
+            case GroupAsked() | JoinProbed() | LeaveSent() if group is not None:
                 group.membership.failed(token, event, now_ms)
             case CommitSent() if group is not None:
                 group.commits.commit_failed(token, event, now_ms)
@@ -241,6 +243,8 @@ class ConsumerCore:
         self.fetcher.advance(now_ms)
         self._look_for_absent(now_ms)
         self._settle(now_ms)
+        if self.group is not None:
+            self.group.membership.departure.advance(now_ms, is_committing=self.group.commits.is_committing)
         self.next_deadline_ms = self._next_deadline(now_ms)
         effects, self.wiring.out = self.wiring.out, []
         return effects
@@ -289,7 +293,7 @@ class ConsumerCore:
             is_committing = group is not None and group.commits.is_committing
             if is_late or not is_committing:
                 self.leave("the consumer is being closed")
-            is_done = group is None or not (is_committing or group.membership.is_leaving)
+            is_done = group is None or not (is_committing or group.membership.departure.is_under_way)
             if is_done or is_late:
                 self._close = None
                 self.wiring.out.append(CompleteCall(call=call_of_close))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from chaffinch.client.effects import CompleteCall as CompleteCall
+from chaffinch.client.effects import Disconnect as Disconnect
 from chaffinch.client.effects import FailCall as FailCall
 from chaffinch.client.effects import Report as Report
 from chaffinch.client.effects import SendRequest as SendRequest
@@ -16,4 +17,4 @@ class WakeCaller:
     """There is something for whoever waits in `poll`."""
 
 
-Effect: TypeAlias = SendRequest | CompleteCall | FailCall | WakeCaller | Report
+Effect: TypeAlias = SendRequest | Disconnect | CompleteCall | FailCall | WakeCaller | Report

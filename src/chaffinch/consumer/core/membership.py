@@ -15,8 +15,10 @@ from chaffinch.client.connections import Answered, Failed
 from chaffinch.consumer.core import group_requests
 from chaffinch.consumer.core.assignors import ASSIGNORS
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
+from chaffinch.consumer.core.departure import Departure, LeaveSent
 from chaffinch.consumer.core.group_protocol import PROTOCOL_TYPE, MemberSubscription, decode_assignment
 from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
+from chaffinch.consumer.core.join_probe import JoinProbe, JoinProbed
 from chaffinch.consumer.core.leading import ADDED, Leadership
 from chaffinch.consumer.core.membership_moves import MOVES, Happening, State
 from chaffinch.consumer.core.positions import Subscriptions
@@ -27,6 +29,8 @@ from chaffinch.protocol.violations import MalformedMessage
 
 # JoinGroup waits for the other members for as long as a rebalance may take; so much later its answer is late.
 JOIN_LAPSE_MS: Final = 5_000
+# A request without a response is given up in time for another one within the session, unless the session is very short.
+GIVEN_UP_MS_MIN: Final = 3_000
 
 STABLE_GROUP: Final = "Stable"
 COORDINATOR_GONE: Final = frozenset({codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR})
@@ -68,6 +72,8 @@ class Membership:
         self.assignors = tuple(ASSIGNORS[name] for name in settings["partition.assignment.strategy"])
         self.is_cooperative = all(assignor.is_cooperative for assignor in self.assignors)
         self.leadership = Leadership(wiring, is_cooperative=self.is_cooperative)
+        self.probe = JoinProbe(wiring, self.group_id, self.instance_id)
+        self.departure = Departure(wiring, self.group_id)
         self._wiring = wiring
         self._subscriptions = subscriptions
         self._finder = finder
@@ -79,6 +85,8 @@ class Membership:
         self._not_before_ms = 0
         self._poll_interval_ms = int(settings["max.poll.interval.ms"])
         self._session_ms = int(settings["session.timeout.ms"])
+        self._timeout_ms = min(wiring.request_timeout_ms, max(2 * self._session_ms // 3, GIVEN_UP_MS_MIN))
+        """Of SyncGroup and Heartbeat."""
         self._heartbeat_interval_ms = int(settings["heartbeat.interval.ms"])
         self._heartbeat_ms = 0
         self._heard_ms = 0
@@ -121,13 +129,7 @@ class Membership:
         if address is not None:
             # Commits on their way go before it; but what waits for other members does not hold it up.
             address = address.first_lane if self._under_way & {"join", "sync"} else address
-            self._under_way.add("leave")
-            self._wiring.send(address, group_requests.leave(self.group_id, member_id, reason), GroupAsked("leave", NO_IDENTITY))
-
-    @property
-    def is_leaving(self) -> bool:
-        """Whether the coordinator has not answered yet that we are out."""
-        return "leave" in self._under_way
+            self.departure.send(address, member_id, reason)
 
     @property
     def is_active(self) -> bool:
@@ -148,20 +150,23 @@ class Membership:
             self.leadership.asks()
             self.rebalance(self.leadership.next_reason)
             self._wiring.wake()
+        if self.state is State.JOINING:
+            self.probe.advance(now_ms)
         address = self._finder.address(now_ms)
         if address is None or now_ms < self._not_before_ms or self.fatal is not None:
             return  # Who was replaced joins no more: it would replace the other in turn.
         if self.state is State.JOINING and "join" not in self._under_way:
-            self._send_join(address)
+            self._send_join(address, now_ms)
         elif self.state is State.SYNCING and "sync" not in self._under_way and self.leadership.is_ready:
             shares = self.leadership.shares()
-            self._send("sync", address, group_requests.sync(self.group_id, self.identity, self.instance_id, self.protocol_name, shares))
+            sync = group_requests.sync(self.group_id, self.identity, self.instance_id, self.protocol_name, shares)
+            self._send("sync", address, sync, self._timeout_ms)
         elif self.state is State.STABLE and self.leadership.is_unsure and "describe" not in self._under_way:
             self._send("describe", address, group_requests.describe(self.group_id))
         elif self._beats and "heartbeat" not in self._under_way and now_ms >= self._heartbeat_ms:
             self._heartbeat_ms = now_ms + self._heartbeat_interval_ms
             self._wiring.counts["heartbeats_sent"] += 1
-            self._send("heartbeat", address, group_requests.heartbeat(self.group_id, self.identity, self.instance_id))
+            self._send("heartbeat", address, group_requests.heartbeat(self.group_id, self.identity, self.instance_id), self._timeout_ms)
         self._check_session(now_ms)
 
     @property
@@ -188,7 +193,7 @@ class Membership:
         self._under_way.add(kind)
         self._wiring.send(address, message, GroupAsked(kind, self.identity), timeout_ms=timeout_ms)
 
-    def _send_join(self, address: Any) -> None:
+    def _send_join(self, address: Any, now_ms: int) -> None:
         settings = self._wiring.settings
         self.joined_topics = self._subscriptions.topics
         self._wiring.counts["rebalances"] += 1
@@ -200,6 +205,7 @@ class Membership:
         )
         timeout_ms = max(self._poll_interval_ms + JOIN_LAPSE_MS, self._wiring.request_timeout_ms)
         self._send("join", address, message, timeout_ms)
+        self.probe.begin(address, self.identity, now_ms)
 
     def _said(self, assignor: str) -> MemberSubscription:
         return MemberSubscription(
@@ -213,7 +219,13 @@ class Membership:
     # Answers.
 
     def answered(self, event: Answered, now_ms: int) -> None:
-        token: GroupAsked = event.token
+        token: GroupAsked | JoinProbed | LeaveSent = event.token
+        if isinstance(token, JoinProbed):
+            self.probe.answered(event, now_ms)
+            return
+        if isinstance(token, LeaveSent):
+            self.departure.ended(token)
+            return
         self._under_way.discard(token.kind)
         if token.kind == "describe":
             if token.identity == self.identity and self.leadership.is_unsure:
@@ -221,15 +233,24 @@ class Membership:
             return
         code = codes.by_number(event.message.error_code, numbering=event.numbering)
         if token.kind == "join":
+            self.probe.end()
             self._join_answered(event.message, code, now_ms)
         elif token.identity == self.identity and token.kind == "sync" and self.state is State.SYNCING:
             self._sync_answered(event.message, code, now_ms)
         elif token.identity == self.identity and token.kind == "heartbeat":
             self._heartbeat_answered(code, now_ms)
 
-    def failed(self, token: GroupAsked, event: Failed, now_ms: int) -> None:
+    def failed(self, token: GroupAsked | JoinProbed | LeaveSent, event: Failed, now_ms: int) -> None:
         """No answer: asked again. That the connection is gone, and the coordinator perhaps with it, the finder hears for itself."""
+        if isinstance(token, JoinProbed):
+            self.probe.failed(token, now_ms, is_unsupported=event.is_unsupported)
+            return
+        if isinstance(token, LeaveSent):
+            self.departure.ended(token)
+            return
         self._under_way.discard(token.kind)
+        if token.kind == "join":
+            self.probe.end()
         if event.is_unsupported and token.kind == "describe":
             self.leadership.is_unsure = False
         elif event.is_unsupported:
@@ -356,8 +377,9 @@ class Membership:
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When something is due."""
         if self.state is State.OUT:
-            return None
+            return self.departure.next_deadline_ms()
         times: list[int] = [self._not_before_ms]
+        times += [time for time in (self.probe.next_deadline_ms(), self.departure.next_deadline_ms()) if time is not None]
         if self._beats:
             times.append(self._heartbeat_ms)
             times.append(self._heard_ms + self._session_ms)

@@ -9,7 +9,7 @@ from uuid import UUID
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
 from chaffinch.client.known_cluster import KnownCluster
-from chaffinch.consumer.core.effects import Effect, Report, SendRequest, WakeCaller
+from chaffinch.consumer.core.effects import Disconnect, Effect, Report, SendRequest, WakeCaller
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import Settings
@@ -31,6 +31,8 @@ LANE_FETCH: Final = 1
 """The connection of fetches, which wait for records."""
 LANE_GROUP: Final = 2
 """The connection to the coordinator, where JoinGroup waits for other members. Everything else goes over lane 0."""
+LANE_LEAVE: Final = 3
+"""The connection for a LeaveGroup whose first attempt has no response."""
 
 
 class Wiring(KnownCluster):
@@ -85,6 +87,9 @@ class Wiring(KnownCluster):
                 version_max=version_max,
             )
         )
+
+    def disconnect(self, address: Address, reason: str) -> None:
+        self.out.append(Disconnect(address, reason))
 
     def wake(self) -> None:
         self.out.append(WakeCaller())

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.consumer.core.consumer_core import ConsumerCore, Event, TimePassed
-from chaffinch.consumer.core.effects import CompleteCall, Effect, FailCall, Report, SendRequest, WakeCaller
+from chaffinch.consumer.core.effects import CompleteCall, Disconnect, Effect, FailCall, Report, SendRequest, WakeCaller
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.options import EARLIEST, parse_options
 from chaffinch.consumer.core.positions import PartitionState, Position, Stage
@@ -244,6 +244,8 @@ class ConsumerShell:
                     self._transport.send(
                         effect.address, effect.message, effect.token, timeout_ms=effect.timeout_ms, version_max=effect.version_max
                     )
+                case Disconnect():
+                    self._transport.disconnect(effect.address, effect.reason)
                 case CompleteCall():
                     effect.call.end(effect.result)
                     self._step_soon()

@@ -210,6 +210,20 @@ class TestGenerations:
         first = [member.taken() for member in members]
         assert [member.join() for member in members] == first
 
+    def test_join_repeated_over_another_connection_does_not_disturb_a_slow_rebalance(self, cluster: Cluster) -> None:
+        """A client that doubts its connection joins again under its id. The other member is waited for as before."""
+        slow, other = stable_group(cluster, 2)
+        newcomer = ClassicMember(cluster)
+        newcomer.send_join()
+        for _ in range(3):
+            cluster.advance(SESSION_MS // 2)
+            other.client = cluster.client()
+            assert other.join() is None
+            assert slow.heartbeat() == 27
+        assert slow.join().generation_id == 2
+        assert other.taken().generation_id == newcomer.taken().generation_id == 2
+        assert len({slow.id, other.id, newcomer.id}) == 3
+
     def test_generations_and_protocols_are_checked(self, cluster: Cluster) -> None:
         leader, follower = stable_group(cluster, 2)
         follower.generation += 1

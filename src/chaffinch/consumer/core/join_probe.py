@@ -1,0 +1,126 @@
+"""Detects a JoinGroup whose response was lost while its connection lives.
+
+JoinGroup waits for the other members, for up to max.poll.interval.ms. After a third of the session DescribeGroups, which changes nothing,
+goes to the coordinator over another connection:
+
+| the coordinator describes | meaning |
+|---|---|
+| this member, in a group that prepares a rebalance | the coordinator waits for the other members, and so does this one |
+| this member, in a group that has completed the join | the response is lost, or on its way |
+| a group without this member | the request is lost, or the member was removed |
+| a group that was joined without a member id, which brokers give at once (KIP-394) | the response is lost |
+
+If the response does not arrive within 3 s after that, the connection of the JoinGroup is closed, and the member joins again under the same
+member id: the coordinator replaces the request that it holds, or responds with its generation. This happens before the session of the
+member ends, and before the SyncGroup requests of the others time out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.connections import Answered
+from chaffinch.consumer.core import group_requests
+from chaffinch.consumer.core.group_requests import Identity
+from chaffinch.consumer.core.wiring import Wiring
+from chaffinch.errors import codes
+
+PREPARING: Final = "PreparingRebalance"
+IN_FLIGHT_MS: Final = 3_000
+"""How long a response may be on its way after the coordinator has sent it, at most."""
+FAILURES_MAX: Final = 2
+"""Probes in a row without a response; then the connection of the JoinGroup is expected to be dead, too."""
+VERSION_WITH_IDS_AT_ONCE: Final = 3
+"""Of DescribeGroups, since Apache Kafka 2.3. Since 2.2 JoinGroup gives a new member its id without waiting for others."""
+VERSION_WITH_INSTANCE_IDS: Final = 4
+LOST: Final = "the response to JoinGroup did not arrive"
+PASSING: Final = frozenset({codes.COORDINATOR_LOAD_IN_PROGRESS, codes.REBALANCE_IN_PROGRESS})
+UNUSABLE: Final = frozenset({codes.GROUP_AUTHORIZATION_FAILED, codes.UNSUPPORTED_VERSION})
+
+
+@dataclass(frozen=True, slots=True)
+class JoinProbed:
+    """Token of a probe; one for an earlier JoinGroup says nothing about the present one."""
+
+    attempt: int
+
+
+class JoinProbe:
+    """The probes for one member's JoinGroup. `begin` when it is sent, `end` with its outcome."""
+
+    def __init__(self, wiring: Wiring, group_id: str, instance_id: str | None) -> None:
+        self._wiring = wiring
+        self._group_id = group_id
+        self._instance_id = instance_id
+        self._attempt = 0
+        self._address: Address | None = None
+        """Where the JoinGroup was sent; None while none is under way."""
+        self._member_id = ""
+        self._due_ms: int | None = None
+        self._in_flight_ms = min(wiring.request_timeout_ms, IN_FLIGHT_MS)
+        self._first_ms = min(wiring.request_timeout_ms, int(wiring.settings["session.timeout.ms"]) // 3)
+        self._is_lost = False
+        self._failures = 0
+
+    def begin(self, address: Address, identity: Identity, now_ms: int) -> None:
+        self._attempt += 1
+        self._address, self._member_id = address, identity.member_id
+        self._is_lost, self._failures = False, 0
+        self._due_ms = now_ms + self._first_ms
+
+    def end(self) -> None:
+        self._attempt += 1
+        self._address, self._due_ms = None, None
+
+    def advance(self, now_ms: int) -> None:
+        """Send the probe that is due, or give the JoinGroup up."""
+        if self._address is None or self._due_ms is None or now_ms < self._due_ms:
+            return
+        self._due_ms = None
+        if self._is_lost:
+            self._give_up(self._address)
+            return
+        self._wiring.send(self._address.first_lane, group_requests.describe(self._group_id), JoinProbed(self._attempt))
+
+    def answered(self, event: Answered, now_ms: int) -> None:
+        if event.token.attempt != self._attempt:
+            return
+        self._failures = 0
+        for group in event.message.groups:
+            code = codes.by_number(group.error_code, numbering=event.numbering)
+            if code not in UNUSABLE:
+                is_waiting = self._is_waiting(group, event.version or 0) if code is codes.NONE else code in PASSING
+                self._judge(now_ms, is_waiting=is_waiting)
+
+    def failed(self, token: JoinProbed, now_ms: int, *, is_unsupported: bool) -> None:
+        if token.attempt == self._attempt and not is_unsupported:
+            self._failures += 1
+            self._is_lost = self._failures >= FAILURES_MAX
+            self._due_ms = now_ms if self._is_lost else now_ms + self._in_flight_ms
+
+    def _is_waiting(self, group: Any, version: int) -> bool:
+        """Whether the coordinator holds the JoinGroup until the other members have joined. True where its version cannot show it."""
+        if self._member_id:
+            is_in = any(member.member_id == self._member_id for member in group.members)
+        elif self._instance_id is None:
+            return version < VERSION_WITH_IDS_AT_ONCE
+        else:
+            is_in = version < VERSION_WITH_INSTANCE_IDS or any(member.group_instance_id == self._instance_id for member in group.members)
+        return is_in and group.group_state == PREPARING
+
+    def _judge(self, now_ms: int, *, is_waiting: bool) -> None:
+        self._is_lost = not is_waiting
+        self._due_ms = now_ms + (self._wiring.request_timeout_ms if is_waiting else self._in_flight_ms)
+
+    def _give_up(self, address: Address) -> None:
+        why = "accepts no second connection" if self._failures else "does not wait for other members"
+        self._wiring.report(
+            f"group {self._group_id!r}: the coordinator {address} {why}, and its response to JoinGroup did not arrive:"
+            " joining again over a new connection"
+        )
+        self._wiring.disconnect(address, LOST)
+
+    def next_deadline_ms(self) -> int | None:
+        return self._due_ms
