@@ -20,7 +20,7 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
 from chaffinch.admin import options as admin_options
-from chaffinch.broker.core import counters, options
+from chaffinch.broker.core import counters, kafka_options, options
 from chaffinch.broker.core.topics import topic_options
 from chaffinch.broker.core.transactions import moves
 from chaffinch.broker.core.transactions.moves import Ending
@@ -59,12 +59,15 @@ def options_table(chosen: Iterable[Option]) -> str:
 
 
 _FAMILY = re.compile(r"((?:kafka\.)?sasl\.(?:kerberos|oauthbearer)\.).*")
+_FAMILY_OF_BROKERS = re.compile(
+    r"((?:sasl\.(?:kerberos|login|oauthbearer)|controller|delegation\.token|group\.share|group\.streams|remote\.log|share\.coordinator)\.).*"
+)
 
 
-def names(found: Iterable[str]) -> str:
+def names(found: Iterable[str], family: re.Pattern[str] = _FAMILY) -> str:
     """Names in alphabetical order, in lines of a readable length. Families of which Kafka has many, and all have no effect, are one."""
     lines = [""]
-    for name in sorted({_FAMILY.sub(r"\1*", name) for name in found}):
+    for name in sorted({family.sub(r"\1*", name) for name in found}):
         word = f"`{name}`"
         if lines[-1] and len(lines[-1]) + len(word) + 2 > NAMES_LINE_MAX:
             lines.append("")
@@ -130,7 +133,13 @@ def topic_defaults() -> str:
 
 def broker_without_effect() -> str:
     shown_only = [topic_options.BROKER_SYNONYMS[option.name] for option in _topic_options(with_effect=False) if option.name in _SYNONYMS]
-    return names({*options.WITHOUT_EFFECT, *shown_only})
+    idle = [option.name for option in options.IDLE_OPTIONS_BY_NAME.values() if not option.refusal]
+    return names({*idle, *shown_only}, _FAMILY_OF_BROKERS)
+
+
+def broker_options_refused() -> str:
+    rows = [f"| `{name}` | {text} |" for name, text in kafka_options.REFUSED.items()]
+    return "\n".join(["| option | why, and what to do |", "|---|---|", *rows]) + "\n"
 
 
 _SYNONYMS = topic_options.BROKER_SYNONYMS
@@ -230,6 +239,7 @@ def without_effect(table: OptionTable) -> str:
 
 PARTS: Mapping[str, Callable[[], str]] = {
     "broker options": broker_options,
+    "broker options refused": broker_options_refused,
     "broker options without effect": broker_without_effect,
     "topic defaults": topic_defaults,
     "topic options": lambda: options_table(_topic_options(with_effect=True)),

@@ -41,12 +41,21 @@ WRONG_NAMED_MAX: Final = 5
 SHOWN_MAX: Final = 200
 """Characters of a wrong value in a message, which is one line."""
 
-_SECRET_WORDS: Final = ("password", "secret", "jaas", "ssl.keystore.key")
+_SECRET_WORDS: Final = ("password", "passphrase", "secret", "jaas", "ssl.keystore.key")
 
 
 def is_secret(name: str) -> bool:
     """Whether the values of an option of this name appear in no message."""
     return any(word in name.lower() for word in _SECRET_WORDS)
+
+
+def as_text(name: str, value: object) -> str:
+    """The value of an option as a configuration file would have it; not that of a secret."""
+    if is_secret(name):
+        return "(not shown)"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def shown_value(value: object) -> str:
@@ -65,7 +74,7 @@ class Option:
     a default of None means unset.
 
     Whole numbers have 64 bits at most. `bytes_max`: of a string, as UTF-8. `synonyms`: of choices, as others
-    name them, and ours.
+    name them, and ours. `refusal`: why no value but the default is taken, and what to do.
     """
 
     name: str
@@ -79,6 +88,7 @@ class Option:
     required: bool = False
     bytes_max: int | None = None
     synonyms: tuple[tuple[str, str], ...] = ()
+    refusal: str = ""
 
     def __post_init__(self) -> None:
         if self.default is not None:
@@ -118,6 +128,8 @@ class Option:
             raise self._refusal(value, self.allowed)
         if self.kind == "int" and not LONG_MIN <= parsed <= LONG_MAX:
             raise self._refusal(value, "a whole number of at most 64 bits")
+        if self.refusal and parsed not in (self.default, "", ()):
+            raise ConfigException(f"option {self.name} cannot be used here: {self.refusal}")
         return parsed
 
     def _refusal(self, value: object, allowed: str) -> ConfigException:
@@ -168,16 +180,19 @@ class OptionTable:
         without_effect: Iterable[str | Option] = (),
         names_elsewhere: Mapping[str, str] | None = None,
         hints: Mapping[str, str] | None = None,
+        family: Callable[[str], Option | None] = lambda _name: None,
     ) -> None:
         """`without_effect`: names, of which any value is taken, and options that other parts have, whose values are checked as there.
         `names_elsewhere`: other parts' names of options of this one, which people may try here -> their names here.
-        `hints`: names that are not known here although people try them -> what to do instead."""
+        `hints`: names that are not known here although people try them -> what to do instead.
+        `family`: the option without effect of a name that belongs to an open set, such as `listener.name.NAME.OPTION`."""
         self.options: Final = tuple(options)
         self._defaults: Final = {option.name: option.default for option in self.options}
         self._required: Final = [option for option in self.options if option.required]
         self._names_elsewhere: Final = {_key(name): known for name, known in (names_elsewhere or {}).items()}
         self._hints: Final = {_key(name): hint for name, hint in (hints or {}).items()}
         self.hinted: Final = frozenset(hints or ())
+        self._family: Final = family
         idle = {each if isinstance(each, str) else each.name: each for each in without_effect}
         self._idle: Final = {name: each for name, each in idle.items() if isinstance(each, Option)}
         self.without_effect: Final = frozenset(idle)
@@ -209,7 +224,7 @@ class OptionTable:
         wrong: list[str] = []
         for name, value in options:
             try:
-                if is_exact and name not in self._names:
+                if is_exact and name not in self._names and self._family(name) is None:
                     raise ConfigException(self.unknown(name, is_exact=True))
                 self._take(name, value, given, ignored, seen)
             except ConfigException as error:
@@ -229,6 +244,8 @@ class OptionTable:
     def nearly_knows(self, name: str) -> bool:
         """Whether it is an option's name, with or without an effect, or one that there is a hint for, or another part's, or differs
         from one so little that there is room for nothing else in it."""
+        if self._family(name.strip()) is not None:
+            return True
         key, known = _key(name).removeprefix(_OF_KAFKA), {*self._by_key, *self._ignored_by_key, *self._hints, *self._names_elsewhere}
         lengths = range(len(key) - MISSPELLED_BY_MAX, len(key) + MISSPELLED_BY_MAX + 1)
         of_its_length = [each for each in known if len(each) in lengths]
@@ -251,6 +268,8 @@ class OptionTable:
         elif key in self._ignored_by_key:
             known = self._ignored_by_key[key]
             ignored[known] = self._idle[known].parse(value) if known in self._idle else value
+        elif (member := self._family(name.strip())) is not None:
+            ignored[member.name] = member.parse(value)
         else:
             raise ConfigException(self.unknown(name))
 

@@ -341,6 +341,13 @@ FILES = {
         "option num.partitions is given twice, as 'num.partitions' and as 'num_partitions': give it once "
         "(num.partitions: FILE:1, num_partitions: FILE:2)",
     ),
+    "unknown names": (
+        "log.retention.hourz=5\nno.such.option=1\n",
+        [],
+        None,
+        "FILE:1: unknown option 'log.retention.hourz': the nearest known one is 'log.retention.hours'; "
+        "FILE:2: unknown option 'no.such.option': no known one is like it",
+    ),
     "no name=value": ("ssl.keystore.key=-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBg\n", [], None, "FILE:2: not name=value"),
 }
 

@@ -22,7 +22,7 @@ TABLE = OptionTable(
 )
 PEM_LINE = base64.b64encode(random.Random(1).randbytes(47)).decode()
 
-SHOWN = ["linger.mss", "linger_mss", "kafka.linger.mss", "ackss", "group.id", "client.dns.lokup"]
+SHOWN = ["linger.mss", "linger_mss", "kafka.linger.mss", "ackss", "group.id", "client.dns.lokup", "listener.name.internal.ssl.key"]
 NOT_SHOWN = [
     PEM_LINE,
     PEM_LINE.removesuffix("="),
@@ -40,7 +40,6 @@ NOT_SHOWN = [
     "sk_live_4ec39hqlyjwdarjtt1zd",
     "my.secret-password1",
     "client.dns.lookuphunter2",  # A known name and a value, with nothing between.
-    "listener.name.internal.ssl.key",
 ]
 
 

@@ -185,7 +185,9 @@ def nodes_of(listeners: Sequence[socket.socket], host: str, advertised: Address 
         if advertised is None:
             nodes.append(Node(id=node_id, host=host, port=port))
         else:
-            nodes.append(Node(id=node_id, host=advertised.host, port=advertised.port + node_id if advertised.port else port))
+            own = str(Address(host=host, port=port))
+            told = advertised.port + node_id if advertised.port else port
+            nodes.append(Node(id=node_id, host=advertised.host, port=told, listens_at=own))
     return nodes
 
 

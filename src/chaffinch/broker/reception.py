@@ -24,6 +24,7 @@ from chaffinch.protocol.frames import BufferPool, FrameBudget
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
 from chaffinch.records import kernels
+from chaffinch.settings import LONG_MAX
 
 LOG = logging.getLogger("chaffinch.broker")
 
@@ -45,11 +46,14 @@ class Reception:
         self._loop = loop
         settings = core.state.settings
         self._ids = itertools.count(1)
-        self._connections_max: int = settings["max.connections"]
+        self._settings = settings
         self._unread_bytes_max: int = settings["connections.max.unread.bytes"]
         self._frame_bytes_max: int = settings["socket.request.max.bytes"]
-        self._budget = FrameBudget(settings["queued.max.request.bytes"])
-        self._held = RequestsHeld(settings["queued.max.request.bytes"])
+        queued_bytes_max: int = settings["queued.max.request.bytes"]
+        if queued_bytes_max < 0:  # No limit.
+            queued_bytes_max = LONG_MAX
+        self._budget = FrameBudget(queued_bytes_max)
+        self._held = RequestsHeld(queued_bytes_max)
         self._pool = BufferPool()
         self._busy_peers: list[Peer] = []
         self._sweep: asyncio.TimerHandle | None = None
@@ -69,7 +73,7 @@ class Reception:
         """Take note of a new connection; False when there are too many, or its node was stopped while it was being accepted."""
         if self._performer.is_ending or peer.node_id in self._core.state.nodes.stopped:
             return False
-        if len(self._peers) >= self._connections_max:
+        if len(self._peers) >= self._settings["max.connections"]:
             text = f"connection from {peer.address} refused: there are {len(self._peers)} already"
             self._performer.say_seldom(peer, "too many connections", text)
             return False

@@ -1,17 +1,19 @@
 """Options with where each was given: what stands on the command line wins over a file, both are judged together, and errors say where.
 
-A file may be another one than was meant, or a key pasted a line too low: of its names only those are shown that are known, or hardly
-anything but a known one misspelled. For others its line is enough.
+A file may be another one than was meant, or a key pasted a line too low: of its names only those are shown that are known, a known one
+misspelled, or written as options are, in short words of small letters with dots between. For others its line is enough.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from chaffinch.errors import ConfigException
 from chaffinch.settings import OptionTable, Settings, in_one_line
 
+_AS_OPTIONS_ARE: Final = re.compile(r"[a-z]{1,20}(?:\.[a-z]{1,20})+")
 _NOT_SHOWN: Final = "(its name is not shown)"
 
 
@@ -69,7 +71,7 @@ def _fault_of_all(parse: Callable[[Mapping[str, Any]], Settings], options: Itera
 
 def _fault(table: OptionTable, given: Given) -> str:
     """What is wrong with one option by itself, or nothing."""
-    if given.is_read and not table.nearly_knows(given.name):
+    if given.is_read and not (_AS_OPTIONS_ARE.fullmatch(given.name) or table.nearly_knows(given.name)):
         return table.unknown(given.name, shown=_NOT_SHOWN)
     try:
         table.check(given.name, given.value)

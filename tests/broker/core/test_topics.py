@@ -415,11 +415,11 @@ class TestWithoutEffect:
         assert cluster.lines == [self.SAYS]
 
     def test_of_the_broker_for_all_topics(self) -> None:
-        cluster = Cluster({"log.flush.interval.ms": "1", "log.segment.bytes": 1 << 20})
+        cluster = Cluster({"log.preallocate": True, "log.segment.bytes": 1 << 20})
         client = cluster.client()
-        assert cluster.lines == ["option log.flush.interval.ms=1 is known to Apache Kafka and without effect here"]
-        altered(client, "", ("log.flush.interval.messages", OPERATION_SET, "1"), kind=RESOURCE_BROKER)
-        assert cluster.lines[1:] == ["option log.flush.interval.messages=1 is known to Apache Kafka and without effect here"]
+        assert cluster.lines == ["option log.preallocate=true is known to Apache Kafka and without effect here"]
+        altered(client, "", ("log.segment.delete.delay.ms", OPERATION_SET, "1"), kind=RESOURCE_BROKER)
+        assert cluster.lines[1:] == ["option log.segment.delete.delay.ms=1 is known to Apache Kafka and without effect here"]
 
     def test_what_is_refused_is_not_said(self) -> None:
         cluster = Cluster()

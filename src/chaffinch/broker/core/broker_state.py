@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from chaffinch.broker.core import kafka_options, options
 from chaffinch.broker.core.chores import Chore
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.counters import Counters
@@ -25,6 +26,7 @@ from chaffinch.broker.core.transactions.coordinator import TransactionCoordinato
 from chaffinch.errors.codes import ErrorCode, Numbering
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.schema import Message
+from chaffinch.settings import as_text
 from chaffinch.storage.wall_time import WallTime
 
 
@@ -71,6 +73,12 @@ class BrokerState:
     @property
     def numbering(self) -> Numbering:
         return "kip" if self.settings["error.numbering"] == "kip" else "apache"
+
+    def say_idle(self, values: Mapping[str, Any]) -> None:
+        """Say in the log which of these options of the broker change nothing."""
+        for name in sorted(values):
+            if options.is_idle(name):
+                self.refusals.without_effect(name, as_text(name, values[name]), instead=kafka_options.INSTEAD.get(name))
 
     def say_without_effect(self, topic: str, overrides: Mapping[str, str]) -> None:
         """Say in the log which of a topic's options change nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
@@ -45,14 +45,19 @@ class LogMaintenance:
         self._settings = settings
         self._wall = wall
         self._now_ms = now_ms
-        self._retention = _DueTimes(now_ms, settings["log.retention.check.interval.ms"])
-        self._compaction = _DueTimes(now_ms, settings["log.cleaner.backoff.ms"])
+        self._retention = _DueTimes(now_ms, lambda: settings["log.retention.check.interval.ms"])
+        self._compaction = _DueTimes(now_ms, lambda: self._backoff_ms)
         self._dirty: dict[TopicPartition, float] = {}
         self._damaged: set[str] = set()  # Directories: a new topic of the same name has another.
         self._failed: dict[str, tuple[int, int]] = {}  # Directory -> how often in a row, and until when (ms) it is not tried again.
         self._job: _Job | None = None
         self._slice_ms = now_ms
         self._next_ms: int | None = None  # Found out by `expire`, where all of it changes: every request asks for it.
+
+    @property
+    def _backoff_ms(self) -> int:
+        """At least 1: with 0 a log that cannot be compacted would be tried without a pause."""
+        return max(1, int(self._settings["log.cleaner.backoff.ms"]))
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -191,7 +196,7 @@ class LogMaintenance:
         if isinstance(error, CorruptLog | RecordsError):
             self._damaged.add(directory)
         times = self._failed.get(directory, (0, 0))[0]
-        wait_ms = self._settings["log.cleaner.backoff.ms"] << min(times, RETRY_DOUBLINGS_MAX)
+        wait_ms = self._backoff_ms << min(times, RETRY_DOUBLINGS_MAX)
         self._failed[directory] = times + 1, now_ms + wait_ms
         self._compaction.put(partition.topic_partition, now_ms)
 
@@ -207,9 +212,9 @@ class _Job:
 
 
 class _DueTimes:
-    """When which partition is to be looked at, on a grid of `interval_ms`; the last word about a partition counts."""
+    """When which partition is to be looked at, on a grid of `interval_ms()`, which may change; the last word about a partition counts."""
 
-    def __init__(self, start_ms: int, interval_ms: int) -> None:
+    def __init__(self, start_ms: int, interval_ms: Callable[[], int]) -> None:
         self._start_ms = start_ms
         self._interval_ms = interval_ms
         self._due: dict[TopicPartition, int] = {}
@@ -221,7 +226,8 @@ class _DueTimes:
 
     def put(self, topic_partition: TopicPartition, due_ms: int) -> None:
         """At the first point of the grid after `due_ms`."""
-        self.put_back(topic_partition, self._start_ms + ((due_ms - self._start_ms) // self._interval_ms + 1) * self._interval_ms)
+        interval_ms = self._interval_ms()
+        self.put_back(topic_partition, self._start_ms + ((due_ms - self._start_ms) // interval_ms + 1) * interval_ms)
 
     def put_back(self, topic_partition: TopicPartition, due_ms: int) -> None:
         """At `due_ms` itself: what was due is not quite done."""

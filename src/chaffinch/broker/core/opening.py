@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.effects import Report
 from chaffinch.broker.core.fetch.sessions import FetchSessions
 from chaffinch.broker.core.groups.coordinator import GroupCoordinator
 from chaffinch.broker.core.groups.group_configs import GroupConfigs
+from chaffinch.broker.core.groups.group_options import PROTOCOLS_WITHOUT_EFFECT
 from chaffinch.broker.core.groups.offset_expiry import OffsetExpiry
 from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.broker.core.groups.topic_view import TopicView
@@ -141,10 +141,10 @@ def make_good(state: BrokerState, transactions: Journal, incarnation: str, now_m
 
 def say_what_is_odd(state: BrokerState, static: Settings) -> None:
     """In the log: options without effect, and what topics have that these nodes and options do not suit."""
-    for name, value in static.ignored.items():
-        state.refusals.without_effect(name, value, instead=options.INSTEAD.get(name))
-    for name in sorted(static.given & options.WITHOUT_EFFECT_ON_TOPICS):
-        state.refusals.without_effect(name, static[name])
+    state.say_idle({**static.ignored, **{name: static[name] for name in static.given}})
+    protocols = static["group.coordinator.rebalance.protocols"]
+    if idle := [protocol for protocol in protocols if protocol in PROTOCOLS_WITHOUT_EFFECT]:
+        state.refusals.without_effect("group.coordinator.rebalance.protocols", ",".join(idle))
     topics = state.topics
     for text in (*start_warnings.of_nodes(topics, len(state.nodes.nodes)), *start_warnings.of_directories(topics)):
         state.refusals.say(text)

@@ -1,7 +1,7 @@
 """Broker options under Apache Kafka's names where Kafka has them, with the defaults of Apache Kafka 4.3.
 
-Options of our own come first in the table. Options that Kafka knows
-and that have no effect here are accepted, stored, shown, and named once in the log. Topic options: see `topics/topic_options.py`.
+Options of our own come first in the table. Options that Kafka knows and that have no effect here are accepted, stored, shown, and named
+once in the log, unless that would be unsafe: see `kafka_options.py`. Topic options: see `topics/topic_options.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from chaffinch.broker.core import kafka_options
 from chaffinch.broker.core.groups.assignors import ASSIGNORS
 from chaffinch.broker.core.groups.group_options import CLASSIC, GROUP_OPTIONS
 from chaffinch.broker.core.replicas import replication_check
@@ -106,7 +107,7 @@ _KAFKA = (
     Option("default.replication.factor", "int", 1, "Replication factor of topics created without one.", minimum=1, maximum=INT_MAX),
     Option("delete.topic.enable", "bool", True, "Whether topics can be deleted."),
     Option("fetch.max.bytes", "int", 55 << 20, "Largest fetch answer, whatever the client asks for.", minimum=1024, maximum=INT_MAX),
-    Option("log.cleaner.backoff.ms", "int", 15_000, "How often logs are looked at that may have to be compacted.", minimum=1),
+    Option("log.cleaner.backoff.ms", "int", 15_000, "How often logs are looked at that may have to be compacted.", minimum=0),
     Option(
         "log.cleaner.dedupe.buffer.size",
         "int",
@@ -162,8 +163,9 @@ _KAFKA = (
         "int",
         512 << 20,
         "Largest sum of what has arrived of incomplete large requests, beyond which those who send more are disconnected; and of requests "
-        "that wait, beyond which nothing more is read from those who wait for an answer.",
-        minimum=1,
+        "that wait, beyond which nothing more is read from those who wait for an answer. -1 for no limit.",
+        minimum=-1,
+        gap=0,
     ),
     Option(
         "queued.max.response.bytes",
@@ -223,107 +225,6 @@ _KAFKA = (
     ),
 )
 
-WITHOUT_EFFECT = frozenset(
-    [
-        "advertised.listeners",
-        "authorizer.class.name",
-        "background.threads",
-        "broker.heartbeat.interval.ms",
-        "broker.id",
-        "broker.rack",
-        "broker.session.timeout.ms",
-        "controlled.shutdown.enable",
-        "controller.listener.names",
-        "controller.quorum.bootstrap.servers",
-        "controller.quorum.voters",
-        "controller.socket.timeout.ms",
-        "delegation.token.expiry.time.ms",
-        "early.start.listeners",
-        "fetch.purgatory.purge.interval.requests",
-        "group.consumer.migration.policy",
-        "group.consumer.regex.refresh.interval.ms",
-        "group.coordinator.append.linger.ms",
-        "group.coordinator.threads",
-        "initial.broker.registration.timeout.ms",
-        "inter.broker.listener.name",
-        "leader.imbalance.per.broker.percentage",
-        "listener.security.protocol.map",
-        "listeners",
-        "log.cleaner.io.buffer.load.factor",
-        "log.cleaner.io.buffer.size",
-        "log.cleaner.threads",
-        "log.dir",
-        "log.dirs",
-        "log.flush.offset.checkpoint.interval.ms",
-        "log.flush.scheduler.interval.ms",
-        "log.flush.start.offset.checkpoint.interval.ms",
-        "max.connection.creation.rate",
-        "max.connections.per.ip",
-        "max.connections.per.ip.overrides",
-        "metadata.log.dir",
-        "metadata.log.segment.bytes",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
-        "node.id",
-        "num.io.threads",
-        "num.network.threads",
-        "num.recovery.threads.per.data.dir",
-        "num.replica.alter.log.dirs.threads",
-        "num.replica.fetchers",
-        "offsets.commit.timeout.ms",
-        "offsets.load.buffer.size",
-        "offsets.topic.compression.codec",
-        "offsets.topic.num.partitions",
-        "offsets.topic.replication.factor",
-        "offsets.topic.segment.bytes",
-        "principal.builder.class",
-        "process.roles",
-        "producer.purgatory.purge.interval.requests",
-        "queued.max.requests",
-        "quota.window.num",
-        "quota.window.size.seconds",
-        "replica.fetch.backoff.ms",
-        "replica.fetch.max.bytes",
-        "replica.fetch.min.bytes",
-        "replica.fetch.response.max.bytes",
-        "replica.fetch.wait.max.ms",
-        "replica.high.watermark.checkpoint.interval.ms",
-        "replica.selector.class",
-        "replica.socket.receive.buffer.bytes",
-        "replica.socket.timeout.ms",
-        "request.timeout.ms",
-        "sasl.mechanism.inter.broker.protocol",
-        "security.inter.broker.protocol",
-        "server.max.startup.time.ms",
-        "share.coordinator.state.topic.replication.factor",
-        "socket.connection.setup.timeout.max.ms",
-        "socket.connection.setup.timeout.ms",
-        "socket.listen.backlog.size",
-        "socket.receive.buffer.bytes",
-        "super.users",
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        "transaction.state.log.load.buffer.size",
-        "transaction.state.log.min.isr",
-        "transaction.state.log.num.partitions",
-        "transaction.state.log.replication.factor",
-        "transaction.state.log.segment.bytes",
-        "transaction.two.phase.commit.enable",
-    ]
-)
-"""Names that Apache Kafka knows and that change nothing here: one process, one store, no replication traffic."""
-
-INSTEAD: Mapping[str, str] = {
-    "advertised.listeners": "--advertise",
-    "listener.security.protocol.map": "--listener-security",
-    "listeners": "--listen (in Python port=)",
-    "log.dir": "--data-dir (in Python data_dir=)",
-    "log.dirs": "--data-dir (in Python data_dir=)",
-}
-"""What says here what some of them say there."""
-
 
 def _topic_default(topic_option: str, broker_option: str) -> Option:
     """The broker's option that gives a topic option its default: same kind and range, no default of its own."""
@@ -344,15 +245,43 @@ def _topic_default(topic_option: str, broker_option: str) -> Option:
 _TOPIC_DEFAULTS = tuple(_topic_default(topic, broker) for topic, broker in BROKER_SYNONYMS.items())
 _OPTIONS = (*_OWN, *_KAFKA, *SECURITY_OPTIONS, *GROUP_OPTIONS, *_TOPIC_DEFAULTS)
 
-BROKER_OPTIONS = OptionTable(_OPTIONS, without_effect=WITHOUT_EFFECT, names_elsewhere=BROKER_SYNONYMS)
+_OF_TOPICS: Final = "it is an option of topics: give it where a topic is created or altered"
+
 BROKER_OPTIONS_BY_NAME: Mapping[str, Option] = {option.name: option for option in _OPTIONS}
+IDLE_OPTIONS_BY_NAME: Mapping[str, Option] = kafka_options.idle_options(BROKER_OPTIONS_BY_NAME.keys())
+"""Those that Apache Kafka knows and that change nothing here."""
+_EVERY: Final = {**BROKER_OPTIONS_BY_NAME, **IDLE_OPTIONS_BY_NAME}
+
+BROKER_OPTIONS = OptionTable(
+    _OPTIONS,
+    without_effect=IDLE_OPTIONS_BY_NAME.values(),
+    names_elsewhere=BROKER_SYNONYMS,
+    hints={name: _OF_TOPICS for name in TOPIC_OPTIONS_BY_NAME if name not in BROKER_SYNONYMS},
+    family=lambda name: kafka_options.of_family(name, _EVERY),
+)
 
 WITHOUT_EFFECT_ON_TOPICS = frozenset(broker for topic, broker in BROKER_SYNONYMS.items() if topic not in WITH_EFFECT)
 """Defaults of topic options that are stored and shown, and change nothing."""
 
 DYNAMIC = frozenset({"min.insync.replicas.policy", "auto.create.topics.enable", "num.partitions", "default.replication.factor",
+                     "log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.io.max.bytes.per.second", "max.connections",
                      "producer.id.expiration.ms", "transaction.partition.verification.enable", *BROKER_SYNONYMS.values()})  # fmt: skip
-"""Options that IncrementalAlterConfigs may change while the broker runs."""
+"""Options with an effect that IncrementalAlterConfigs may change while the broker runs."""
+
+
+def find(name: str) -> Option | None:
+    """The option of this name, with or without an effect."""
+    return _EVERY.get(name) or kafka_options.of_family(name, _EVERY)
+
+
+def is_idle(name: str) -> bool:
+    """Whether an option that is accepted changes nothing."""
+    return name not in BROKER_OPTIONS_BY_NAME or name in WITHOUT_EFFECT_ON_TOPICS
+
+
+def may_change(name: str) -> bool:
+    """Whether IncrementalAlterConfigs may change this option while the broker runs."""
+    return name in DYNAMIC or (name not in BROKER_OPTIONS_BY_NAME and kafka_options.changes_while_running(name))
 
 
 def default_of(option: Option) -> Any:
@@ -369,7 +298,10 @@ def parse(options: Mapping[str, Any] | None = None, **keywords: Any) -> Settings
     """Broker settings. Raises ConfigException for an unknown name (naming the nearest), an illegal value, or options that contradict each
     other."""
     settings = BROKER_OPTIONS.parse(options, **keywords)
-    wrong = contradictions(settings)
+    wrong = [
+        *contradictions({**settings.ignored, **settings}),
+        *kafka_options.unprotected_listeners(settings, settings.ignored),
+    ]
     if wrong:
         raise ConfigException(in_one_line(wrong))
     return settings
@@ -377,7 +309,7 @@ def parse(options: Mapping[str, Any] | None = None, **keywords: Any) -> Settings
 
 def contradictions(settings: Mapping[str, Any]) -> list[str]:
     """What is wrong with options that are all legal by themselves."""
-    return [*_shortcomings(settings), *(text for rule in _RULES for text in rule.fault(settings))]
+    return [*_shortcomings(settings), *kafka_options.missing_flushes(settings), *(text for rule in _RULES for text in rule.fault(settings))]
 
 
 def _shortcomings(settings: Mapping[str, Any]) -> Iterator[str]:

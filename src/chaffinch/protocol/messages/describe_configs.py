@@ -26,9 +26,11 @@ SOURCE_GROUP: Final = 8
 TYPE_BOOLEAN: Final = 1
 TYPE_STRING: Final = 2
 TYPE_INT: Final = 3
+TYPE_SHORT: Final = 4
 TYPE_LONG: Final = 5
 TYPE_DOUBLE: Final = 6
 TYPE_LIST: Final = 7
+TYPE_CLASS: Final = 8
 TYPE_PASSWORD: Final = 9
 
 

@@ -116,7 +116,7 @@ def _place(change: ConfigChange) -> str:
 def _alter_topic(broker: BrokerState, change: ConfigChange, validate_only: bool) -> None:
     known = broker.topics.get(change.resource_name)
     defaults = topic_defaults(broker.settings)
-    overrides = _changed({} if known is None else known.overrides, change, TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, defaults.get)
+    overrides = _changed({} if known is None else known.overrides, change, TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME.get, defaults.get)
     broker.topics.check_config(overrides)
     topic = existing_topic(broker, change.resource_name)
     if not validate_only:
@@ -131,35 +131,34 @@ def _alter_broker(broker: BrokerState, change: ConfigChange, validate_only: bool
         check_node(broker, change.resource_name)
     settings = broker.settings
     before = settings.overrides(is_default=is_default)
-    overrides = _changed(before, change, options.BROKER_OPTIONS, options.BROKER_OPTIONS_BY_NAME, settings.static_or_none)
+    overrides = _changed(before, change, options.BROKER_OPTIONS, options.find, settings.static_or_none)
     resolved = broker.topics.resolved_with(settings.check(overrides, is_default=is_default))
     if not validate_only:
         settings.alter(overrides, is_default=is_default)
-        for name in sorted(change.names & overrides.keys() & options.WITHOUT_EFFECT_ON_TOPICS):
-            broker.refusals.without_effect(name, overrides[name])
+        broker.say_idle({name: overrides[name] for name in change.names & overrides.keys()})
         broker.topics.settings_changed(settings, resolved)
 
 
 def _alter_group(broker: BrokerState, change: ConfigChange, validate_only: bool) -> None:
     check_named(change.resource_name)
     configs = broker.groups.configs
-    overrides = _changed(configs.overrides(change.resource_name), change, GROUP_CONFIGS, GROUP_CONFIGS_BY_NAME, lambda _name: None)
+    overrides = _changed(configs.overrides(change.resource_name), change, GROUP_CONFIGS, GROUP_CONFIGS_BY_NAME.get, lambda _name: None)
     configs.check(overrides)
     if not validate_only:
         configs.alter(change.resource_name, overrides)
 
 
 def _changed(
-    overrides: Mapping[str, str], change: ConfigChange, table: OptionTable, by_name: Mapping[str, Option], default_of: Callable[[str], Any]
+    overrides: Mapping[str, str],
+    change: ConfigChange,
+    table: OptionTable,
+    find: Callable[[str], Option | None],
+    default_of: Callable[[str], Any],
 ) -> dict[str, str]:
     """The overrides after the change; values are checked by whoever takes them."""
     result = {} if change.replaces else dict(overrides)
     for config in change.configs:
-        option = by_name.get(config.name)
-        if option is None and config.name in table.without_effect:
-            raise RequestRefused(
-                codes.INVALID_REQUEST, f"option {config.name} cannot be changed while the broker runs: it has no effect here"
-            )
+        option = find(config.name)
         if option is None:
             raise RequestRefused(codes.INVALID_CONFIG, table.unknown(config.name, is_exact=True))
         value = config.value or ""

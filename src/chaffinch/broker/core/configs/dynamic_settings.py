@@ -50,20 +50,20 @@ class DynamicSettings(Mapping[str, Any]):
 
     def static(self, name: str) -> Any:
         """The value an option had at start."""
-        return self._static[name]
+        return self._static[name] if name in self._static else self._static.ignored[name]
 
     def static_or_none(self, name: str) -> Any:
         """The value an option was given at start; None when it was not."""
-        return self._static[name] if name in self._static.given else None
+        return self.static(name) if name in self.given else None
 
     @property
     def given(self) -> frozenset[str]:
-        """Names set at start."""
-        return self._static.given
+        """Names set at start, with or without an effect."""
+        return self._static.given | self._static.ignored.keys()
 
     @property
     def ignored(self) -> Mapping[str, Any]:
-        """Names set at start that Kafka knows and that have no effect here."""
+        """Options set at start that Kafka knows and that have no effect here."""
         return self._static.ignored
 
     def check(self, overrides: Mapping[str, str], *, is_default: bool) -> dict[str, Any]:
@@ -90,9 +90,10 @@ class DynamicSettings(Mapping[str, Any]):
 
     def _merged(self, *layers: Mapping[str, str]) -> dict[str, Any]:
         overrides = {name: value for layer in layers for name, value in layer.items()}
-        fixed = sorted(name for name in overrides if name in options.BROKER_OPTIONS_BY_NAME and name not in options.DYNAMIC)
+        fixed = sorted(name for name in overrides if options.find(name) is not None and not options.may_change(name))
         if fixed:
-            raise RequestRefused(codes.INVALID_REQUEST, f"option {fixed[0]} cannot be changed while the broker runs")
+            why = ": it has no effect here" if options.is_idle(fixed[0]) else ""
+            raise RequestRefused(codes.INVALID_REQUEST, f"option {fixed[0]} cannot be changed while the broker runs{why}")
         try:
             parsed = options.BROKER_OPTIONS.parse(overrides)
         except ConfigException as error:

@@ -9,10 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaffinch.broker.core import options
+from chaffinch.broker.core import kafka_options, options
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.groups import group_options
-from chaffinch.broker.core.topics.topic_options import BROKER_SYNONYMS, COARSER_SYNONYMS, TOPIC_OPTIONS
+from chaffinch.broker.core.replicas.declared_replicas import Node
+from chaffinch.broker.core.topics.topic_options import (
+    BROKER_SYNONYMS,
+    COARSER_SYNONYMS,
+    TOPIC_OPTIONS,
+    TOPIC_OPTIONS_BY_NAME,
+    WITH_EFFECT,
+)
 from chaffinch.protocol.messages import describe_configs as wire
 from chaffinch.settings import INT_MAX, Option, is_secret
 
@@ -42,25 +49,48 @@ def topic_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> li
 
 def default_broker_entries(settings: DynamicSettings) -> list[ConfigEntry]:
     """The options that were set at run time for all nodes, as the broker resource without a name has them."""
+    overrides = settings.overrides(is_default=True)
+    return [
+        _entry(option, [(option.name, _counted(option, overrides[option.name]), wire.SOURCE_DYNAMIC_DEFAULT_BROKER)])
+        for option in _options_of_nodes(settings)
+        if option.name in overrides
+    ]
+
+
+def broker_entries(settings: DynamicSettings, identity: Mapping[str, str]) -> list[ConfigEntry]:
+    """Every option of a node. `identity`: those that say which node it is and where, which were not given as options."""
     return [
         _entry(
-            option, [(option.name, _counted(option, settings.overrides(is_default=True)[option.name]), wire.SOURCE_DYNAMIC_DEFAULT_BROKER)]
+            option,
+            [(option.name, identity[option.name], wire.SOURCE_STATIC_BROKER)]
+            if option.name in identity
+            else _broker_places(option, settings),
+            is_read_only=not options.may_change(option.name),
         )
-        for option in options.BROKER_OPTIONS.options
-        if option.name in settings.overrides(is_default=True)
+        for option in _options_of_nodes(settings)
     ]
 
 
-def broker_entries(settings: DynamicSettings) -> list[ConfigEntry]:
-    """Every option of a node, those without effect that were given included."""
-    entries = [
-        _entry(option, _broker_places(option, settings), is_read_only=option.name not in options.DYNAMIC)
-        for option in options.BROKER_OPTIONS.options
-    ]
-    documentation = "Known to Apache Kafka; without effect here."
-    ignored = [(Option(name, "any", None, documentation), _shown(value)) for name, value in settings.ignored.items()]
-    entries += [_entry(option, [(option.name, text, wire.SOURCE_STATIC_BROKER)], is_read_only=True) for option, text in ignored]
-    return entries
+def identity_of(node: Node, protocol: str, directory: str) -> dict[str, str]:
+    """What `broker_entries` calls so. `protocol`: how clients talk to it; `directory`: where its logs are."""
+    number = str(node.id)
+    return {
+        "advertised.listeners": f"{protocol}://{node.address}",
+        "broker.id": number,
+        "listeners": f"{protocol}://{node.listens_at or node.address}",
+        "log.dir": directory,
+        "log.dirs": directory,
+        "node.id": number,
+        "process.roles": "broker,controller",
+    }
+
+
+def _options_of_nodes(settings: DynamicSettings) -> list[Option]:
+    """Those with an effect first, then those without, then those of plug-ins and single listeners that were given."""
+    named = {*settings.given, *settings.overrides(is_default=True), *settings.overrides(is_default=False)}
+    fixed = [*options.BROKER_OPTIONS.options, *options.IDLE_OPTIONS_BY_NAME.values()]
+    others = sorted(named - {option.name for option in fixed})
+    return [*fixed, *(option for name in others if (option := options.find(name)) is not None)]
 
 
 def group_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> list[ConfigEntry]:
@@ -94,7 +124,8 @@ def _broker_places(option: Option, settings: DynamicSettings) -> list[tuple[str,
 def _given_places(name: str, settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
     """Where a broker option was given a value, the winning place first."""
     named, defaults = settings.overrides(is_default=False), settings.overrides(is_default=True)
-    option = options.BROKER_OPTIONS_BY_NAME[name]
+    option = options.find(name)
+    assert option is not None
     places: list[tuple[str, str | None, int]] = []
     if name in named:
         places.append((name, _counted(option, named[name]), wire.SOURCE_DYNAMIC_BROKER))
@@ -115,19 +146,30 @@ def _entry(option: Option, places: list[tuple[str, str | None, int]], *, is_read
         value=value,
         source=source,
         type=wire.TYPE_PASSWORD if is_sensitive else _type(option),
-        documentation=option.documentation,
+        documentation=_documentation(option),
         is_read_only=is_read_only,
         is_sensitive=is_sensitive,
         synonyms=[place for place in places if place[0]],
     )
 
 
+def _documentation(option: Option) -> str:
+    """It says of an option that changes nothing that it does not."""
+    is_idle_topic_option = option is TOPIC_OPTIONS_BY_NAME.get(option.name) and option.name not in WITH_EFFECT
+    if is_idle_topic_option or option.name in options.WITHOUT_EFFECT_ON_TOPICS:
+        return f"{option.documentation} {kafka_options.DOCUMENTATION}"
+    return option.documentation
+
+
 def _type(option: Option) -> int:
+    if (type_ := _TYPES_OF_KAFKA.get(kafka_options.TYPES.get(option.name, ""))) is not None:
+        return type_
     if option.kind == "int":
         return wire.TYPE_INT if option.maximum is not None and option.maximum <= INT_MAX else wire.TYPE_LONG
     return _TYPES[option.kind]
 
 
+_TYPES_OF_KAFKA: dict[str, int] = {"short": wire.TYPE_SHORT, "class": wire.TYPE_CLASS}
 _TYPES: dict[str, int] = {
     "bool": wire.TYPE_BOOLEAN,
     "float": wire.TYPE_DOUBLE,

@@ -12,6 +12,8 @@ from chaffinch.settings import INT_MAX, Option, OptionTable
 
 CLASSIC: Final = "classic"
 PROTOCOLS: Final = (CLASSIC, "consumer")
+PROTOCOLS_WITHOUT_EFFECT: Final = ("streams", "share")
+"""Those of other kinds of groups, which Apache Kafka has and this broker has not."""
 
 GROUP_OPTIONS: Final = (
     Option(
@@ -74,8 +76,9 @@ GROUP_OPTIONS: Final = (
         "group.coordinator.rebalance.protocols",
         "list",
         PROTOCOLS,
-        "Protocols of groups; without `consumer` clients are not offered KIP-848. `classic` cannot be left out, as in Apache Kafka.",
-        choices=PROTOCOLS,
+        "Protocols of groups; without `consumer` clients are not offered KIP-848. `classic` cannot be left out, as in Apache Kafka; "
+        "`streams` and `share` have no effect.",
+        choices=(*PROTOCOLS, *PROTOCOLS_WITHOUT_EFFECT),
     ),
     Option(
         "group.initial.rebalance.delay.ms", "int", 3000, "How long a new classic group waits for more members.", minimum=0, maximum=INT_MAX

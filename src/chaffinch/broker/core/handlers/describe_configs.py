@@ -73,7 +73,9 @@ def _of_broker(broker: BrokerState, name: str) -> list[ConfigEntry]:
     if not name:
         return config_entries.default_broker_entries(broker.settings)
     check_node(broker, name)
-    return config_entries.broker_entries(broker.settings)
+    node = next(node for node in broker.nodes.nodes if str(node.id) == name)
+    protocol = broker.settings["security.protocol"]
+    return config_entries.broker_entries(broker.settings, config_entries.identity_of(node, protocol, broker.topics.directory))
 
 
 def _of_loggers(broker: BrokerState, name: str) -> list[ConfigEntry]:

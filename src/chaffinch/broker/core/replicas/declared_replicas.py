@@ -15,11 +15,17 @@ NO_LEADER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A declared node under the address that clients are told."""
+    """A declared node under the address that clients are told. `listens_at`: HOST:PORT of its listener, where that is another one."""
 
     id: int
     host: str
     port: int
+    listens_at: str = ""
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT for clients."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,0 +1,150 @@
+"""Broker options of Apache Kafka that change nothing here: accepted and shown, or refused where that would weaken a promise.
+
+Apache Kafka's configuration files are for clusters of machines: most of their options have no counterpart in one process with one store.
+They are accepted, their values checked, and named once in the log. The exceptions are in `REFUSED`: options that restrict clients, protect
+data or carry credentials. A broker that ignored them would be less safe than its owner believes, so it does not start.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from chaffinch.broker.core.kafka_option_table import TABLE
+from chaffinch.protocol.security_options import SASL_PROTOCOLS, SECURITY_PROTOCOLS, TLS_PROTOCOLS
+from chaffinch.settings import INT_MAX, Kind, Option
+
+SHORT_MAX: Final = 2**15 - 1
+DOCUMENTATION: Final = "Known to Apache Kafka; without effect here."
+
+_ALL_ALIKE: Final = "all listeners here have the same options"
+_NO_POLICY: Final = "classes of Java are not loaded, so that nothing would enforce the policy; leave it out"
+_NO_RIGHTS: Final = (
+    "rights are not checked here, each client that may connect may do everything; leave it out, and restrict who may connect with "
+    "--listener-security (in Python security.protocol) and --users"
+)
+_PEM: Final = "only PEM is read: give ssl.keystore.location a PEM file, and the password of its private key as ssl.key.password"
+
+REFUSED: Final[Mapping[str, str]] = {
+    "allow.everyone.if.no.acl.found": _NO_RIGHTS,
+    "alter.config.policy.class.name": _NO_POLICY,
+    "authorizer.class.name": _NO_RIGHTS,
+    "config.providers": "values are taken as they are written; write them into the file of --config-file",
+    "create.topic.policy.class.name": _NO_POLICY,
+    "remote.log.storage.system.enable": "there is no tiered storage, all records stay in the data directory; leave it out",
+    "sasl.jaas.config": "users who may log in are in the file that --users names (in Python users=)",
+    "sasl.server.callback.handler.class": "classes of Java are not loaded; users who may log in are in the file that --users names",
+    "ssl.engine.factory.class": "classes of Java are not loaded; give the key as ssl.keystore.location, a PEM file",
+    "ssl.keystore.password": _PEM,
+    "ssl.truststore.password": "only PEM is read, which has no password: give ssl.truststore.location a PEM file",
+    "super.users": _NO_RIGHTS,
+}
+"""Option -> why no value but its default is taken, and what to do. The two that the table lacks belong to Apache Kafka's authorizer."""
+
+INSTEAD: Final[Mapping[str, str]] = {
+    "advertised.listeners": "--advertise",
+    "listener.security.protocol.map": "--listener-security",
+    "listeners": "--listen (in Python port=)",
+    "log.dir": "--data-dir (in Python data_dir=)",
+    "log.dirs": "--data-dir (in Python data_dir=)",
+}
+"""What has here the effect that some of them have there."""
+
+_MORE: Final = ("leader.imbalance.per.broker.percentage",)
+"""Without effect, and known to versions before 4.3 only."""
+
+_KINDS: Final[Mapping[str, Kind]] = {
+    "bool": "bool", "class": "string", "double": "float", "int": "int", "list": "list", "long": "int", "password": "string",
+    "short": "int", "string": "string",
+}  # fmt: skip
+_MOST: Final = {"int": INT_MAX, "short": SHORT_MAX}
+_ROWS: Final = {name: row for name, *row in (line.split(" ") for line in TABLE.splitlines())}
+
+TYPES: Final[Mapping[str, str]] = {name: kind for name, (kind, *_) in _ROWS.items()}
+"""Option -> its type in Apache Kafka."""
+
+_OF_A_LISTENER: Final = re.compile(r"listener\.name\.[^.]+\.(?:(?:plain|gssapi|oauthbearer|scram-sha-256|scram-sha-512)\.)?(?P<option>.+)")
+_OF_PLUGINS: Final = re.compile(r"(?:rsm|rlmm)\.config\..+")
+_OF_PROVIDERS: Final = "config.providers."
+_PROTECTS: Final = ("ssl.", "sasl.", "connections.max.reauth.ms", "connection.failed.authentication.delay.ms")
+_FLUSHES: Final = ("log.flush.interval.messages", "log.flush.interval.ms", "log.flush.scheduler.interval.ms")
+
+
+def idle_options(with_effect: Collection[str]) -> dict[str, Option]:
+    """By name all that change nothing: the table and `REFUSED` without those `with_effect`."""
+    names = sorted({*_ROWS, *REFUSED, *_MORE} - set(with_effect))
+    return {name: _option(name) for name in names}
+
+
+def changes_while_running(name: str) -> bool:
+    """Whether Apache Kafka lets this option change while the broker runs. Not those of keys, logins and listeners: here they are read at
+    start."""
+    found = _OF_A_LISTENER.fullmatch(name)
+    base = found["option"] if found else name
+    changes = _ROWS[base][-1] if base in _ROWS else "start"
+    return changes == "running" or base == "cordoned.log.dirs"
+
+
+def of_family(name: str, known: Mapping[str, Option]) -> Option | None:
+    """The option of a name that no table holds whole: of one listener (`listener.name.NAME.OPTION`), or of a plug-in. `known`: by name."""
+    if _OF_PLUGINS.fullmatch(name):
+        return Option(name, "any", None, DOCUMENTATION)
+    if name.startswith(_OF_PROVIDERS):
+        return Option(name, "any", None, DOCUMENTATION, refusal=REFUSED["config.providers"])
+    found = _OF_A_LISTENER.fullmatch(name)
+    option = known.get(found["option"]) if found else None
+    if option is None:
+        return None
+    protects = option.name.startswith(_PROTECTS) and not option.documentation.startswith(DOCUMENTATION)
+    if protects:
+        return Option(name, "any", None, DOCUMENTATION, refusal=f"{_ALL_ALIKE}: give {option.name}")
+    return replace(option, name=name, default=None, documentation=DOCUMENTATION)
+
+
+def unprotected_listeners(settings: Mapping[str, Any], ignored: Mapping[str, Any]) -> Iterator[str]:
+    """Listeners of `listeners` that Apache Kafka would protect better than `security.protocol` does here."""
+    own = settings["security.protocol"]
+    pairs = (pair.partition(":") for pair in ignored.get("listener.security.protocol.map", "").split(","))
+    protocols = {name.strip(): protocol.strip() for name, _, protocol in pairs}
+    for listener in ignored.get("listeners") or ("PLAINTEXT://:9092",):
+        name, separator, _ = listener.partition("://")
+        protocol = protocols.get(name, name).upper()
+        if not separator or name in ignored.get("controller.listener.names", ()) or protocol not in SECURITY_PROTOCOLS:
+            continue
+        if any(protocol in stricter and own not in stricter for stricter in (TLS_PROTOCOLS, SASL_PROTOCOLS)):
+            yield (
+                f"listeners: {name} speaks {protocol} in Apache Kafka, and would speak {own} here: set security.protocol={protocol} "
+                "(--listener-security), or leave listeners and listener.security.protocol.map out"
+            )
+
+
+def missing_flushes(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Options that ask for records on the disk earlier than `flush.policy` promises."""
+    for name in _FLUSHES:
+        value = settings.get(name)
+        if value is not None and value < 2**63 - 1 and settings["flush.policy"] != "always":
+            yield (
+                f"{name}={value} has no effect here, and a power cut could take more than its owner expects: set flush.policy=always, "
+                "which has all on the disk before it is acknowledged, or leave the option out"
+            )
+
+
+def _option(name: str) -> Option:
+    if name not in _ROWS:
+        return Option(name, "any", None, DOCUMENTATION, refusal=REFUSED.get(name, ""))
+    kind, default, legal, _ = _ROWS[name]
+    least, is_range, most = legal.partition("..")
+    option = Option(
+        name,
+        _KINDS[kind],
+        None,
+        f"{DOCUMENTATION} Use {INSTEAD[name]}." if name in INSTEAD else DOCUMENTATION,
+        choices=tuple(legal.split("|")) if "|" in legal else (),
+        minimum=int(least) if is_range else None,
+        maximum=float(most) if most else _MOST.get(kind),
+    )
+    if default != "null":
+        option = replace(option, default=option.parse({'""': "", "[]": ""}.get(default, default)))
+    return replace(option, refusal=REFUSED.get(name, ""))
