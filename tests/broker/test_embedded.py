@@ -63,6 +63,22 @@ def test_refusals_are_exceptions_of_the_tree() -> None:
         EmbeddedBroker(config={"num.partition": 1})
 
 
+@pytest.mark.parametrize(
+    ("config", "delay_ms"),
+    [
+        ({}, 0),
+        ({"group.initial.rebalance.delay.ms": 3000}, 3000),
+        ({"group_initial_rebalance_delay_ms": 3000}, 3000),
+        ({"socket.busy.poll.us": 10}, 0),
+    ],
+)
+def test_first_rebalance_has_no_delay_unless_it_is_given(config: dict[str, Any], delay_ms: int) -> None:
+    with EmbeddedBroker(config=config) as broker:
+        settings = broker._call(lambda core: core.state.settings)
+        assert settings["group.initial.rebalance.delay.ms"] == delay_ms
+        assert settings["socket.busy.poll.us"] == config.get("socket.busy.poll.us", 0)
+
+
 def test_read_gives_all_columns_in_order() -> None:
     with EmbeddedBroker(topics={"orders": 2}) as broker:
         assert broker.read("orders").num_rows == 0

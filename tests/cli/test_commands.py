@@ -20,7 +20,7 @@ def bootstrap_servers() -> Iterator[str]:
     if APACHE_BOOTSTRAP:
         yield APACHE_BOOTSTRAP
         return
-    with EmbeddedBroker(config={"group.initial.rebalance.delay.ms": 0}) as broker:
+    with EmbeddedBroker() as broker:
         yield broker.bootstrap_servers
 
 

@@ -10,7 +10,6 @@ import pytest
 from chaffinch import Consumer, EmbeddedBroker, Producer
 
 CONFIG = {
-    "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 100,
     "auto.create.topics.enable": False,
     "log.retention.ms": -1,  # Some records of tests are old.

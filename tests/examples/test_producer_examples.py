@@ -23,7 +23,7 @@ from examples.drop_large_records import LARGE, NORMAL
 ROOT = Path(__file__).parents[2]
 LATEST_S = 60
 TOPICS = {"input-topic": {"partitions": 1}, "output-topic": {"partitions": 1}, "latest": {"cleanup.policy": "compact"}}
-CONFIG = {"auto.create.topics.enable": False, "group.initial.rebalance.delay.ms": 0}
+CONFIG = {"auto.create.topics.enable": False}
 
 
 @pytest.fixture

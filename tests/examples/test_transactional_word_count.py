@@ -21,7 +21,6 @@ from examples.transactional_word_count import INPUT, OUTPUT, main, run
 ROOT = Path(__file__).parents[2]
 WORDS = ["one", "two", "three", "four", "five"]
 TOPICS = {INPUT: {"partitions": 2}, OUTPUT: {"partitions": 2}}
-CONFIG = {"group.initial.rebalance.delay.ms": 0}
 IDLE_S = 0.1
 
 
@@ -41,7 +40,7 @@ def write(bootstrap_servers: str, lines: list[str]) -> None:
 def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
     """Version 1 of transactions for who is to meet one of its requests."""
     version = getattr(request, "param", 2)
-    with EmbeddedBroker(topics=TOPICS, config={**CONFIG, "transaction.version": version}) as running:
+    with EmbeddedBroker(topics=TOPICS, config={"transaction.version": version}) as running:
         yield running
 
 

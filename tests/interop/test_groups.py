@@ -26,7 +26,6 @@ RECORDS = 100
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
     config = {
-        "group.initial.rebalance.delay.ms": 0,
         "group.consumer.heartbeat.interval.ms": 100,
         "group.consumer.min.heartbeat.interval.ms": 100,
     }
@@ -234,7 +233,7 @@ def test_administration(broker: EmbeddedBroker, group: str, confluent: Callable[
 @PROTOCOLS
 def test_members_go_on_over_a_restart(protocol: str) -> None:
     """The broker is killed: nobody joins again, and what comes afterwards is read."""
-    with EmbeddedBroker(config={"group.initial.rebalance.delay.ms": 0}, topics={TOPIC: {}}) as broker:
+    with EmbeddedBroker(topics={TOPIC: {}}) as broker:
         member = Confluent(broker, "g", protocol).subscribe(TOPIC)
         try:
             until(lambda: len(member.partitions) == 1, member.poll)

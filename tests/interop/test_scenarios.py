@@ -28,7 +28,7 @@ AT_ONCE = 5
 
 @pytest.fixture(scope="module")
 def cells() -> dict[tuple[str, str], Cell]:
-    with EmbeddedBroker(config={"group.initial.rebalance.delay.ms": "0"}) as broker, ThreadPoolExecutor(AT_ONCE) as pool:
+    with EmbeddedBroker() as broker, ThreadPoolExecutor(AT_ONCE) as pool:
 
         def run(client: str, scenario: str) -> Cell:
             command = [sys.executable, str(PYTHON_CLIENTS / PROGRAMS[client])]

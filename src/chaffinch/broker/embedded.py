@@ -12,7 +12,7 @@ import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar
 
 from chaffinch.broker import argument_checks, committed_records
 from chaffinch.broker.core.broker_core import BrokerCore
@@ -42,9 +42,9 @@ class EmbeddedBroker:
 
     `topics`: names, or names with their partitions, replication and options. `data_dir`: where it keeps everything; without one that is
     memory, which survives `restart` and is gone at the end. `brokers`: how many nodes it declares, each with a port (docs/broker.md).
-    `config`: options of the broker. `port` 0: a free one, else the first node's, on the loopback address. `users`: names and passwords
-    of who may log in, where `security.protocol` asks for a login. `faults` makes it answer with errors on purpose. All methods may be
-    called from any thread of this process.
+    `config`: options of the broker; `group.initial.rebalance.delay.ms` is 0 unless given. `port` 0: a free one, else the first node's, on
+    the loopback address. `users`: names and passwords of who may log in, where `security.protocol` asks for a login. `faults` makes it
+    answer with errors on purpose. All methods may be called from any thread of this process.
 
     Raises ConfigException for wrong arguments and options, an ApiException for a topic that is refused, OSError for a port in use, and
     StorageError for a data directory that is in use, foreign or damaged.
@@ -64,7 +64,7 @@ class EmbeddedBroker:
         argument_checks.check_config("config", {} if config is None else config)
         wanted = parse_python(topics)
         argument_checks.check_users("users", {} if users is None else users)
-        self._config = _with_own_default(config or {})
+        self._config = _with_own_defaults(config or {})
         self._users = dict(users or {})
         self._file_system: DiskFileSystem | MemoryFileSystem = MemoryFileSystem() if data_dir is None else DiskFileSystem(str(data_dir))
         self._data_dir = None if data_dir is None else str(data_dir)
@@ -239,10 +239,18 @@ class EmbeddedBroker:
             raise refused.as_exception() from None
 
 
-def _with_own_default(config: Mapping[str, Any]) -> dict[str, Any]:
-    """This thread shares the interpreter with its clients in the process: awake for nothing it would only be in their way."""
-    is_given = "socket.busy.poll.us" in (name.strip().replace("_", ".") for name in config)
-    return dict(config) if is_given else {**config, "socket.busy.poll.us": 0}
+OWN_DEFAULTS: Final[Mapping[str, Any]] = {
+    # The broker's thread shares the interpreter with the clients: a busy poll would only delay them.
+    "socket.busy.poll.us": 0,
+    # A test starts its members one after the other and waits for each: a delay of 3 s in each new group would have no use.
+    "group.initial.rebalance.delay.ms": 0,
+}
+"""Options with other defaults than those of `chaffinch broker`."""
+
+
+def _with_own_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name.strip().replace("_", ".") for name in config}
+    return {**config, **{name: value for name, value in OWN_DEFAULTS.items() if name not in given}}
 
 
 class UnknownTopic(UnknownTopicOrPartitionException):

@@ -81,7 +81,12 @@ GROUP_OPTIONS: Final = (
         choices=(*PROTOCOLS, *PROTOCOLS_WITHOUT_EFFECT),
     ),
     Option(
-        "group.initial.rebalance.delay.ms", "int", 3000, "How long a new classic group waits for more members.", minimum=0, maximum=INT_MAX
+        "group.initial.rebalance.delay.ms",
+        "int",
+        3000,
+        "How long a new classic group waits for more members. 0 is the default of EmbeddedBroker.",
+        minimum=0,
+        maximum=INT_MAX,
     ),
     Option(
         "group.max.session.timeout.ms",
