@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.admin import topics
 from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import UnknownTopicOrPartitionException
 from chaffinch.protocol import produce_path
 from chaffinch.protocol.headers import read_request_prefix
 
@@ -80,6 +82,49 @@ def test_fewer_partitions_are_noticed(strict_broker: EmbeddedBroker, other_hand:
         assert {producer.send("orders", b"later").result(LATEST_S).partition for _ in range(20)} == {0}
         assert len(producer.partitions_for("orders")) == 1
     assert strict_broker.read("orders")["value"].to_pylist() == [b"first"] + [b"later"] * 20
+
+
+def by_value(topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
+    """A partitioner of the application."""
+    return (value or b"0")[0] % partition_count
+
+
+@pytest.mark.parametrize("options", [{}, {"partitioner": by_value}, {"compression_type": "lz4"}], ids=["by key", "own", "compressed"])
+def test_records_that_waited_go_to_partitions_that_exist(
+    strict_broker: EmbeddedBroker, other_hand: SyncClient, producer_of: Callable[..., Producer], options: dict[str, Any]
+) -> None:
+    with producer_of(strict_broker, linger_ms=60_000, **options) as producer:
+        futures = [producer.send("orders", b"%d" % number, key=b"%d" % number) for number in range(8)]
+        named = producer.send("orders", b"named", partition=2)
+        topics.delete_topics(other_hand, ["orders"])
+        topics.create_topic(other_hand, "orders", partitions=1)
+        producer.flush(LATEST_S)
+        assert sorted((future.result(0).partition, future.result(0).offset) for future in futures) == [(0, offset) for offset in range(8)]
+        assert isinstance(named.exception(0), UnknownTopicOrPartitionException)
+    assert sorted(strict_broker.read("orders")["value"].to_pylist()) == [b"%d" % number for number in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "chosen"),
+    [(None, [True]), ([0, 0, 0], [[False] * 3]), ([0, None, 1], [[False, True], [False]])],
+    ids=["none named", "all named", "some named"],
+)
+def test_batches_of_tables_know_whose_partition_was_named(
+    strict_broker: EmbeddedBroker,
+    producer_of: Callable[..., Producer],
+    monkeypatch: pytest.MonkeyPatch,
+    partitions: list[int | None] | None,
+    chosen: list[bool | list[bool]],
+) -> None:
+    columns = {"value": pa.array([b"a", b"b", b"c"])} | ({} if partitions is None else {"partition": pa.array(partitions, pa.int32())})
+    seen = []
+    with producer_of(strict_broker, partitioner=lambda *_: 0) as producer:
+        append_batch = producer._core.append_batch
+        monkeypatch.setattr(
+            producer._core, "append_batch", lambda batch, now_ms: (seen.append(batch.chosen), append_batch(batch, now_ms))[1]
+        )
+        producer.send_table("orders", pa.table(columns)).result(LATEST_S)
+    assert [each if isinstance(each, bool) else each.tolist() for each in seen] == chosen
 
 
 def test_one_that_is_only_deleted_is_unknown(

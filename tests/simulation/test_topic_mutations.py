@@ -12,8 +12,8 @@ from chaffinch.broker.core.topics.registry import Topic, TopicRegistry
 from chaffinch.consumer.core.fetcher import Fetcher
 from chaffinch.consumer.core.lookups import OffsetLookups
 from chaffinch.consumer.core.options import LATEST
-from chaffinch.producer.core.batches.in_flight import PartitionQueue
-from chaffinch.producer.core.batches.produce_requests import ProduceSent
+from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.refusals import culprits
 from chaffinch.simulation.nemesis import Deeds
@@ -22,7 +22,7 @@ from chaffinch.storage import log_state, snapshot
 from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.producer_sequences import ProducerSequences
 from chaffinch.storage.snapshot import SnapshotFiles
-from tests.simulation.kept_seeds import REMADE_BY_NAME, REMADE_ROUGHLY
+from tests.simulation.kept_seeds import REMADE_ROUGHLY
 from tests.simulation.mutation import REMADE, SHORTENED, Mutation, Patch, find
 
 
@@ -89,15 +89,14 @@ def forgets_producers(patch: Patch) -> None:
 ASKED: dict[str, Any] = {**REMADE, "has_handler": True}
 
 
-def keeps_numbers_of_gone_topics(patch: Patch) -> None:
+def repeats_what_may_be_stored(patch: Patch) -> None:
     """Once real: what may be in the topic that is gone went into the new one under its old number, before what had come back."""
-    is_new = PartitionQueue.broker_is_new
-    patch.setattr(PartitionQueue, "broker_is_new", lambda self, **_: is_new(self))
 
+    def goes_again(self: Delivery, batch: ProducerBatch) -> None:
+        if batch not in self.queue(batch.topic_partition).retries:
+            self._again(batch, 0)
 
-def takes_names_for_ids(patch: Patch) -> None:
-    """Once real: what went by name, and into the new topic, is sent there once more under another number."""
-    patch.setattr(ProduceSent, "arrived", lambda *_: None)
+    patch.setattr(Delivery, "fail_of_former_topic", goes_again)
 
 
 def reads_on_in_new_topics(patch: Patch) -> None:
@@ -154,18 +153,11 @@ MUTATIONS = [
         by="logs_survive",
     ),
     Mutation(
-        name="once real: numbers of a topic that is gone are used in the next",
-        breaks=keeps_numbers_of_gone_topics,
+        name="once real: what may be in a topic that is gone is sent to the next",
+        breaks=repeats_what_may_be_stored,
         knobs={**REMADE_ROUGHLY, "has_express": False},
         says=("which was sent later",),
         first=221,
-    ),
-    Mutation(
-        name="once real: what is sent by name is thought to be in the topic that is gone",
-        breaks=takes_names_for_ids,
-        knobs={**REMADE_BY_NAME, "has_express": False},
-        says=("is stored 2 times",),
-        first=232,
     ),
     Mutation(
         name="positions of a topic that is gone are used in the next",

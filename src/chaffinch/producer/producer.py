@@ -239,7 +239,8 @@ class Producer:
     ) -> Stop | None:
         """Put a record into its batch; why not, if that is not possible."""
         size, core, door = record_size(key, value, headers), self._core, self._door
-        to_ask = partition is None and core.partitioner.asks and size <= self._size_max
+        is_given = partition is not None
+        to_ask = not is_given and core.partitioner.asks and size <= self._size_max
         stop: Stop | None
         waits_since_ms: int | None = None
         begun = door.begun()
@@ -256,7 +257,9 @@ class Producer:
                     if count is None:  # Or the topic has gone: the memory is for whoever waits behind this one.
                         self._changed.notify_all()
                 if stop is None and count is not None:
-                    wants_look = self._enter(topic, partition, count, key, value, timestamp_ms, headers, future, on_delivery, size)
+                    wants_look = self._enter(
+                        topic, partition, count, key, value, timestamp_ms, headers, future, on_delivery, size, is_given=is_given
+                    )
                     break
             if stop is None and size > self._size_max:
                 stop = door.too_large(TopicPartition(topic, -1 if partition is None else partition), size, key, record_of)
@@ -281,6 +284,8 @@ class Producer:
         future: RecordFuture[RecordMetadata],
         on_delivery: Callback | None,
         size: int,
+        *,
+        is_given: bool,
     ) -> bool:
         """Put a record, for which there are a topic and memory, on the express lane or into its batch; whether the core should be asked to
         look. With the lock."""
@@ -289,7 +294,7 @@ class Producer:
         place = TopicPartition(topic, chosen)
         if express.is_free and not headers and on_delivery is None and express.send(place, key, value, timestamp_ms, size, future):
             return False
-        receipts, wants_look = core.append(place, key, value, timestamp_ms, headers, future, size, self._clock.now_ms())
+        receipts, wants_look = core.append(place, key, value, timestamp_ms, headers, future, size, self._clock.now_ms(), is_given=is_given)
         future.batch, future.index = receipts, len(receipts) - 1
         if on_delivery is not None:
             receipts.callbacks[future.index] = on_delivery

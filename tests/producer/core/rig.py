@@ -25,6 +25,7 @@ from chaffinch.producer.core.batches.produce_requests import VERSION_WITH_TOPIC_
 from chaffinch.producer.core.effects import AskHandler, CompleteBatch, CompleteCall, FailCall, FailRecords, Report, SendRequest
 from chaffinch.producer.core.exception_handler import HandlerSaid, NonRetriableResponse, Question, RetriableResponse
 from chaffinch.producer.core.options import parse_options
+from chaffinch.producer.core.partitioner import partition_of_key
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.protocol.client_connection import FinalizedFeatures
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -188,6 +189,13 @@ class Rig:
             key = None if value == KEYLESS else value.encode()
             content = value.encode()
             self.core.append(place, key, content, 1_700_000_000_000, (), value, record_size(key, content, ()), self.now_ms)
+
+    def append_to_partition_of_key(self, value: str, partition_count: int, *, is_given: bool) -> None:
+        """Append one record to the partition that its key belongs to. `is_given`: its caller named that."""
+        content = value.encode()
+        place = TopicPartition("orders", partition_of_key(content, partition_count))
+        size = record_size(content, content, ())
+        self.core.append(place, content, content, 1_700_000_000_000, (), value, size, self.now_ms, is_given=is_given)
 
     def send(self, values: str, place: TopicPartition = ORDERS_0) -> None:
         """Append records as one batch, and send what may be sent."""

@@ -1,16 +1,21 @@
-"""Topics by their ids (KIP-516): one that is deleted and made anew under its name is noticed, and gets what waits, in order, once."""
+"""Topics by their ids (KIP-516): one that is deleted and created again under its name is noticed, and gets what was not sent, in order."""
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from chaffinch.errors import codes
+from chaffinch.errors import TransactionAbortableException, codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.producer.core import events
+from chaffinch.producer.core.exception_handler import RetriableResponse
+from chaffinch.producer.core.partitioner import partition_of_key
+from chaffinch.producer.core.refusals.topic_facts import TopicFacts
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest
-from tests.producer.core.rig import LOST, OK, ORDERS_0, ORDERS_1, Answer, Rig
+from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, TIMED_OUT, Answer, Rig
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 
@@ -91,42 +96,186 @@ def test_answers_of_the_old_one_do_not_vouch_for_the_new_one() -> None:
     assert rig.trace == ["z@0/0", "a@1/0", "b@2/0", "c@3/0", "d@4/0"]
 
 
-def test_a_lost_answer_of_the_old_one_goes_again_to_the_new_one() -> None:
-    rig = Rig(topic_id=OLD)
+@pytest.mark.parametrize("produce_version", [12, 13], ids=["by name", "by id"])
+@pytest.mark.parametrize("outcome", [LOST, TIMED_OUT, Answer(codes.REQUEST_TIMED_OUT), Answer(codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND)])
+@pytest.mark.parametrize("is_heard_first", [True, False], ids=["metadata first", "outcome first"])
+def test_a_batch_that_may_be_stored_is_not_sent_to_the_new_topic(outcome: Answer | str, produce_version: int, is_heard_first: bool) -> None:
+    rig = Rig(topic_id=OLD, produce_version=produce_version, options={"retry.backoff.ms": 2_000, "retry.backoff.max.ms": 2_000})
     rig.sleep(15_000)  # Since metadata was last asked for.
     rig.send("ab")
     rig.topic_id = NEW
-    rig.answer(LOST)
+    if is_heard_first:
+        hear(rig)
+    rig.answer(outcome)
+    if not isinstance(outcome, str):  # Such codes do not ask for metadata (KIP-1050).
+        hear(rig)
+    rig.sleep(30_000)
+    assert rig.trace == ["ab@0/0"]
+    assert rig.fate("ab") == ["UnknownTopicIdException possibly"] * 2
+    rig.send("cd")
+    assert (ids_sent(rig), rig.trace[-1]) == ([2], "cd@0/1"), "under a new epoch: the old numbers may be used"
+    rig.answer(OK)
+    assert rig.fate("cd") == ["0", "1"]
+
+
+def test_what_was_surely_not_stored_goes_to_the_new_topic() -> None:
+    rig = Rig(topic_id=OLD)
+    rig.sleep(15_000)
+    rig.send("ab")
+    rig.topic_id = NEW
+    rig.answer(NOT_SENT)
+    rig.sleep(5_000)
     assert ids_sent(rig) == [2]
     rig.answer(OK)
     assert rig.fate("ab") == ["0", "1"]
 
 
-@pytest.mark.parametrize(
-    ("produce_version", "again"),
-    [(12, ["cd@3/0", "b@0/1"]), (13, ["b@0/1", "cd@1/1"])],
-    ids=["by name", "by id"],
-)
-@pytest.mark.parametrize("outcome", [LOST, Answer(codes.REQUEST_TIMED_OUT)], ids=["no answer", "written perhaps"])
-def test_what_may_be_in_the_new_one_keeps_its_number(outcome: Answer | str, produce_version: int, again: list[str]) -> None:
-    """A request by name may have reached the topic made anew before we heard of it; under another number it would be stored twice."""
-    rig = Rig(topic_id=OLD, produce_version=produce_version)
-    rig.sleep(15_000)  # Since metadata was last asked for.
-    rig.send("z")
-    rig.answer(OK)
-    rig.send("ab")
-    rig.send("cd")
-    rig.answer(Answer(codes.INVALID_RECORD, culprits=[0]))
+def test_a_broker_that_lags_behind_does_not_renew_a_topic() -> None:
+    rig = Rig(topic_id=OLD)
     rig.topic_id = NEW
-    rig.step(events.TopicWanted(topic="orders", is_stale=True))
-    rig.answer(outcome)
-    rig.sleep(1_000)
-    for _ in again:
+    hear(rig)
+    rig.send("ab")
+    rig.topic_id = OLD
+    hear(rig)
+    rig.answer(LOST)
+    rig.topic_id = NEW
+    rig.sleep(15_000)
+    rig.answer(OK)
+    assert rig.fate("ab") == ["0", "1"]
+    assert len([report for report in rig.reports if "created again" in report]) == 1
+
+
+def test_the_log_says_what_becomes_of_the_records() -> None:
+    rig = Rig(topic_id=OLD)
+    rig.send("ab")
+    rig.send("c")
+    rig.topic_id, rig.partitions = NEW, 1
+    hear(rig)
+    (line,) = rig.reports
+    assert line == (
+        "topic 'orders' was deleted and created again with 1 partition instead of 2: order per key starts again; 1 record not sent before "
+        "go to the new topic; their partitions are chosen again unless their callers named them; "
+        "2 records in flight: they fail as possibly stored if they get no answer"
+    )
+
+
+def test_a_topic_configuration_is_asked_for_again() -> None:
+    rig = Rig(topic_id=OLD)
+    rig.core.delivery.facts["orders"] = TopicFacts(is_compacted=True, is_asked=True, heard_ms=rig.now_ms)
+    rig.topic_id = NEW
+    hear(rig)
+    assert "orders" not in rig.core.delivery.facts
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_transaction_that_wrote_to_the_old_topic_must_be_aborted(version: int) -> None:
+    rig = Rig(topic_id=OLD, options={"transactional.id": "t"})
+    rig.connect(version, epoch=1)
+    rig.call(events.InitTransactionsCalled, "init")
+    rig.call(events.BeginTransactionCalled, "begin")
+    rig.send("a")
+    rig.answer(OK)
+    rig.topic_id = NEW
+    hear(rig)
+    error = rig.call(events.CommitCalled, "commit")
+    assert isinstance(error, TransactionAbortableException)
+    assert "deleted and created again" in str(error)
+    assert rig.call(events.AbortCalled, "abort") == "done"
+    assert rig.call(events.BeginTransactionCalled, "begin again") == "done"
+
+
+def test_a_transaction_that_has_sent_nothing_to_the_topic_goes_on() -> None:
+    rig = Rig(topic_id=OLD, options={"transactional.id": "t"})
+    rig.call(events.InitTransactionsCalled, "init")
+    rig.call(events.BeginTransactionCalled, "begin")
+    rig.topic_id = NEW
+    hear(rig)
+    rig.send("a")
+    rig.answer(OK)
+    assert rig.call(events.CommitCalled, "commit") == "done"
+
+
+class TestAnotherNumberOfPartitions:
+    """The records `a` to `f` wait, in partitions that the producer chose, when the topic comes back with another number of them."""
+
+    def waiting(self, new_count: int, *, is_given: bool = False, **rig_options: Any) -> Rig:
+        rig = Rig(topic_id=OLD, partitions=3, **rig_options)
+        rig.hold.add(InitProducerIdRequest)
+        for value in "abcdef":
+            rig.append_to_partition_of_key(value, 3, is_given=is_given)
+        rig.step(events.TimePassed())
+        rig.topic_id, rig.partitions = NEW, new_count
+        hear(rig)
+        return rig
+
+    @pytest.mark.parametrize("new_count", [1, 2, 5])
+    def test_records_go_where_their_keys_belong(self, new_count: int) -> None:
+        rig = self.waiting(new_count)
+        rig.release()
+        while rig.open:
+            rig.answer(OK)
+        assert sorted("".join(batch.values for batch in rig.sent)) == list("abcdef")
+        for batch in rig.sent:
+            assert {partition_of_key(value.encode(), new_count) for value in batch.values} == {batch.place.partition}
+        assert all(fate.isdigit() for fate in rig.fate("abcdef"))
+        assert rig.core.accumulator.memory_unused == rig.core.accumulator.memory_bytes
+
+    def test_records_of_a_batch_share_its_partition_with_those_that_were_given_one(self) -> None:
+        rig = Rig(topic_id=OLD, partitions=3)
+        rig.hold.add(InitProducerIdRequest)
+        chosen = next(value for value in "abcdef" if partition_of_key(value.encode(), 3) == 0 and partition_of_key(value.encode(), 2) == 1)
+        given = next(value for value in "tuvwxyz" if partition_of_key(value.encode(), 2) == 1)
+        rig.append(given, ORDERS_0)
+        rig.append_to_partition_of_key(chosen, 3, is_given=False)
+        rig.topic_id, rig.partitions = NEW, 2
+        hear(rig)
+        rig.release()
+        while rig.open:
+            rig.answer(OK)
+        assert {batch.values: batch.place for batch in rig.sent} == {given: ORDERS_0, chosen: ORDERS_1}
+        assert rig.fate(given + chosen) == ["0", "0"]
+
+    def test_records_whose_caller_named_a_partition_that_is_gone_fail_at_once(self) -> None:
+        rig = self.waiting(1, is_given=True)
+        gone = [value for value in "abcdef" if partition_of_key(value.encode(), 3) > 0]
+        assert gone
+        assert rig.fate("".join(gone)) == ["UnknownTopicOrPartitionException no"] * len(gone)
+        assert "there is no partition" in str(rig.error(gone[0]))
+
+    def test_a_handler_decides_about_a_partition_that_is_gone(self) -> None:
+        rig = self.waiting(1, is_given=True, says=dict.fromkeys("abcdef", RetriableResponse.RETRY))
+        assert rig.asked
+        assert rig.fate("abcdef").count("open") == 6
+
+    def test_what_was_in_flight_moves_when_it_comes_back_unstored(self) -> None:
+        rig = Rig(topic_id=OLD, partitions=3)
+        rig.append_to_partition_of_key("a", 3, is_given=False)
+        rig.step(events.TimePassed())
+        rig.topic_id, rig.partitions = NEW, 1
+        hear(rig)
+        rig.answer(Answer(codes.UNKNOWN_TOPIC_ID))
+        rig.sleep(1_000)
         rig.answer(OK)
-    assert rig.trace == ["z@0/0", "ab@1/0", "cd@3/0", *again]
+        assert rig.sent[-1].place == ORDERS_0
+        assert rig.fate("a") == ["0"]
+
+    def test_a_flush_waits_for_records_that_moved(self) -> None:
+        rig = Rig(topic_id=OLD, partitions=3, options={"linger.ms": 60_000})
+        rig.hold.add(InitProducerIdRequest)
+        for value in "abcdef":
+            rig.append_to_partition_of_key(value, 3, is_given=False)
+        rig.step(events.FlushCalled(call="flush"))
+        rig.topic_id, rig.partitions = NEW, 1
+        hear(rig)
+        assert "flush" not in rig.calls
+        rig.release()
+        while rig.open:
+            assert "flush" not in rig.calls
+            rig.answer(OK)
+        assert rig.calls["flush"] == "done"
 
 
-def test_a_partition_that_the_new_one_has_not_expires_and_the_others_go_on() -> None:
+def test_a_partition_that_the_new_one_has_not_fails_and_the_others_go_on() -> None:
     rig = Rig(options={"delivery.timeout.ms": 30_000, "request.timeout.ms": 10_000}, topic_id=OLD)
     rig.send("a", ORDERS_0)
     rig.send("b", ORDERS_1)
@@ -135,5 +284,10 @@ def test_a_partition_that_the_new_one_has_not_expires_and_the_others_go_on() -> 
     rig.answer(Answer(codes.UNKNOWN_TOPIC_ID))
     rig.sleep(2_000)
     rig.answer(OK)
-    rig.sleep(30_000)
-    assert rig.fate("ab") == ["0", "TimeoutException no"]
+    assert rig.fate("ab") == ["0", "UnknownTopicOrPartitionException no"]
+
+
+def hear(rig: Rig) -> None:
+    """The core asks for metadata, and has the answer."""
+    rig.step(events.TopicWanted(topic="orders", is_stale=True))
+    rig.sleep(500)

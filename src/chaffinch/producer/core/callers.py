@@ -52,6 +52,11 @@ class Callers:
         """Somebody waits for what is outstanding now."""
         self._flushes.append(_Flush(call, self._outstanding.ends()))
 
+    def positions_changed(self) -> None:
+        """Records have moved to other partitions: every flush waits for all that is outstanding now."""
+        for flush in self._flushes:
+            flush.positions = self._outstanding.ends()
+
     def close(self, call: Any, deadline_ms: int) -> None:
         """Nothing more will come; what has no outcome at the deadline fails. Of several calls the earliest deadline counts."""
         calls = [] if self._close is None else self._close.calls

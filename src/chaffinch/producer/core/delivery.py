@@ -35,7 +35,7 @@ from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.refusals import batch_answers, culprits
 from chaffinch.producer.core.refusals.batch_answers import BatchAnswer
 from chaffinch.producer.core.refusals.culprits import Situation
-from chaffinch.producer.core.refusals.late_errors import exhausted, given_up
+from chaffinch.producer.core.refusals.late_errors import exhausted, former_topic_error, given_up
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.refusals.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts
 from chaffinch.producer.core.refused_again import RefusedAgain
@@ -62,6 +62,8 @@ class Delivery:
         """Topics whose configuration decides about batches in `_judging`."""
         self.asked: dict[ProducerBatch, BatchAnswer] = {}
         """Batches about which an exception handler is asked at the moment, and the answers that they got."""
+        self.came_back: dict[TopicPartition, None] = {}
+        """Partitions of which a batch has its answer, or none, whose topic was created again since it was sent."""
         self._wiring = wiring
         self._queues = queues
         self._endings = endings
@@ -78,7 +80,6 @@ class Delivery:
     def answered(self, event: Answered, now_ms: int) -> None:
         """A broker answered a Produce request."""
         sent: ProduceSent = event.token
-        sent.arrived(event.version)
         cluster = self._wiring.cluster
         for node in event.message.node_endpoints:
             cluster.learn_node(node.node_id, Address(node.host, node.port))
@@ -102,8 +103,6 @@ class Delivery:
     def failed(self, event: Failed, now_ms: int) -> None:
         """A Produce request got no answer."""
         sent: ProduceSent = event.token
-        if event.was_sent:
-            sent.arrived(event.version)
         for batch in sent.batches.values():
             if event.is_unsupported or event.error is not None:  # No use to try again.
                 cause = event.error or UnsupportedVersionException(event.reason)
@@ -119,12 +118,16 @@ class Delivery:
     def _lost(self, batch: ProducerBatch, error: KafkaException, now_ms: int, *, was_sent: bool) -> None:
         """The outcome of an attempt is unknown, or it never left: go again under the old number, while there is time."""
         self._wiring.metadata.refresh()
+        if batch.is_elsewhere:
+            self.came_back[batch.topic_partition] = None
         may_retry = self._may_retry(batch, now_ms, counts=was_sent)
         batch.possibly_stored |= was_sent
         batch.attempts += was_sent
         batch.last_error = error
         if batch.is_done:
             self.queue(batch.topic_partition).failed(batch, is_unstored=not batch.possibly_stored)
+        elif batch.is_elsewhere and batch.possibly_stored:
+            self.fail_of_former_topic(batch)
         elif may_retry:
             if was_sent:
                 self._refused_again.sent_again(batch, now_ms)
@@ -206,6 +209,8 @@ class Delivery:
     def carry_out(self, batch: ProducerBatch, verdict: culprits.Verdict, now_ms: int) -> None:
         """Do with a batch what was decided."""
         queue = self.queue(batch.topic_partition)
+        if batch.is_elsewhere:
+            self.came_back[batch.topic_partition] = None
         if batch.is_done:
             # Its records were told that time was up; only the numbers matter now.
             if isinstance(verdict, culprits.Written):
@@ -221,14 +226,7 @@ class Delivery:
                     self._transaction.has_written()
                 self._endings.complete(batch, verdict)
             case culprits.Resend():
-                batch.possibly_stored |= verdict.possibly_stored
-                batch.last_error = verdict.error
-                is_early = self._is_early(verdict.error.code)
-                batch.attempts += not is_early
-                if verdict.refreshes_metadata:
-                    self._wiring.metadata.refresh()
-                self._refused_again.sent_again(batch, now_ms)
-                self._again(batch, now_ms, waits=verdict.waits, is_early=is_early)
+                self._resend(batch, verdict, now_ms)
             case culprits.Renumber():
                 batch.attempts += 1
                 batch.last_error = verdict.error
@@ -246,6 +244,23 @@ class Delivery:
                 # Of a transaction that is to be aborted nobody is told once the producer is at its end.
                 error = self._endings.in_words(verdict.error) if isinstance(verdict.error, TransactionAbortableException) else verdict.error
                 self._endings.end(batch, error, verdict.errors, is_unstored=not verdict.uses_up_numbers, dropped=verdict.dropped)
+
+    def _resend(self, batch: ProducerBatch, verdict: culprits.Resend, now_ms: int) -> None:
+        batch.possibly_stored |= verdict.possibly_stored
+        batch.last_error = verdict.error
+        if batch.is_elsewhere and batch.possibly_stored:
+            self.fail_of_former_topic(batch)
+            return
+        is_early = self._is_early(verdict.error.code)
+        batch.attempts += not is_early
+        if verdict.refreshes_metadata:
+            self._wiring.metadata.refresh()
+        self._refused_again.sent_again(batch, now_ms)
+        self._again(batch, now_ms, waits=verdict.waits, is_early=is_early)
+
+    def fail_of_former_topic(self, batch: ProducerBatch) -> None:
+        """The batch may be stored in a topic that was deleted since: it must not be sent to the next topic of the name."""
+        self._endings.end(batch, self._endings.in_words(former_topic_error(batch)), is_unstored=False)
 
     def _again(self, batch: ProducerBatch, now_ms: int, *, waits: bool = True, is_early: bool = False) -> None:
         self._wiring.counts["batches_resent"] += 1

@@ -6,13 +6,13 @@ from typing import Any
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
-from chaffinch.producer.core.batches.partition_queues import PartitionQueues
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.effects import Effect, SendRequest, WakeCallers
 from chaffinch.producer.core.giving_up import GivingUp
 from chaffinch.producer.core.handler_desk import HandlerDesk
 from chaffinch.producer.core.identity import IdentityKeeper
 from chaffinch.producer.core.refusals.topic_facts import facts_request, read_facts
+from chaffinch.producer.core.renewed_topics import RenewedTopics
 from chaffinch.producer.core.tokens import (
     IDENTITY_ASKED,
     METADATA_ASKED,
@@ -35,18 +35,18 @@ class Inquiries:
         wiring: Wiring,
         identity: IdentityKeeper,
         transaction: TransactionManager | None,
-        queues: PartitionQueues,
         delivery: Delivery,
         desk: HandlerDesk,
+        renewed: RenewedTopics,
         giving_up: GivingUp,
         out: list[Effect],
     ) -> None:
         self._wiring = wiring
         self._identity = identity
         self._transaction = transaction
-        self._queues = queues
         self._delivery = delivery
         self._desk = desk
+        self._renewed = renewed
         self._giving_up = giving_up
         self._out = out
         self._facts_under_way: set[str] = set()
@@ -86,7 +86,7 @@ class Inquiries:
         match token:
             case MetadataAsked():
                 self._wiring.metadata.answered(event.message, now_ms)
-                self._queues.metadata_heard()
+                self._renewed.heard(topic.name for topic in event.message.topics if topic.name is not None)
                 self._desk.metadata_heard(now_ms)
                 self._out.append(WakeCallers())
             case IdentityAsked():

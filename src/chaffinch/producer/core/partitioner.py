@@ -119,6 +119,11 @@ class Partitioner:
         partition, produced = self._sticky.get(topic, NOWHERE)
         self._sticky[topic] = partition, produced + size
 
+    def forget(self, topic: str) -> None:
+        """The topic is another one of the same name: choose as for a topic never written to."""
+        self._sticky.pop(topic, None)
+        self._turns.pop(topic, None)
+
     def loads_changed(self) -> None:
         """Batches came or went: the next choice looks again."""
         self._weights.clear()

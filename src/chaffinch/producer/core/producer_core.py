@@ -46,6 +46,7 @@ from chaffinch.producer.core.refusals.reasons import Reasons
 from chaffinch.producer.core.refusals.reclassified import as_abortable
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.refused_again import RefusedAgain
+from chaffinch.producer.core.renewed_topics import RenewedTopics
 from chaffinch.producer.core.sending import Sending
 from chaffinch.producer.core.still_asking import StillAsking
 from chaffinch.producer.core.tokens import IDENTITY_ASKED
@@ -102,7 +103,19 @@ class ProducerCore:
         refused_again = RefusedAgain(wiring, self.outstanding, self.out)
         self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction, screening, refused_again)
         self.desk = HandlerDesk(self.delivery, wiring, accumulator, queues, self.outstanding)
-        self.inquiries = Inquiries(wiring, identity, transaction, queues, self.delivery, self.desk, self.giving_up, self.out)
+        self.renewed_topics = RenewedTopics(
+            wiring,
+            accumulator,
+            queues,
+            endings,
+            self.delivery,
+            self.partitioner,
+            self.availability,
+            self.callers,
+            transaction,
+            settings["batch.size"],
+        )
+        self.inquiries = Inquiries(wiring, identity, transaction, self.delivery, self.desk, self.renewed_topics, self.giving_up, self.out)
         self.express = Express(wiring, accumulator, queues, identity, self.sending, self.outage, endings, self.callers)
         self.takes_express = (
             settings["linger.ms"] == 0 and settings["compression.type"] == "none" and wiring.is_idempotent and transaction is None
@@ -187,12 +200,16 @@ class ProducerCore:
         receipt: Any,
         size: int,
         now_ms: int,
+        *,
+        is_given: bool = True,
     ) -> tuple[Receipts, bool]:
-        """Put a record into its batch; there must be memory for it.
+        """Put a record into its batch; there must be memory for it. `is_given`: its caller named the partition.
 
         The batch's receipts, this one the last of them, and True when the core should be asked to look (TimePassed).
         """
-        appended, receipts = self.accumulator.append(topic_partition, key, value, timestamp_ms, headers, receipt, size, now_ms)
+        appended, receipts = self.accumulator.append(
+            topic_partition, key, value, timestamp_ms, headers, receipt, size, now_ms, is_given=is_given
+        )
         if appended is Appended.JOINED and not self._wants_look:
             return receipts, False
         self._wants_look = False
@@ -409,6 +426,7 @@ class ProducerCore:
 
     def _advance_records(self, now_ms: int) -> None:
         transaction = self.transaction
+        self.renewed_topics.settle()
         self.giving_up.expire(now_ms)
         self.desk.expire(now_ms)
         if transaction is not None:

@@ -201,7 +201,7 @@ class _Sending:
         if reasons and columns.key_valid is not None:
             stays = self._screen(topic, reasons, columns.key_valid, numbers, partitions, stays)
         for run in runs(columns, numbers, partitions, partition_count, self.batch_bytes, sizes, stays):
-            self._send_run(topic, run)
+            self._send_run(topic, run, True if asked is None else asked[np.searchsorted(numbers, run.rows)] < 0)
 
     def _fill_batches(self, topic: str, columns: RecordColumns, numbers: Rows, turns: Iterator[int]) -> int:
         """Send rows that may go anywhere, batch by batch, with one look at each row; how many, up to one that is larger than a batch."""
@@ -281,12 +281,14 @@ class _Sending:
         own.__cause__ = stop.__cause__
         return own
 
-    def _send_run(self, topic: str, run: Run) -> None:
+    def _send_run(self, topic: str, run: Run, chosen: bool | npt.NDArray[np.bool_]) -> None:
         data = self._door.core.accumulator.encode_rows(run.columns, run.size_max)
-        self._hand_over(TopicPartition(topic, run.partition), run.columns, run.rows, data)
+        self._hand_over(TopicPartition(topic, run.partition), run.columns, run.rows, data, chosen)
 
-    def _hand_over(self, place: TopicPartition, columns: RecordColumns, rows: Rows, data: bytearray) -> None:
-        """A batch to the sender: these records, encoded, which are these rows of the table."""
+    def _hand_over(
+        self, place: TopicPartition, columns: RecordColumns, rows: Rows, data: bytearray, chosen: bool | npt.NDArray[np.bool_] = True
+    ) -> None:
+        """A batch to the sender: these records, encoded, which are these rows of the table. `chosen`: as in ProducerBatch."""
         door = self._door
         batch = ProducerBatch(
             topic_partition=place,
@@ -299,6 +301,7 @@ class _Sending:
             memory_bytes=len(data),
             key_valid=columns.key_valid,
             handed_over_ms=self._handed_over_ms,
+            chosen=chosen,
         )
         with door.lock:
             stop = door.refusal("send_table")

@@ -210,66 +210,6 @@ def test_a_batch_that_is_not_there_is_our_own_mistake() -> None:
         queue.acknowledged(batch(0), 0)
 
 
-@pytest.mark.parametrize("is_answered_first", [True, False])
-def test_behind_what_failed_nothing_goes_first_to_a_new_topic_of_the_name(is_answered_first: bool) -> None:
-    """Under their old numbers a broker that knows nobody would take the later batches before the earlier one, which comes back. They went
-    by topic id: what went by name is another matter."""
-    queue, waiting = queue_of(batch(0), batch(2), batch(4))
-    acknowledge_one(queue)
-    first, second, third = send(queue, waiting), send(queue, waiting), send(queue, waiting)
-    queue.renumber(first, is_expected=True)
-    if not is_answered_first:
-        queue.broker_is_new(is_topic_new=True)
-    for lost in (second, third):
-        lost.possibly_stored, lost.went_by_name = True, False
-        queue.retry(lost, 0)
-    if is_answered_first:
-        queue.broker_is_new(is_topic_new=True)
-    assert queue.needs_epoch(FIRST)
-    sent = []
-    while (found := queue.next_batch(0, SECOND, lambda: None)) is not None:
-        sent.append(found)
-        queue.acknowledged(found, 0)
-    assert sent == [first, second, third]
-    assert [(one.identity, one.base_sequence, one.possibly_stored) for one in sent] == [
-        (SECOND, 0, False),
-        (SECOND, 2, True),
-        (SECOND, 4, True),
-    ]
-
-
-@pytest.mark.parametrize("is_answered_first", [True, False])
-def test_what_went_by_name_keeps_its_number_in_a_new_topic_of_the_name(is_answered_first: bool) -> None:
-    """It may have reached that one: under another number the broker would store it twice."""
-    queue, waiting = queue_of(batch(0), batch(2), batch(4))
-    acknowledge_one(queue)
-    first, by_name, by_id = send(queue, waiting), send(queue, waiting), send(queue, waiting)
-    queue.renumber(first, is_expected=True)
-    if not is_answered_first:
-        queue.broker_is_new(is_topic_new=True)
-    for lost in (by_name, by_id):
-        lost.possibly_stored, lost.went_by_name = True, lost is by_name
-        queue.retry(lost, 0)
-    if is_answered_first:
-        queue.broker_is_new(is_topic_new=True)
-    assert (queue.retries, queue.returned) == ([by_name], [first, by_id])
-    assert (by_name.identity, by_name.base_sequence) == (FIRST, 4)
-
-
-def test_what_went_by_name_once_may_still_be_there_after_it_went_by_id() -> None:
-    queue, waiting = queue_of(batch(0), batch(2))
-    acknowledge_one(queue)
-    first, second = send(queue, waiting), send(queue, waiting)
-    second.possibly_stored = second.went_by_name = True
-    queue.retry(second, 0)
-    queue.acknowledged(first, 0)
-    assert send(queue, []) is second
-    queue.broker_is_new(is_topic_new=True)
-    queue.retry(second, 0)
-    queue._hold(first, is_unstored=True)
-    assert queue.retries == [second]
-
-
 def test_nothing_of_a_topic_that_is_gone_is_kept_once_it_has_its_outcome() -> None:
     queue, waiting = queue_of(batch(0), batch(2), batch(4), batch(6))
     acknowledge_one(queue)

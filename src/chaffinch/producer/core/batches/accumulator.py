@@ -69,7 +69,20 @@ class OpenBatch:
     Five lists rather than one of tuples: each tuple would be one more object for Python's collector to go round.
     """
 
-    __slots__ = ("bytes_max", "counted", "created_ms", "encoded", "headers", "keys", "position", "receipts", "size", "timestamps", "values")
+    __slots__ = (
+        "bytes_max",
+        "counted",
+        "created_ms",
+        "encoded",
+        "given",
+        "headers",
+        "keys",
+        "position",
+        "receipts",
+        "size",
+        "timestamps",
+        "values",
+    )
 
     def __init__(self, created_ms: int, position: int, bytes_max: int) -> None:
         self.created_ms = created_ms
@@ -84,12 +97,18 @@ class OpenBatch:
         self.values: list[bytes | None] = []
         self.timestamps: list[int] = []
         self.headers: dict[int, Headers] = {}
+        self.given: list[int] = []
+        """Indices of the records whose callers named the partition; the producer chose that of the others."""
         self.encoded: Encoded | None = None
         """What it is taken as, once somebody has had the time."""
 
-    def append(self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers, receipt: Any, size: int) -> None:
+    def append(
+        self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers, receipt: Any, size: int, *, is_given: bool
+    ) -> None:
         """Add a record that takes at most `size` bytes. It is there as soon as its receipt is, which is the last step."""
         try:
+            if is_given:
+                self.given.append(len(self.keys))
             if headers:
                 self.headers[len(self.keys)] = headers
             self.keys.append(key)
@@ -115,6 +134,16 @@ class OpenBatch:
         """The records, copied."""
         headers = [self.headers.get(index, ()) for index in range(len(self.keys))] if self.headers else None
         return RecordColumns.from_lists(self.keys, self.values, self.timestamps, headers)
+
+
+def _chosen(open_batch: OpenBatch) -> bool | npt.NDArray[np.bool_]:
+    """Whether the producer chose the partition of its records, as in ProducerBatch."""
+    given, count = open_batch.given, len(open_batch.receipts)
+    if not given or len(given) == count:
+        return not given
+    chosen = np.ones(count, bool)
+    chosen[[index for index in given if index < count]] = False
+    return chosen
 
 
 class WaitingQueue:
@@ -214,8 +243,11 @@ class Accumulator:
         receipt: Any,
         size: int,
         now_ms: int,
+        *,
+        is_given: bool = True,
     ) -> tuple[Appended, Receipts]:
-        """Add one record of at most `size` bytes (`record_size`); there must be memory for it. Its receipt is the last of those given."""
+        """Add one record of at most `size` bytes (`record_size`); there must be memory for it. Its receipt is the last of those given.
+        `is_given`: its caller named the partition."""
         queue = self.queue_of(topic_partition)
         growing, appended = queue.growing, Appended.JOINED
         if growing is not None and growing.size + size > growing.bytes_max:
@@ -225,7 +257,7 @@ class Accumulator:
             if appended is Appended.JOINED:
                 appended = Appended.BEGAN
             growing = OpenBatch(now_ms, queue.position_next, self._batch_bytes)
-        growing.append(key, value, timestamp_ms, headers, receipt, size)
+        growing.append(key, value, timestamp_ms, headers, receipt, size, is_given=is_given)
         # Not before it has a record: Ctrl-C may come before that, and an empty batch cannot be sent. From here on nothing is called.
         queue.growing = growing
         self._busy[topic_partition] = None
@@ -259,10 +291,14 @@ class Accumulator:
         """Add a ready-made batch behind what waits already; there must be memory for it. Whether it is the first that may be taken."""
         queue = self.queue_of(batch.topic_partition)
         is_first = not queue.closed
-        queue.add(batch)
-        self._busy[batch.topic_partition] = None
+        self.put_back(batch)
         self.memory_free -= batch.memory_bytes
         return is_first
+
+    def put_back(self, batch: ProducerBatch) -> None:
+        """Add a batch that was taken, behind what waits for its partition; its memory is held already."""
+        self.queue_of(batch.topic_partition).add(batch)
+        self._busy[batch.topic_partition] = None
 
     def full_heads(self) -> Iterator[tuple[TopicPartition, OpenBatch]]:
         """Each partition's next batch if it is full and not encoded: nothing joins it, so `encode_ahead` takes it without the lock."""
@@ -431,6 +467,7 @@ class Accumulator:
             position=open_batch.position,
             memory_bytes=open_batch.memory_bytes,
             shown_keys=keys,
+            chosen=_chosen(open_batch),
         )
 
     def _encoded(self, open_batch: OpenBatch) -> Encoded:

@@ -108,10 +108,10 @@ class ProducerBatch:
     retry_at_ms: int = 0
     sent_to: tuple[Address, UUID] | None = None
     """The leader and the topic to which it went last: when there is another one now, it need not wait."""
-    went_by_name: bool = False
-    """A broker may have had it in a request that named its topic and told no id: it may be in any topic of that name."""
     is_elsewhere: bool = False
-    """Since it was last sent its topic was deleted and made anew."""
+    """Since it was last sent its topic was deleted and created again."""
+    chosen: bool | npt.NDArray[np.bool_] = False
+    """Whether the producer chose the partition: of all records, or of each. Such records may go to another partition."""
     is_done: bool = False
     """Its records have their outcome; it only occupies its sequence numbers until the answer is in."""
     shown_keys: tuple[Rows, ByteColumn] | None = None
@@ -177,13 +177,18 @@ class ProducerBatch:
     def lose_number(self) -> None:
         """It is surely not stored, and will be numbered anew."""
         self.identity, self.base_sequence = NO_PRODUCER, NO_SEQUENCE
-        self.possibly_stored = self.went_by_name = self.is_elsewhere = False
+        self.possibly_stored = self.is_elsewhere = False
+
+    def part(self, mask: npt.NDArray[np.bool_], data: bytearray, topic_partition: TopicPartition) -> ProducerBatch:
+        """A new batch of the records in `mask`, encoded as `data`, for another partition; not numbered yet."""
+        return replace(self._child(mask, data, self.position), topic_partition=topic_partition)
 
     def _child(self, chosen: slice | npt.NDArray[np.bool_], data: bytearray, position: int) -> ProducerBatch:
         rows, timestamps = self.rows[chosen], self.timestamps[chosen]
         memory_bytes = self.memory_bytes * len(rows) // max(1, self.count)
         child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes, shown_keys=None)
         child.key_valid = None if self.key_valid is None else self.key_valid[chosen]
+        child.chosen = self.chosen if isinstance(self.chosen, bool) else self.chosen[chosen]
         child.lose_number()
         child.retry_at_ms = 0
         return child

@@ -221,16 +221,14 @@ class PartitionQueue:
             self.retries[0].retry_at_ms = min(self.retries[0].retry_at_ms, now_ms)
 
     def broker_is_new(self, *, is_topic_new: bool = False) -> None:
-        """The topic was deleted and made anew: nobody there knows the producer, whatever is still heard of the old one.
+        """The topic was deleted and created again: its brokers do not know the producer, whatever the old one still answers.
 
-        `is_topic_new`: it is one to which nothing was ever sent."""
+        `is_topic_new`: its id was never seen before, so nothing in flight was sent to it by id."""
         self._acknowledged_ms = None
         self._new_ordinal = self._numbered
-        if is_topic_new and not self._is_transactional:  # Which could not change the epoch: what is under way by name may still come.
+        if is_topic_new:
             for batch in (*self.in_flight, *self.retries):
                 batch.is_elsewhere = True
-            if self._failed_position is not None:
-                self._take_back(self._failed_position)
 
     def retry(self, batch: ProducerBatch, retry_at_ms: int) -> None:
         """The batch goes again under its own number."""
@@ -238,8 +236,6 @@ class PartitionQueue:
         self.last_error, self.last_error_of_ms = batch.last_error, batch.created_ms
         batch.retry_at_ms = retry_at_ms
         insort(self.retries, batch, key=_position)
-        if self._failed_position is not None and batch.is_elsewhere:
-            self._take_back(self._failed_position)
 
     def failed(self, batch: ProducerBatch, *, is_unstored: bool = False) -> None:
         """The batch is over, and its numbers with it; or, in a transaction and if it is surely not stored, they are taken back."""
@@ -286,16 +282,19 @@ class PartitionQueue:
             self._restart_sequence = batch.base_sequence
 
     def _take_back(self, position: int) -> None:
-        """Batches behind one that failed, which wait under numbers of no use and are surely not stored, need not be refused once more; and
-        where nobody knows the producer they would not be, but taken before what came back. What may be in the topic that is gone is
-        numbered under a new epoch, and its user still told so. What went by name may be in the new one, and keeps its number: there it
-        is recognised, wherever it lies."""
-        for other in [b for b in self.retries if b.position > position and not (b.possibly_stored and _may_be_here(b))]:
-            possibly_stored = other.possibly_stored
-            self._is_used_up |= possibly_stored
+        """Batches behind one that failed, which wait under numbers of no use and are surely not stored, need not be refused once more."""
+        for other in [b for b in self.retries if b.position > position and not b.possibly_stored]:
             self._remove(other)
             self._return(other)
-            other.possibly_stored = possibly_stored
+
+    def take_unstored(self) -> list[ProducerBatch]:
+        """Take out everything that waits to go again and is surely not stored, in order; its numbers are not used."""
+        unstored = [batch for batch in self.retries if not batch.possibly_stored]
+        for batch in unstored:
+            self.failed(batch, is_unstored=True)
+            batch.lose_number()
+        returned, self.returned = self.returned, []
+        return sorted([*unstored, *returned], key=_position)
 
     def drop_waiting(self) -> list[ProducerBatch]:
         """Give up what came back and what waits to go again; what is in flight stays until its answer."""
@@ -312,11 +311,6 @@ class PartitionQueue:
                     del batches[index]
                     return
         raise AssertionError(f"{batch.topic_partition}: a batch that is not under way")
-
-
-def _may_be_here(batch: ProducerBatch) -> bool:
-    """Whether the topic that has the name now may be the one to which the batch went."""
-    return batch.went_by_name or not batch.is_elsewhere
 
 
 def _lower(position: int | None, other: int) -> int:

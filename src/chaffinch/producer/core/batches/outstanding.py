@@ -39,7 +39,11 @@ class Outstanding:
         """How many records."""
         count = 0
         for topic_partition in self.partitions():
-            first = self._accumulator.first_position(topic_partition)
-            count += 0 if first is None else self._accumulator.position_next(topic_partition) - first
-            count += sum(batch.count for batch in self._queues.of(topic_partition).batches() if not batch.is_done)
+            count += self.count_of(topic_partition)
         return count
+
+    def count_of(self, topic_partition: TopicPartition) -> int:
+        """How many records of one partition."""
+        first = self._accumulator.first_position(topic_partition)
+        waiting = 0 if first is None else self._accumulator.position_next(topic_partition) - first
+        return waiting + sum(batch.count for batch in self._queues.of(topic_partition).batches() if not batch.is_done)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Set
 from uuid import UUID
 
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
@@ -20,8 +20,8 @@ class PartitionQueues:
         self._busy: dict[TopicPartition, PartitionQueue] = {}
         """Those asked for since they were last seen idle: a round must not look at every partition that was ever written."""
         self._topic_ids: dict[TopicPartition, UUID] = {}
-        self._known_ids: dict[TopicPartition, set[UUID]] = {}
-        """All that were heard: a broker that lags behind may tell of an older one again."""
+        self._known_ids: dict[str, set[UUID]] = {}
+        """All ids seen for each name: a broker that lags behind may answer with an earlier one."""
 
     def of(self, topic_partition: TopicPartition) -> PartitionQueue:
         """The partition's queue."""
@@ -54,15 +54,24 @@ class PartitionQueues:
         """Whether sequences of some partition are used up for nothing."""
         return any(queue.needs_epoch(identity) for queue in self._queues.values())
 
-    def metadata_heard(self) -> None:
-        """Metadata has come: a topic may have been deleted and made anew."""
+    def metadata_heard(self, topics: Iterable[str]) -> set[str]:
+        """Metadata of these topics has come. Those that were deleted and created again: their id was never seen before, another one was."""
+        renewed = set()
+        for topic in topics:
+            topic_id = self._wiring.cluster.topic_id(topic)
+            if topic_id is None or topic_id == ZERO_UUID:
+                continue
+            known = self._known_ids.setdefault(topic, set())
+            if known and topic_id not in known:
+                renewed.add(topic)
+            known.add(topic_id)
         for queue in self._queues.values():
-            self._note_topic(queue)
+            self._note_topic(queue, renewed)
+        return renewed
 
-    def _note_topic(self, queue: PartitionQueue) -> None:
-        topic_id = self._wiring.cluster.topic_id(queue.topic_partition.topic)
-        if topic_id is not None and self._topic_ids.get(queue.topic_partition) != topic_id:
+    def _note_topic(self, queue: PartitionQueue, renewed: Set[str] = frozenset()) -> None:
+        topic = queue.topic_partition.topic
+        topic_id = self._wiring.cluster.topic_id(topic)
+        if topic_id is not None and (topic in renewed or self._topic_ids.get(queue.topic_partition) != topic_id):
             self._topic_ids[queue.topic_partition] = topic_id
-            known = self._known_ids.setdefault(queue.topic_partition, set())
-            queue.broker_is_new(is_topic_new=bool(known) and topic_id != ZERO_UUID and topic_id not in known)
-            known |= {topic_id} - {ZERO_UUID}
+            queue.broker_is_new(is_topic_new=topic in renewed)

@@ -50,12 +50,6 @@ class ProduceSent:
         self.size += batch.size
         self.record_count += batch.count
 
-    def arrived(self, version: int | None) -> None:
-        """A broker may have had it, in this version; None: nobody knows in which."""
-        if version is None or version < VERSION_WITH_TOPIC_IDS:
-            for batch in self.batches.values():
-                batch.went_by_name = True
-
     def too_large_for_most(self) -> str:
         """In words, where the size alone may be why a broker ended the connection: it says nothing about it. Otherwise empty."""
         if self.size <= FRAME_BYTES_MAX:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaffinch.errors import KafkaException, Stored, TimeoutException, TransactionAbortableException
+from chaffinch.errors import KafkaException, Stored, TimeoutException, TransactionAbortableException, codes, exception_for
 from chaffinch.errors.again import AnyError, again, with_message
 from chaffinch.identifiers import counted
 from chaffinch.producer.core.batches.batch import ProducerBatch
@@ -57,3 +57,16 @@ def given_up(batch: ProducerBatch, error: KafkaException, *, is_awaited: bool) -
     told.stored = Stored.POSSIBLY if is_awaited or batch.possibly_stored else Stored.NO
     told.__cause__ = batch.last_error or error.__cause__
     return told
+
+
+def former_topic_error(batch: ProducerBatch) -> KafkaException:
+    """The error of a batch that may be stored in a topic that was deleted since it was sent."""
+    text = "the topic was deleted and created again after this batch was sent: it is not sent to the new topic"
+    return exception_for(
+        codes.UNKNOWN_TOPIC_ID,
+        message=text,
+        topic_partition=batch.topic_partition,
+        stored=Stored.POSSIBLY,
+        api="Produce",
+        cause=batch.last_error,
+    )

@@ -216,9 +216,12 @@ class TransactionManager:
 
     def record_failed(self, error: KafkaException) -> list[Effect]:
         """A record of the transaction failed for good: the group of its error decides what becomes of the transaction."""
-        if isinstance(error, ApiException) and handling_of(error.code, in_transaction=True) is Handling.RESTART:
-            return self._fail_fatally(error)
-        return self._fail_abortably(error)
+        is_fatal = isinstance(error, ApiException) and handling_of(error.code, in_transaction=True) is Handling.RESTART
+        return self._fail_fatally(error) if is_fatal else self._fail_abortably(error)
+
+    def has_sent_to(self, topic: str) -> bool:
+        """Whether the transaction may have written to the topic, and nobody has asked to end it yet."""
+        return not self._open.ends_out and any(topic_partition.topic == topic for topic_partition in self._open.added)
 
     def is_over(self, number: int) -> bool:
         """Whether no failure can count any more for the transaction of this number: it has ended, or its commit has been asked for."""
@@ -455,9 +458,8 @@ class TransactionManager:
             if first is not None:
                 return self._fail_fatally(transaction_errors.offsets_refused(first.group.group_id, first.offsets, error))
             return self._fail_fatally(error)
-        return self._init_refused(error) if self.state is State.INITIALIZING else self._fail_abortably(error)
-
-    def _init_refused(self, error: KafkaException) -> list[Effect]:
+        if self.state is not State.INITIALIZING:
+            return self._fail_abortably(error)
         self.state = moved(self.state, Move.INIT_REFUSED)
         return fail(self.callers.of_init, error)
 
@@ -494,7 +496,5 @@ class TransactionManager:
 
     def _forget_coordinator(self, step: Step) -> None:
         kind = TALKS_TO[step]
-        if kind == "transaction":
-            self.coordinators.forget(self._transactional_id, kind)
-        elif kind == "group" and self.callers.of_offsets:
-            self.coordinators.forget(self.callers.of_offsets[0].group.group_id, kind)
+        if kind is not None and (kind == "transaction" or self.callers.of_offsets):
+            self.coordinators.forget(self._key(kind), kind)

@@ -1,0 +1,186 @@
+"""Topics that were deleted and created again under their name: what becomes of the records that wait for them.
+
+A topic is known by its id (Metadata 10, Apache Kafka 2.8). When metadata has an id that was never seen for a name:
+
+- Records that were not sent, or are surely not stored, go to the new topic. If it has another number of partitions, a partition is chosen
+  again for each record whose caller named none; order per key starts again.
+- Records whose caller named a partition that the new topic does not have fail, unless an exception handler decides about them (KIP-1038).
+- A batch that may be stored in the old topic is never sent to the new one: it fails as possibly stored.
+- A transaction that has sent anything to the old topic must be aborted: a commit would not contain those records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from chaffinch.errors import KafkaException, Stored, TransactionAbortableException, UnknownTopicOrPartitionException
+from chaffinch.identifiers import TopicPartition, counted, partitions_in_words
+from chaffinch.producer.core.availability import Availability
+from chaffinch.producer.core.batches.accumulator import Accumulator
+from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.batches.in_flight import PartitionQueue
+from chaffinch.producer.core.batches.outstanding import Outstanding
+from chaffinch.producer.core.batches.partition_queues import PartitionQueues
+from chaffinch.producer.core.callers import Callers
+from chaffinch.producer.core.delivery import Delivery
+from chaffinch.producer.core.effects import Report
+from chaffinch.producer.core.endings import Endings
+from chaffinch.producer.core.exception_handler import Question
+from chaffinch.producer.core.partitioner import Partitioner
+from chaffinch.producer.core.transactions.manager import TransactionManager
+from chaffinch.producer.core.wiring import Wiring
+
+
+class RenewedTopics:
+    """Called with each answer about metadata (`heard`) and once in each round (`settle`)."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        accumulator: Accumulator,
+        queues: PartitionQueues,
+        endings: Endings,
+        delivery: Delivery,
+        partitioner: Partitioner,
+        availability: Availability,
+        callers: Callers,
+        transaction: TransactionManager | None,
+        batch_bytes: int,
+    ) -> None:
+        self._wiring = wiring
+        self._accumulator = accumulator
+        self._queues = queues
+        self._outstanding = Outstanding(accumulator, queues)
+        self._endings = endings
+        self._delivery = delivery
+        self._partitioner = partitioner
+        self._availability = availability
+        self._callers = callers
+        self._transaction = transaction
+        self._batch_bytes = batch_bytes
+        self._counts: dict[str, int] = {}
+        """Partition counts as of the last answer."""
+        self._resized: set[str] = set()
+        """Topics that came back with another number of partitions: batches in flight then may have to move when they come back."""
+
+    def heard(self, topics: Iterable[str]) -> None:
+        """Metadata of these topics has come."""
+        counts = {topic: count for topic in topics if (count := self._wiring.cluster.partition_count(topic)) is not None}
+        renewed = self._queues.metadata_heard(counts)
+        for topic, count in counts.items():
+            old_count, self._counts[topic] = self._counts.get(topic, count), count
+            if topic in renewed:
+                self._renewed(topic, old_count, count)
+
+    def _renewed(self, topic: str, old_count: int, new_count: int) -> None:
+        self._delivery.facts.pop(topic, None)
+        self._partitioner.forget(topic)
+        in_flight = sum(batch.count for queue in self._queues_of(topic) for batch in queue.in_flight if not batch.is_done)
+        failed = self._fail_possibly_stored(topic)
+        unsent = self._count(topic) - in_flight
+        must_abort = self._transaction is not None and self._transaction.has_sent_to(topic)
+        if self._transaction is not None and must_abort:
+            text = f"topic {topic!r} was deleted and created again in this transaction: what it had written there is gone"
+            error = TransactionAbortableException(text, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
+            self._endings.out += self._transaction.record_failed(error)
+        if new_count != old_count:
+            self._resized.add(topic)
+            self._move(topic, [tp for tp in self._outstanding.partitions() if tp.topic == topic], new_count, takes_waiting=True)
+        self._endings.out.append(Report(_in_words(topic, old_count, new_count, 0 if must_abort else unsent, in_flight, failed)))
+
+    def settle(self) -> None:
+        """Batches of such a topic that were in flight have come back since the last round: those that are surely not stored may have to
+        move, too."""
+        came_back, self._delivery.came_back = self._delivery.came_back, {}
+        for topic_partition in came_back:
+            count = self._wiring.cluster.partition_count(topic_partition.topic)
+            if topic_partition.topic in self._resized and count is not None:
+                self._move(topic_partition.topic, [topic_partition], count, takes_waiting=False)
+
+    def _queues_of(self, topic: str) -> list[PartitionQueue]:
+        return [queue for queue in self._queues.busy() if queue.topic_partition.topic == topic]
+
+    def _count(self, topic: str) -> int:
+        return sum(self._outstanding.count_of(tp) for tp in self._outstanding.partitions() if tp.topic == topic)
+
+    def _fail_possibly_stored(self, topic: str) -> int:
+        """Batches that wait to go again and may be in the old topic; how many records."""
+        count = 0
+        for queue in self._queues_of(topic):
+            for batch in [batch for batch in queue.retries if batch.possibly_stored]:
+                count += batch.count
+                self._delivery.fail_of_former_topic(batch)
+        return count
+
+    def _move(self, topic: str, topic_partitions: list[TopicPartition], count: int, *, takes_waiting: bool) -> None:
+        """Choose a partition again for the records of these partitions that are surely not stored. `takes_waiting`: also for those in the
+        accumulator."""
+        taken: list[ProducerBatch] = []
+        for topic_partition in sorted(topic_partitions):
+            taken += self._queues.of(topic_partition).take_unstored()
+            while takes_waiting and (batch := self._accumulator.take(topic_partition)) is not None:
+                taken.append(batch)
+        for batch in taken:
+            self._place_again(batch, count)
+        if taken:
+            self._callers.positions_changed()
+
+    def _place_again(self, batch: ProducerBatch, count: int) -> None:
+        try:
+            parts = list(self._parts(batch, count))
+        except Exception as failure:  # Of the application's own partitioner, in this thread: only these records may fail.
+            error = KafkaException(
+                f"the partitioner could not choose a partition again: {failure}", topic_partition=batch.topic_partition, stored=Stored.NO
+            )
+            error.__cause__ = failure
+            self._endings.fail(batch, error)
+            return
+        self._endings.release(batch.memory_bytes - sum(part.memory_bytes for part in parts))
+        for part in parts:
+            if part.topic_partition.partition < count or Question.UNKNOWN_TOPIC in self._wiring.questions:
+                self._accumulator.put_back(part)
+            else:
+                self._endings.fail(part, self._endings.in_words(_gone(part.topic_partition, count)))
+
+    def _parts(self, batch: ProducerBatch, count: int) -> Iterator[ProducerBatch]:
+        """The batch's records by their new partitions: the batch itself if they stay together."""
+        topic, old = batch.topic_partition
+        chosen = np.full(batch.count, batch.chosen) if isinstance(batch.chosen, bool) else batch.chosen
+        if not chosen.any():
+            yield batch
+            return
+        columns = batch.decode()
+        found = self._partitioner.choose_for_columns(topic, columns, count, self._availability.partitions(topic), self._batch_bytes)
+        partitions = np.where(chosen, found, old)
+        for partition in np.unique(partitions).tolist():
+            mask = partitions == partition
+            if mask.all():
+                batch.topic_partition = TopicPartition(topic, partition)
+                yield batch
+            else:
+                data = self._accumulator.encode_rows(columns.take(np.flatnonzero(mask)))
+                yield batch.part(mask, data, TopicPartition(topic, partition))
+
+
+def _gone(topic_partition: TopicPartition, count: int) -> KafkaException:
+    topic, partition = topic_partition
+    text = f"topic {topic!r} was created again with {partitions_in_words(count)}: there is no partition {partition} any more"
+    return UnknownTopicOrPartitionException(text, topic_partition=topic_partition, stored=Stored.NO, api="Metadata")
+
+
+def _in_words(topic: str, old_count: int, new_count: int, unsent: int, in_flight: int, failed: int) -> str:
+    """The log line about a topic that was created again."""
+    text = f"topic {topic!r} was deleted and created again"
+    if new_count != old_count:
+        text += f" with {counted(new_count, 'partition')} instead of {old_count}"
+    text += ": order per key starts again"
+    if unsent:
+        again = "; their partitions are chosen again unless their callers named them" if new_count != old_count else ""
+        text += f"; {counted(unsent, 'record')} not sent before go to the new topic{again}"
+    if failed:
+        text += f"; {counted(failed, 'record')} may be stored in the old topic: they fail as possibly stored"
+    if in_flight:
+        text += f"; {counted(in_flight, 'record')} in flight: they fail as possibly stored if they get no answer"
+    return text
