@@ -23,7 +23,7 @@ test: setup lint types layers unit ## everything CI runs
 
 # Tests that mostly wait, for Spark, other processes and clients' timers. The others mostly compute, the simulated worlds half of that time: side by
 # side they use two processors.
-WAITING := tests/cli tests/consumer tests/examples tests/interop tests/producer tests/soak tests/spark tests/test_documents.py
+WAITING := tests/cli tests/consumer tests/examples tests/interop tests/producer tests/soak tests/spark tests/upgrades tests/test_documents.py
 
 unit: setup ## the tests alone, in three processes
 	@echo "tests: in three processes; each says what it found when it ends (10 minutes)"
