@@ -125,7 +125,16 @@ def test_records_are_read_once(monkeypatch: pytest.MonkeyPatch, lends: bool, tim
 
     monkeypatch.setattr(MemoryFile, "read", watched)
     place = FetchPlace(("orders", 0), "orders", ZERO_UUID, FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=110_000))
-    terms = reading.FetchTerms(version=12, node_id=0, is_follower=False, is_committed=True, bytes_min=1, bytes_max=1 << 20, fault=None)
+    terms = reading.FetchTerms(
+        version=12,
+        node_id=0,
+        is_follower=False,
+        a_follower_will_do=True,
+        is_committed=True,
+        bytes_min=1,
+        bytes_max=1 << 20,
+        fault=None,
+    )
     (data,) = reading.read(state, terms, [place]).told
     assert data is not None
     assert isinstance(data.records, list)

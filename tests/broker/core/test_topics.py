@@ -23,6 +23,7 @@ from chaffinch.protocol.messages.describe_configs import (
     SOURCE_DYNAMIC_DEFAULT_BROKER,
     SOURCE_STATIC_BROKER,
     SOURCE_TOPIC,
+    TYPE_INT,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -425,3 +426,35 @@ class TestWithoutEffect:
         cluster = Cluster()
         create(cluster.client(), creatable("orders", flush_ms="1", max_message_bytes="many"))
         assert not any("without effect" in line for line in cluster.lines)
+
+
+class TestInternalSegmentBytes:
+    """The option with which tests of Apache Kafka make segments below 1 MiB: it overrides segment.bytes, and is shown where it is set."""
+
+    NAME = "internal.segment.bytes"
+
+    def test_at_creation(self) -> None:
+        cluster = Cluster()
+        client = cluster.client()
+        create(client, creatable("orders", internal_segment_bytes="300"), creatable("payments"))
+        entry = described(client, "orders")[self.NAME]
+        assert (entry.value, entry.config_source, entry.config_type) == ("300", SOURCE_TOPIC, TYPE_INT)
+        assert self.NAME not in described(client, "payments")
+        assert client.produce("orders", batch_of(b"a" * 300)).error_code == 18
+        for _ in range(3):
+            assert client.produce("orders", batch_of(b"a" * 100)).error_code == 0
+        directory = cluster.core.topics.partition("orders", 0).log.directory
+        assert sum(name.endswith(".log") for name in cluster.file_system.list(directory)) > 1
+        cluster.restart()
+        assert cluster.client().produce("orders", batch_of(b"a" * 300)).error_code == 18
+
+    def test_when_altered(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders")
+        client = cluster.client()
+        assert altered(client, "orders", (self.NAME, OPERATION_SET, "100")).error_code == 0
+        assert client.produce("orders", batch_of(b"a" * 100)).error_code == 18
+        assert altered(client, "orders", (self.NAME, OPERATION_SET, "0")).error_code == 40
+        assert altered(client, "orders", (self.NAME, OPERATION_DELETE, None)).error_code == 0
+        assert client.produce("orders", batch_of(b"a" * 100)).error_code == 0
+        assert self.NAME not in described(client, "orders")

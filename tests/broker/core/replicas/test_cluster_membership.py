@@ -464,9 +464,9 @@ def test_fetch_names_the_new_leader_and_where_it_listens() -> None:
     cluster.stop_node(leader)
     topic = cluster.core.topics.get("orders")
     assert topic is not None
-    asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100)]
+    asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100, current_leader_epoch=0)]
     request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=100, topics=[FetchTopic(topic_id=topic.topic_id, partitions=asked)])
     answer = cluster.client(node=other).ask(request, 16)
     data = answer.responses[0].partitions[0]
-    assert (data.error_code, data.current_leader.leader_id, data.current_leader.leader_epoch) == (6, follower, 1)
+    assert (data.error_code, data.current_leader.leader_id, data.current_leader.leader_epoch) == (74, follower, 1)
     assert [(node.node_id, node.host, node.port) for node in answer.node_endpoints] == [(follower, f"node{follower}", 9092 + follower)]

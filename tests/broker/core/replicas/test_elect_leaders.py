@@ -87,9 +87,9 @@ def test_an_unknown_kind_of_election(cluster: Cluster) -> None:
 
 def test_waiting_readers_hear_of_it(cluster: Cluster) -> None:
     reader = cluster.client(node=1)
-    reader.send(fetch(wait_ms=500))
+    reader.send(fetch(wait_ms=500, leader_epoch=1))
     elect(cluster.client())
-    assert first(reader.answers.pop()).error_code == 6
+    assert first(reader.answers.pop()).error_code == 74
 
 
 def test_epochs_never_go_back(cluster: Cluster) -> None:

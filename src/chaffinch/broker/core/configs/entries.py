@@ -16,6 +16,7 @@ from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.topics.topic_options import (
     BROKER_SYNONYMS,
     COARSER_SYNONYMS,
+    SHOWN_WHERE_SET,
     TOPIC_OPTIONS,
     TOPIC_OPTIONS_BY_NAME,
     WITH_EFFECT,
@@ -44,7 +45,11 @@ _WITH_DEFAULT = frozenset(BROKER_SYNONYMS.values()) - {"log.flush.interval.ms", 
 
 def topic_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> list[ConfigEntry]:
     """Every topic option of a topic with these overrides."""
-    return [_entry(option, _topic_places(option, overrides, settings)) for option in TOPIC_OPTIONS.options]
+    return [
+        _entry(option, _topic_places(option, overrides, settings))
+        for option in TOPIC_OPTIONS.options
+        if option.name in overrides or option.name not in SHOWN_WHERE_SET
+    ]
 
 
 def default_broker_entries(settings: DynamicSettings) -> list[ConfigEntry]:

@@ -44,6 +44,7 @@ class FetchTerms:
     version: int
     node_id: int
     is_follower: bool
+    a_follower_will_do: bool
     is_committed: bool
     bytes_min: int
     bytes_max: int
@@ -110,7 +111,7 @@ def _read_place(broker: BrokerState, terms: FetchTerms, place: FetchPlace, readi
 
 def _refusal(terms: FetchTerms, place: FetchPlace, partition: Partition) -> ErrorCode:
     asked = place.asked
-    code = leadership_fault(partition, terms.node_id, asked.current_leader_epoch)
+    code = leadership_fault(partition, terms.node_id, asked.current_leader_epoch, a_follower_will_do=terms.a_follower_will_do)
     if code is not codes.NONE:
         return code
     if terms.is_follower:

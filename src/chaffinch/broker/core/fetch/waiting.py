@@ -70,4 +70,6 @@ class BytesAwaited:
         asked = watched.place.asked
         if asked.fetch_offset < partition.log.log_start_offset:
             return False
-        return leadership_fault(partition, self._terms.node_id, asked.current_leader_epoch) is codes.NONE
+        terms = self._terms
+        fault = leadership_fault(partition, terms.node_id, asked.current_leader_epoch, a_follower_will_do=terms.a_follower_will_do)
+        return fault is codes.NONE

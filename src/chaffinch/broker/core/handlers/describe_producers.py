@@ -6,6 +6,7 @@ from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.replicas.leader_epochs import leadership_fault
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.describe_producers import (
@@ -40,8 +41,9 @@ def _partition(broker: BrokerState, node_id: int, place: TopicPartition, room: A
     if partition is None:
         code, message = codes.UNKNOWN_TOPIC_OR_PARTITION, f"{place} does not exist"
         return DescribeProducersPartitionResponse(partition_index=place.partition, error_code=code.number, error_message=message)
-    if partition.replicas.leader != node_id:
-        code, message = codes.NOT_LEADER_OR_FOLLOWER, f"node {node_id} does not lead {place}, node {partition.replicas.leader} does"
+    code = leadership_fault(partition, node_id, a_follower_will_do=True)
+    if code is not codes.NONE:
+        message = f"node {node_id} has no replica of {place} that is in sync: node {partition.replicas.leader} leads it"
         return DescribeProducersPartitionResponse(partition_index=place.partition, error_code=code.number, error_message=message)
     return DescribeProducersPartitionResponse(
         partition_index=place.partition,

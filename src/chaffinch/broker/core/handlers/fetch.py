@@ -12,11 +12,14 @@ from chaffinch.broker.core.fetch import reading
 from chaffinch.broker.core.fetch.reading import FetchTerms, Reading
 from chaffinch.broker.core.fetch.sessions import FetchContext
 from chaffinch.broker.core.fetch.waiting import BytesAwaited
+from chaffinch.broker.core.replicas.leader_epochs import DEBUGGING_REPLICA
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.fetch import READ_COMMITTED, FetchRequest, FetchResponse
 from chaffinch.protocol.messages.produce import NodeEndpoint
 from chaffinch.storage.file_system import StorageError
 
+VERSION_WITH_FOLLOWERS = 11
+"""Consumers that send this version may read from followers (KIP-392)."""
 WAIT_MS_MAX = 600_000
 """Nobody waits longer for records, whatever the request says: connections idle for longer are closed."""
 
@@ -58,6 +61,7 @@ def _terms(event: RequestReceived, request: FetchRequest, fault: Fault | None, b
         version=event.request.version,
         node_id=event.node_id,
         is_follower=replica_id >= 0,
+        a_follower_will_do=replica_id == DEBUGGING_REPLICA or event.request.version >= VERSION_WITH_FOLLOWERS,
         is_committed=request.isolation_level == READ_COMMITTED,
         bytes_min=min(request.min_bytes, bytes_max),
         bytes_max=bytes_max,

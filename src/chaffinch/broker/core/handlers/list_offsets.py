@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.replicas.leader_epochs import NO_EPOCH, leadership_fault
+from chaffinch.broker.core.replicas.leader_epochs import DEBUGGING_REPLICA, NO_EPOCH, leadership_fault
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -21,6 +23,7 @@ from chaffinch.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from chaffinch.storage.file_system import StorageError
+from chaffinch.storage.partition_log import PartitionLog
 
 MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
@@ -30,21 +33,36 @@ EARLIEST_PENDING_UPLOAD = -6
 _SINCE = {OFFSET_LATEST: 1, OFFSET_EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 """The special places, and the first version of the request that knows them."""
 
+CONSUMER = -1
+"""The replica id of all but brokers and debuggers, to whom isolation means nothing: they may see the whole log."""
+
+Upper: TypeAlias = Callable[[PartitionLog], int]
+"""The first offset that the client may not see."""
+
+_UPPER: Final[Mapping[tuple[bool, bool], Upper]] = {
+    (True, True): lambda log: log.last_stable_offset,
+    (True, False): lambda log: log.high_watermark,
+    (False, True): lambda log: log.log_end_offset,
+    (False, False): lambda log: log.log_end_offset,
+}
+"""(whether a consumer asks, whether for committed records only) -> where the log ends for it."""
+
 _NOWHERE = (NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
 
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, ListOffsetsRequest)
-    is_committed = request.isolation_level == READ_COMMITTED
+    is_for_debugging = request.replica_id == DEBUGGING_REPLICA
+    upper = _UPPER[request.replica_id == CONSUMER, request.isolation_level == READ_COMMITTED]
     times_named = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
 
     def answer(name: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         partition = broker.topics.partition(name, asked.partition_index)
         code = _request_fault(asked, event.request.version, times_named[name, asked.partition_index])
         if code is codes.NONE:
-            code = leadership_fault(partition, event.node_id, asked.current_leader_epoch)
-        return _answer(partition, asked, code, is_committed)
+            code = leadership_fault(partition, event.node_id, asked.current_leader_epoch, a_follower_will_do=is_for_debugging)
+        return _answer(partition, asked, code, upper)
 
     return ListOffsetsResponse(
         topics=[
@@ -62,20 +80,20 @@ def _request_fault(asked: ListOffsetsPartition, version: int, times_named: int) 
     return codes.NONE if is_known else codes.UNSUPPORTED_VERSION
 
 
-def _answer(partition: Partition | None, asked: ListOffsetsPartition, code: ErrorCode, is_committed: bool) -> ListOffsetsPartitionResponse:
+def _answer(partition: Partition | None, asked: ListOffsetsPartition, code: ErrorCode, upper: Upper) -> ListOffsetsPartitionResponse:
     if partition is None or code is not codes.NONE:
         return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code.number)
     try:
-        offset, timestamp, epoch = _found(partition, asked.timestamp, is_committed)
+        offset, timestamp, epoch = _found(partition, asked.timestamp, upper)
     except StorageError:
         return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=codes.KAFKA_STORAGE_ERROR.number)
     return ListOffsetsPartitionResponse(partition_index=asked.partition_index, offset=offset, timestamp=timestamp, leader_epoch=epoch)
 
 
-def _found(partition: Partition, wanted: int, is_committed: bool) -> tuple[int, int, int]:
+def _found(partition: Partition, wanted: int, upper_of: Upper) -> tuple[int, int, int]:
     """(offset, timestamp, leader epoch); -1 where there is none."""
     log = partition.log
-    upper = log.last_stable_offset if is_committed else log.high_watermark
+    upper = upper_of(log)
     if wanted == OFFSET_LATEST:
         return upper, NO_TIMESTAMP, partition.replicas.leader_epoch
     if wanted in (OFFSET_EARLIEST, EARLIEST_LOCAL):

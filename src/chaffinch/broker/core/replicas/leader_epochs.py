@@ -1,4 +1,8 @@
-"""Whether a node may answer for a partition: it must lead it, under the epoch the client knows (KIP-320)."""
+"""Whether a node may answer for a partition: it must lead it, or follow where that is enough, under the epoch the client knows (KIP-320).
+
+In Apache Kafka a follower answers consumers that know KIP-392 (Fetch 11 and later), debuggers (`DEBUGGING_REPLICA`) and DescribeProducers;
+all else is for the leader. Here the bytes are stored once, so that each member of the in-sync set has the same to say.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,17 @@ from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import NO_OFFSET
 
 NO_EPOCH = -1
+DEBUGGING_REPLICA = -2
+"""The replica id of a tool that wants to know what a single replica has."""
 
 
-def leadership_fault(partition: Partition | None, node_id: int, client_epoch: int = NO_EPOCH) -> ErrorCode:
+def leadership_fault(
+    partition: Partition | None, node_id: int, client_epoch: int = NO_EPOCH, *, a_follower_will_do: bool = False
+) -> ErrorCode:
     """NONE, 3 (no such partition), 6 (another node leads), 74 (the client's epoch is old) or 75 (it is newer than ours)."""
     if partition is None:
         return codes.UNKNOWN_TOPIC_OR_PARTITION
-    if partition.replicas.leader != node_id:
+    if partition.replicas.leader != node_id and not (a_follower_will_do and node_id in partition.replicas.in_sync):
         return codes.NOT_LEADER_OR_FOLLOWER
     if client_epoch == NO_EPOCH or client_epoch == partition.replicas.leader_epoch:
         return codes.NONE

@@ -53,6 +53,14 @@ _OPTIONS = (
     Option("flush.ms", "int", LONG_MAX, "Time between forced writes to disk; see flush.policy for the promise made here.", minimum=0),
     Option("follower.replication.throttled.replicas", "list", (), "Replicas whose catching up is slowed down."),
     Option("index.interval.bytes", "int", 4096, "Bytes of log between two entries of the offset index.", minimum=0, maximum=INT_MAX),
+    Option(
+        "internal.segment.bytes",
+        "int",
+        None,
+        "As segment.bytes, which it overrides, also below 1 MiB: for tests of compaction and retention. Shown only where it is set.",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
     Option("leader.replication.throttled.replicas", "list", (), "Replicas whose serving of followers is slowed down."),
     Option("local.retention.bytes", "int", -2, "As retention.bytes, for the local part of tiered storage.", minimum=-2),
     Option("local.retention.ms", "int", -2, "As retention.ms, for the local part of tiered storage.", minimum=-2),
@@ -107,6 +115,7 @@ WITH_EFFECT = frozenset(
         "compression.zstd.level",
         "delete.retention.ms",
         "index.interval.bytes",
+        "internal.segment.bytes",
         "max.compaction.lag.ms",
         "max.message.bytes",
         "message.format.version",
@@ -124,6 +133,8 @@ WITH_EFFECT = frozenset(
     ]
 )
 """Topic options that change what the broker does. Of the others it says once in its log that they do not."""
+SHOWN_WHERE_SET = frozenset({"internal.segment.bytes"})
+"""Topic options that DescribeConfigs shows of topics only that set them, as Apache Kafka does with internal ones."""
 TOPIC_OPTIONS_BY_NAME: Mapping[str, Option] = {option.name: option for option in _OPTIONS}
 
 _REPLICA = re.compile(r"\d+:\d+", re.ASCII)
@@ -218,7 +229,7 @@ def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicC
         timestamp_before_max_ms=settings["message.timestamp.before.max.ms"],
         timestamp_after_max_ms=settings["message.timestamp.after.max.ms"],
         batch_bytes_max=settings["max.message.bytes"],
-        segment_bytes=settings["segment.bytes"],
+        segment_bytes=settings["internal.segment.bytes"] or settings["segment.bytes"],
         segment_ms=settings["segment.ms"],
         segment_jitter_ms=settings["segment.jitter.ms"],
         index_interval_bytes=settings["index.interval.bytes"],
