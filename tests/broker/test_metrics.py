@@ -144,3 +144,16 @@ def test_labels_and_texts_are_escaped() -> None:
     text = Family("x", "a\\b\nc", [({"l": 'say "a\\b"\n'}, 1.5)]).text
     assert text == '# HELP x a\\\\b\\nc\n# TYPE x gauge\nx{l="say \\"a\\\\b\\"\\n"} 1.5\n'
     assert list(samples(text).values()) == [1.5]
+
+
+def test_a_web_page_cannot_read_them() -> None:
+    """With a domain that was made to point here a browser on this machine would read names of topics for it."""
+    with EmbeddedBroker() as broker:
+        metrics = Metrics(broker._running, "metrics-host")
+        listener = broker._thread.run(HttpListener.start(Address(host="127.0.0.1", port=0), metrics, broker._running.say_seldom))
+        for host in ("evil.example", "", "127.0.0.1.nip.io:80"):
+            answer = ask(listener.port, "GET", "/metrics", host=host)
+            assert (answer.status, "kafka_" in answer.body.decode()) == (403, False)
+        for host in ("metrics-host:9100", "127.0.0.1", "localhost", "10.0.0.7:1"):
+            assert ask(listener.port, "GET", "/metrics", host=host).status == 200
+        broker._thread.call(listener.close)

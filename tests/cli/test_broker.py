@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from chaffinch.broker.core import options
 from chaffinch.broker.listeners import Address, listening_socket
 from chaffinch.broker.topic_arguments import TopicArgument, parse_text
-from chaffinch.cli.broker import addresses, load_users, parse_address, parse_config
+from chaffinch.cli.broker import Ports, addresses, exposed, load_users, parse_address, parse_config
 from chaffinch.errors import ConfigException
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.broker.batches import batch_of
@@ -62,6 +63,43 @@ def test_from_ready_to_sigterm(tmp_path: Path) -> None:
         assert process.wait(timeout=60) == 0
     with running(*arguments):
         pass
+
+
+def test_what_others_reach_is_warned_of_once() -> None:
+    others = ("--listen", "0.0.0.0:0", "--advertise", "127.0.0.1:0", "--metrics", "0.0.0.0:0")
+    for arguments, expected in ((others, ["--listen 0.0.0.0:0", "--metrics 0.0.0.0:0"]), (("--listen", "127.0.0.1:0"), [])):
+        process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready ")
+        process.send_signal(signal.SIGTERM)
+        warnings = [line for line in process.communicate(timeout=60)[1].splitlines() if " WARNING " in line]
+        assert len(warnings) == len(expected)
+        for option, line in zip(expected, warnings, strict=True):
+            assert f" WARNING {option}" in line
+            assert "can be reached from other machines, without TLS and without a login: whoever reaches it " in line
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({}, "without TLS and without a login"),
+        ({"security.protocol": "SSL"}, "without a login"),
+        ({"security.protocol": "SSL", "ssl.client.auth": "required"}, None),
+        ({"security.protocol": "SASL_PLAINTEXT"}, "without TLS: passwords"),
+        ({"security.protocol": "SASL_SSL"}, None),
+    ],
+)
+def test_what_protects_a_listener(given: dict[str, str], missing: str | None) -> None:
+    ports = Ports(control=None, metrics=None)
+    lines = list(exposed(Address(host="10.0.0.1", port=9092), ports, options.parse(given)))
+    assert [missing in line for line in lines] == ([] if missing is None else [True])
+    assert not list(exposed(Address(host="::1", port=9092), ports, options.parse(given)))
+
+
+def test_a_control_port_that_others_reach() -> None:
+    ports = Ports(control=Address(host="0.0.0.0", port=1), metrics=Address(host="127.0.0.1", port=2))
+    (line,) = exposed(Address(host="localhost", port=0), ports, options.parse({}))
+    assert line.startswith("--control 0.0.0.0:1 can be reached")
 
 
 def test_sigkill_loses_nothing_acknowledged(tmp_path: Path) -> None:

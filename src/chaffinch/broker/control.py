@@ -16,7 +16,6 @@ point here.
 from __future__ import annotations
 
 import inspect
-import ipaddress
 import json
 import logging
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from typing import Any, Final
 
 from chaffinch.broker.core.fault_script import Fault, FaultScript
 from chaffinch.broker.core.refusal import disk_failure
-from chaffinch.broker.http_listener import JSON, Refused, Reply, Request, json_reply
+from chaffinch.broker.http_listener import JSON, Refused, Reply, Request, check_host, json_reply
 from chaffinch.broker.server import BrokerServer
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import counted
@@ -45,7 +44,7 @@ class Control:
 
     def __init__(self, server: BrokerServer, host: str) -> None:
         self._server = server
-        self._host = host.lower()
+        self._host = host
 
     async def __call__(self, request: Request) -> Reply:
         """Raises Refused."""
@@ -127,24 +126,7 @@ class Control:
         return {"note": f"topic {fault.topic} has {counted(count, 'partition')} now"}
 
     def _check_origin(self, request: Request) -> None:
-        host = _host_of(request.headers.get("host", ""))
-        if host not in ("localhost", self._host) and not _is_address(host):
-            raise Refused(403, f"Host {host!r} is neither an address nor localhost")
-
-
-def _host_of(header: str) -> str:
-    """`HOST`, `HOST:PORT`, `[V6]` or `[V6]:PORT` without its port, in lower case."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0].lower()
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+        check_host(request, [self._host])
 
 
 @contextmanager

@@ -10,12 +10,13 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 from chaffinch.broker.listeners import Address, Listener, SaySeldom, listening_socket, shown
+from chaffinch.runtime.exposure import host_of, is_expected
 
 LOG = logging.getLogger("chaffinch.broker")
 
@@ -78,6 +79,13 @@ class Refused(Exception):
         super().__init__(status, message)
         self.status = status
         self.message = message
+
+
+def check_host(request: Request, names: Iterable[str]) -> None:
+    """Raises Refused for a request that may come from a web page in a browser on this machine, whose domain was made to point here."""
+    header = request.headers.get("host", "")
+    if not is_expected(header, names):
+        raise Refused(403, f"Host {host_of(header)!r} is neither an address nor a name of this listener: use its address")
 
 
 def json_reply(value: Any, status: int = 200) -> Reply:

@@ -13,7 +13,7 @@ from typing import Final
 from chaffinch.broker.core.counters import ALL_TOPICS, HELP
 from chaffinch.broker.core.replicas.declared_replicas import NO_LEADER
 from chaffinch.broker.core.transactions.moves import TransactionState
-from chaffinch.broker.http_listener import Refused, Reply, Request
+from chaffinch.broker.http_listener import Refused, Reply, Request, check_host
 from chaffinch.broker.server import BrokerServer
 from chaffinch.runtime.prometheus import CONTENT_TYPE, NO_LABELS, Family, single
 from chaffinch.version import VERSION
@@ -24,11 +24,14 @@ PREFIX: Final = "kafka_server_BrokerTopicStats_"
 class Metrics:
     """The route of the metrics port."""
 
-    def __init__(self, server: BrokerServer) -> None:
+    def __init__(self, server: BrokerServer, host: str = "") -> None:
+        """`host`: where it listens. Requests may name it, or the address that clients of the broker use."""
         self._server = server
+        self._names = {host, *(node.host for node in server.core.state.nodes.nodes)}
 
     async def __call__(self, request: Request) -> Reply:
         """Raises Refused."""
+        check_host(request, self._names)
         if request.path != "/metrics":
             raise Refused(404, f"there is no {request.path}: only /metrics")
         if request.method not in ("GET", "HEAD"):

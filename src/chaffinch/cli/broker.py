@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import errno
 import gc
-import ipaddress
 import logging
 import random
 import resource
@@ -19,7 +18,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -48,11 +47,14 @@ from chaffinch.broker.topic_arguments import TopicArgument, parse_text
 from chaffinch.cli import properties
 from chaffinch.cli.given import Given, judged, over
 from chaffinch.errors import ConfigException, codes
+from chaffinch.protocol.security_options import SASL_PROTOCOLS, TLS_PROTOCOLS
 from chaffinch.runtime import loop
 from chaffinch.runtime.allocator import keep_freed_memory
+from chaffinch.runtime.exposure import is_loopback, warning
 from chaffinch.settings import Settings
 from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFileSystem, MissingLog, StorageError
 
+LOG = logging.getLogger("chaffinch.broker")
 EXIT_REFUSED: Final = 1
 # So long a thread may keep the interpreter while another one wants it. With Python's 5 ms requests wait that long, again and again, while
 # the compiled loops are loaded beside them.
@@ -151,6 +153,8 @@ async def _main(
     nodes = nodes_of(listeners, address.host, advertised)
     file_system = MemoryFileSystem() if data_dir is None else DiskFileSystem(data_dir)
     server = await BrokerServer.start(file_system, settings, listeners=listeners, nodes=nodes, dice=random.SystemRandom(), users=users)
+    for text in exposed(address, ports, server.core.state.settings):
+        LOG.warning("%s", text)
     try:
         async with contextlib.AsyncExitStack() as opened:
             ready = f"ready bootstrap.servers={bootstrap_servers(nodes)}"
@@ -179,7 +183,32 @@ class Ports:
         if self.control is not None:
             yield "control", self.control, Control(server, self.control.host)
         if self.metrics is not None:
-            yield "metrics", self.metrics, Metrics(server)
+            yield "metrics", self.metrics, Metrics(server, self.metrics.host)
+
+
+def exposed(address: Address, ports: Ports, settings: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each address that other machines reach although it lacks TLS or a login."""
+    protocol = settings["security.protocol"]
+    has_tls = protocol in TLS_PROTOCOLS
+    has_login = protocol in SASL_PROTOCOLS or (has_tls and settings["ssl.client.auth"] == "required")
+    risk = "passwords and records can be read on their way" if has_login else "whoever reaches it may read, write and delete everything"
+    found = [
+        warning(
+            f"--listen {address} (security.protocol={protocol})",
+            address.host,
+            has_tls=has_tls,
+            has_login=has_login,
+            risk=f"{risk}; use --listener-security SASL_SSL, or a loopback address (docs/security.md)",
+        )
+    ]
+    for name, port, risk in (
+        ("control", ports.control, "whoever reaches it may stop nodes and add faults"),
+        ("metrics", ports.metrics, "whoever reaches it can read names of topics and numbers"),
+    ):
+        if port is not None:
+            risk = f"{risk}; use a loopback address, or a firewall"
+            found.append(warning(f"--{name} {port}", port.host, has_tls=False, has_login=False, risk=risk))
+    yield from (text for text in found if text is not None)
 
 
 @contextlib.contextmanager
@@ -201,14 +230,6 @@ def control_address(text: str, *, from_anywhere: bool) -> Address:
             "Give a loopback address such as 127.0.0.1, or say --control-from-anywhere"
         )
     return address
-
-
-def is_loopback(host: str) -> bool:
-    """A loopback address, or the name of one. Other names are not looked up."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _create_missing(server: BrokerServer, topic: TopicArgument) -> None:

@@ -419,6 +419,26 @@ class TestMetrics:
             metrics.watch(Query(None))
             assert metrics._folder.location == "hdfs://names:8020/checkpoints/1/chaffinch"
 
+    def test_a_web_page_cannot_read_them(self, tmp_path):
+        with Metrics("127.0.0.1:0", str(tmp_path)) as metrics:
+            for host, status in (("evil.example", 403), ("localhost:9464", 200), ("10.0.0.7", 200)):
+                request = urllib.request.Request(f"http://{metrics.address}/metrics", headers={"Host": host})
+                try:
+                    with urllib.request.urlopen(request) as answer:
+                        found = answer.status
+                except urllib.error.HTTPError as error:
+                    found = error.code
+                    error.close()
+                assert found == status, host
+
+    def test_what_others_reach_is_warned_of_once(self, tmp_path, caplog):
+        for address, count in (("0.0.0.0:0", 1), ("127.0.0.1:0", 0)):
+            caplog.clear()
+            with Metrics(address, str(tmp_path)):
+                warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+            assert len(warnings) == count
+            assert all("metrics=0.0.0.0:" in text and "can be reached from other machines" in text for text in warnings)
+
     def test_on_an_address_of_ipv6(self, tmp_path):
         try:
             metrics = Metrics("[::1]:0", str(tmp_path))

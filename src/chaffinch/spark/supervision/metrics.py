@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from chaffinch.errors import ConfigException
+from chaffinch.runtime.exposure import host_of, is_expected, warning
 from chaffinch.runtime.prometheus import CONTENT_TYPE, Family
 from chaffinch.spark.active_session import default_file_system
 from chaffinch.spark.commit.marker import STATE_FILE, CheckpointState
@@ -51,6 +52,10 @@ class Metrics:
     def __enter__(self) -> Self:
         self._thread.start()
         _log.info("metrics at http://%s/metrics", self.address)
+        risk = "whoever reaches it can read names of queries and sinks, and their counts; use a loopback address, or a firewall"
+        option, host = f"metrics={self.address}", str(self._server.server_address[0])
+        if (text := warning(option, host, has_tls=False, has_login=False, risk=risk)) is not None:
+            _log.warning("%s", text)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
@@ -140,16 +145,25 @@ def _listening(address: str, text: Callable[[], str]) -> _Server:
         timeout = PEER_SECONDS_MAX
 
         def do_GET(self) -> None:
-            is_known = self.path.partition("?")[0] == "/metrics"
-            body = text().encode() if is_known else json.dumps({"error": f"there is no {self.path}: only /metrics"}).encode()
-            self.send_response(200 if is_known else 404)
-            self.send_header("Content-Type", CONTENT_TYPE if is_known else "application/json")
+            status, error = self._refusal()
+            body = json.dumps({"error": error}).encode() if error else text().encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json" if error else CONTENT_TYPE)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)
 
         do_HEAD = do_GET
+
+        def _refusal(self) -> tuple[int, str]:
+            """Status and error; no error for what is answered."""
+            header = self.headers.get("Host", "")
+            if not is_expected(header, [host.strip("[]")]):  # A web page whose domain was made to point here.
+                return 403, f"Host {host_of(header)!r} is neither an address nor the name that metrics= has: use its address"
+            if self.path.partition("?")[0] != "/metrics":
+                return 404, f"there is no {self.path}: only /metrics"
+            return 200, ""
 
         def log_message(self, format: str, *arguments: Any) -> None:
             _log.debug(format, *arguments)

@@ -1,0 +1,50 @@
+"""Addresses that other machines reach: what protects them, and which Host headers of HTTP a listener answers."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable
+
+
+def is_loopback(host: str) -> bool:
+    """A loopback address, or the name of one. Other names are not looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def warning(option: str, host: str, *, has_tls: bool, has_login: bool, risk: str) -> str | None:
+    """The line for the log about a listener that `option` opened; None where it is protected, or this machine alone reaches it.
+
+    `risk`: what others can do there.
+    """
+    missing = [name for name, is_there in (("TLS", has_tls), ("a login", has_login)) if not is_there]
+    if not missing or is_loopback(host):
+        return None
+    return f"{option} can be reached from other machines, without {' and without '.join(missing)}: {risk}"
+
+
+def is_expected(header: str, names: Iterable[str]) -> bool:
+    """Whether a Host header names an address, `localhost`, this machine, or one of `names`.
+
+    A web page cannot choose another value: with a domain that it lets point here its requests carry the name of that domain.
+    """
+    host = host_of(header)
+    return _is_address(host) or host in {"localhost", socket.gethostname().lower(), *(name.lower() for name in names)}
+
+
+def host_of(header: str) -> str:
+    """`HOST`, `HOST:PORT`, `[V6]` or `[V6]:PORT` without its port, in lower case."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0].lower()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
