@@ -161,29 +161,24 @@ class SyncClient:
             return self._until_settled(lambda: self._address(node, deadline), lambda: None, message, deadline)
 
     def leader_request(
-        self,
-        topic_partition: TopicPartition,
-        message: Message,
-        *,
-        timeout_ms: int | None = None,
-        version_max: int | None = None,
+        self, where: TopicPartition, message: Message, *, timeout_ms: int | None = None, version_max: int | None = None,
         topic_id: UUID = ZERO_UUID,
-    ) -> Any:
+    ) -> Any:  # fmt: skip
         """Send one request to the leader of a partition; retriable codes in the answer are tried again with fresh metadata.
 
         An answer with another code is returned: `answers.raise_for` raises it. TimeoutException when time is over. `version_max`: what
         the request holds fits no later version of its API. `topic_id`: UnknownTopicIdException once fresh metadata have another id.
         """
-        deadline = self.deadline(timeout_ms, f"to the leader of {topic_partition}", message)
+        deadline = self.deadline(timeout_ms, f"to the leader of {where}", message)
 
         def find() -> Address | None:
-            return self._leader_address(topic_partition, deadline)
+            return self._leader_address(where, deadline)
 
         def forget() -> None:
-            self._refresh([topic_partition.topic], deadline)
-            present = self.cluster.topic_id(topic_partition.topic) or ZERO_UUID
+            self._refresh([where.topic], deadline)
+            present = self.cluster.topic_id(where.topic) or ZERO_UUID
             if present != topic_id and ZERO_UUID not in (present, topic_id):
-                raise exception_for(codes.UNKNOWN_TOPIC_ID, topic_partition=topic_partition, api=api_of(message).name)
+                raise exception_for(codes.UNKNOWN_TOPIC_ID, topic_partition=where, api=api_of(message).name)
 
         with self.lock:
             return self._until_settled(find, forget, message, deadline, version_max=version_max)

@@ -78,7 +78,7 @@ OF_SPARK: Final = (
         "Bring back the newest copy of the checkpoint, or start with a new one.",
     ),
     OwnError(
-        "MARKER_MISSING", _CONFIG, "Nothing tells whether this batch is in Kafka: the committed offset has expired, another topic was named, or a sink was not called for batch 0.",
+        "MARKER_MISSING", _CONFIG, "Nothing tells whether this batch is in Kafka: the committed offset has expired or was deleted with its topic, another topic was named, or a sink was not called for batch 0.",
         "Look into the topic; if the batch is not there, set onMissingMarker=write for one start.",
     ),
     OwnError(
@@ -98,7 +98,7 @@ OF_SPARK: Final = (
         "Stop one of them. Two writes with one token: the other one is written, do not run this one again.",
     ),
     OwnError(
-        "SNAPSHOT_CHANGED", _ABORT, "A topic was altered, or deleted and made again, while the batch was staged; nothing was written.",
+        "SNAPSHOT_CHANGED", _ABORT, "A topic was altered, or deleted and created again, while the batch was written; nothing of it is visible (at-least-once: some rows may be).",
         "Start the query again: it looks at the topic anew.",
     ),
     OwnError(

@@ -1,6 +1,7 @@
 """Which batches are written, skipped and refused: the table of decision 37, and the texts that markers are kept in."""
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -195,11 +196,37 @@ FULL = replace(remembered(3, "written"), counts=COUNTS, is_without_marker=True, 
 
 @pytest.mark.parametrize("totals", [None, COUNTS + COUNTS])
 @pytest.mark.parametrize("kept", [None, remembered(3, "ending"), remembered(0, "empty", ""), FULL])
+@pytest.mark.parametrize("topic_ids", [{}, {"a": UUID(int=1), "b": UUID(int=2**127 + 5)}])
 @pytest.mark.parametrize("written_to", [None, (), (TopicPartition("a", 0), TopicPartition("a", 12), TopicPartition("b", 1))])
 @pytest.mark.parametrize("acknowledged", [None, Acknowledged(batch_id=2, marker="orders-0")])
-def test_the_state_survives_its_text(kept, totals, written_to, acknowledged):
-    state = CheckpointState(transactional_id="t", remembered=kept, totals=totals, written_to=written_to, acknowledged=acknowledged)
+def test_the_state_survives_its_text(kept, totals, written_to, acknowledged, topic_ids):
+    state = CheckpointState(
+        transactional_id="t", remembered=kept, totals=totals, written_to=written_to, acknowledged=acknowledged, topic_ids=topic_ids
+    )
     assert CheckpointState.from_text(state.to_text()) == state
+
+
+def test_partitions_of_a_topic_that_was_created_again_are_not_there_any_more():
+    a, b, c = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
+    state = CheckpointState(written_to=(a, b, c), topic_ids={"a": UUID(int=1), "b": UUID(int=2)})
+    assert state.still_there({"a": UUID(int=1), "b": UUID(int=3), "c": UUID(int=4)}) == (a, c)
+    assert state.still_there({"a": UUID(int=0)}) == (a, b, c), "a broker before 2.8 has no ids"
+    assert replace(state, written_to=None).still_there({}) is None
+
+
+@pytest.mark.parametrize("batch_id", [4, 5])
+def test_marker_that_was_deleted_tells_nothing_of_a_batch_whose_end_was_not_noted(batch_id):
+    batch = at_hand(deleted="topic 'm' was deleted and created again")
+    if batch_id == 4:
+        assert judge(batch, None, remembered(4, "ending"), NOW_MS) is WRITE
+        return
+    with pytest.raises(
+        Refusal, match=r"MARKER_MISSING: .* was under way when the query stopped, and topic 'm' was deleted and created again:"
+    ):
+        judge(batch, None, remembered(5, "ending"), NOW_MS)
+    assert judge(replace(batch, writes_without_marker=True), None, remembered(5, "ending"), NOW_MS) is WRITE
+    assert judge(batch, None, remembered(5, "written"), NOW_MS) is SKIP
+    assert judge(batch, marker(4), remembered(5, "ending"), NOW_MS) is WRITE
 
 
 def test_a_state_from_before_there_were_counts():

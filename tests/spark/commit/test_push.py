@@ -355,3 +355,21 @@ def test_a_batch_stored_whose_predecessor_was_refused_starts_again():
     steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=second.ticket, code=codes.NOT_LEADER_OR_FOLLOWER)))
     with pytest.raises(StartAgain, match="stored a batch whose predecessor it refused"):
         steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=third.ticket, code=codes.NONE)))
+
+
+def test_partition_that_fails_says_what_it_waits_for():
+    """Also while a response of another partition is waited for; the one that has failed for longest."""
+    push = Push(IDENTITY, 60_000, "transaction.timeout.ms=60000", lambda failures: 100)
+    steps = push.send(Step.PUSH, [staged(["a"]), staged(["b"], OTHER)], None)
+    first, second, answer = (steps.send(None if now is None else Reply(now_ms=now)) for now in (None, 0, 0))
+    assert answer.about is None
+    lost = Lost(reason="orders-0 does not exist")
+    answer = steps.send(Reply(now_ms=5, value=BatchAnswer(ticket=first.ticket, lost=lost)))
+    assert (answer.until_ms, answer.about.line(3_005)) == (
+        105,
+        "an acknowledged batch for orders-0, for 3000 ms: orders-0 does not exist; "
+        "still asking, for up to 56995 ms more (transaction.timeout.ms)",
+    )
+    waiting = steps.send(Reply(now_ms=9, value=BatchAnswer(ticket=second.ticket, lost=lost)))
+    assert isinstance(waiting, Wait)
+    assert waiting.about.since_ms == 5

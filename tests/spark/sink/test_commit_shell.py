@@ -13,6 +13,7 @@ from chaffinch.broker.core.answer_room import AnswerTooLarge
 from chaffinch.broker.core.handlers import api_versions
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.client import wait_log
 from chaffinch.client.cluster import ClusterState
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import NetworkException, codes
@@ -29,6 +30,8 @@ from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from chaffinch.records.compression import Compression
 from chaffinch.spark.commit.finish import OFFSETS_TOPIC
 from chaffinch.spark.commit.operations import (
+    Ask,
+    Coordinator,
     FindRemains,
     NextAnswer,
     Remains,
@@ -318,7 +321,7 @@ def test_it_waits_in_ms(monkeypatch):
 
 
 def test_an_answer_is_waited_for_until_its_time(monkeypatch):
-    replies, pumped, times_ms = [], [], iter((60, 90, 100, 100))
+    replies, pumped, times_ms = [], [], iter((60, 60, 90, 100, 100))
     monkeypatch.setattr(commit_shell, "_now_ms", lambda: next(times_ms))
     monkeypatch.setattr(SyncClient, "pump", lambda _, timeout_ms: pumped.append(timeout_ms))
 
@@ -435,3 +438,26 @@ def test_a_codec_that_the_broker_does_not_know_is_not_tried_again(broker, topic,
     assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "UNSUPPORTED_COMPRESSION_TYPE")
     assert committed(broker, topic, compression=Compression.LZ4).outcome == "written"
     assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
+
+
+def test_wait_that_lasts_is_logged(monkeypatch, caplog):
+    """One attempt takes two seconds: the line does not come after the next one only."""
+    now_ms = [0]
+    monkeypatch.setattr(commit_shell, "_now_ms", lambda: now_ms[0])
+    monkeypatch.setattr(CommitShell, "_ask", lambda *_: now_ms.__setitem__(0, now_ms[0] + 2_000))
+    passing = SimpleNamespace(sleep=lambda s: now_ms.__setitem__(0, now_ms[0] + int(s * 1000)))
+    monkeypatch.setattr(commit_shell, "time", passing)
+
+    def asking():
+        asked = Ask(step=Step.INIT_PRODUCER, message=None, to=Coordinator(kind="group", key="g"))
+        for _ in range(3):
+            reply = yield asked
+            about = wait_log.Wait("c", "an answer", reply.now_ms, "a:1 cannot be reached", until_ms=60_000, limit="limit")
+            yield Wait(step=Step.INIT_PRODUCER, ms=100, about=about)
+        return CommitResult(outcome="empty")
+
+    with SyncClient("127.0.0.1:1") as client:
+        CommitShell(shell_plan("t"), client).run(asking())
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "batch 0 waits for an answer, for 2000 ms: a:1 cannot be reached; still asking, for up to 58000 ms more (limit)"
+    ]

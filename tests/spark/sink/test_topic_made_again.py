@@ -1,17 +1,22 @@
 """A topic that is deleted and made again between tasks and commit: no row is written by the partitions of the one before."""
 
+import json
 import pickle
+import time
 
 import pyarrow as pa
 import pytest
 
 from chaffinch.admin.topics import add_partitions, delete_topics
 from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.client.sync_client import SyncClient
 from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.sink import writers
+from chaffinch.spark.sink.commit_shell import CommitShell
 from chaffinch.spark.sink.options import SinkOptions
-from chaffinch.spark.target import client_for, forget_client
+from chaffinch.spark.target import client_for, forget_client, wall_ms
 from chaffinch.spark.task_facts import TaskContextFacts
+from tests.spark.played_query import PlayedQuery
 from tests.spark.test_spark_write import values
 
 KEYED = {"key": [f"k{number}" for number in range(20)], "value": [b"%d" % number for number in range(20)]}
@@ -106,3 +111,139 @@ def test_who_knows_the_topic_of_this_moment_asks_nobody(world, asked, monkeypatc
         writer = world.planned()
         world.commit(writer, writer.write(iter([pa.record_batch(rows, schema=pa.table(KEYED).schema)])))
     assert len(seen) == asked
+
+
+class TestMarkers:
+    """The topic that carries the marker is deleted, and the marker with it."""
+
+    @pytest.fixture
+    def broker(self):
+        with EmbeddedBroker(topics={"orders": {"partitions": 4}, "markers": {"partitions": 1}}) as broker:
+            yield broker
+
+    @pytest.fixture
+    def query(self, broker, tmp_path, monkeypatch):
+        def begin(**given):
+            queries.append(PlayedQuery(monkeypatch, broker.bootstrap_servers, tmp_path / "checkpoint", **given))
+            return queries[-1]
+
+        queries = []
+        yield begin
+        for played in queries:
+            played.close()
+
+    @staticmethod
+    def create_again(broker, topic, partitions):
+        with SyncClient(broker.bootstrap_servers) as client:
+            delete_topics(client, [topic])
+        broker.create_topic(topic, partitions)
+
+    @staticmethod
+    def died_before_its_note(query, batch_id):
+        """The transaction is committed, and the checkpoint does not say so."""
+        path = query.checkpoint / "chaffinch" / "state.json"
+        state = json.loads(path.read_text())
+        assert state["batch"]["id"] == batch_id
+        state["batch"] |= {"stage": "ending", "noted_ms": wall_ms()}
+        path.write_text(json.dumps(state))
+
+    @pytest.mark.parametrize("topic", ["orders", "markers"])
+    def test_next_batch_is_written_at_once(self, broker, query, topic):
+        """Partitions of the last batch that are gone with their topic are not waited for."""
+        played = query(markerTopic="markers")
+        played.run(KEYED, batch_id=0)
+        self.create_again(broker, topic, 1)
+        before_s = time.monotonic()
+        played.run(KEYED, batch_id=1)
+        assert time.monotonic() - before_s < 30, "kafka.max.block.ms is 60 s"
+        again = 1 if topic == "orders" else 2
+        assert values(broker, "orders") == {str(number): again for number in range(20)}
+        played.run(KEYED, batch_id=1)
+        assert values(broker, "orders") == {str(number): again for number in range(20)}
+
+    def test_batch_whose_end_was_not_noted_is_refused_where_its_rows_may_be_there(self, broker, query):
+        query(markerTopic="markers").run(KEYED)
+        self.died_before_its_note(query(markerTopic="markers"), 0)
+        self.create_again(broker, "markers", 1)
+        with pytest.raises(
+            Refusal, match=r"MARKER_MISSING: .*'markers' was deleted and created again: the marker belonged to the topic with id"
+        ):
+            query(markerTopic="markers").run(KEYED)
+        assert values(broker, "orders") == {str(number): 1 for number in range(20)}
+        query(markerTopic="markers", onMissingMarker="write").run(KEYED)
+        assert values(broker, "orders") == {str(number): 2 for number in range(20)}
+
+    def test_batch_whose_end_was_not_noted_is_written_where_its_rows_went_with_the_marker(self, broker, query):
+        query().run(KEYED)
+        self.died_before_its_note(query(), 0)
+        self.create_again(broker, "orders", 2)
+        query().run(KEYED)
+        assert values(broker, "orders") == {str(number): 1 for number in range(20)}
+
+    @pytest.mark.parametrize("is_first", [True, False], ids=["the token's topic", "another topic of the token"])
+    def test_token_whose_marker_is_gone_is_refused(self, broker, is_first):
+        """The coordinator knows that its transaction was committed. A marker on another topic may be that transaction's."""
+        broker.create_topic("others", 1)
+
+        def write(marker_topic):
+            given = {
+                "kafka.bootstrap.servers": broker.bootstrap_servers,
+                "idempotencyToken": "t",
+                "topic": "orders",
+                "markerTopic": marker_topic,
+            }
+            world = World(broker, given, is_stream=False)
+            try:
+                writer = world.planned()
+                world.commit(writer, writer.write(iter([pa.record_batch(KEYED)])))
+            finally:
+                forget_client(world.options.client)
+
+        write("markers")
+        write("markers")
+        assert values(broker, "orders") == {str(number): 1 for number in range(20)}
+        if is_first:
+            self.create_again(broker, "markers", 1)
+            with pytest.raises(
+                Refusal, match=r"MARKER_MISSING: .* last transaction of chaffinch-t is committed: its marker was lost since, as .*'markers'"
+            ):
+                write("markers")
+        else:
+            write("others")
+        assert values(broker, "orders") == {str(number): 1 if is_first else 2 for number in range(20)}
+
+    @pytest.mark.parametrize("partitions", [1, 4])
+    def test_topic_created_again_while_the_batch_is_pushed(self, broker, query, monkeypatch, partitions):
+        """Partitions that are gone are not waited for; the next attempt partitions the rows again."""
+        played, send = query(markerTopic="markers"), CommitShell._send
+
+        def deleting(shell, operation):
+            monkeypatch.setattr(CommitShell, "_send", send)
+            send(shell, operation)
+            self.create_again(broker, "orders", partitions)
+            shell._client.cluster.forget("orders")
+
+        messages = played.write(KEYED)
+        monkeypatch.setattr(CommitShell, "_send", deleting)
+        with pytest.raises(
+            Refusal, match=r"SNAPSHOT_CHANGED: topic 'orders' was deleted and created again: the rows were staged for"
+        ) as caught:
+            played.commit(messages)
+        assert caught.value.remedy is Remedy.AGAIN
+        played.run(KEYED)
+        assert values(broker, "orders") == {str(number): 1 for number in range(20)}
+
+    @pytest.mark.parametrize("partitions", [1, 4, 6])
+    @pytest.mark.parametrize("guarantee", ["at-least-once", "none"])
+    def test_rows_that_tasks_have_sent_are_sent_again(self, broker, query, guarantee, partitions):
+        """They are lost with the deleted topic, or lie where the new one has other keys."""
+        played = query(deliveryGuarantee=guarantee)
+        messages = played.write(KEYED)
+        self.create_again(broker, "orders", partitions)
+        with pytest.raises(
+            Refusal, match="SNAPSHOT_CHANGED: topic orders was deleted and created again while its rows were sent"
+        ) as caught:
+            played.commit(messages)
+        assert caught.value.remedy is Remedy.AGAIN
+        played.run(KEYED)
+        assert set(values(broker, "orders")) == {str(number) for number in range(20)}

@@ -11,7 +11,7 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.source import fetching
 from chaffinch.spark.source.stream_reader import IS_LIMITED
 from chaffinch.spark.source.topic_discovery import Discovery
-from chaffinch.spark.source.topic_ids import shown
+from chaffinch.spark.topic_ids import shown
 from tests.spark.source.played_reader import latest, plain, rows_of, travelled, values
 from tests.spark.source.source_topics import numbers
 

@@ -209,7 +209,9 @@ def test_a_topic_that_goes_while_its_rows_are_sent_is_told_once(tmp_path, monkey
             delete_topics(client, ["orders"])
         with pytest.raises(Refusal) as caught:
             query.run(ROWS, ROWS)
-        assert caught.value.text.startswith("task 0: topic 'orders' (option topic) was deleted, or made again with fewer partitions, while")
+        assert caught.value.text.startswith(
+            "task 0: topic 'orders' (option topic) was deleted, or created again with fewer partitions, while"
+        )
         assert caught.value.text.count("orders") == 1
         assert values(broker, "dead") == {}
         query.close()

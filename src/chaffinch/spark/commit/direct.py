@@ -10,6 +10,7 @@ from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import replace
 
+from chaffinch.errors.codes import Group
 from chaffinch.identifiers import NO_PRODUCER, TopicPartition
 from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.finish import finish_commit
@@ -19,7 +20,8 @@ from chaffinch.spark.commit.operations import Operation, ReadState, Reply, Step,
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.timeout import TRANSACTION_TIMEOUT_MIN_MS
 from chaffinch.spark.commit.tolerance import Tally
-from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.refusals import Refusal, Remedy
+from chaffinch.spark.snapshot import recreated_topic
 
 ROWS_STAY = "rows that are written already stay, and the next attempt writes them again"
 
@@ -33,6 +35,13 @@ def note_batch(plan: CommitPlan) -> Commit:
     for outcome in plan.outcomes:
         if (failure := outcome.failure) is not None:
             raise Refusal(failure.group, failure.name, f"task {outcome.context.task}: {failure.text}; {ROWS_STAY}", failure.remedy)
+    used = tuple(snapshot for outcome in plan.outcomes for snapshot in outcome.snapshots)
+    if recreated := recreated_topic(used, plan.target):
+        text = (
+            f"topic {recreated} was deleted and created again while its rows were sent: some are lost with it, others may lie in partitions"
+        )
+        text += f" chosen for the deleted topic; {ROWS_STAY}"
+        raise Refusal(Group.TRANSACTION_ABORTABLE, "SNAPSHOT_CHANGED", text, Remedy.AGAIN)
     tally = Tally.of(plan.outcomes)
     if refusal := tally.refusal(plan.tolerance, nothing_written=ROWS_STAY):
         raise refusal
@@ -67,5 +76,5 @@ def _end_transaction_left(plan: CommitPlan, state: CheckpointState) -> Generator
             group_id, place = (plan.group_id, TopicPartition(topic, int(number))) if topic else (None, plan.marker_partition)
             left = replace(plan, transactional_id=state.transactional_id, group_id=group_id, marker_partition=place)
             is_pending = yield from requests.is_marker_pending(Step.READ_MARKER, left.group_id, left.marker_partition, plan.patience)
-            yield from finish_commit(left, state.written_to, is_pending=is_pending)
+            yield from finish_commit(left, state.still_there(plan.topic_ids), is_pending=is_pending)
             yield from requests.abort(Step.ABORT, state.transactional_id, timeout_ms, NO_PRODUCER, plan.patience)

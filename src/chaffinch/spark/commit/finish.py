@@ -147,7 +147,8 @@ def _offsets_partition_count(plan: CommitPlan) -> Generator[Operation, Reply, in
             return int(reply.value)
         if attempts.are_over(reply.now_ms):
             raise requests.gave_up(_STEP, codes.NETWORK_EXCEPTION, f"Metadata of {OFFSETS_TOPIC}", reply.value.reason, plan.patience)
-        yield Wait(step=_STEP, ms=attempts.failed_ms())
+        about = attempts.about(f"Metadata of {OFFSETS_TOPIC}", reply.value.reason)
+        yield Wait(step=_STEP, ms=attempts.failed_ms(), about=about)
 
 
 def _write(
@@ -170,7 +171,7 @@ def _write(
                     needed -= told.unknown
                     break
                 raise requests.gave_up(_STEP, told.code, "WriteTxnMarkers", told.reason, plan.patience)
-            yield Wait(step=_STEP, ms=attempts.failed_ms())
+            yield Wait(step=_STEP, ms=attempts.failed_ms(), about=attempts.about("WriteTxnMarkers", told.reason))
     return True
 
 

@@ -8,7 +8,7 @@ batch, the writer, and the digest of the checkpoint's own record of the batch. `
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import groupby
 from typing import Any, Final, Literal
@@ -17,6 +17,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.topic_ids import TopicIds, created_again, parsed, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,8 @@ class CheckpointState:
     """Of all batches so far. A batch whose commit died between EndTxn and its note is not in here: for people, never for decisions."""
     written_to: tuple[TopicPartition, ...] | None = None
     """The partitions of the newest transaction that was to be committed: its end is looked after there. None: not noted."""
+    topic_ids: TopicIds = field(default_factory=dict)
+    """Of the topics in `written_to`, and of the one with the marker, as they were then."""
     sink: str = ""
     """The name of the sink whose state it is; none of the query's own. For people."""
     acknowledged: Acknowledged | None = None
@@ -96,6 +99,11 @@ class CheckpointState:
         if newest is not None and _is_acknowledged(newest):
             return Acknowledged(batch_id=newest.batch_id, marker=newest.marker)
         return self.acknowledged
+
+    def still_there(self, ids: TopicIds) -> tuple[TopicPartition, ...] | None:
+        """`written_to` without topics that were created again since: `ids` are those of now."""
+        again = created_again(self.topic_ids, ids)
+        return self.written_to and tuple(where for where in self.written_to if where.topic not in again)
 
     def to_text(self) -> str:
         newest = self.remembered
@@ -113,6 +121,7 @@ class CheckpointState:
                 topic: " ".join(str(place.partition) for place in places)
                 for topic, places in groupby(sorted(self.written_to), lambda place: place.topic)
             },
+            "topic_ids": {topic: shown(topic_id) for topic, topic_id in sorted(self.topic_ids.items())},
             "acknowledged": None if self.acknowledged is None else {
                 "id": self.acknowledged.batch_id, "marker": self.acknowledged.marker,
             },
@@ -135,7 +144,7 @@ class CheckpointState:
         return cls(
             transactional_id=fields.get("transactional.id"), remembered=remembered, totals=_counts(fields.get("totals")),
             written_to=_places(fields.get("written_to")), acknowledged=_acknowledged(fields.get("acknowledged")),
-            sink=str(fields.get("sink", "")),
+            sink=str(fields.get("sink", "")), topic_ids={topic: parsed(text) for topic, text in fields.get("topic_ids", {}).items()},
         )  # fmt: skip
 
 
@@ -174,6 +183,8 @@ class BatchAtHand:
     offsets_retention_ms: int
     marker: str = ""
     """The partition where the marker is looked for."""
+    deleted: str = ""
+    """Why a marker may be missing although its transaction is committed, and rows of it may be there."""
 
 
 _OF_NEW_OUTPUTS = "; an output that is new in its query, or was not called for batch 0, has none yet"
@@ -198,11 +209,18 @@ def judge(batch: BatchAtHand, marker: Marker | None, remembered: Remembered | No
         if remembered.stage == "empty" and remembered.batch_id == batch.batch_id:
             return Verdict.WRITE
         return _against(batch, remembered.batch_id, remembered.digest, "the checkpoint's folder chaffinch")
+    return _of_ending(batch, remembered, now_ms)
+
+
+def _of_ending(batch: BatchAtHand, remembered: Remembered, now_ms: int) -> Verdict:
+    """There is no marker, and the outcome of the remembered batch's transaction was not noted."""
     if remembered.batch_id > batch.batch_id:
         raise _restored(batch, remembered.batch_id, "the checkpoint's folder chaffinch")
     if remembered.batch_id == batch.batch_id and remembered.marker not in ("", batch.marker):
         where = f"with its marker on {remembered.marker}, which is now looked for on {batch.marker}"
         return _missing(batch, f"its commit was under way when the query stopped, {where} (options topic and markerTopic)")
+    if remembered.batch_id == batch.batch_id and batch.deleted:
+        return _missing(batch, f"its commit was under way when the query stopped, and {batch.deleted}")
     # The commit of this very batch was under way. Half the retention: were it committed, the marker would still be there.
     if remembered.batch_id == batch.batch_id and now_ms - remembered.noted_ms > batch.offsets_retention_ms // 2:
         return _missing(batch, "its commit was under way when the query stopped, too long ago for the marker to tell")
@@ -266,5 +284,6 @@ def _missing(batch: BatchAtHand, why: str, or_else: str = "") -> Verdict:
         Group.INVALID_CONFIGURATION,
         "MARKER_MISSING",
         f"group {batch.group_id} has no marker for batch {batch.batch_id}, {why}: whether it is written cannot be told (committed offsets "
-        f"expire after offsets.retention.minutes{or_else}); look into the topic, then set onMissingMarker=write for one start to write it",
+        f"expire after offsets.retention.minutes, and go with their topic{or_else}); look into the topic, "
+        "then set onMissingMarker=write for one start to write it",
     )

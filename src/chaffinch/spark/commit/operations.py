@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from chaffinch.client import wait_log
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
@@ -84,6 +85,8 @@ class NextAnswer:
 
     step: Step
     until_ms: int | None = None
+    about: wait_log.Wait | None = None
+    """What partitions wait for that are sent to again later; for the log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +186,11 @@ class WriteMarkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Let time pass. Brings None."""
+    """Let time pass. Brings None. `about`: what failed and is tried again, for the log."""
 
     step: Step
     ms: int
+    about: wait_log.Wait | None = None
 
 
 Operation: TypeAlias = (

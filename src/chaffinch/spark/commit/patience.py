@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from chaffinch.client.wait_log import Wait
+
 MOMENT_MS = 50
 """Between two looks at a transaction that is about to end: nobody failed, and it takes a moment."""
 
@@ -36,6 +38,12 @@ class Attempts:
         if self._until_ms is None:
             self._until_ms = now_ms + self.patience.block_max_ms
         return now_ms >= self._until_ms
+
+    def about(self, what: str, why: str) -> Wait:
+        """What is asked again, for the log."""
+        until_ms = self._until_ms or 0
+        since_ms = until_ms - self.patience.block_max_ms
+        return Wait(what, what, since_ms, why.rstrip(" ."), until_ms=until_ms, limit="kafka.max.block.ms")
 
     def failed_ms(self) -> int:
         """How long is waited after one more failure."""

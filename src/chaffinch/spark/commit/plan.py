@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
+from uuid import UUID
 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.messages import BatchCounts, StagedBatch, TaskOutcome
@@ -65,6 +66,11 @@ class CommitPlan:
     def topic_partitions(self) -> Iterator[TopicPartition]:
         """All partitions of the topics known at planning time."""
         return (TopicPartition(topic.topic, number) for topic in self.target.topics for number in range(topic.partition_count))
+
+    @property
+    def topic_ids(self) -> dict[str, UUID]:
+        """The ids of the topics in `target`; zero from brokers before 2.8."""
+        return {topic.topic: UUID(bytes=topic.topic_id) for topic in self.target.topics}
 
     @property
     def has_own_id(self) -> bool:

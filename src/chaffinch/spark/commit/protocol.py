@@ -48,6 +48,7 @@ from chaffinch.spark.commit.timeout import timeout_refused, transaction_timeout_
 from chaffinch.spark.commit.tolerance import Tally
 from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.snapshot import changed_topic, recreated_topic
+from chaffinch.spark.topic_ids import created_again, loss
 
 ATTEMPTS_MAX = 3
 """How often one commit pushes the batch when its transaction has to be started again; then the query fails and may be restarted."""
@@ -60,6 +61,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
     """
     state = yield from _read_state(plan)
     marker, knows_end = yield from _finished(plan, state)
+    yield from _check_none_was_deleted(plan, marker, state)
     if _judge(plan, marker, state) is Verdict.SKIP:
         return (yield from _skipped(plan, marker))
 
@@ -84,7 +86,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
         if _judge(plan, writer.marker, state) is Verdict.SKIP:
             return (yield from _skipped(plan, writer.marker))
         if plan.group_id is not None:
-            check_not_lost(_at_hand(plan, plan.group_id), writer.marker, state)
+            check_not_lost(_at_hand(plan, plan.group_id, state), writer.marker, state)
         result = yield from writer.write()
     except Fenced as fenced:
         yield from _after_fencing(plan, writer.marker, fenced, may_be_committed=writer.may_be_committed)
@@ -217,7 +219,9 @@ class _Writer:
             yield from requests.commit_marker(
                 Step.COMMIT_MARKER, plan.transactional_id, identity, plan.group_id, plan.marker_partition, marker, plan.patience
             )
-        self.state = replace(self.state, written_to=tuple(sorted(joined)))
+        topics = {where.topic for where in (*joined, plan.marker_partition)}
+        ids = {topic: topic_id for topic, topic_id in plan.topic_ids.items() if topic in topics}
+        self.state = replace(self.state, written_to=tuple(sorted(joined)), topic_ids=ids)
         yield from _write_state(plan, Step.NOTE_ENDING, "ending", self.state)
         ended_ms = pushed_ms = max(began_ms, push.answered_ms)
         if joined or plan.group_id is not None:
@@ -312,14 +316,40 @@ def _checked(plan: CommitPlan) -> Tally:
 def _judge(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> Verdict:
     if plan.group_id is None:
         return Verdict.WRITE
-    return judge(_at_hand(plan, plan.group_id), marker, state.remembered, plan.wall_ms)
+    return judge(_at_hand(plan, plan.group_id, state), marker, state.remembered, plan.wall_ms)
 
 
-def _at_hand(plan: CommitPlan, group_id: str) -> BatchAtHand:
+def _at_hand(plan: CommitPlan, group_id: str, state: CheckpointState) -> BatchAtHand:
+    topic = plan.marker_partition.topic
+    both = created_again(state.topic_ids, plan.topic_ids).get(topic)
+    # Where all topics of the transaction were created again, its rows are gone with the marker.
+    deleted = loss(topic, *both, "the marker belonged to") if both and state.still_there(plan.topic_ids) else ""
     return BatchAtHand(
         batch_id=plan.batch_id, digest=plan.digest, group_id=group_id, is_stream=plan.is_stream,
         writes_without_marker=plan.writes_without_marker, offsets_retention_ms=plan.target.offsets_retention_ms,
-        marker=str(plan.marker_partition),
+        marker=str(plan.marker_partition), deleted=deleted,
+    )  # fmt: skip
+
+
+def _check_none_was_deleted(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> Generator[Operation, Reply, None]:
+    """Refuses to write where no marker and no checkpoint remember anything, but the coordinator says that the id's last transaction is
+    committed: its marker was deleted with its topic. Not where the rows of the batch go to that topic only, which has none of them then."""
+    topic = plan.marker_partition.topic
+    elsewhere = sorted({where.topic for where in plan.partitions()} - {topic})
+    is_first = marker is None and state.remembered is None and (plan.batch_id == 0 or not plan.is_stream)
+    if not elsewhere or not is_first or plan.writes_without_marker or plan.group_id is None or plan.transactional_id != plan.group_id:
+        return
+    last = yield from requests.last_transaction(Step.READ_MARKER, plan.transactional_id, plan.patience)
+    if last is None or last.transaction_state != "CompleteCommit":
+        return
+    if (yield from requests.has_offsets(Step.READ_MARKER, plan.group_id, plan.patience)):
+        return  # It may have been a write to another topic, with its marker there.
+    advice = "set onMissingMarker=write for one start to write it" if plan.is_stream else "write it with another idempotencyToken"
+    raise Refusal(
+        Group.INVALID_CONFIGURATION, "MARKER_MISSING",
+        f"group {plan.group_id} has no marker for batch {plan.batch_id}, but the last transaction of {plan.transactional_id} is committed: "
+        f"its marker was lost since, as where topic {topic!r} is deleted and created again, and its rows may be in {', '.join(elsewhere)}; "
+        f"look into the topics; if they are not there, {advice}",
     )  # fmt: skip
 
 
@@ -363,7 +393,7 @@ def _finished(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, 
     except StartAgain:
         marker, is_pending = None, True
     waits = is_pending or not (_has_nothing(plan) or (plan.is_stream and _judge(plan, marker, state) is Verdict.SKIP))
-    knows_end = yield from finish_commit(plan, state.written_to, is_pending=is_pending, waits=waits)
+    knows_end = yield from finish_commit(plan, state.still_there(plan.topic_ids), is_pending=is_pending, waits=waits)
     if is_pending:  # Or of an attempt that is still under way.
         marker = yield from _read_marker(plan, Step.READ_MARKER, is_stable=False)
     return marker, knows_end

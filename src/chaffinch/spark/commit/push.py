@@ -21,6 +21,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
+from chaffinch.client import wait_log
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group, Stored
 from chaffinch.identifiers import ProducerIdentity, TopicPartition, sequence_add
@@ -98,6 +99,9 @@ class _Partition:
     """Refusals in a row, of what is sent again."""
     due_ms: int = 0
     """Nothing is sent there before."""
+    failing_since_ms: int = 0
+    reason: str = ""
+    """Of the last failure, of what is sent again."""
 
     def next_sequence(self) -> int:
         return sequence_add(self.sequence, sum(self.queue[index].record_count for index in range(self.in_flight)))
@@ -150,10 +154,10 @@ class Push:
                 yield from self._fill(step)
                 due_ms = self._next_due_ms()
                 if self._under_way:
-                    reply = yield NextAnswer(step=step, until_ms=due_ms)
+                    reply = yield NextAnswer(step=step, until_ms=due_ms, about=self._about())
                 else:
                     assert due_ms is not None, "what is not under way waits for its time"
-                    reply = yield Wait(step=step, ms=due_ms - self._now_ms)
+                    reply = yield Wait(step=step, ms=due_ms - self._now_ms, about=self._about())
                 self._now_ms = reply.now_ms
                 if reply.value is not None:
                     yield from self._answered(reply.value, set_aside)
@@ -166,6 +170,17 @@ class Push:
         partition = self._note(answer)
         if partition.is_stopped and partition.in_flight == 0:
             yield from self._mend(partition, set_aside)
+
+    def _about(self) -> wait_log.Wait | None:
+        """What the partition that has failed for longest waits for."""
+        failing = [found for found in self._partitions.values() if found.queue and found.failures]
+        if not failing:
+            return None
+        first = min(failing, key=lambda found: found.failing_since_ms)
+        what = f"an acknowledged batch for {first.topic_partition}"
+        return wait_log.Wait(
+            what, what, first.failing_since_ms, first.reason, until_ms=self._deadline_ms, limit=self._deadline_name.partition("=")[0]
+        )
 
     def _next_due_ms(self) -> int | None:
         """When the first partition that waits may be sent to again; None: none waits."""
@@ -251,6 +266,8 @@ class Push:
                 f"{reason}; the transaction is aborted, nothing of it is visible", Remedy.AGAIN,
             )  # fmt: skip
         partition.refresh = True
+        partition.failing_since_ms = partition.failing_since_ms if partition.failures else self._now_ms
+        partition.reason = reason
         partition.failures += 1
         partition.due_ms = self._now_ms + self._wait_ms(partition.failures)
 

@@ -101,6 +101,7 @@ class Search:
                         break
                     what = f"DescribeProducers of {', '.join(sorted({place.topic for place in missing}))}"
                     raise requests.gave_up(self.step, said.code, what, said.reason, patience)
-                yield Wait(step=self.step, ms=attempts.failed_ms())
+                about = attempts.about(f"DescribeProducers of {', '.join(map(str, sorted(missing)))}", said.reason)
+                yield Wait(step=self.step, ms=attempts.failed_ms(), about=about)
             wanted, refresh = needed, True
         return left_open

@@ -130,7 +130,7 @@ def last_transaction(
             return None if _first_error(response) is codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED else state
         if attempts.are_over(now_ms):
             raise gave_up(step, codes.CONCURRENT_TRANSACTIONS, what, state.transaction_state, patience)
-        yield Wait(step=step, ms=attempts.moment_ms())
+        yield Wait(step=step, ms=attempts.moment_ms(), about=attempts.about(what, state.transaction_state))
 
 
 def read_marker(
@@ -162,6 +162,15 @@ def read_marker(
             f"group {group_id} holds an offset for {topic_partition} that is no marker of Chaffinch ({found[0][1][:80]!r}): "
             "another program uses this group; give the query a checkpoint, or the write an idempotencyToken, of its own",
         ) from None  # fmt: skip
+
+
+def has_offsets(step: Step, group_id: str, patience: Patience) -> Generator[Operation, Reply, bool]:
+    """Whether a group has committed offsets of any topic."""
+    request = OffsetFetchRequest(group_id=group_id, topics=None, groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)])
+    what = f"OffsetFetch of group {group_id}"
+    response, _ = yield from _ask(step, request, Coordinator(kind="group", key=group_id), patience, what)
+    assert isinstance(response, OffsetFetchResponse)
+    return any(part.committed_offset >= 0 for part in _fetched_partitions(response))
 
 
 def is_marker_pending(
@@ -262,7 +271,8 @@ def _ask(
             raise _failure(code, what)
         if attempts.are_over(reply.now_ms):
             raise gave_up(step, code, what, reason, patience)
-        yield Wait(step=step, ms=attempts.moment_ms() if code in _ENDING else attempts.failed_ms())
+        wait_ms = attempts.moment_ms() if code in _ENDING else attempts.failed_ms()
+        yield Wait(step=step, ms=wait_ms, about=attempts.about(what, reason))
 
 
 def _failure(said: ErrorCode, what: str) -> Exception:

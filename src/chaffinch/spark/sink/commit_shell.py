@@ -11,11 +11,13 @@ import re
 import textwrap
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
+from chaffinch.client import wait_log
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.client.exchange import Exchange, failure_of
@@ -54,6 +56,7 @@ from chaffinch.spark.commit.operations import (
 from chaffinch.spark.commit.plan import Commit, CommitResult
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import TEXT_CHARACTERS_MAX, Refusal, Remedy, refusal_of
+from chaffinch.spark.sink.commit_waits import CommitWaits, Unanswered
 from chaffinch.spark.sink.find_remains import count_partitions, find_remains, without_leader, write_markers
 from chaffinch.spark.sink.parquet_file import write_parquet
 from chaffinch.spark.sink.pause import pause, pause_is_due
@@ -63,6 +66,7 @@ from chaffinch.spark.tasks.dead_letters import Origin, leftover_pattern, parquet
 from chaffinch.spark.tasks.row_handler import RowHandler
 from chaffinch.spark.tasks.staged import broker_found, reason_of
 from chaffinch.spark.tasks.staging import LetterStore, StagedReader
+from chaffinch.spark.topic_ids import TopicIds, created_again, loss
 
 LOOKUP_TIMEOUT_MS = 2_000
 """How long one look-up of a leader or coordinator may take; the generator asks again until its own time is over."""
@@ -107,6 +111,8 @@ class ShellPlan:
     dead_letter_folder: Folder | None
     dead_letter_target: TopicSnapshot | None
     handler: RowHandler | None = None
+    topic_ids: TopicIds = field(default_factory=dict)
+    """Of the topics that tasks have staged rows for."""
 
 
 class CommitShell:
@@ -124,12 +130,18 @@ class CommitShell:
         self._compacted: dict[str, bool] = {}
         self._looked_up_ms: dict[str, int] = {}
         """When leaders of a topic were last looked for."""
+        self._sent_ms: dict[int, int] = {}
+        """By ticket: when its request was sent."""
+        self._operation_ms = 0
+        """How long the last operation took that was not a wait."""
+        self._waits = CommitWaits(partial(_log.warning, "batch %d waits for %s", plan.batch_id), plan.request_timeout_ms)
 
     def run(self, commit: Commit) -> CommitResult:
         """The result of the commit. Raises Refusal."""
         try:
             operation = next(commit)
             while True:
+                began_ms = _now_ms()
                 try:
                     value = self._perform(operation)
                 except Exception as error:
@@ -137,7 +149,10 @@ class CommitShell:
                     continue
                 if pause_is_due(operation.step, self._plan.batch_id) and not isinstance(operation, SendBatch | Wait):
                     pause(operation.step, self._plan.batch_id)
-                operation = commit.send(Reply(now_ms=_now_ms(), value=value))
+                now_ms = _now_ms()
+                if not isinstance(operation, Wait):
+                    self._operation_ms = now_ms - began_ms
+                operation = commit.send(Reply(now_ms=now_ms, value=value))
         except StopIteration as done:
             result: CommitResult = done.value
             return result
@@ -161,7 +176,7 @@ class CommitShell:
             case SendBatch():
                 return self._send(operation)
             case NextAnswer():
-                return self._next_answer(operation.until_ms)
+                return self._next_answer(operation)
             case AskHandler():
                 return self._ask_handler(operation)
             case SetAside():
@@ -177,8 +192,13 @@ class CommitShell:
             case CountPartitions() | WriteMarkers():
                 return self._finish(operation)
             case Wait():
-                # The protocol's own waits between attempts: the commit runs in a thread of Spark's, which has nothing else to do.
-                return time.sleep(operation.ms / 1000)
+                return self._wait(operation)
+
+    def _wait(self, operation: Wait) -> None:
+        """The protocol's own waits between attempts: the commit runs in a thread of Spark's, which has nothing else to do."""
+        if operation.about is not None:
+            self._waits.retry(operation.about, _now_ms(), operation.ms, self._operation_ms)
+        time.sleep(operation.ms / 1000)
 
     def _ask(self, operation: Ask) -> Any:
         to = operation.to
@@ -245,6 +265,7 @@ class CommitShell:
             address = leader._replace(lane=topic_partition.partition % LANES)
             with self._client.lock:
                 self._under_way[operation.ticket] = self._client.start(request, address)
+                self._sent_ms[operation.ticket] = _now_ms()
                 self._client.pump(0)
         except ApiException as error:
             self._settled.append(BatchAnswer(ticket=operation.ticket, lost=_lost(error, was_sent=False)))
@@ -258,12 +279,21 @@ class CommitShell:
                 self._client.refresh_metadata([topic], timeout_ms=LOOKUP_TIMEOUT_MS)
             finally:
                 self._looked_up_ms[topic] = _now_ms()
+            self._check_id(topic)
         address = self._client.cluster.leader_address(topic_partition)
         if address is None:
             raise without_leader(self._client, topic_partition)
         return address
 
-    def _next_answer(self, until_ms: int | None) -> BatchAnswer | None:
+    def _check_id(self, topic: str) -> None:
+        """Raises Refusal for a topic that was created again: rows were partitioned for the deleted one."""
+        present = self._client.cluster.topic_id(topic)
+        if present is not None and (both := created_again(self._plan.topic_ids, {topic: present}).get(topic)):
+            text = f"{loss(topic, *both, 'the rows were staged for')}; the transaction is aborted, nothing of it is visible"
+            raise Refusal(Group.TRANSACTION_ABORTABLE, "SNAPSHOT_CHANGED", text, Remedy.AGAIN)
+
+    def _next_answer(self, operation: NextAnswer) -> BatchAnswer | None:
+        until_ms = operation.until_ms
         with self._client.lock:
             while not self._settled:
                 for ticket, exchange in self._under_way.items():
@@ -271,14 +301,26 @@ class CommitShell:
                         self._settled.append(self._answer(ticket, exchange))
                 for answer in self._settled:
                     self._under_way.pop(answer.ticket, None)
+                    self._sent_ms.pop(answer.ticket, None)
                     self._batches.pop(answer.ticket, None)
                     self._sent_bytes.pop(answer.ticket, None)
                 if not self._settled:
-                    left_ms = PUMP_MS if until_ms is None else until_ms - _now_ms()
-                    if left_ms <= 0:
+                    now_ms = _now_ms()
+                    if until_ms is not None and until_ms <= now_ms:
                         return None
-                    self._client.pump(min(left_ms, PUMP_MS))
+                    looks_ms = self._log_waits(operation.about, now_ms) - now_ms
+                    self._client.pump(min(PUMP_MS, looks_ms, PUMP_MS if until_ms is None else until_ms - now_ms))
         return self._settled.pop(0)
+
+    def _log_waits(self, about: wait_log.Wait | None, now_ms: int) -> int:
+        """What is waited for while responses are under way. Gives when to look again."""
+        if about is not None:
+            self._waits.retry(about, now_ms, 0, 0)
+        unanswered = (
+            Unanswered(self._batches[ticket][0].topic_partition, exchange.address, self._sent_ms[ticket])
+            for ticket, exchange in self._under_way.items()
+        )
+        return self._waits.answers(unanswered, now_ms)
 
     def _answer(self, ticket: int, exchange: Exchange) -> BatchAnswer:
         outcome = exchange.outcome

@@ -65,8 +65,7 @@ class Committer:
         plan = self.plan(outcomes, facts, batch_id)
         try:
             client = client_for(self._options.client)
-            if self._options.is_exactly_once:
-                plan = replace(plan, target=self._target(client, outcomes))
+            plan = replace(plan, target=self._target(client, outcomes))
             commit = commit_batch(plan) if self._options.is_exactly_once else note_batch(plan)
             shell = CommitShell(self._shell_plan(plan, facts), client)
             result = shell.run(commit)
@@ -147,6 +146,7 @@ class Committer:
             dead_letter_folder=Folder(options.dead_letter_path, "errors.dead.letter.path") if options.dead_letter_path else None,
             dead_letter_target=self._snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None,
             handler=handler_for(options.handler),
+            topic_ids=plan.topic_ids,
         )
 
     def learn(self, result: CommitResult) -> None:

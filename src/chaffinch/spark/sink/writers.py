@@ -109,7 +109,8 @@ class _Writer:
         from chaffinch.spark.tasks.direct import TaskSender, forget_producer, producer_for
 
         try:
-            sender = TaskSender(plan, producer_for(options.producer), writer, stops_at_bad_rows=not options.tolerance.tolerates)
+            producer = producer_for(options.producer, self._snapshot.topics)
+            sender = TaskSender(plan, producer, writer, stops_at_bad_rows=not options.tolerance.tolerates)
             return sender.run(iterator)
         except BaseException:
             forget_producer(options.producer)

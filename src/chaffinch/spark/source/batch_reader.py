@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from chaffinch.spark.source.offset_ranges import Offsets
-    from chaffinch.spark.source.topic_ids import TopicIds
+    from chaffinch.spark.topic_ids import TopicIds
 
 
 class TopicReader(DataSourceReader):

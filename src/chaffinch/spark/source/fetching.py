@@ -20,7 +20,7 @@ from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.source.errors import refusals, report_loss
-from chaffinch.spark.source.topic_ids import created_again, loss
+from chaffinch.spark.topic_ids import created_again, loss
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,8 +21,8 @@ from chaffinch.spark.source.errors import refusals, report_loss
 from chaffinch.spark.source.fetching import TopicRange
 from chaffinch.spark.source.offset_ranges import backlog, limited, losses, ranges, within
 from chaffinch.spark.source.options import SourceOptions
-from chaffinch.spark.source.topic_ids import created_again, ids_of, loss
 from chaffinch.spark.source.topic_offsets import from_checkpoint, to_checkpoint
+from chaffinch.spark.topic_ids import created_again, ids_of, loss
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from chaffinch.spark.source.offset_ranges import Offsets
     from chaffinch.spark.source.topic_discovery import Discovery
-    from chaffinch.spark.source.topic_ids import TopicIds
+    from chaffinch.spark.topic_ids import TopicIds
 else:
     try:
         from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow

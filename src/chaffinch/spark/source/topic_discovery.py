@@ -17,16 +17,16 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, counted
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import shown_value
+from chaffinch.spark import topic_ids
 from chaffinch.spark.refusals import Refusal, refusal_for
-from chaffinch.spark.source import topic_ids
 from chaffinch.spark.target import UNKNOWN_TOPIC_PATIENCE_MS, UNKNOWN_TOPIC_WAIT_MS
 
 if TYPE_CHECKING:
     from chaffinch.admin.offsets import Isolation
     from chaffinch.client.sync_client import SyncClient, Target
     from chaffinch.spark.source.options import SourceOptions
-    from chaffinch.spark.source.topic_ids import TopicIds
     from chaffinch.spark.source.topic_offsets import OffsetChoice
+    from chaffinch.spark.topic_ids import TopicIds
 
 _log = logging.getLogger(__name__)
 

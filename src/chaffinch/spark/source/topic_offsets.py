@@ -17,7 +17,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import LONG_MAX, shown_value
-from chaffinch.spark.source import topic_ids
+from chaffinch.spark import topic_ids
 
 # Not `00`, which would be `0` a second time.
 _PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}")

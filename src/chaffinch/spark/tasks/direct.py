@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from chaffinch.spark.commit.messages import Rejection, TaskOutcome
 from chaffinch.spark.commit.push import RECORD_CODES
 from chaffinch.spark.kept import Kept
 from chaffinch.spark.options import named_as_typed
-from chaffinch.spark.refusals import Refusal, refusal_of
+from chaffinch.spark.refusals import Refusal, Remedy, refusal_of
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.tasks.row_check import BadRows, GoodRows, RowCheck, TaskPlan, reason_of
 from chaffinch.spark.tasks.staging import StagedWriter
@@ -41,11 +41,21 @@ PARTS_UNDER_WAY_MAX = 4
 ROW_CODES = RECORD_CODES | {codes.UNKNOWN_TOPIC_OR_PARTITION}
 
 ProducerOptions = tuple[tuple[str, Any], ...]
+_topic_ids: dict[ProducerOptions, dict[str, bytes]] = {}
+"""By the options of a producer: the ids of the topics that it was used for."""
 _producers: Kept[ProducerOptions, Producer] = Kept(lambda producer: producer.close(0))
 
 
-def producer_for(options: ProducerOptions) -> Producer:
-    """This process's producer with these options; tasks of a Spark worker use it one after another. ConfigException."""
+def producer_for(options: ProducerOptions, topics: Sequence[TopicSnapshot] = ()) -> Producer:
+    """This process's producer with these options; tasks of a Spark worker use it one after another. ConfigException.
+
+    A producer that has written to a topic of the same name with another id is not used again: without acknowledgements it would not notice
+    that the topic was deleted, and its batches would be lost.
+    """
+    written = _topic_ids.setdefault(options, {})
+    if any(written.setdefault(topic.topic, topic.topic_id) != topic.topic_id for topic in topics):
+        forget_producer(options)
+        written.update({topic.topic: topic.topic_id for topic in topics})
     with named_as_typed():
         return _producers.get(options, lambda: Producer(dict(options)))
 
@@ -96,6 +106,7 @@ class TaskSender:
             rejected_by_code=dict(self._bad_rows.rejected_by_code),
             dropped_by_code=dict(self._bad_rows.dropped_by_code),
             rejections=tuple(self._bad_rows.named),
+            snapshots=check.snapshots(),
             sent_bytes=self._byte_count,
             sent_ms=(time.monotonic_ns() - began) // 1_000_000,
         )
@@ -165,9 +176,10 @@ class TaskSender:
 
 
 def _vanished(topic: str) -> Refusal:
-    """Each row would say the same: the one topic of all of them was there when the batch was planned."""
-    text = f"topic {topic!r} (option topic) was deleted, or made again with fewer partitions, while its rows were sent"
-    return Refusal(Group.INVALID_CONFIGURATION, codes.UNKNOWN_TOPIC_OR_PARTITION.name, f"{text}; create it, or correct the name")
+    """Each row would say the same: the one topic of all of them was there when the batch was planned. The next attempt plans again, and
+    says whether the topic is there."""
+    text = f"topic {topic!r} (option topic) was deleted, or created again with fewer partitions, while its rows were sent"
+    return Refusal(Group.APPLICATION_RECOVERABLE, codes.UNKNOWN_TOPIC_OR_PARTITION.name, text, Remedy.AGAIN)
 
 
 def _told(error: KafkaException) -> KafkaException:

@@ -1,6 +1,6 @@
-"""Ids of topics next to offsets: which topic of a name the offsets of a checkpoint belong to. Pure.
+"""Ids of topics in a checkpoint: which topic of a name its offsets, or its marker, belong to. Pure.
 
-A topic that is deleted and created again keeps its name and gets another id. Offsets of the deleted topic mean nothing in the new one.
+A topic that is deleted and created again keeps its name and gets another id. Facts about the deleted topic mean nothing in the new one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,11 @@ def shown(topic_id: UUID) -> str:
     return urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
+def parsed(text: str) -> UUID:
+    """An id from what `shown` made of it. Errors: ValueError."""
+    return UUID(bytes=urlsafe_b64decode(f"{text}=="))
+
+
 def key(topic: str, topic_id: UUID) -> str:
     """The name under which a checkpoint keeps a topic's id."""
     return f"{topic}{MARK}{shown(topic_id)}"
@@ -35,7 +40,7 @@ def ids_of(keys: Iterable[str]) -> dict[str, UUID]:
         topic, mark, text = name.rpartition(MARK)
         if mark:
             try:
-                found[topic] = UUID(bytes=urlsafe_b64decode(f"{text}=="))
+                found[topic] = parsed(text)
             except ValueError:  # Not written by us: then the id is not known.
                 continue
     return found
@@ -47,9 +52,9 @@ def created_again(before: TopicIds, now: TopicIds) -> dict[str, tuple[UUID, UUID
     return {topic: (old, new) for topic, old, new in both if old != new and ZERO_UUID not in (old, new)}
 
 
-def loss(topic: str, old: UUID, new: UUID) -> str:
-    """What it means that a topic was created again, in one line."""
+def loss(topic: str, old: UUID, new: UUID, what: str = "its offsets belong to") -> str:
+    """What it means that a topic was created again, in one line. `what` belongs to the old topic."""
     return (
-        f"topic {topic!r} was deleted and created again: its offsets belong to the topic with id {shown(old)}, "
+        f"topic {topic!r} was deleted and created again: {what} the topic with id {shown(old)}, "
         f"the topic of this name now has id {shown(new)}"
     )

@@ -1,0 +1,54 @@
+"""Which waits of a commit are logged, and when. No clock: the caller passes times of the steady clock in ms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import NamedTuple
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.wait_log import Wait, WaitLog
+from chaffinch.identifiers import TopicPartition
+
+
+class Unanswered(NamedTuple):
+    """A Produce request without a response yet."""
+
+    topic_partition: TopicPartition
+    address: Address
+    sent_ms: int
+
+
+class CommitWaits:
+    """Logs through `warn` what a commit waits for: the first line within 3 seconds, then after growing pauses."""
+
+    def __init__(self, warn: Callable[[str], None], request_timeout_ms: int) -> None:
+        self._warn = warn
+        self._request_timeout_ms = request_timeout_ms
+        self._log = WaitLog()
+        self._began_ms: dict[Hashable, int] = {}
+        """By cause: when its first attempt began, which was before its first failure."""
+
+    def retry(self, wait: Wait, now_ms: int, wait_ms: int, attempt_ms: int) -> None:
+        """The last attempt took `attempt_ms` and failed; the next begins in `wait_ms` and may take as long. A line that is due before that
+        ends is logged now."""
+        began_ms = self._began_ms.setdefault((wait.cause, wait.since_ms), min(wait.since_ms, now_ms - attempt_ms))
+        if now_ms + wait_ms + attempt_ms >= self._log.due_ms(wait.cause, began_ms):
+            self._log.logged(wait.cause, began_ms, now_ms)
+            self._warn(wait._replace(since_ms=began_ms).line(now_ms))
+
+    def answers(self, under_way: Iterable[Unanswered], now_ms: int) -> int:
+        """Logs the request that has been without a response for longest, if that is due. Gives when to call this again."""
+        oldest = min(under_way, key=lambda found: found.sent_ms, default=None)
+        if oldest is None:
+            return now_ms + self._request_timeout_ms
+        wait = Wait(
+            oldest.address,
+            f"the Produce response for {oldest.topic_partition} from {oldest.address}",
+            oldest.sent_ms,
+            "no response yet",
+            until_ms=oldest.sent_ms + self._request_timeout_ms,
+            limit="kafka.request.timeout.ms",
+        )
+        if line := self._log.line(wait, now_ms):
+            self._warn(line)
+        return max(self._log.due_ms(wait.cause, wait.since_ms), now_ms + 1)
