@@ -143,6 +143,9 @@ def topic_gone(rig: Rig) -> None:
     rig.sleep(1_100)
 
 
+WITHIN_4_S = {"retry.unknown.topic.partition.ms": 4_000}
+
+
 class TestWaitingBatches:
     """A topic that is deleted while records wait to be sent to it: nobody answers for them, metadata does."""
 
@@ -191,12 +194,20 @@ class TestWaitingBatches:
         rig.sleep(1)
         assert rig.fate("a") == [UNKNOWN_NO]
 
-    def test_it_is_said_once(self) -> None:
-        rig = Rig(options={"linger.ms": 60_000})
+    @pytest.mark.parametrize(
+        ("options", "limit"),
+        [({}, "117500 ms more (delivery.timeout.ms)"), (WITHIN_4_S, "1500 ms more (retry.unknown.topic.partition.ms)")],
+        ids=["delivery", "unknown topics"],
+    )
+    def test_the_log_names_the_topic_and_the_limit(self, options: dict[str, int], limit: str) -> None:
+        rig = Rig(options={"linger.ms": 60_000, **options})
         rig.append("a")
-        for _ in range(2):
-            topic_gone(rig)
-        assert rig.reports == ["no broker knows orders-0 any more: its records wait for it, up to 120000 ms (delivery.timeout.ms)"]
+        topic_gone(rig)
+        rig.sleep(3_000)
+        assert rig.reports == [
+            "orders-0, for 2500 ms: UNKNOWN_TOPIC_OR_PARTITION (no broker knows the topic 'orders'); "
+            f"1 record without an outcome, still asking, for up to {limit}"
+        ]
 
     def test_a_topic_that_is_back_in_time_is_written_to(self) -> None:
         rig = Rig(options={"retry.unknown.topic.partition.ms": 700, "retry.backoff.ms": 1_000, "retry.backoff.max.ms": 1_000})

@@ -39,8 +39,8 @@ def test_what_is_changed_by_half_is_let_alone(
         producer.flush(LATEST_S)
         do_step = getattr(producer._core, step)
 
-        def interrupted(*arguments: Any) -> Any:
-            done = do_step(*arguments)
+        def interrupted(*arguments: Any, **named: Any) -> Any:
+            done = do_step(*arguments, **named)
             try:
                 call(producer)
             except IllegalStateException as error:

@@ -344,7 +344,7 @@ class TestMemoryThatIsNotTaken:
             producer.partitions_for("orders")
             accumulator, woken = producer._core.accumulator, []
 
-            def interrupted(*_: object) -> NoReturn:
+            def interrupted(*_: object, **_named: object) -> NoReturn:
                 raise KeyboardInterrupt
 
             with held_up(producer), monkeypatch.context() as patched:

@@ -7,6 +7,7 @@ what was asked of whom and for how long. Safe to use from several threads, one r
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -235,9 +236,7 @@ class SyncClient:
 
     def pause(self, pause_ms: int, deadline: Deadline | None = None) -> None:
         """Wait, but go on moving bytes: between two questions about what no broker tells of itself."""
-        until_ms = self._clock.now_ms() + pause_ms
-        if deadline is not None:
-            until_ms = min(until_ms, deadline.at_ms)
+        until_ms = min(self._clock.now_ms() + pause_ms, deadline.at_ms if deadline is not None else sys.maxsize)
         with self.lock:
             while (left_ms := until_ms - self._clock.now_ms()) > 0:
                 self.pump(left_ms if deadline is None else min(left_ms, self._until_line_ms(deadline)))
@@ -298,9 +297,8 @@ class SyncClient:
         now_ms = self._clock.now_ms()
         if self._on_wait is None or deadline.is_over or now_ms < self._wait_log.due_ms(None, deadline.waits_since_ms):
             return
-        line = self._wait_log.line(deadline.wait(self._why(deadline) if asked is None else f"no answer from {asked} yet"), now_ms)
-        if line is not None:
-            self._on_wait(line)
+        self._wait_log.logged(None, deadline.waits_since_ms, now_ms)
+        self._on_wait(deadline.wait(self._why(deadline) if asked is None else f"no answer from {asked} yet").line(now_ms))
 
     def _until_line_ms(self, deadline: Deadline) -> int:
         """How long to wait at most before `_say` has something to report, or time is over."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 from chaffinch.client.metrics import read_all
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
+from chaffinch.client.wait_log import in_words
 from chaffinch.errors import IllegalStateException, KafkaException, Stored, TimeoutException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer import arguments, outcomes, pluggable
@@ -448,4 +449,8 @@ class Producer:
         try:
             self._await(future, timeout_ms)
         except FutureTimeoutError:
-            raise TimeoutException(f"{what}() is not done after {timeout_ms} ms; it goes on", stored=Stored.POSSIBLY) from None
+            with self._lock:
+                why = self._core.giving_up.reason()
+            reason = "" if why is None else f", because of {in_words(why)}"
+            text = f"{what}() is not done after {timeout_ms} ms{reason}; it goes on"
+            raise TimeoutException(text, stored=Stored.POSSIBLY) from why

@@ -32,15 +32,32 @@ def test_it_is_said_once_an_outage_and_when_it_is_over():
     rig.release()
     assert rig.reports[1:] == ["the broker at 127.0.0.1:9092 answers after an outage of 4400 ms; 2 records wait"]
     lose(rig, times=5)
-    assert len(rig.reports) == 3
+    assert [report.split(" reachable")[0] for report in rig.reports if "still asking" not in report][2:] == ["no broker"]
 
 
 def test_a_broker_that_is_back_soon_is_no_outage():
     rig = cut_off("a")
     lose(rig, times=3, after_ms=300)
-    rig.sleep(2_000)
+    rig.sleep(1_500)
     rig.release()
     assert rig.reports == []
+
+
+def test_an_outage_that_lasts_is_logged_again_after_growing_pauses():
+    rig = cut_off("ab")
+    lose(rig, times=3)
+    begun_ms = rig.now_ms
+    lines = []
+    while rig.now_ms < begun_ms + 35_000:
+        known = len(rig.reports)
+        rig.sleep(500)
+        lines += [(rig.now_ms - begun_ms, line) for line in rig.reports[known:]]
+    (first_ms, first), (second_ms, _) = lines
+    assert (first_ms, second_ms) == (10_000, 30_000)
+    assert first == (
+        "orders-0 at 127.0.0.1:9092, for 11200 ms: no broker reachable at 127.0.0.1:9092 (refused); "
+        "2 records without an outcome, still asking, for up to 38800 ms more (delivery.timeout.ms)"
+    )
 
 
 def test_nothing_is_said_while_no_record_waits():

@@ -29,7 +29,7 @@ from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.batches.partition_queues import PartitionQueues
 from chaffinch.producer.core.batches.produce_requests import ProduceSent
-from chaffinch.producer.core.effects import AskHandler, Report
+from chaffinch.producer.core.effects import AskHandler
 from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.refusals import batch_answers, culprits
@@ -38,7 +38,6 @@ from chaffinch.producer.core.refusals.culprits import Situation
 from chaffinch.producer.core.refusals.late_errors import exhausted, former_topic_error, given_up
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.refusals.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts
-from chaffinch.producer.core.refused_again import RefusedAgain
 from chaffinch.producer.core.transactions.manager import CONCURRENT_WAIT_MS, TransactionManager
 from chaffinch.producer.core.transactions.moves import State
 from chaffinch.producer.core.wiring import Wiring
@@ -55,7 +54,6 @@ class Delivery:
         outstanding: Outstanding,
         transaction: TransactionManager | None,
         screening: Screening,
-        refused_again: RefusedAgain,
     ) -> None:
         self.facts: dict[str, TopicFacts] = {}
         self.facts_wanted: dict[str, None] = {}
@@ -70,7 +68,6 @@ class Delivery:
         self._outstanding = outstanding
         self._transaction = transaction
         self._screening = screening
-        self._refused_again = refused_again
         self._judging: list[tuple[ProducerBatch, BatchAnswer]] = []
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
@@ -129,8 +126,6 @@ class Delivery:
         elif batch.is_elsewhere and batch.possibly_stored:
             self.fail_of_former_topic(batch)
         elif may_retry:
-            if was_sent:
-                self._refused_again.sent_again(batch, now_ms)
             self._again(batch, now_ms)
         else:
             told = exhausted(error, batch.attempts, self._wiring.retries)
@@ -166,10 +161,6 @@ class Delivery:
         """The exception handler decides about a batch that got this answer; the batch stays where it is meanwhile."""
         self.asked[batch] = answer
         self._endings.out.append(AskHandler(batch=batch, question=verdict.question, errors=verdict.errors))
-
-    def report(self, text: str) -> None:
-        """One line for the log."""
-        self._endings.out.append(Report(text))
 
     def situation(self, batch: ProducerBatch, answer: BatchAnswer, now_ms: int, said: HandlerSaid | None) -> Situation:
         """What is known about a batch for the judgement of an answer."""
@@ -230,7 +221,7 @@ class Delivery:
             case culprits.Renumber():
                 batch.attempts += 1
                 batch.last_error = verdict.error
-                self._refused_again.sent_again(batch, now_ms)
+                batch.goes_again(now_ms)
                 # An earlier attempt without an answer may come late, and fit once others have the numbers before it: but for a new epoch.
                 queue.renumber(batch, is_expected=not (verdict.waits or batch.possibly_stored))
                 if verdict.waits:
@@ -255,7 +246,6 @@ class Delivery:
         batch.attempts += not is_early
         if verdict.refreshes_metadata:
             self._wiring.metadata.refresh()
-        self._refused_again.sent_again(batch, now_ms)
         self._again(batch, now_ms, waits=verdict.waits, is_early=is_early)
 
     def fail_of_former_topic(self, batch: ProducerBatch) -> None:
@@ -263,6 +253,7 @@ class Delivery:
         self._endings.end(batch, self._endings.in_words(former_topic_error(batch)), is_unstored=False)
 
     def _again(self, batch: ProducerBatch, now_ms: int, *, waits: bool = True, is_early: bool = False) -> None:
+        batch.goes_again(now_ms)
         self._wiring.counts["batches_resent"] += 1
         self._wiring.counts["records_resent"] += batch.count
         wait_ms = self._wiring.wait_ms(max(1, batch.attempts)) if waits else 0

@@ -13,11 +13,12 @@ from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.refusals.late_errors import dropped_with_transaction, expired, given_up
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.transactions.moves import State
+from chaffinch.producer.core.waiting_batches import WaitingBatches
 from chaffinch.producer.core.wiring import Wiring
 
 
 class GivingUp:
-    """`reason_for_waiting`: why nothing has been sent lately, as far as anybody knows."""
+    """`waiting` knows why batches wait, `reason_for_waiting` why nothing has been sent lately."""
 
     def __init__(
         self,
@@ -26,6 +27,7 @@ class GivingUp:
         queues: PartitionQueues,
         endings: Endings,
         transaction: TransactionManager | None,
+        waiting: WaitingBatches,
         reason_for_waiting: Callable[[], KafkaException | None],
     ) -> None:
         self._wiring = wiring
@@ -33,6 +35,7 @@ class GivingUp:
         self._queues = queues
         self._endings = endings
         self._transaction = transaction
+        self._waiting = waiting
         self._reason_for_waiting = reason_for_waiting
         self.expired_count = 0
         """Records whose delivery timeout was over, since the start."""
@@ -64,7 +67,7 @@ class GivingUp:
 
     def _expired(self, batch: ProducerBatch, *, is_awaited: bool) -> KafkaException:
         # Of a batch that never went: what all wait for, or what the one in front of it was told.
-        own = batch.last_error or self._reason_for_waiting()
+        own = self._waiting.error_of(batch) or self._reason_for_waiting()
         cause = own or self._error_of_front(batch)
         self.expired_count, self.expired_why = self.expired_count + batch.count, cause
         is_of_front = own is None and cause is not None
@@ -121,18 +124,20 @@ class GivingUp:
 
     def reason(self) -> KafkaException | None:
         """Why what is under way has no outcome yet: what some batch was told last, else what all wait for."""
-        told = (batch.last_error for queue in self._queues.busy() for batch in queue.batches() if not batch.is_done)
-        return next((error for error in told if error is not None), None) or self._reason_for_waiting()
+        return self._waiting.reason() or self._reason_for_waiting()
 
     def give_up(self, error: KafkaException) -> None:
         """Fail everything that has no outcome: the producer is being closed, or nothing can be written any more."""
         for batch in self._take_all():
-            self._endings.tell(batch, given_up(batch, error, is_awaited=False))
+            self._endings.tell(batch, self._given_up(batch, error, is_awaited=False))
         for queue in self._queues.busy():
             for batch in queue.drop_waiting():
-                self._endings.tell(batch, given_up(batch, error, is_awaited=False))
+                self._endings.tell(batch, self._given_up(batch, error, is_awaited=False))
             for batch in [b for b in queue.in_flight if not b.is_done]:
-                self._endings.abandon(batch, given_up(batch, error, is_awaited=True))
+                self._endings.abandon(batch, self._given_up(batch, error, is_awaited=True))
+
+    def _given_up(self, batch: ProducerBatch, error: KafkaException, *, is_awaited: bool) -> KafkaException:
+        return given_up(batch, error, self._waiting.error_of(batch), is_awaited=is_awaited)
 
     def _take_all(self) -> Iterator[ProducerBatch]:
         """Empty the accumulator, of batches that are not to be sent."""

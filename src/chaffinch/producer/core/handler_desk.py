@@ -31,7 +31,6 @@ class HandlerDesk:
         self._wiring = wiring
         self._accumulator = accumulator
         self._queues = queues
-        self._reported: set[TopicPartition] = set()
         self._outstanding = outstanding
         self._may_end = wiring.retry_unknown_ms < wiring.delivery_timeout_ms
         """Whether `retry.unknown.topic.partition.ms` ends anything before `delivery.timeout.ms` does."""
@@ -49,7 +48,6 @@ class HandlerDesk:
 
     def metadata_heard(self, now_ms: int) -> None:
         """Batches that wait for a topic or partition nobody knows are judged as if a broker had said so to them."""
-        self._report()
         if not self._may_end and Question.UNKNOWN_TOPIC not in self._wiring.questions:
             return
         for topic_partition in self._outstanding.partitions():
@@ -60,15 +58,6 @@ class HandlerDesk:
                 for batch in (*queue.retries, *queue.returned):
                     if batch not in self._delivery.asked:
                         self._judge_waiting(batch, now_ms, None)
-
-    def _report(self) -> None:
-        """Say once that records wait for what is not there; again when it has been there meanwhile."""
-        unknown = {place for place in self._outstanding.partitions() if _is_unknown(self._wiring.cluster, place)}
-        for topic, partition in sorted(unknown - self._reported):
-            option = "retry.unknown.topic.partition.ms" if self._may_end else "delivery.timeout.ms"
-            limit_ms = min(self._wiring.retry_unknown_ms, self._wiring.delivery_timeout_ms)
-            self._delivery.report(f"no broker knows {topic}-{partition} any more: its records wait for it, up to {limit_ms} ms ({option})")
-        self._reported = unknown
 
     def expire(self, now_ms: int) -> None:
         """End batches that wait for a topic which nobody knows for too long, at their time and not with the next answer."""

@@ -28,18 +28,24 @@ class Outage:
         self.is_said = False
         """The log has said that this one began, not yet that it is over."""
 
-    def lost(self, now_ms: int) -> None:
-        """A connection ended, or could not be made."""
+    @property
+    def said_since_ms(self) -> int | None:
+        """When it began, if the log has said so."""
+        return self._since_ms if self.is_said else None
+
+    def lost(self, now_ms: int) -> bool:
+        """A connection ended, or could not be made. Whether the log says now that no broker can be reached."""
         if self._since_ms is None:
             self._since_ms = now_ms
         wiring, lasts_ms = self._wiring, now_ms - self._since_ms
         expires_ms = self._giving_up.next_deadline_ms()
         addresses = wiring.known_addresses
         if self.is_said or lasts_ms < SAID_AFTER_MS or expires_ms is None or not all(map(wiring.attempts.failures, addresses)):
-            return
+            return False
         self.is_said, left_ms = True, max(0, expires_ms - now_ms)
         tried = f"each is tried until delivery.timeout.ms, {wiring.delivery_timeout_ms} ms, is over, the first for {left_ms} ms more"
         self._report(f"{wiring.attempts.describe(addresses, lasts_ms)}; {self._waiting()}: {tried}")
+        return True
 
     def answered(self, address: Address, now_ms: int) -> None:
         """A broker is there."""

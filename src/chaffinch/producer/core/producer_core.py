@@ -45,13 +45,13 @@ from chaffinch.producer.core.partitioner import MURMUR2, Partitioner, Rule, part
 from chaffinch.producer.core.refusals.reasons import Reasons
 from chaffinch.producer.core.refusals.reclassified import as_abortable
 from chaffinch.producer.core.refusals.screening import Screening
-from chaffinch.producer.core.refused_again import RefusedAgain
 from chaffinch.producer.core.renewed_topics import RenewedTopics
 from chaffinch.producer.core.sending import Sending
 from chaffinch.producer.core.still_asking import StillAsking
 from chaffinch.producer.core.tokens import IDENTITY_ASKED
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.transactions.moves import State
+from chaffinch.producer.core.waiting_batches import OUTAGE, WaitingBatches
 from chaffinch.producer.core.wiring import Wiring
 from chaffinch.records.columns import RECORD_OVERHEAD_BYTES
 from chaffinch.records.compression import from_name
@@ -96,12 +96,12 @@ class ProducerCore:
         self.callers = Callers(self.outstanding)
         self.reasons = Reasons(wiring, accumulator)
         endings = Endings(wiring, accumulator, queues, self.callers, transaction, self.out)
-        self.giving_up = GivingUp(wiring, accumulator, queues, endings, transaction, self.reason_for_waiting)
+        self.waiting = WaitingBatches(wiring, accumulator, queues, self.reasons, self.out)
+        self.giving_up = GivingUp(wiring, accumulator, queues, endings, transaction, self.waiting, self.reason_for_waiting)
         self.outage = Outage(wiring, self.outstanding, self.giving_up, self.out)
         self.screening = screening = Screening(wiring, accumulator, endings)
         self.sending = Sending(wiring, accumulator, queues, identity, transaction, self.giving_up, screening, self.out)
-        refused_again = RefusedAgain(wiring, self.outstanding, self.out)
-        self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction, screening, refused_again)
+        self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction, screening)
         self.desk = HandlerDesk(self.delivery, wiring, accumulator, queues, self.outstanding)
         self.renewed_topics = RenewedTopics(
             wiring,
@@ -366,7 +366,8 @@ class ProducerCore:
 
     def _disconnected(self, event: Disconnected, now_ms: int) -> None:
         self.wiring.attempts.failed(event.address, event.reason, now_ms, was_answered=event.was_answered)
-        self.outage.lost(now_ms)
+        if self.outage.lost(now_ms):
+            self.waiting.log.logged(OUTAGE, now_ms, now_ms)
         self.wiring.metadata.refresh()
         if event.error is not None:
             self.reasons.refused_login = event.error, now_ms
@@ -421,8 +422,15 @@ class ProducerCore:
         if self._has_work:
             self._advance_records(now_ms)
         self.inquiries.ask(now_ms)
+        self._report_waits(now_ms)
         if self.transaction is None:
             self.still_asking.look(IDENTITY_ASKED if self.identity.is_asked and not self.outstanding.is_empty else None, now_ms)
+
+    def _report_waits(self, now_ms: int) -> None:
+        """Batches that have waited for some seconds are reported; while no broker can be reached after `outage` has said that."""
+        expires_ms = self.giving_up.next_deadline_ms() if self._has_work else None
+        oldest_ms = None if expires_ms is None else expires_ms - self.wiring.delivery_timeout_ms
+        self.waiting.look(now_ms, oldest_ms, self.outage.said_since_ms)
 
     def _advance_records(self, now_ms: int) -> None:
         transaction = self.transaction
@@ -430,7 +438,7 @@ class ProducerCore:
         self.giving_up.expire(now_ms)
         self.desk.expire(now_ms)
         if transaction is not None:
-            self.out += transaction.expire(now_ms, self._unreachable)
+            self.out += transaction.expire(now_ms, self._unreachable, self.waiting.reason)
         if self.callers.is_late(now_ms):
             self.giving_up.close()
         if transaction is not None:
@@ -473,6 +481,7 @@ class ProducerCore:
             times.append(self.desk.next_deadline_ms())
             times.append(self.callers.deadline_ms)
             times.append(self.still_asking.next_deadline_ms)
+            times.append(self.waiting.next_deadline_ms)
         if self.transaction is not None:
             times.append(self.transaction.next_deadline_ms(now_ms))
         if metadata_ms is not None or has_work:

@@ -1,6 +1,6 @@
 """What a transaction, or a producer without an identity, asks a broker for may take as long as `max.block.ms`: the log says why.
 
-The same is said of batches by `refused_again.py`.
+Batches are reported by `waiting_batches.py`.
 """
 
 from __future__ import annotations

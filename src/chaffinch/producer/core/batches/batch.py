@@ -104,7 +104,7 @@ class ProducerBatch:
     unknown_since_ms: int | None = None
     """When its topic or partition was first said to be unknown."""
     refused_since_ms: int | None = None
-    """When a broker that had it first let it go again."""
+    """When it first had to go again: a broker refused it for now, or did not answer, or could not be reached."""
     retry_at_ms: int = 0
     sent_to: tuple[Address, UUID] | None = None
     """The leader and the topic to which it went last: when there is another one now, it need not wait."""
@@ -173,6 +173,11 @@ class ProducerBatch:
             children.append(self._child(slice(start, stop), data, self.position + start))
             start = stop
         return children
+
+    def goes_again(self, now_ms: int) -> None:
+        """It has to be sent again."""
+        if self.refused_since_ms is None:
+            self.refused_since_ms = now_ms
 
     def lose_number(self) -> None:
         """It is surely not stored, and will be numbered anew."""

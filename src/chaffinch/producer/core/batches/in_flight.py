@@ -121,6 +121,10 @@ class PartitionQueue:
         """Whether every number given has its answer or was given up."""
         return not (self.in_flight or self.retries)
 
+    def silent_since_ms(self, batch: ProducerBatch) -> int:
+        """Since when a batch in flight, or one before it, has had no answer."""
+        return max(batch.sent_ms, self._acknowledged_ms or 0)
+
     def batches(self) -> Iterable[ProducerBatch]:
         """Everything that is under way or has come back."""
         return (*self.in_flight, *self.retries, *self.returned)

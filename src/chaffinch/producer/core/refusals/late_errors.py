@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaffinch.client.wait_log import in_words
 from chaffinch.errors import KafkaException, Stored, TimeoutException, TransactionAbortableException, codes, exception_for
 from chaffinch.errors.again import AnyError, again, with_message
 from chaffinch.identifiers import counted
@@ -50,12 +51,14 @@ def dropped_with_transaction(batch: ProducerBatch, cause: KafkaException | None,
     return error
 
 
-def given_up(batch: ProducerBatch, error: KafkaException, *, is_awaited: bool) -> KafkaException:
-    """Nothing can be written any more."""
+def given_up(batch: ProducerBatch, error: KafkaException, waited_for: KafkaException | None = None, *, is_awaited: bool) -> KafkaException:
+    """Nothing can be written any more. `waited_for`: why the batch has no outcome yet, which a time-out names."""
     told = again(error)
+    if waited_for is not None and isinstance(error, (TimeoutException, TransactionAbortableException)):
+        told = with_message(told, f"{error.message.rstrip('.')}; it waited for: {in_words(waited_for)}")
     told.topic_partition = batch.topic_partition
     told.stored = Stored.POSSIBLY if is_awaited or batch.possibly_stored else Stored.NO
-    told.__cause__ = batch.last_error or error.__cause__
+    told.__cause__ = batch.last_error or waited_for or error.__cause__
     return told
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaffinch.client.wait_log import in_words
 from chaffinch.errors import (
     BufferExhaustedException,
     KafkaException,
@@ -26,10 +27,13 @@ class Reasons:
         self._wiring = wiring
         self._accumulator = accumulator
 
-    def no_memory(self, size: int, waited_ms: int, place: TopicPartition | None) -> KafkaException:
-        """The error of a caller that waited for memory too long."""
+    def no_memory(self, size: int, waited_ms: int, place: TopicPartition | None, why: KafkaException | None) -> KafkaException:
+        """The error of a caller that waited for memory too long. `why`: why the records that hold it have no outcome."""
         text = f"{size} bytes do not fit: buffer.memory is {self._accumulator.memory_bytes}, {self._accumulator.memory_unused} free"
-        return BufferExhaustedException(f"{text}; waited for {waited_ms} ms", topic_partition=place, stored=Stored.NO)
+        reason = "" if why is None else f"; the records that hold it wait because of {in_words(why)}"
+        error = BufferExhaustedException(f"{text}; waited for {waited_ms} ms{reason}", topic_partition=place, stored=Stored.NO)
+        error.__cause__ = why
+        return error
 
     def topic_error(self, topic: str, heard_since_ms: int) -> KafkaException | None:
         """Why the topic cannot be used, if a broker said so at or after a time and it is no use to wait; or does not let us in at all."""

@@ -69,6 +69,10 @@ class Callers:
         """When the time of the first is up."""
         return min([caller.deadline_ms for caller in self._all()], default=None)
 
+    def are_late(self, now_ms: int) -> bool:
+        """Whether the time of any is up."""
+        return self.deadline_ms is not None and self.deadline_ms <= now_ms
+
     def waiting(self) -> Iterator[Waiting]:
         """All of them, as a line of the log names them."""
         return (Waiting(f"{caller.name} waits", caller.deadline_ms, caller.limit) for caller in self._all())

@@ -369,12 +369,12 @@ class TransactionManager:
         times = (self.callers.deadline_ms, self.asking.next_deadline_ms(now_ms))
         return min([time for time in times if time is not None], default=None)
 
-    def expire(self, now_ms: int, unreachable: Callable[[], str | None] = lambda: None) -> list[Effect]:
+    def expire(
+        self, now_ms: int, unreachable: Callable[[], str | None], waits_for: Callable[[], KafkaException | None] = lambda: None
+    ) -> list[Effect]:
         """Callers whose time is up. Init, commit and abort go on and may be called again; offsets make the transaction abortable.
-
-        `unreachable` says whether brokers can be reached at all, and which were tried.
-        """
-        last_error = self.asking.last_error
+        `unreachable`: whether brokers can be reached at all, and which were tried. `waits_for`: why records have no outcome."""
+        last_error = self.asking.last_error or (waits_for() if self.callers.are_late(now_ms) else None)
 
         def why() -> str:
             return unreachable() or ("" if last_error is None else last_error.message.rstrip("."))
