@@ -6,7 +6,11 @@ The sentinels are those of Kafka's message definitions; KIP-98 defines producer 
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
+from uuid import UUID
 
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
@@ -44,6 +48,11 @@ def partitions_in_words(count: int) -> str:
     return f"partitions 0 to {count - 1}" if count > 1 else "partition 0 alone"
 
 
+def kafka_id(topic_id: UUID) -> str:
+    """A topic's id as Kafka writes it."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
 class ProducerIdentity(NamedTuple):
     """Producer id (int64) and epoch (int16), as a record batch carries them; `NO_PRODUCER` when it carries none."""
 
@@ -66,6 +75,12 @@ class GroupMetadata(NamedTuple):
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
+
+
+class ConsumerGroupMetadata(GroupMetadata):
+    """The same as a Consumer gives it, with the ids of the topics whose records it gave last, by partition."""
+
+    topic_ids: Mapping[TopicPartition, UUID] = MappingProxyType({})
 
 
 NO_PRODUCER: Final = ProducerIdentity(-1, -1)

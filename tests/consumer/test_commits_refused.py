@@ -127,7 +127,7 @@ class TestWhileNobodyTellsWhereTheCoordinatorIs:
         assert rig.state is State.JOINING
         rig.step(Disconnected(address=Address("b", 1), reason="refused"))
         rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.now_ms + 60_000, told.append, retries=retries)
-        rig.core.group.commits.look_up([TopicPartition("t", 0)], rig.now_ms + 60_000, "looked up")
+        rig.core.group.commits.committed.look_up([TopicPartition("t", 0)], rig.now_ms + 60_000, "looked up")
         rig.advance(59_999)
         assert told == []
         return rig, told

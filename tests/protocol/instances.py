@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from chaffinch.protocol.apis import APIS
 from chaffinch.protocol.primitives import Array, Bool, Fixed, Float64, Int16, RecordsType, String, Struct, Uuid, Variable
 from chaffinch.protocol.schema import Field, Message
-from tests.protocol import consumer_group_schemas
+from tests.protocol import consumer_group_schemas, newer_schemas
 
 CASES = [
     (cls, version)
@@ -135,8 +135,9 @@ _OPERATIONS = {31}
 
 def kafka_python_class(cls: type[Message]) -> Any:
     """The class of the same name in kafka-python, or made by it for messages that it does not have."""
-    if cls.__name__ in consumer_group_schemas.CLASSES:
-        return consumer_group_schemas.CLASSES[cls.__name__]
+    for described in (consumer_group_schemas.CLASSES, newer_schemas.CLASSES):
+        if cls.__name__ in described:
+            return described[cls.__name__]
     for module in ("producer", "consumer", "metadata", "admin", "sasl"):
         found = getattr(importlib.import_module(f"kafka.protocol.{module}"), cls.__name__, None)
         if found is not None:

@@ -12,8 +12,8 @@ import pytest
 
 from chaffinch.broker.core.groups.classic_requests import ClassicRequests
 from chaffinch.broker.core.groups.offsets import GroupOffsets
-from chaffinch.consumer.core import commits, fetcher, group_requests
-from chaffinch.consumer.core.commits import Commits
+from chaffinch.consumer.core import fetcher, group_requests
+from chaffinch.consumer.core.committed import CommittedOffsets
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.effects import CompleteCall
 from chaffinch.consumer.core.group_protocol import encode_assignment
@@ -60,8 +60,8 @@ def passes_a_record_over(patch: Patch) -> None:
 
 def begins_anew(patch: Patch) -> None:
     """What is committed is not looked at."""
-    place = Commits._place
-    patch.setattr(Commits, "_place", lambda self, found: place(self, dict.fromkeys(found)))
+    place = CommittedOffsets._place
+    patch.setattr(CommittedOffsets, "_place", lambda self, found, lookup: place(self, dict.fromkeys(found), lookup))
 
 
 def commits_one_too_many(patch: Patch) -> None:
@@ -139,21 +139,21 @@ def does_not_go_back(patch: Patch) -> None:
 
 def finds_nothing_in_time(patch: Patch) -> None:
     """Whoever asked for committed offsets is told that there are none when it took too long."""
-    expire = Commits._expire
+    expire = CommittedOffsets.expire
 
-    def expires(self: Commits, now_ms: int) -> None:
+    def expires(self: CommittedOffsets, now_ms: int) -> None:
         for lookup in [found for found in self._lookups if found.deadline_ms is not None and now_ms >= found.deadline_ms]:
             self._lookups.remove(lookup)
             self._wiring.out.append(CompleteCall(call=lookup.call, result=dict.fromkeys(lookup.places)))
         expire(self, now_ms)
 
-    patch.setattr(Commits, "_expire", expires)
+    patch.setattr(CommittedOffsets, "expire", expires)
 
 
 def does_not_wait_for_transactions(patch: Patch) -> None:
     """Committed offsets are told while a transaction may still replace them."""
     ask = group_requests.offset_fetch
-    patch.setattr(commits.group_requests, "offset_fetch", lambda group, places, *, require_stable: ask(group, places, require_stable=False))
+    patch.setattr(group_requests, "offset_fetch", lambda group, places, ids, **_: ask(group, places, ids, require_stable=False))
 
 
 def forgets_commits(patch: Patch) -> None:

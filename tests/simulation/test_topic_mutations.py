@@ -10,8 +10,8 @@ import pytest
 
 from chaffinch.broker.core.topics.registry import Topic, TopicRegistry
 from chaffinch.consumer.core.fetcher import Fetcher
-from chaffinch.consumer.core.lookups import OffsetLookups
 from chaffinch.consumer.core.options import LATEST
+from chaffinch.consumer.core.renewals import Renewals
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.exception_handler import HandlerSaid
@@ -101,7 +101,7 @@ def repeats_what_may_be_stored(patch: Patch) -> None:
 
 def reads_on_in_new_topics(patch: Patch) -> None:
     """A consumer goes on in the next topic of a name where it was in the one before."""
-    patch.setattr(OffsetLookups, "topic_renewed", lambda *_: None)
+    patch.setattr(Renewals, "drop_past", lambda *_: set())
 
 
 def loses_snapshots(patch: Patch) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Annotated, Any
-from uuid import UUID
 
 import typer
 
@@ -24,7 +22,7 @@ from chaffinch.cli.connection import (
 )
 from chaffinch.cli.topic_names import legal_topic, legal_topics
 from chaffinch.errors import ConfigException, TopicExistsException
-from chaffinch.identifiers import counted
+from chaffinch.identifiers import counted, kafka_id
 from chaffinch.settings import INT_MAX
 
 app = new_app("List, describe, create, alter and delete topics.")
@@ -227,8 +225,3 @@ def _details(description: TopicDescription) -> dict[str, Any]:
         },
         "warnings": list(description.warnings),
     }
-
-
-def kafka_id(topic_id: UUID) -> str:
-    """A topic's id as Kafka writes it: 22 characters of base64."""
-    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")

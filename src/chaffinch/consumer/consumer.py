@@ -25,6 +25,7 @@ from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.late import within
 from chaffinch.consumer.core.lookups import FoundOffset, OffsetsCall
+from chaffinch.consumer.core.offsets_asked import Commit
 from chaffinch.consumer.core.options import EARLIEST, LATEST, TABLE_RECORDS, parse_options
 from chaffinch.consumer.core.positions import Position
 from chaffinch.consumer.core.topic_calls import TopicCall
@@ -219,7 +220,9 @@ class Consumer:
             place = next(iter(self._refused))
             offset, error = self._refused.pop(place)
             state = self._core.subscriptions.assigned.get(place)
-            if state is not None and not state.is_paused and state.consumed is not None and state.consumed.offset == offset:
+            if state is None or state.is_paused or state.has_renewed or state.consumed is None:
+                continue
+            if state.consumed.offset == offset:
                 raise error
 
     def _records_of(self, portions: list[Portion]) -> list[ConsumerRecord]:
@@ -230,8 +233,13 @@ class Consumer:
 
     def _refuse(self, place: TopicPartition, offset: int, error: RecordDeserializationException) -> None:
         """Go back to a record that a deserializer refused; the next poll says so, whatever others there are to read."""
-        self._thread.run(lambda: self._core.seek(place, Position(offset)))
-        self._refused[place] = offset, error
+
+        def go_back() -> None:
+            if not self._core.subscriptions.of(place).has_renewed:  # Otherwise the record's topic was deleted meanwhile.
+                self._core.seek(place, Position(offset))
+                self._refused[place] = offset, error
+
+        self._thread.run(go_back)
 
     # Positions.
 
@@ -318,9 +326,11 @@ class Consumer:
 
             def done(error: KafkaException | None) -> None:
                 pending.complete(error=error)
-                self._callbacks.note_commit(callback, wanted, error)
+                past = set() if commit is None else commit.past
+                self._callbacks.note_commit(callback, {place: wanted[place] for place in wanted.keys() - past}, error)
 
-            self._core.commit(wanted, deadline_ms, done, retries=not asynchronous, limit=limit)
+            commit: Commit | None = None
+            commit = self._core.commit(checked, deadline_ms, done, retries=not asynchronous, limit=limit)
 
         def call() -> None:
             self._check_group("commit")
@@ -346,7 +356,7 @@ class Consumer:
             self._check_group("committed")
             group = self._core.group
             assert group is not None, "it was just checked"
-            return self._asked(lambda pending: group.commits.look_up(places, deadline_ms, pending, limit)) if places else {}
+            return self._asked(lambda pending: group.commits.committed.look_up(places, deadline_ms, pending, limit)) if places else {}
 
         return self._enter("committed", call)
 

@@ -28,6 +28,8 @@ def mark(core: ConsumerCore, records: list[ConsumerRecord]) -> Marked:
     for record in reversed(records):
         place = record.topic_partition
         state = assigned[place]
+        if state.has_renewed:
+            continue  # The topic was deleted meanwhile: `one_by_one` gives nothing more of it.
         state.given = record.offset
         if place not in ends and state.position is not None:
             ends[place] = record.offset, state.position.offset

@@ -17,6 +17,7 @@ from chaffinch.client.arguments import checked_topic as checked_topic
 from chaffinch.client.arguments import illegal_topic as illegal_topic
 from chaffinch.client.named import name_of
 from chaffinch.client.options import STRING_BYTES_MAX
+from chaffinch.identifiers import ConsumerGroupMetadata
 from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord
 from chaffinch.settings import shown_value
 
@@ -128,7 +129,10 @@ def checked_group(group: Any) -> GroupMetadata:
     _check_text_of_group("member_id", found.member_id)
     if found.group_instance_id is not None:
         _check_text_of_group("group_instance_id", found.group_instance_id)
-    return found._replace(generation_id=generation)
+    checked = found._replace(generation_id=generation)
+    if isinstance(found, ConsumerGroupMetadata) and isinstance(checked, ConsumerGroupMetadata):
+        checked.topic_ids = found.topic_ids
+    return checked
 
 
 def _check_text_of_group(field: str, text: Any) -> None:

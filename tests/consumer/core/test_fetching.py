@@ -442,8 +442,9 @@ class TestCommittedPositions:
         rig.step()
         rig.tell_metadata()
         rig.find_coordinator()
-        assert rig.pending(OffsetFetchRequest)[0].message.require_stable
-        rig.fail(OffsetFetchRequest, is_unsupported=True)
+        for _ in ("by id", "by name"):
+            assert rig.pending(OffsetFetchRequest)[0].message.require_stable
+            rig.fail(OffsetFetchRequest, is_unsupported=True)
         assert not rig.pending(OffsetFetchRequest)[0].message.require_stable
 
 

@@ -375,7 +375,7 @@ class TestSubscriptions:
 @pytest.mark.parametrize(("state", "rebalances"), [(State.JOINING, True), (State.SYNCING, True), (State.STABLE, False)])
 def test_committed_offsets_that_come_late_say_whether_the_group_rebalances(state, rebalances):
     rig = Rig().reach(state)
-    rig.core.group.commits.look_up([TopicPartition("t", 0)], rig.now_ms + 2_000, "mine")
+    rig.core.group.commits.committed.look_up([TopicPartition("t", 0)], rig.now_ms + 2_000, "mine")
     rig.step()
     rig.advance(2_000)
     (failed,) = [done for done in rig.done if done.call == "mine"]

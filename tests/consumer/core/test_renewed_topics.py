@@ -37,7 +37,7 @@ def test_a_topic_made_anew_is_begun_anew(is_missed):
         rig.tell_metadata(number_of("UNKNOWN_TOPIC_OR_PARTITION"))
     renewed(rig)
     assert rig.core.subscriptions.of(P0).stage is Stage.RESETTING
-    assert "deleted and created anew" in rig.reports[-1]
+    assert "deleted and created again" in rig.reports[-1]
 
 
 def test_what_the_one_before_had_does_not_go_on_in_a_topic_made_anew():
@@ -78,4 +78,4 @@ def test_an_older_one_told_again_by_a_broker_that_lags_is_none_made_anew():
     rig = Rig().assign(0)
     for topic_id in (ANOTHER, TOPIC_ID, ANOTHER):
         renewed(rig, topic_id)
-    assert sum("deleted and created anew" in report for report in rig.reports) == 1
+    assert sum("deleted and created again" in report for report in rig.reports) == 1

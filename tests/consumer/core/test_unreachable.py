@@ -82,7 +82,7 @@ class TestACallWhoseTimeIsOverSaysWhy:
             case "partitions":
                 rig.core.topic_calls.ask(TopicCall(call, "t", until_ms, LIMIT))
             case "committed":
-                commits.look_up(places, until_ms, call, LIMIT)
+                commits.committed.look_up(places, until_ms, call, LIMIT)
             case "commit":
                 offsets = dict.fromkeys(places, OffsetAndMetadata(1))
                 done = rig.done

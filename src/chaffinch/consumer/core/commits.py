@@ -1,4 +1,4 @@
-"""Committed offsets: writing them (OffsetCommit), by the caller's word or by themselves, and looking them up (OffsetFetch).
+"""Committing offsets (OffsetCommit): on request, and automatically. Looking them up is in `committed.py`.
 
 Follows ConsumerCoordinator.java: a commit that waits is tried again until its time is over, one that does not is tried once; a member
 that the group has gone on without cannot commit, and says so.
@@ -7,39 +7,40 @@ that the group has gone on without cannot commit, and says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Final
+from uuid import UUID
 
+from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.consumer.core import group_requests
 from chaffinch.consumer.core.absences import ABSENT_MS, Absences
 from chaffinch.consumer.core.commit_refusals import expelled, no_member_yet, not_a_member, rebalancing, too_long
+from chaffinch.consumer.core.committed import ELSEWHERE, UNKNOWN, CommittedOffsets
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
-from chaffinch.consumer.core.effects import CompleteCall, FailCall
-from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
-from chaffinch.consumer.core.late import IN_TIME, names_of, within
-from chaffinch.consumer.core.membership import COORDINATOR_GONE, OUT_OF_GROUP, Membership
+from chaffinch.consumer.core.group_requests import LAST_VERSION_WITH_NAMES, NO_IDENTITY, VERSION_WITH_IDS, Identity
+from chaffinch.consumer.core.late import IN_TIME, lost, names_of, network_error, within
+from chaffinch.consumer.core.membership import OUT_OF_GROUP, Membership
 from chaffinch.consumer.core.membership_moves import State
-from chaffinch.consumer.core.offsets_asked import Commit, CommitSent, Lookup, Outcome
+from chaffinch.consumer.core.offsets_asked import Commit, CommitSent, Outcome, TopicsAsked
 from chaffinch.consumer.core.options import ResetStrategy, commits_itself
-from chaffinch.consumer.core.positions import Position, Stage, Subscriptions
+from chaffinch.consumer.core.positions import Subscriptions
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import (
     ErrorCode,
     KafkaException,
-    NetworkException,
     Stored,
-    UnsupportedVersionException,
     codes,
     exception_for,
 )
 from chaffinch.errors.again import again
-from chaffinch.identifiers import NO_OFFSET, OffsetAndMetadata, TopicPartition
+from chaffinch.errors.codes import Numbering
+from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from chaffinch.protocol.primitives import ZERO_UUID
 
-AGAIN: Final = frozenset({codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNSTABLE_OFFSET_COMMIT})
 API_TIMEOUT: Final = "default.api.timeout.ms"
 OVERTAKEN: Final = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS})
-ELSEWHERE: Final = COORDINATOR_GONE | {codes.REQUEST_TIMED_OUT}
 
 
 class Commits:
@@ -65,22 +66,20 @@ class Commits:
         self._finder = finder
         self._watch = watch
         self._absences = absences
-        self._reset_strategy = reset_strategy
-        self._fail = fail
         self._unreachable = unreachable
+        self.committed = CommittedOffsets(wiring, subscriptions, membership, finder, watch, reset_strategy, fail, unreachable)
         self._commits: list[Commit] = []
-        self._lookups: list[Lookup] = []
-        self._positions_asked: Lookup | None = None
-        self._requires_stable = True
         self._auto_due_ms = 0
         self._auto: Commit | None = None
+        self._only_names: set[Address] = set()
+        """Coordinators that take no topic ids in OffsetCommit (before Apache Kafka 4.2)."""
         self._gone: set[TopicPartition] = set()
         """Those that the coordinator did not know, and metadata did not either then."""
 
     @property
     def is_busy(self) -> bool:
         """Whether the coordinator is needed."""
-        return bool(self._commits or self._lookups)
+        return bool(self._commits) or self.committed.is_busy
 
     @property
     def topics(self) -> set[str]:
@@ -104,7 +103,8 @@ class Commits:
         self._gone = {place for place in self._gone if self._wiring.cluster.partition(place) is None}
         found = self.positions().items()
         offsets = {place: offset for place, offset in found if place not in self._gone and (places is None or place in places)}
-        return self.commit(offsets, deadline_ms, done, retries=retries, is_automatic=True, limit=limit)
+        ids = self._subscriptions.topic_ids()
+        return self.commit(offsets, deadline_ms, done, retries=retries, is_automatic=True, limit=limit, topic_ids=ids)
 
     def _supersede(self) -> None:
         """A commit of the moment that still waits for the coordinator says less than the one that comes now, and would come after it."""
@@ -121,13 +121,17 @@ class Commits:
         retries: bool,
         is_automatic: bool = False,
         limit: str = IN_TIME,
+        topic_ids: Mapping[TopicPartition, UUID] | None = None,
     ) -> Commit | None:
-        """Begin to commit; None when it was over at once."""
+        """Begin to commit; None when it was over at once. `topic_ids`: of the topics that the offsets were read in; None: the application
+        names the offsets, and they are of the topics that are there now."""
         refusal = self._refusal(is_empty=not offsets, is_automatic=is_automatic)
         if refusal is not None or not offsets:
             done(refusal)
             return None
-        found = Commit(offsets, deadline_ms, retries, done, self._identity, is_automatic, limit=limit)
+        is_named = topic_ids is None
+        ids = {place: self._wiring.ids.present(place.topic) for place in offsets} if topic_ids is None else topic_ids
+        found = Commit(offsets, deadline_ms, retries, done, self._identity, is_automatic, ids, is_named, limit=limit)
         self._commits.append(found)
         return found
 
@@ -175,26 +179,13 @@ class Commits:
             self._wiring.report(f"group {self._membership.group_id!r}: offsets were not committed, the next poll tries again: {error}")
             self._auto_due_ms = 0 if error.code.is_retriable else self._auto_due_ms
 
-    # Looking up.
-
-    def look_up(self, places: Collection[TopicPartition], deadline_ms: int, call: Any, limit: str = IN_TIME) -> None:
-        """Committed offsets for a caller: a mapping with None where there is none."""
-        self._lookups.append(Lookup(tuple(places), deadline_ms, call, limit))
-
-    def _want_positions(self, now_ms: int) -> None:
-        if self._positions_asked is None:
-            places = tuple(state.place for state in self._subscriptions.at(Stage.COMMITTED, now_ms))
-            if places:
-                self._positions_asked = Lookup(places)
-                self._lookups.append(self._positions_asked)
-
     # The round.
 
     def advance(self, now_ms: int) -> None:
         if self.is_busy:
             self._expire(now_ms)
             self._follow()
-        self._want_positions(now_ms)
+        self.committed.want_positions(now_ms)
         address = self._finder.address(now_ms)
         if address is None:
             return
@@ -205,29 +196,78 @@ class Commits:
         address_of_commits = address.first_lane if membership.state is State.JOINING else address
         for commit in list(self._commits) if membership.state is not State.SYNCING else ():
             if not commit.is_under_way and now_ms >= commit.not_before_ms and not (commit.failures and self._is_followed(commit)):
-                self._send_commit(commit, address_of_commits)
-        for lookup in self._lookups:
-            if not lookup.is_under_way and now_ms >= lookup.not_before_ms:
-                lookup.is_under_way = True
-                request = group_requests.offset_fetch(membership.group_id, lookup.places, require_stable=self._requires_stable)
-                self._wiring.send(address, request, lookup)
+                self._send_commit(commit, address_of_commits, now_ms)
+        for commit in self._commits:
+            commit.is_checked = False  # What was not sent at once is checked again.
+        self.committed.advance(address, now_ms)
 
     def _is_followed(self, commit: Commit) -> bool:
         """Whether a later one tells of some of its partitions: that is waited for, lest this one takes the group back."""
         later = self._commits[self._commits.index(commit) + 1 :]
         return any(not commit.offsets.keys().isdisjoint(other.offsets) for other in later)
 
-    def _send_commit(self, commit: Commit, address: Any) -> None:
-        offsets = {place: offset for place, offset in commit.offsets.items() if place not in commit.left_out}
+    def _send_commit(self, commit: Commit, address: Address, now_ms: int) -> None:
+        """By id: the coordinator refuses positions in a deleted topic. Where it takes names only, its metadata is asked first."""
+        self._drop_past(commit)
+        left = {place: offset for place, offset in commit.offsets.items() if place not in commit.left_out}
+        ids = {place: commit.topic_ids.get(place, ZERO_UUID) for place in left}
+        has_ids = ZERO_UUID not in ids.values() and address.first_lane not in self._only_names
+        knows_ids = not commit.is_named and any(topic_id != ZERO_UUID for topic_id in ids.values())
+        if left and not commit.is_checked and (commit.doubts or (knows_ids and not has_ids)):
+            commit.is_under_way = True
+            topics = [MetadataRequestTopic(name=topic) for topic in sorted({place.topic for place in left})]
+            self._wiring.send(address, MetadataRequest(topics=topics, allow_auto_topic_creation=False), TopicsAsked(commit))
+            return
+        absent = commit.absent & left.keys() if commit.is_checked else frozenset()
+        offsets = {place: offset for place, offset in left.items() if place not in absent}
+        names = {topic_id: place.topic for place, topic_id in ids.items()} if has_ids else {}
+        token = CommitSent(commit, commit.identity, names, absent)
         if not offsets:
-            self._end(commit, commit.shortfall)
+            self._answered(token, [], "apache", now_ms)
             return
         commit.is_under_way = True
         self._wiring.counts["commits_sent"] += 1
         membership = self._membership
         instance_id = membership.instance_id if commit.identity.has_generation else None
-        message = group_requests.commit(membership.group_id, commit.identity, instance_id, offsets)
-        self._wiring.send(address, message, CommitSent(commit, commit.identity))
+        message = group_requests.commit(membership.group_id, commit.identity, instance_id, offsets, ids if has_ids else {})
+        self._wiring.send(address, message, token, version_max=VERSION_WITH_IDS if has_ids else LAST_VERSION_WITH_NAMES)
+
+    def _drop_past(self, commit: Commit) -> None:
+        """Positions in a topic that was deleted and created again are not committed: the log says so when metadata does. Offsets that the
+        application named are refused: it may commit them again, if it means the new topic."""
+        for place, topic_id in commit.topic_ids.items():
+            if place in commit.left_out or place not in commit.offsets or not self._wiring.ids.is_past(place.topic, topic_id):
+                continue
+            commit.left_out.add(place)
+            if commit.is_named:
+                text = "the topic was deleted and created again meanwhile: commit again if the offset is meant for the new topic"
+                commit.unknown = exception_for(
+                    codes.UNKNOWN_TOPIC_ID, message=text, topic_partition=place, stored=Stored.NO, api="OffsetCommit"
+                )
+            else:
+                commit.past.add(place)
+
+    def topics_answered(self, event: Answered, now_ms: int) -> None:
+        """The coordinator's metadata, which the core has taken in: what was read of topics that are others now is dropped."""
+        commit: Commit = event.token.commit
+        counts = {topic.name: len(topic.partitions) for topic in event.message.topics if not topic.error_code}
+        unknown = {
+            topic.name
+            for topic in event.message.topics
+            if codes.by_number(topic.error_code, numbering=event.numbering) is codes.UNKNOWN_TOPIC_OR_PARTITION
+        }
+        is_absent = (
+            place for place in commit.offsets if place.topic in unknown or place.partition >= counts.get(place.topic, place.partition + 1)
+        )
+        commit.absent = frozenset(is_absent)
+        commit.is_under_way, commit.is_checked = False, True
+        if commit in self._commits:
+            self._wiring.wake()
+
+    def lost(self, address: Address) -> None:
+        """A connection is gone: the broker may be of another version when it is back."""
+        self._only_names.discard(address.first_lane)
+        self.committed.lost(address)
 
     def _refuse(self) -> None:
         """What was asked for while nobody had told where the coordinator is, by who was no member: nor is it one now."""
@@ -250,32 +290,15 @@ class Commits:
         for commit in [found for found in self._commits if now_ms >= found.deadline_ms]:
             missing = names_of(commit.offsets.keys() - commit.committed)
             text = f"group {self._membership.group_id!r}: offsets of {missing} were not committed {commit.limit}"
-            text += self._silent() if commit.is_under_way else ""
+            text += self._finder.silent() if commit.is_under_way else ""
             self._end(commit, self._unreachable(text, commit.last_error, api="OffsetCommit", stored=Stored.POSSIBLY))
-        for lookup in [found for found in self._lookups if found.deadline_ms is not None and now_ms >= found.deadline_ms]:
-            self._lookups.remove(lookup)
-            text = f"the committed offsets of {names_of(lookup.places)} were not told {lookup.limit}"
-            text += self._rebalancing() or (self._silent() if lookup.is_under_way else "")
-            error = self._unreachable(f"group {self._membership.group_id!r}: {text}", lookup.last_error, api="OffsetFetch")
-            self._wiring.out.append(FailCall(call=lookup.call, error=error))
-
-    def _silent(self) -> str:
-        """In words, of a request that is under way."""
-        address = self._finder.address_known
-        return "" if address is None else f", the coordinator {address} has not answered yet"
-
-    def _rebalancing(self) -> str:
-        """In words: the coordinator answers a connection's requests in turn, and those of a rebalance at its end."""
-        if self._membership.state not in (State.JOINING, State.SYNCING) or self._finder.address_known is None:
-            return ""
-        return ": the group rebalances, and its coordinator answers when that is over: poll until partitions are assigned"
+        self.committed.expire(now_ms)
 
     def give_up(self, error: KafkaException) -> None:
         """Nobody will hear any more."""
         for commit in list(self._commits):
             self._end(commit, error)
-        self._wiring.out += [FailCall(call=lookup.call, error=error) for lookup in self._lookups if lookup.call is not None]
-        self._lookups = [lookup for lookup in self._lookups if lookup.call is None]
+        self.committed.give_up(error)
 
     def _end(self, commit: Commit, error: KafkaException | None) -> None:
         if commit in self._commits:
@@ -288,27 +311,44 @@ class Commits:
 
     def commit_answered(self, event: Answered, now_ms: int) -> None:
         token: CommitSent = event.token
-        token.commit.is_under_way = False
+        results = [
+            (TopicPartition(topic.name or token.names.get(topic.topic_id, ""), found.partition_index), found.error_code)
+            for topic in event.message.topics
+            for found in topic.partitions
+        ]
+        self._answered(token, results, event.numbering, now_ms)
+
+    def _answered(self, token: CommitSent, results: list[tuple[TopicPartition, int]], numbering: Numbering, now_ms: int) -> None:
+        """What became of each offset; those that are not in the coordinator's metadata were not sent, and it would not know them."""
+        commit = token.commit
+        commit.is_under_way = False
+        found = [(place, codes.by_number(number, numbering=numbering)) for place, number in results]
+        found += [(place, codes.UNKNOWN_TOPIC_OR_PARTITION) for place in sorted(token.absent)]
+        is_doubted = any(code is codes.UNKNOWN_TOPIC_ID for _, code in found)
+        commit.doubts = commit.doubts + 1 if is_doubted else 0
         error: KafkaException | None = None
-        for topic in event.message.topics:
-            for found in topic.partitions:
-                place = TopicPartition(topic.name, found.partition_index)
-                code = codes.by_number(found.error_code, numbering=event.numbering)
-                if code is codes.NONE:
-                    self._taken(token.commit, place)
+        for place, code in found:
+            if code is codes.NONE:
+                self._taken(commit, place)
+                continue
+            if code is codes.UNKNOWN_TOPIC_ID:
+                self._wiring.ids.doubt(commit.topic_ids.get(place, ZERO_UUID))
+                if commit.doubts == 1:
                     continue
-                if code is codes.UNKNOWN_TOPIC_OR_PARTITION and token.commit.is_automatic:
-                    self._leave_out(token, place, code)
-                    continue
-                if code in OVERTAKEN and self._is_overtaken(token):
-                    self._try_again(token.commit, exception_for(code, stored=Stored.NO, api="OffsetCommit"), now_ms)
-                    return
-                if error is None or error.code.is_retriable:
-                    error = self._commit_error(code, place, token)
-        if error is None or token.commit.committed >= token.commit.offsets.keys():  # Each in one attempt or another.
-            self._end(token.commit, token.commit.shortfall)
+            if code in UNKNOWN and commit.is_automatic:
+                self._leave_out(token, place, code)
+                continue
+            if code in OVERTAKEN and self._is_overtaken(token):
+                self._try_again(commit, exception_for(code, stored=Stored.NO, api="OffsetCommit"), now_ms)
+                return
+            if error is None or error.code.is_retriable:
+                error = self._commit_error(code, place, token)
+        if commit.doubts == 1 and error is None:
+            return  # It goes again at once, once metadata has said what is there.
+        if error is None or commit.committed >= commit.offsets.keys():  # Each in one attempt or another.
+            self._end(commit, commit.shortfall)
         else:
-            self._commit_failed(token.commit, error, now_ms)
+            self._commit_failed(commit, error, now_ms)
 
     def _taken(self, commit: Commit, place: TopicPartition) -> None:
         commit.committed.add(place)
@@ -349,12 +389,17 @@ class Commits:
             self._finder.forget()
         return error
 
-    def commit_failed(self, token: CommitSent, event: Failed, now_ms: int) -> None:
+    def commit_failed(self, token: CommitSent | TopicsAsked, event: Failed, now_ms: int) -> None:
         token.commit.is_under_way = False
-        self._commit_failed(token.commit, _lost(event, "OffsetCommit"), now_ms)
+        if isinstance(token, CommitSent) and token.names and event.is_unsupported:
+            self._only_names.add(event.address.first_lane)
+            self._wiring.counts["commits_sent"] -= 1  # It was not: it goes by name.
+            return
+        error = lost(event, "OffsetCommit") if isinstance(token, CommitSent) else network_error(event, "Metadata")
+        self._commit_failed(token.commit, error, now_ms)
 
     def _commit_failed(self, commit: Commit, error: KafkaException, now_ms: int) -> None:
-        is_unknown = error.code is codes.UNKNOWN_TOPIC_OR_PARTITION
+        is_unknown = error.code in UNKNOWN
         if not is_unknown:
             commit.unknown_since_ms = None
         elif commit.unknown_since_ms is None:
@@ -375,83 +420,9 @@ class Commits:
         commit.last_error = error
         commit.not_before_ms = now_ms + self._wiring.wait_ms(commit.failures)
 
-    def lookup_answered(self, event: Answered, now_ms: int) -> None:
-        lookup: Lookup = event.token
-        lookup.is_under_way = False
-        answer = event.message
-        group = answer.groups[0] if answer.groups else answer
-        code = codes.by_number(group.error_code, numbering=event.numbering)
-        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(lookup.places)
-        for topic in group.topics:
-            for told in topic.partitions:
-                if told.error_code and code is codes.NONE:
-                    code = codes.by_number(told.error_code, numbering=event.numbering)
-                if told.committed_offset != NO_OFFSET:
-                    committed = OffsetAndMetadata(told.committed_offset, told.metadata or "", told.committed_leader_epoch)
-                    found[TopicPartition(topic.name, told.partition_index)] = committed
-        if code is not codes.NONE:
-            self._lookup_failed(lookup, exception_for(code, api="OffsetFetch"), now_ms)
-            return
-        if lookup not in self._lookups:
-            return
-        self._lookups.remove(lookup)
-        if lookup is self._positions_asked:
-            self._positions_asked = None
-            self._place(found)
-        else:
-            self._wiring.out.append(CompleteCall(call=lookup.call, result=found))
-
-    def lookup_failed(self, lookup: Lookup, event: Failed, now_ms: int) -> None:
-        lookup.is_under_way = False
-        if event.is_unsupported and self._requires_stable:
-            self._requires_stable = False  # Before KIP-447 nobody could ask for that.
-            return
-        self._lookup_failed(lookup, _lost(event, "OffsetFetch"), now_ms)
-
-    def _lookup_failed(self, lookup: Lookup, error: KafkaException, now_ms: int) -> None:
-        if error.code in ELSEWHERE or isinstance(error, NetworkException):
-            self._finder.forget()
-        if error.code.is_retriable or error.code in AGAIN:
-            lookup.failures += 1
-            lookup.last_error = error
-            lookup.not_before_ms = now_ms + self._wiring.wait_ms(lookup.failures)
-            return
-        if lookup in self._lookups:
-            self._lookups.remove(lookup)
-        if lookup is self._positions_asked:
-            self._positions_asked = None
-            for place in lookup.places:
-                state = self._subscriptions.assigned.get(place)
-                if state is not None:
-                    state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
-            self._fail(error)
-        else:
-            self._wiring.out.append(FailCall(call=lookup.call, error=error))
-
-    def _place(self, found: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Positions from what is committed, or as auto.offset.reset says."""
-        for place, committed in found.items():
-            state = self._subscriptions.assigned.get(place)
-            if state is None or state.stage is not Stage.COMMITTED:
-                continue
-            if committed is not None:
-                state.seek(Position(committed.offset, committed.leader_epoch))
-            else:
-                state.reset(self._reset_strategy)
-        self._wiring.wake()
-
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When something is due."""
         if not self.is_busy:
             return None
-        times = [time for commit in self._commits for time in (commit.deadline_ms, commit.not_before_ms)]
-        for lookup in self._lookups:
-            times += [lookup.not_before_ms] + ([] if lookup.deadline_ms is None else [lookup.deadline_ms])
+        times = [time for commit in self._commits for time in (commit.deadline_ms, commit.not_before_ms)] + self.committed.deadlines_ms()
         return min((time for time in times if time > now_ms), default=None)
-
-
-def _lost(event: Failed, api: str) -> KafkaException:
-    stored = Stored.POSSIBLY if event.was_sent else Stored.NO
-    if event.is_unsupported:
-        return UnsupportedVersionException(f"{event.address}: {event.reason}", stored=Stored.NO, api=api)
-    return NetworkException(f"{event.address}: {event.reason}", stored=stored, api=api)

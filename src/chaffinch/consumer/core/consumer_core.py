@@ -27,10 +27,11 @@ from chaffinch.consumer.core.late import IN_TIME, network_error
 from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups, OffsetsCall
 from chaffinch.consumer.core.membership import GroupAsked, Membership
 from chaffinch.consumer.core.membership_moves import Happening, State
-from chaffinch.consumer.core.offsets_asked import CommitSent, Lookup, Outcome
+from chaffinch.consumer.core.offsets_asked import Commit, CommitSent, Lookup, Outcome, TopicsAsked
 from chaffinch.consumer.core.options import reset_strategy
 from chaffinch.consumer.core.positions import Kind, Position, Stage, Subscriptions
 from chaffinch.consumer.core.rebalance import Callback, Rebalance
+from chaffinch.consumer.core.renewals import Renewals
 from chaffinch.consumer.core.topic_calls import TopicCalls
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
@@ -103,6 +104,7 @@ class ConsumerCore:
         self.lookups = OffsetLookups(
             self.wiring, self.subscriptions, self.watch, self.absences, self.fetcher, self.reset_strategy, self._fail, self.unreachable
         )
+        self.renewals = Renewals(self.wiring, self.subscriptions, self.fetcher, self.reset_strategy)
         self.group: Group | None = None
         if settings["group.id"] is not None:
             self.group = Group(self.wiring, self.subscriptions, self.watch, self.absences, self.fetcher, self._fail, self.unreachable)
@@ -141,6 +143,7 @@ class ConsumerCore:
                     self.watch.refresh()
                     if self.group is not None:
                         self.group.finder.lost(event.address)
+                        self.group.commits.lost(event.address)
                     if event.error is not None:  # Waiting is no use: whoever calls is told.
                         self._refused[event.address] = event.error
                         self.wiring.wake()
@@ -181,8 +184,11 @@ class ConsumerCore:
                 group.membership.answered(event, now_ms)
             case CommitSent() if group is not None:
                 group.commits.commit_answered(event, now_ms)
+            case TopicsAsked() if group is not None:
+                self.renewals.take(self.watch.learn(event.message, now_ms))
+                group.commits.topics_answered(event, now_ms)
             case Lookup() if group is not None:
-                group.commits.lookup_answered(event, now_ms)
+                group.commits.committed.answered(event, now_ms)
             case _:
                 raise AssertionError(f"an answer to nothing: {event}")
 
@@ -201,17 +207,15 @@ class ConsumerCore:
                 group.finder.unanswered(network_error(event), now_ms)
             case GroupAsked() | JoinProbed() | LeaveSent() if group is not None:
                 group.membership.failed(token, event, now_ms)
-            case CommitSent() if group is not None:
+            case CommitSent() | TopicsAsked() if group is not None:
                 group.commits.commit_failed(token, event, now_ms)
             case Lookup() if group is not None:
-                group.commits.lookup_failed(token, event, now_ms)
+                group.commits.committed.failed(token, event, now_ms)
             case _:
                 raise AssertionError(f"a failure of nothing: {event}")
 
     def _metadata_heard(self, event: Answered, now_ms: int) -> None:
-        for topic in self.watch.answered(event.message, now_ms):
-            self.wiring.report(f"topic {topic!r} is another one than before: it was deleted and created anew")
-            self.lookups.topic_renewed(topic)
+        self.renewals.take(self.watch.answered(event.message, now_ms))
         self._match_pattern()
         if self.group is not None:
             self.group.membership.metadata_changed()
@@ -233,6 +237,7 @@ class ConsumerCore:
 
     def drain(self, now_ms: int) -> list[Effect]:
         """Do what is due, and say what the shell is to do; after every call of the methods below."""
+        self.renewals.drop_past()  # Of partitions that have come since.
         self._watch_topics()
         self.watch.advance(_METADATA_ASKED, now_ms)
         if self.group is not None:
@@ -459,23 +464,25 @@ class ConsumerCore:
 
     def commit(
         self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata] | None,
         deadline_ms: int,
         done: Outcome,
         *,
         retries: bool,
         limit: str = IN_TIME,
-    ) -> None:
+    ) -> Commit | None:
+        """Commit offsets that the application names itself, or with None what it has read; None when it was over at once."""
         assert self.group is not None, "the shell asks for a group.id"
-        self.group.commits.commit(offsets, deadline_ms, done, retries=retries, limit=limit)
+        commits, ids = self.group.commits, self.subscriptions.topic_ids() if offsets is None else None
+        offsets = commits.positions() if offsets is None else offsets
+        return commits.commit(offsets, deadline_ms, done, retries=retries, limit=limit, topic_ids=ids)
 
     def ask_offsets(self, call: OffsetsCall) -> None:
         self.lookups.ask(call)
 
     def group_metadata(self) -> GroupMetadata:
         assert self.group is not None, "the shell asks for a group.id"
-        membership = self.group.membership
-        return GroupMetadata(membership.group_id, *membership.identity_of_caller, membership.instance_id)
+        return self.group.membership.metadata_of_caller(self.subscriptions.delivered_ids())
 
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Fail everybody who waits: the shell cannot go on."""

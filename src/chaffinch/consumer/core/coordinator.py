@@ -31,6 +31,10 @@ class CoordinatorFinder:
         """Where it was last, whether or not it can be reached now."""
         return self._address
 
+    def silent(self) -> str:
+        """In words, of a request that is under way."""
+        return "" if self._address is None else f", the coordinator {self._address} has not answered yet"
+
     def forget(self) -> None:
         """It said that it is not the coordinator, or cannot do its work."""
         self._address = None

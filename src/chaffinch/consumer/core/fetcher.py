@@ -255,8 +255,8 @@ class Fetcher:
         """Nobody got them after all: they are read again, and not committed."""
         for portion in reversed(portions):
             state = self._subscriptions.assigned.get(portion.place)
-            if state is None or state.position is None:
-                continue  # It was taken away, or is looked for anew.
+            if state is None or state.position is None or state.has_renewed:
+                continue  # It was taken away, is looked for again, or its topic was deleted.
             self.drop(portion.place)
             assert portion.columns.offsets is not None, "records that were read have offsets"
             state.given = -1
@@ -299,6 +299,7 @@ class Fetcher:
         state.position = Position(position, epoch, state.position.leader_epoch)
         if piece is None:
             return None
+        state.delivered_id = state.topic_id
         return Portion(fetched.place, piece.columns, int(piece.timestamp_type), piece.leader_epoch)
 
     def _refused(self, fetched: _Fetched, state: PartitionState, index: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from chaffinch.consumer.core.group_protocol import (
     NO_GENERATION,
@@ -27,6 +28,7 @@ from chaffinch.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import Settings
 
 
@@ -106,12 +108,23 @@ def leave(group_id: str, member_id: str, reason: str) -> LeaveGroupRequest:
     return LeaveGroupRequest(group_id=group_id, member_id=member_id, members=members)
 
 
+VERSION_WITH_IDS: Final = 10
+"""Of OffsetCommit and OffsetFetch: topics by id (Apache Kafka 4.2)."""
+LAST_VERSION_WITH_NAMES: Final = 9
+
+
 def commit(
-    group_id: str, identity: Identity, instance_id: str | None, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    group_id: str,
+    identity: Identity,
+    instance_id: str | None,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
+    topic_ids: Mapping[TopicPartition, UUID],
 ) -> OffsetCommitRequest:
+    """With `topic_ids`, which may be empty, only versions with ids can carry it."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for place, committed in offsets.items():
-        topics.setdefault(place.topic, OffsetCommitRequestTopic(name=place.topic)).partitions.append(
+        topic_id = topic_ids.get(place, ZERO_UUID)
+        topics.setdefault(place.topic, OffsetCommitRequestTopic(name=place.topic, topic_id=topic_id)).partitions.append(
             OffsetCommitRequestPartition(
                 partition_index=place.partition,
                 committed_offset=committed.offset,
@@ -128,7 +141,11 @@ def commit(
     )
 
 
-def offset_fetch(group_id: str, places: Iterable[TopicPartition], *, require_stable: bool) -> OffsetFetchRequest:
+def offset_fetch(
+    group_id: str, places: Iterable[TopicPartition], topic_ids: Mapping[TopicPartition, UUID], *, require_stable: bool
+) -> OffsetFetchRequest:
+    """`topic_ids` as for `commit`."""
+    ids = {place.topic: topic_id for place, topic_id in topic_ids.items()}
     numbers: dict[str, list[int]] = {}
     for place in places:
         numbers.setdefault(place.topic, []).append(place.partition)
@@ -138,7 +155,10 @@ def offset_fetch(group_id: str, places: Iterable[TopicPartition], *, require_sta
         groups=[
             OffsetFetchRequestGroup(
                 group_id=group_id,
-                topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=found) for topic, found in numbers.items()],
+                topics=[
+                    OffsetFetchRequestTopics(name=topic, topic_id=ids.get(topic, ZERO_UUID), partition_indexes=found)
+                    for topic, found in numbers.items()
+                ],
             )
         ],
         require_stable=require_stable,

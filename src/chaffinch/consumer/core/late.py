@@ -32,3 +32,11 @@ def network_error(event: Failed, api: str | None = None) -> KafkaException:
         return UnsupportedVersionException(text, stored=Stored.NO, api=api)
     kind = TimeoutException if event.is_timeout else NetworkException
     return kind(text, stored=Stored.NO, api=api)
+
+
+def lost(event: Failed, api: str) -> KafkaException:
+    """A request to the coordinator without an answer: it may have been carried out."""
+    stored = Stored.POSSIBLY if event.was_sent else Stored.NO
+    if event.is_unsupported:
+        return UnsupportedVersionException(f"{event.address}: {event.reason}", stored=Stored.NO, api=api)
+    return NetworkException(f"{event.address}: {event.reason}", stored=stored, api=api)

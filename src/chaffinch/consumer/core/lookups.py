@@ -70,10 +70,11 @@ class ListSent:
 
 @dataclass(slots=True, eq=False)
 class EpochsSent:
-    """Token of an OffsetForLeaderEpoch: the positions that are checked, and the leaders' epochs."""
+    """Token of an OffsetForLeaderEpoch: the positions that are checked, the leaders' epochs, and the topics' ids."""
 
     positions: dict[TopicPartition, Position]
     epochs: dict[TopicPartition, int]
+    topic_ids: dict[TopicPartition, UUID]
 
 
 class OffsetLookups:
@@ -132,13 +133,6 @@ class OffsetLookups:
             else:
                 state.position = position._replace(leader_epoch=epoch)
 
-    def topic_renewed(self, topic: str) -> None:
-        """The topic is another one now: positions in the old one mean nothing in it."""
-        for state in self._subscriptions.assigned.values():
-            if state.place.topic == topic and state.position is not None:
-                self._fetcher.drop(state.place)
-                state.reset(self._reset_strategy)
-
     # The round.
 
     def advance(self, now_ms: int) -> None:
@@ -150,7 +144,7 @@ class OffsetLookups:
         for node_id, states in resets.items():
             times = {place: self._time_of(state, now_ms) for place, state in states.items()}
             token = ListSent(
-                times, {place: Reset(state, state.reset_to, self._wiring.topic_id(place.topic)) for place, state in states.items()}
+                times, {place: Reset(state, state.reset_to, self._wiring.ids.present(place.topic)) for place, state in states.items()}
             )
             if self._send_list(node_id, times, token, now_ms):
                 self._under_way |= states.keys()
@@ -222,7 +216,11 @@ class OffsetLookups:
             if address is None:
                 continue
             positions = {state.place: state.position for state in states if state.position is not None}
-            token = EpochsSent(positions, {place: self._wiring.leader_epoch(place) for place in positions})
+            token = EpochsSent(
+                positions,
+                {place: self._wiring.leader_epoch(place) for place in positions},
+                {place: self._wiring.ids.present(place.topic) for place in positions},
+            )
             self._under_way |= positions.keys()
             self._wiring.send(address, _epochs_request(token), token)
 
@@ -300,7 +298,7 @@ class OffsetLookups:
         is_wanted = self._subscriptions.assigned.get(place) is state and state.stage is Stage.RESETTING
         if not is_wanted or state.reset_to != reset.strategy:
             return
-        if not self._wiring.is_present(place.topic, reset.topic_id):
+        if self._wiring.ids.is_past(place.topic, reset.topic_id):
             return  # It is asked again.
         if code is not codes.NONE:
             self._retry_later(state, code, "ListOffsets", now_ms)
@@ -338,6 +336,8 @@ class OffsetLookups:
                 place = TopicPartition(topic.topic, told.partition)
                 state = self._subscriptions.assigned.get(place)
                 if state is None or state.stage is not Stage.VALIDATING or state.position != token.positions.get(place):
+                    continue
+                if self._wiring.ids.is_past(place.topic, token.topic_ids[place]):
                     continue
                 code = codes.by_number(told.error_code, numbering=event.numbering)
                 if code is not codes.NONE:

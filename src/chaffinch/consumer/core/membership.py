@@ -6,10 +6,11 @@ is `rebalance.py`'s; here is what the coordinator is told and what it answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.consumer.core import group_requests
@@ -24,7 +25,7 @@ from chaffinch.consumer.core.membership_moves import MOVES, Happening, State
 from chaffinch.consumer.core.positions import Subscriptions
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import ErrorCode, KafkaException, UnsupportedVersionException, codes, exception_for
-from chaffinch.identifiers import TopicPartition
+from chaffinch.identifiers import ConsumerGroupMetadata, TopicPartition
 from chaffinch.protocol.violations import MalformedMessage
 
 # JoinGroup waits for the other members for as long as a rebalance may take; so much later its answer is late.
@@ -91,6 +92,12 @@ class Membership:
         self._heartbeat_ms = 0
         self._heard_ms = 0
         self._reason = "a new consumer"
+
+    def metadata_of_caller(self, topic_ids: Mapping[TopicPartition, UUID]) -> ConsumerGroupMetadata:
+        """As whom the caller has read, and topics of which ids."""
+        found = ConsumerGroupMetadata(self.group_id, *self.identity_of_caller, self.instance_id)
+        found.topic_ids = topic_ids
+        return found
 
     # What moves it.
 

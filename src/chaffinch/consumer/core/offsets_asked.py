@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
 from chaffinch.consumer.core.late import IN_TIME, names_of
@@ -20,7 +21,7 @@ class Commit:
     """Offsets on their way. `done` hears how it went, once. Without `retries` the first failure is the last.
 
     `identity`: as whom it was asked for; the group takes it from no other. `is_automatic`: nobody asked for it by name, so a topic that is
-    gone is no reason to wait for it.
+    gone is no reason to wait for it. `topic_ids`: of the topics that the offsets belong to. `is_named`: the application gave the offsets.
     """
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
@@ -29,6 +30,8 @@ class Commit:
     done: Outcome
     identity: Identity = NO_IDENTITY
     is_automatic: bool = False
+    topic_ids: Mapping[TopicPartition, UUID] = field(default_factory=dict)
+    is_named: bool = False
     failures: int = 0
     not_before_ms: int = 0
     is_under_way: bool = False
@@ -42,7 +45,15 @@ class Commit:
     left_out: set[TopicPartition] = field(default_factory=set)
     """Those that are not tried again: the coordinator took what a later commit tells of them, or does not know them."""
     unknown: KafkaException | None = None
-    """That it does not know some, of an automatic commit."""
+    """That it does not know some."""
+    past: set[TopicPartition] = field(default_factory=set)
+    """Those whose topic was deleted and created again: they are dropped, for in the new topic they mean nothing."""
+    is_checked: bool = False
+    """Whether the coordinator's metadata has just been asked for."""
+    doubts: int = 0
+    """How often in a row the coordinator did not know a topic's id."""
+    absent: frozenset[TopicPartition] = frozenset()
+    """Those that are not in the coordinator's metadata, while `is_checked`."""
 
     def told(self, error: KafkaException) -> KafkaException:
         """A failure, which is one of the others alone where the coordinator took some."""
@@ -53,7 +64,7 @@ class Commit:
     @property
     def shortfall(self) -> KafkaException | None:
         """When everything was answered: why some were not committed; None where all were, in one attempt or another."""
-        return None if self.committed >= self.offsets.keys() else self.unknown or self.last_error
+        return None if self.committed | self.past >= self.offsets.keys() else self.unknown or self.last_error
 
     @property
     def is_last(self) -> bool:
@@ -63,10 +74,19 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class CommitSent:
-    """Token of an OffsetCommit."""
+    """Token of an OffsetCommit. `names`: of the topics' ids, where it has ids in place of names. `absent` are not in it."""
 
     commit: Commit
     identity: Identity
+    names: Mapping[UUID, str] = field(default_factory=dict)
+    absent: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsAsked:
+    """Token of the Metadata request to the coordinator before a commit: whether the topics are still those that were read."""
+
+    commit: Commit
 
 
 @dataclass(slots=True, eq=False)
@@ -81,3 +101,9 @@ class Lookup:
     not_before_ms: int = 0
     is_under_way: bool = False
     last_error: KafkaException | None = field(default=None)
+    topic_ids: Mapping[TopicPartition, UUID] = field(default_factory=dict)
+    """As known when it was sent."""
+    has_ids: bool = False
+    """Whether the request has them in place of names."""
+    is_by_name: bool = False
+    """The coordinator did not know one of the ids."""

@@ -12,10 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from chaffinch.consumer.core.options import NONE, ResetStrategy
 from chaffinch.errors import IllegalStateException
 from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.primitives import ZERO_UUID
 
 NAMED_MAX: Final = 5
 
@@ -67,6 +69,10 @@ class PartitionState:
     """Where what may be read ends, by the last answer: the high watermark, or the last stable offset. -1: nobody has said."""
     served: int = 0
     """Which answer, counted, brought its last records; 0: none has."""
+    topic_id: UUID = ZERO_UUID
+    """Of the topic that all this is about; zero: not known yet, or brokers report no ids."""
+    delivered_id: UUID = ZERO_UUID
+    """Of the topic whose records the caller got last; zero: it got none."""
 
     @property
     def is_reading(self) -> bool:
@@ -83,6 +89,17 @@ class PartitionState:
         self.reset_to = None
         self.stage = Stage.VALIDATING if position.offset_epoch >= 0 and position.leader_epoch < 0 else Stage.READING
         self.retry_at_ms = 0
+
+    @property
+    def has_renewed(self) -> bool:
+        """Whether what the caller got last is of an earlier topic of this name."""
+        return ZERO_UUID not in (self.delivered_id, self.topic_id) and self.delivered_id != self.topic_id
+
+    def renew(self, topic_id: UUID, strategy: ResetStrategy) -> None:
+        """The topic was deleted and created again: nothing of the earlier one holds in it."""
+        if self.position is not None:
+            self.reset(strategy)
+        self.topic_id, self.is_paused, self.end, self.retry_at_ms = topic_id, False, -1, 0
 
     def reset(self, strategy: ResetStrategy) -> None:
         """Look for the position anew; without a strategy that is the caller's business."""
@@ -156,6 +173,14 @@ class Subscriptions:
     def at(self, stage: Stage, now_ms: int) -> list[PartitionState]:
         """Partitions at this stage that need not wait; those as well of which the caller is being told: it may ask for their positions."""
         return [state for state in self.assigned.values() if state.stage is stage and state.retry_at_ms <= now_ms]
+
+    def topic_ids(self) -> dict[TopicPartition, UUID]:
+        """Of the topic that each partition's position is in; zero where it is not known."""
+        return {place: state.topic_id for place, state in self.assigned.items()}
+
+    def delivered_ids(self) -> dict[TopicPartition, UUID]:
+        """Of the topic whose records the caller got last, of each partition; without those of which it got none."""
+        return {place: state.delivered_id for place, state in self.assigned.items() if state.delivered_id != ZERO_UUID}
 
     def consumed(self) -> dict[TopicPartition, Position]:
         """Positions that can be committed."""

@@ -6,13 +6,12 @@ At once for new topics or after an error, then after a wait that grows while not
 from __future__ import annotations
 
 from collections.abc import Iterable
-from uuid import UUID
 
+from chaffinch.consumer.core.topic_ids import Renewal
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import ErrorCode, KafkaException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from chaffinch.protocol.primitives import ZERO_UUID
 
 
 class TopicWatch:
@@ -35,8 +34,6 @@ class TopicWatch:
         self._repeats = 0
         self._not_before_ms = 0
         self._all_heard_ms: int | None = None
-        self._known_ids: dict[str, set[UUID]] = {}
-        """All that were heard: a broker that lags behind may tell of an older one again."""
 
     def use(self, topics: Iterable[str], *, all_topics: bool = False) -> None:
         """These topics, and perhaps all there are, are of interest from now on."""
@@ -92,13 +89,13 @@ class TopicWatch:
         topics = None if self._wants_all else [MetadataRequestTopic(name=topic) for topic in sorted(self._topics)]
         return MetadataRequest(topics=topics, allow_auto_topic_creation=self._may_create)
 
-    def answered(self, response: MetadataResponse, now_ms: int) -> list[str]:
-        """Take the answer in. The topics that are another one than before: deleted and created anew under the same name."""
+    def answered(self, response: MetadataResponse, now_ms: int) -> list[Renewal]:
+        """Take in the answer to the request under way; returns the topics that were deleted and created again."""
         cluster = self._wiring.cluster
         self._is_under_way = False
         self.last_error = None
         self._wiring.bootstrap.answered()
-        cluster.update(response, now_ms)
+        renewals = self.learn(response, now_ms)
         if self._asked[1]:
             self._all_heard_ms = now_ms
             present = {topic.name for topic in response.topics if topic.name is not None}
@@ -113,17 +110,13 @@ class TopicWatch:
         if code is codes.REBOOTSTRAP_REQUIRED:
             self._wiring.bootstrap.begin_again()
         self._is_wanted |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
-        return [topic.name for topic in response.topics if topic.name is not None and self._is_another(topic.name)]
+        return renewals
 
-    def _is_another(self, topic: str) -> bool:
-        """Whether it is another one than all that were heard of, however long there was none in between."""
-        found = self._wiring.cluster.topic_id(topic) or ZERO_UUID
-        if found == ZERO_UUID:
-            return False
-        known = self._known_ids.setdefault(topic, set())
-        is_another = bool(known) and found not in known
-        known.add(found)
-        return is_another
+    def learn(self, response: MetadataResponse, now_ms: int) -> list[Renewal]:
+        """Take in metadata, whatever it was asked for; returns the topics that were deleted and created again."""
+        self._wiring.cluster.update(response, now_ms)
+        found = (self._wiring.ids.learn(name, self._wiring.topic_id(name)) for topic in response.topics if (name := topic.name) is not None)
+        return [renewal for renewal in found if renewal is not None]
 
     def unanswered(self, error: KafkaException, now_ms: int) -> None:
         """No answer: another broker is asked as soon as one may be tried."""

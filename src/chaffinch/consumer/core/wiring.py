@@ -10,6 +10,7 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
 from chaffinch.client.known_cluster import KnownCluster
 from chaffinch.consumer.core.effects import Disconnect, Effect, Report, SendRequest, WakeCaller
+from chaffinch.consumer.core.topic_ids import TopicIds
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import Settings
@@ -44,6 +45,7 @@ class Wiring(KnownCluster):
         self.request_timeout_ms: int = settings["request.timeout.ms"]
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.out: list[Effect] = []
+        self.ids = TopicIds()
 
     @property
     def is_cut_off(self) -> bool:
@@ -68,7 +70,7 @@ class Wiring(KnownCluster):
         return self.cluster.topic_id(topic) or ZERO_UUID
 
     def is_present(self, topic: str, topic_id: UUID) -> bool:
-        """Whether the topic of this id has the name now. Else an answer about it comes late: it was deleted, and another one made."""
+        """Whether the topic of this id has the name now. Otherwise an answer about it comes late: it was deleted and created again."""
         present = self.topic_id(topic)
         return present == topic_id or ZERO_UUID in (present, topic_id)
 

@@ -26,7 +26,7 @@ class OffsetCommitRequestTopic(Message):
     """The partitions of one topic, known by name up to version 9 and by id from 10 on."""
 
     name: str = wire(String, until=9)
-    topic_id: UUID = wire(Uuid, since=10)
+    topic_id: UUID = wire(Uuid, since=10, essential=True)
     partitions: list[OffsetCommitRequestPartition] = wire(Array(OffsetCommitRequestPartition))
 
 

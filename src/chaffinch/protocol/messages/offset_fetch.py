@@ -23,7 +23,7 @@ class OffsetFetchRequestTopics(Message):
     """Partitions of one topic, from version 8 on."""
 
     name: str = wire(String, since=8, until=9)
-    topic_id: UUID = wire(Uuid, since=10)
+    topic_id: UUID = wire(Uuid, since=10, essential=True)
     partition_indexes: list[int] = wire(Array(Int32), since=8)
 
 

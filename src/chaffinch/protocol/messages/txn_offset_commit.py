@@ -1,12 +1,15 @@
 """TxnOffsetCommit (key 28): offsets of a group that become committed with the transaction (KIP-98).
 
-Versions 0-5. 2 adds leader epochs (KIP-320); 3 is flexible and carries the group member (KIP-447); 4 may answer with
-TRANSACTION_ABORTABLE; 5 adds the group to the transaction by itself (KIP-890).
+Versions 0-6. 2 adds leader epochs (KIP-320); 3 is flexible and carries the group member (KIP-447); 4 may answer with
+TRANSACTION_ABORTABLE; 5 adds the group to the transaction by itself (KIP-890); 6 has topic ids in
+place of names (KIP-1319).
 """
 
 from __future__ import annotations
 
-from chaffinch.protocol.primitives import Array, Int16, Int32, Int64, String
+from uuid import UUID
+
+from chaffinch.protocol.primitives import Array, Int16, Int32, Int64, String, Uuid
 from chaffinch.protocol.schema import Message, wire
 
 
@@ -20,13 +23,14 @@ class TxnOffsetCommitRequestPartition(Message):
 
 
 class TxnOffsetCommitRequestTopic(Message):
-    """The partitions of one topic."""
+    """The partitions of one topic, known by name up to version 5 and by id from 6 on."""
 
-    name: str = wire(String)
+    name: str = wire(String, until=5)
+    topic_id: UUID = wire(Uuid, since=6, essential=True)
     partitions: list[TxnOffsetCommitRequestPartition] = wire(Array(TxnOffsetCommitRequestPartition))
 
 
-class TxnOffsetCommitRequest(Message, api_key=28, versions=(0, 5), flexible_since=3):
+class TxnOffsetCommitRequest(Message, api_key=28, versions=(0, 6), flexible_since=3):
     """Sent to the group's coordinator."""
 
     transactional_id: str = wire(String)
@@ -49,11 +53,12 @@ class TxnOffsetCommitResponsePartition(Message):
 class TxnOffsetCommitResponseTopic(Message):
     """The partitions of one topic."""
 
-    name: str = wire(String)
+    name: str = wire(String, until=5)
+    topic_id: UUID = wire(Uuid, since=6)
     partitions: list[TxnOffsetCommitResponsePartition] = wire(Array(TxnOffsetCommitResponsePartition))
 
 
-class TxnOffsetCommitResponse(Message, api_key=28, versions=(0, 5), flexible_since=3):
+class TxnOffsetCommitResponse(Message, api_key=28, versions=(0, 6), flexible_since=3):
     """One result per partition."""
 
     throttle_time_ms: int = wire(Int32)

@@ -160,7 +160,7 @@ class ConsumerShell:
         places, began = list(core.subscriptions.assigned), self._diary.next_moment()
         pending = Pending()
         if places:
-            core.group.commits.look_up(places, self._world.now_ms + timeout_ms, pending)
+            core.group.commits.committed.look_up(places, self._world.now_ms + timeout_ms, pending)
             self._push()
             while not pending.is_done:
                 yield
@@ -328,7 +328,9 @@ class ConsumerShell:
                 commit.is_refused = not event.was_sent
             return
         codes = {
-            TopicPartition(topic.name, part.partition_index): part.error_code for topic in event.message.topics for part in topic.partitions
+            TopicPartition(topic.name or event.token.names[topic.topic_id], part.partition_index): part.error_code
+            for topic in event.message.topics
+            for part in topic.partitions
         }
         for commit in known[1]:
             if codes[commit.place] == 0:

@@ -52,6 +52,8 @@ DUE_PER_CALL = 100
 
 VERSION_OF_CONSUMER_GROUPS = 9
 """First version of OffsetCommit for members of KIP-848."""
+TXN_VERSION_WITH_EPOCH_ERRORS = 6
+"""First version of TxnOffsetCommit that answers with the errors of KIP-848 (KIP-1319)."""
 NO_GENERATION = -1
 
 RETRY_MS = 1000
@@ -188,11 +190,12 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Whether offsets of these places may be committed: by a member of the current generation or epoch, or from outside while there are
         no members."""
+        knows_epochs = version >= (TXN_VERSION_WITH_EPOCH_ERRORS if is_transactional else VERSION_OF_CONSUMER_GROUPS)
         group = self._groups.get(group_id)
         if group is None:
             if generation < 0:
                 return codes.NONE
-            return codes.GROUP_ID_NOT_FOUND if version >= VERSION_OF_CONSUMER_GROUPS and not is_transactional else codes.ILLEGAL_GENERATION
+            return codes.GROUP_ID_NOT_FOUND if knows_epochs else codes.ILLEGAL_GENERATION
         if isinstance(group, ClassicGroup):
             code = self._requests.commit_fault(group, member_id, instance_id, generation, is_transactional=is_transactional)
             if code is codes.NONE and not is_transactional:
@@ -204,11 +207,11 @@ class GroupCoordinator:
         member = group.members.get(member_id)
         if member is None:
             return codes.UNKNOWN_MEMBER_ID
-        if not is_transactional and version < VERSION_OF_CONSUMER_GROUPS:
+        if not is_transactional and not knows_epochs:
             return codes.UNSUPPORTED_VERSION
         if member.may_commit(generation, places):
             return codes.NONE
-        return codes.ILLEGAL_GENERATION if is_transactional else codes.STALE_MEMBER_EPOCH
+        return codes.STALE_MEMBER_EPOCH if knows_epochs else codes.ILLEGAL_GENERATION
 
     def fetch_fault(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
         """Whether a member of a consumer group that names itself is one, of the current epoch."""

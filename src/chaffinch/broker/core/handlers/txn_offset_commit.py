@@ -13,7 +13,7 @@ from chaffinch.broker.core.groups.offset_rules import Offsets
 from chaffinch.broker.core.transactions.coordinator import NOT_WRITTEN
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
-from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.identifiers import ProducerIdentity, TopicPartition, kafka_id
 from chaffinch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -24,6 +24,7 @@ from chaffinch.storage.file_system import StorageError
 
 VERSION_WITH_ABORTABLE = 4
 VERSION_WITH_IMPLICIT_ADD = 5
+VERSION_WITH_TOPIC_IDS = 6
 
 _AS_GROUP_COORDINATOR = {codes.PRODUCER_FENCED: codes.INVALID_PRODUCER_EPOCH}
 """The group's side of the coordinator's answers: a stale epoch is 47 here, as at append."""
@@ -32,7 +33,10 @@ _AS_GROUP_COORDINATOR = {codes.PRODUCER_FENCED: codes.INVALID_PRODUCER_EPOCH}
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, TxnOffsetCommitRequest)
-    names = [topic.name for topic in request.topics]
+    names: list[str | None] = [topic.name for topic in request.topics]
+    if event.request.version >= VERSION_WITH_TOPIC_IDS:
+        found = [broker.topics.by_id(topic.topic_id) for topic in request.topics]
+        names = [None if topic is None else topic.name for topic in found]
     unwritten: StorageError | None = None
     try:
         whole = _whole_fault(broker, event, request, offset_rules.places(broker, request.topics, names), now_ms)
@@ -50,14 +54,16 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         reason += f", from member {request.member_id!r} of generation {request.generation_id}"
     if unwritten is not None or failure is not None:
         reason += f": {unwritten or failure}"
-    for topic, row in zip(request.topics, results, strict=True):
+    for topic, name, row in zip(request.topics, names, results, strict=True):
         for asked, code in zip(topic.partitions, row, strict=True):
             if code is not codes.NONE:
-                refuse(broker, event, now_ms, place=TopicPartition(topic.name, asked.partition_index), code=code, reason=reason)
+                place = f"topic id {kafka_id(topic.topic_id)}" if name is None else TopicPartition(name, asked.partition_index)
+                refuse(broker, event, now_ms, place=place, code=code, reason=reason)
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
                     TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code.number)
                     for asked, code in zip(topic.partitions, row, strict=True)

@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
+from uuid import UUID
 
 from chaffinch.errors import KafkaException, TimeoutException
 from chaffinch.errors.again import again
-from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.identifiers import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, kafka_id
 from chaffinch.producer.core.asking import CLOSES_LIMIT, Waiting
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall
 from chaffinch.producer.records import GroupMetadata
+from chaffinch.protocol.messages.metadata import MetadataResponse
+from chaffinch.protocol.primitives import ZERO_UUID
 
 
 @dataclass(slots=True)
@@ -40,6 +43,43 @@ class Offsets:
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     group: GroupMetadata
     is_group_added: bool = False
+    is_checked: bool = False
+    """Whether the topics' ids have been compared with the group coordinator's metadata, since the last attempt."""
+    is_doubted: bool = False
+    """The coordinator did not know one of the ids."""
+    takes_only_names: bool = False
+    """The coordinator takes no topic ids (before Apache Kafka 4.4)."""
+
+    @property
+    def topic_ids(self) -> dict[TopicPartition, UUID]:
+        """Of the topics that the consumer read, where it is known."""
+        known = self.group.topic_ids if isinstance(self.group, ConsumerGroupMetadata) else {}
+        return {place: known[place] for place in self.offsets if known.get(place, ZERO_UUID) != ZERO_UUID}
+
+    def goes_by_id(self, version: int) -> bool:
+        """Whether the coordinator itself refuses offsets of a deleted topic, in this version of transactions."""
+        return version > 1 and not self.takes_only_names and len(self.topic_ids) == len(self.offsets)
+
+    def is_to_check(self, version: int) -> bool:
+        """Whether its metadata has to be compared first, because it does not refuse them, or has refused some."""
+        return not self.is_checked and (self.is_doubted or (bool(self.topic_ids) and not self.goes_by_id(version)))
+
+    def tried(self, *, is_doubted: bool) -> None:
+        """An attempt was answered: what was compared before is old now."""
+        self.is_checked, self.is_doubted = False, is_doubted
+
+    def check(self, answer: MetadataResponse) -> list[str]:
+        """Drop offsets of topics that were deleted and created again: in the new topic they mean nothing. Returns what to log."""
+        self.is_checked, self.is_doubted = True, False
+        now = {topic.name: topic.topic_id for topic in answer.topics if not topic.error_code and topic.topic_id != ZERO_UUID}
+        past = {place: topic_id for place, topic_id in self.topic_ids.items() if now.get(place.topic, topic_id) != topic_id}
+        self.offsets = {place: offset for place, offset in self.offsets.items() if place not in past}
+        changed = {place.topic: topic_id for place, topic_id in past.items()}
+        return [
+            f"topic {topic!r} was deleted and created again: its id was {kafka_id(before)} and is {kafka_id(now[topic])} now; the offsets"
+            f" of group {self.group.group_id!r} in the deleted topic are left out of the transaction"
+            for topic, before in changed.items()
+        ]
 
 
 class Callers:

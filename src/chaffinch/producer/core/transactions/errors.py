@@ -23,6 +23,8 @@ _GONE_ON: Final = (
 # How a producer hears that the consumer whose offsets it commits is a member of its group no more, and why that is.
 _NO_MEMBER: Final = {
     codes.ILLEGAL_GENERATION: _GONE_ON,
+    codes.GROUP_ID_NOT_FOUND: _GONE_ON,
+    codes.STALE_MEMBER_EPOCH: _GONE_ON,
     codes.UNKNOWN_MEMBER_ID: _GONE_ON,
     codes.FENCED_INSTANCE_ID: "another consumer with the same group.instance.id has taken this one's place; each needs an id of its own",
 }

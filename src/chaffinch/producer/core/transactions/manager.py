@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.coordinators import Coordinators, find_request, read_answer
+from chaffinch.client.coordinators import Coordinators, read_answer
 from chaffinch.errors import (
     ApiException,
     IllegalStateException,
@@ -45,10 +45,10 @@ from chaffinch.producer.core.transactions.requests import (
     ENDING_STEPS,
     HINTS,
     TALKS_TO,
-    VERSIONS_OF_2,
     Step,
     Transactional,
     code_of,
+    highest_version,
     partition_codes,
     spoken_version,
 )
@@ -262,8 +262,10 @@ class TransactionManager:
             if self._open.to_add:
                 return Step.ADD_PARTITIONS
             if self.callers.of_offsets:
-                is_added = self.version > 1 or self.callers.of_offsets[0].is_group_added
-                return Step.COMMIT_OFFSETS if is_added else Step.ADD_OFFSETS
+                first = self.callers.of_offsets[0]
+                if self.version == 1 and not first.is_group_added:
+                    return Step.ADD_OFFSETS
+                return Step.CHECK_TOPICS if first.is_to_check(self.version) else Step.COMMIT_OFFSETS
         if self.state in (State.COMMITTING, State.ABORTING) and not has_batches:
             if self._open.is_started and not self._open.is_ended:
                 return Step.END
@@ -289,33 +291,24 @@ class TransactionManager:
 
     def request(self, step: Step, address: Address) -> Any:
         """What to send for a step; it is under way from now on."""
-        is_of_group = step in (Step.FIND_GROUP, Step.COMMIT_OFFSETS)
+        is_of_group = step in (Step.FIND_GROUP, Step.CHECK_TOPICS, Step.COMMIT_OFFSETS)
         whose = f"group {self._key('group')!r}" if is_of_group else f"transactional.id {self._transactional_id!r}"
         self.asking.begin(f"{step.api} of {whose}", address)
         who = Transactional(transactional_id=self._transactional_id, identity=self.identity, timeout_ms=self._timeout_ms)
         if step in ADDING_STEPS:
             self.opens()
-        match step:
-            case Step.FIND_COORDINATOR:
-                return who.find_coordinator()
-            case Step.FIND_GROUP:
-                return find_request(self.callers.of_offsets[0].group.group_id, "group")
-            case Step.INIT_PRODUCER_ID:
-                return who.init_producer_id()
-            case Step.ADD_PARTITIONS:
-                return who.add_partitions(self._open.to_add)
-            case Step.ADD_OFFSETS:
-                return who.add_offsets(self.callers.of_offsets[0].group.group_id)
-            case Step.COMMIT_OFFSETS:
-                return who.commit_offsets(self.callers.of_offsets[0].offsets, self.callers.of_offsets[0].group)
-            case Step.END:
-                self._open.ends_out += 1
-                # Of a transaction that has nothing the coordinator may not know: then there is nothing to commit either.
-                return who.end(committed=self.state is State.COMMITTING and self._open.is_known)
+        # Of a transaction that has nothing the coordinator may not know there is nothing to commit either.
+        is_committed = self.state is State.COMMITTING and self._open.is_known
+        self._open.ends_out += step is Step.END
+        return who.request(step, self._open.to_add, self._first_offsets, self.version, committed=is_committed)
 
     def version_max(self, step: Step) -> int | None:
         """The highest version for a step's request; None: the highest that is usual."""
-        return VERSIONS_OF_2.get(step) if self.version > 1 else None
+        return highest_version(step, self.version, self._first_offsets)
+
+    @property
+    def _first_offsets(self) -> Offsets | None:
+        return self.callers.of_offsets[0] if self.callers.of_offsets else None
 
     def unanswered(self, step: Step, error: KafkaException, wait_ms: int, now_ms: int) -> list[Effect]:
         """No answer came: look the coordinator up again and ask once more."""
@@ -329,6 +322,9 @@ class TransactionManager:
         """The broker does not let us in, or has no version of this request that says what must be said."""
         self.asking.over()
         self._open.ends_out -= step is Step.END and not was_sent
+        if step is Step.COMMIT_OFFSETS and (first := self._first_offsets) is not None and first.goes_by_id(self.version):
+            first.takes_only_names = True
+            return []
         if step in HINTS and isinstance(error, UnsupportedVersionException):
             error = UnsupportedVersionException(f"{error.message}; {HINTS[step]}", stored=error.stored, api=step.api)
         if isinstance(error, InvalidConfigurationException):
@@ -338,7 +334,9 @@ class TransactionManager:
     def answered(self, step: Step, answer: Any, wait_ms: int, now_ms: int) -> list[Effect]:
         """The answer to the request under way; `wait_ms` is how long to wait should it be asked again."""
         self.asking.over()
-        code, message, topic_partition = code_of(step, answer)
+        code, message, topic_partition = code_of(step, answer, self._first_offsets)
+        if step is Step.COMMIT_OFFSETS and self._first_offsets is not None:
+            self._first_offsets.tried(is_doubted=code is codes.UNKNOWN_TOPIC_ID)
         if code is codes.NONE or self._is_nothing_to_abort(step, code):
             if step in (Step.FIND_COORDINATOR, Step.FIND_GROUP):  # What made us look for it has not succeeded yet.
                 self.asking.led_on()
@@ -439,6 +437,9 @@ class TransactionManager:
             self.coordinators.learn(first.group.group_id, "group", read_answer(answer).address)
         elif step is Step.ADD_OFFSETS:
             first.is_group_added = True
+        elif step is Step.CHECK_TOPICS:
+            reports: list[Effect] = [Report(line) for line in first.check(answer)]
+            return reports + ([] if first.offsets else complete([self.callers.of_offsets.pop(0).caller]))
         else:
             return complete([self.callers.of_offsets.pop(0).caller])
         return []
@@ -454,8 +455,7 @@ class TransactionManager:
         if is_curable and self.state is State.ABORTING and step not in ENDING_STEPS:
             return []  # What was asked before the abort does not matter any more.
         if not is_curable or self.state is State.ABORTING:
-            first = self.callers.of_offsets[0] if step is Step.COMMIT_OFFSETS and self.callers.of_offsets else None
-            if first is not None:
+            if (first := self._first_offsets) is not None and step is Step.COMMIT_OFFSETS:
                 return self._fail_fatally(transaction_errors.offsets_refused(first.group.group_id, first.offsets, error))
             return self._fail_fatally(error)
         if self.state is not State.INITIALIZING:

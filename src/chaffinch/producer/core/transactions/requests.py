@@ -10,23 +10,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, Final
+from uuid import UUID
 
 from chaffinch.client.coordinators import CoordinatorKind, find_request, read_answer
 from chaffinch.errors import ErrorCode, codes
 from chaffinch.errors.handling import TRANSACTION, Handling, handling_of, said_by_coordinator
 from chaffinch.identifiers import OffsetAndMetadata, ProducerIdentity, TopicPartition
+from chaffinch.producer.core.transactions.callers import Offsets
 from chaffinch.producer.records import GroupMetadata
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from chaffinch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from chaffinch.protocol.primitives import ZERO_UUID
 
 
 def spoken_version(levels: Mapping[str, int]) -> int:
@@ -42,6 +47,7 @@ class Step(Enum):
     INIT_PRODUCER_ID = "InitProducerId"
     ADD_PARTITIONS = "AddPartitionsToTxn"
     ADD_OFFSETS = "AddOffsetsToTxn"
+    CHECK_TOPICS = "Metadata of the topics that were read"
     COMMIT_OFFSETS = "TxnOffsetCommit"
     END = "EndTxn"
 
@@ -57,6 +63,7 @@ TALKS_TO: Final[dict[Step, CoordinatorKind | None]] = {
     Step.INIT_PRODUCER_ID: "transaction",
     Step.ADD_PARTITIONS: "transaction",
     Step.ADD_OFFSETS: "transaction",
+    Step.CHECK_TOPICS: "group",
     Step.COMMIT_OFFSETS: "group",
     Step.END: "transaction",
 }
@@ -77,6 +84,15 @@ HINTS: Final = {
 }
 # Where a request of transaction version 2 is told by its own version, beyond those of version 1.
 VERSIONS_OF_2: Final[dict[Step, int]] = {Step.COMMIT_OFFSETS: 5, Step.END: 5}
+# Of TxnOffsetCommit: topics by id (KIP-1319), in transaction version 2 only.
+VERSION_WITH_IDS: Final = 6
+
+
+def highest_version(step: Step, version: int, first: Offsets | None) -> int | None:
+    """For a step's request, in this version of transactions; None: the highest that is usual. `first`: the offsets that it is about."""
+    if step is Step.COMMIT_OFFSETS and first is not None and first.goes_by_id(version):
+        return VERSION_WITH_IDS
+    return VERSIONS_OF_2.get(step) if version > 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +135,14 @@ class Transactional:
             group_id=group_id,
         )
 
-    def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> TxnOffsetCommitRequest:
+    def commit_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata, topic_ids: Mapping[str, UUID]
+    ) -> TxnOffsetCommitRequest:
+        """With `topic_ids`, which may be empty, only versions with ids can carry it."""
         topics = [
             TxnOffsetCommitRequestTopic(
                 name=topic,
+                topic_id=topic_ids.get(topic, ZERO_UUID),
                 partitions=[
                     TxnOffsetCommitRequestPartition(
                         partition_index=tp.partition,
@@ -145,6 +165,29 @@ class Transactional:
             group_instance_id=group.group_instance_id,
             topics=topics,
         )
+
+    def request(self, step: Step, to_add: Iterable[TopicPartition], first: Offsets | None, version: int, *, committed: bool) -> Any:
+        """What to send for a step, in this version of transactions. `first`: the offsets that it is about, if it is about some."""
+        match step:
+            case Step.FIND_COORDINATOR:
+                return self.find_coordinator()
+            case Step.INIT_PRODUCER_ID:
+                return self.init_producer_id()
+            case Step.ADD_PARTITIONS:
+                return self.add_partitions(to_add)
+            case Step.END:
+                return self.end(committed=committed)
+        assert first is not None, "the other steps are about offsets"
+        match step:
+            case Step.FIND_GROUP:
+                return find_request(first.group.group_id, "group")
+            case Step.ADD_OFFSETS:
+                return self.add_offsets(first.group.group_id)
+            case Step.CHECK_TOPICS:
+                topics = [MetadataRequestTopic(name=topic) for topic in sorted({place.topic for place in first.offsets})]
+                return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+        ids = {place.topic: topic_id for place, topic_id in first.topic_ids.items()} if first.goes_by_id(version) else {}
+        return self.commit_offsets(first.offsets, first.group, ids)
 
     def end(self, *, committed: bool) -> EndTxnRequest:
         return EndTxnRequest(
@@ -185,8 +228,8 @@ def _gravity(code: ErrorCode) -> tuple[int, bool]:
     return _GRAVITY.index(handling), code is codes.OPERATION_NOT_ATTEMPTED
 
 
-def partition_codes(step: Step, answer: Any) -> list[tuple[TopicPartition, int]]:
-    """(partition, code) of an AddPartitionsToTxn or TxnOffsetCommit answer."""
+def partition_codes(step: Step, answer: Any, names: Mapping[UUID, str] = MappingProxyType({})) -> list[tuple[TopicPartition, int]]:
+    """(partition, code) of an AddPartitionsToTxn or TxnOffsetCommit answer. `names`: of topics that it has the ids of."""
     if step is Step.ADD_PARTITIONS:
         return [
             (TopicPartition(topic.name, result.partition_index), result.partition_error_code)
@@ -194,16 +237,19 @@ def partition_codes(step: Step, answer: Any) -> list[tuple[TopicPartition, int]]
             for result in topic.results_by_partition
         ]
     return [
-        (TopicPartition(topic.name, result.partition_index), result.error_code) for topic in answer.topics for result in topic.partitions
+        (TopicPartition(topic.name or names.get(topic.topic_id, ""), result.partition_index), result.error_code)
+        for topic in answer.topics
+        for result in topic.partitions
     ]
 
 
-def code_of(step: Step, answer: Any) -> tuple[ErrorCode, str | None, TopicPartition | None]:
-    """The code that decides, the broker's words, and the partition it is about."""
+def code_of(step: Step, answer: Any, first: Offsets | None = None) -> tuple[ErrorCode, str | None, TopicPartition | None]:
+    """The code that decides, the broker's words, and the partition it is about. `first`: the offsets that the step is about."""
     if step in (Step.FIND_COORDINATOR, Step.FIND_GROUP):
         found = read_answer(answer)
         return found.code, found.message, None
     if step in (Step.ADD_PARTITIONS, Step.COMMIT_OFFSETS):
-        code, topic_partition = code_of_partitions(partition_codes(step, answer))
+        names = {} if first is None else {topic_id: place.topic for place, topic_id in first.topic_ids.items()}
+        code, topic_partition = code_of_partitions(partition_codes(step, answer, names))
         return said_by_coordinator(code), None, topic_partition
     return said_by_coordinator(codes.by_number(answer.error_code)), None, None

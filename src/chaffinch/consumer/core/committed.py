@@ -1,0 +1,202 @@
+"""Looking up what a group has committed (OffsetFetch): for positions, and for callers.
+
+Topics are named by their ids where the coordinator takes these (Apache Kafka 4.2), so that an offset of a deleted topic is never taken for
+one of its successor. Follows ConsumerCoordinator.java.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.connections import Answered, Failed
+from chaffinch.consumer.core import group_requests
+from chaffinch.consumer.core.coordinator import CoordinatorFinder
+from chaffinch.consumer.core.effects import CompleteCall, FailCall
+from chaffinch.consumer.core.group_requests import LAST_VERSION_WITH_NAMES, VERSION_WITH_IDS
+from chaffinch.consumer.core.late import IN_TIME, lost, names_of
+from chaffinch.consumer.core.membership import COORDINATOR_GONE, Membership
+from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.offsets_asked import Lookup
+from chaffinch.consumer.core.options import ResetStrategy
+from chaffinch.consumer.core.positions import Position, Stage, Subscriptions
+from chaffinch.consumer.core.topic_watch import TopicWatch
+from chaffinch.consumer.core.wiring import Wiring
+from chaffinch.errors import KafkaException, NetworkException, codes, exception_for
+from chaffinch.identifiers import NO_OFFSET, OffsetAndMetadata, TopicPartition
+from chaffinch.protocol.primitives import ZERO_UUID
+
+UNKNOWN: Final = frozenset({codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_TOPIC_ID})
+AGAIN: Final = UNKNOWN | {codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNSTABLE_OFFSET_COMMIT}
+ELSEWHERE: Final = COORDINATOR_GONE | {codes.REQUEST_TIMED_OUT}
+
+
+class CommittedOffsets:
+    """The look-ups of one group."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        subscriptions: Subscriptions,
+        membership: Membership,
+        finder: CoordinatorFinder,
+        watch: TopicWatch,
+        reset_strategy: ResetStrategy,
+        fail: Callable[[KafkaException], None],
+        unreachable: Callable[..., KafkaException],
+    ) -> None:
+        """`unreachable` makes the error of a call whose time is over."""
+        self._wiring = wiring
+        self._subscriptions = subscriptions
+        self._membership = membership
+        self._finder = finder
+        self._watch = watch
+        self._reset_strategy = reset_strategy
+        self._fail = fail
+        self._unreachable = unreachable
+        self._lookups: list[Lookup] = []
+        self._of_positions: Lookup | None = None
+        self._requires_stable = True
+        self._only_names: set[Address] = set()
+        """Coordinators that take no topic ids in OffsetFetch."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the coordinator is needed."""
+        return bool(self._lookups)
+
+    def look_up(self, places: Collection[TopicPartition], deadline_ms: int, call: Any, limit: str = IN_TIME) -> None:
+        """Committed offsets for a caller: a mapping with None where there is none."""
+        self._lookups.append(Lookup(tuple(places), deadline_ms, call, limit))
+
+    def want_positions(self, now_ms: int) -> None:
+        """Look up the committed offsets of partitions that have no position yet."""
+        if self._of_positions is None:
+            places = tuple(state.place for state in self._subscriptions.at(Stage.COMMITTED, now_ms))
+            if places:
+                self._of_positions = Lookup(places)
+                self._lookups.append(self._of_positions)
+
+    # The round.
+
+    def advance(self, address: Address, now_ms: int) -> None:
+        """Send what is due."""
+        for lookup in self._lookups:
+            if not lookup.is_under_way and now_ms >= lookup.not_before_ms:
+                self._send(lookup, address)
+
+    def _send(self, lookup: Lookup, address: Address) -> None:
+        present = self._wiring.ids.present
+        lookup.is_under_way, lookup.topic_ids = True, {place: present(place.topic) for place in lookup.places}
+        is_known = ZERO_UUID not in lookup.topic_ids.values()
+        lookup.has_ids = is_known and not lookup.is_by_name and address.first_lane not in self._only_names
+        ids = lookup.topic_ids if lookup.has_ids else {}
+        request = group_requests.offset_fetch(self._membership.group_id, lookup.places, ids, require_stable=self._requires_stable)
+        self._wiring.send(address, request, lookup, version_max=VERSION_WITH_IDS if ids else LAST_VERSION_WITH_NAMES)
+
+    def expire(self, now_ms: int) -> None:
+        """Fail the calls whose time is over."""
+        for lookup in [found for found in self._lookups if found.deadline_ms is not None and now_ms >= found.deadline_ms]:
+            self._lookups.remove(lookup)
+            text = f"the committed offsets of {names_of(lookup.places)} were not told {lookup.limit}"
+            text += self._rebalancing() or (self._finder.silent() if lookup.is_under_way else "")
+            error = self._unreachable(f"group {self._membership.group_id!r}: {text}", lookup.last_error, api="OffsetFetch")
+            self._wiring.out.append(FailCall(call=lookup.call, error=error))
+
+    def _rebalancing(self) -> str:
+        """In words: the coordinator answers a connection's requests in turn, and those of a rebalance at its end."""
+        if self._membership.state not in (State.JOINING, State.SYNCING) or self._finder.address_known is None:
+            return ""
+        return ": the group rebalances, and its coordinator answers when that is over: poll until partitions are assigned"
+
+    def lost(self, address: Address) -> None:
+        """A connection is gone: the broker may be of another version when it is back."""
+        self._only_names.discard(address.first_lane)
+
+    def give_up(self, error: KafkaException) -> None:
+        """Fail every call."""
+        self._wiring.out += [FailCall(call=lookup.call, error=error) for lookup in self._lookups if lookup.call is not None]
+        self._lookups = [lookup for lookup in self._lookups if lookup.call is None]
+
+    # Answers.
+
+    def answered(self, event: Answered, now_ms: int) -> None:
+        lookup: Lookup = event.token
+        lookup.is_under_way = False
+        answer = event.message
+        group = answer.groups[0] if answer.groups else answer
+        names = {topic_id: place.topic for place, topic_id in lookup.topic_ids.items()}
+        code = codes.by_number(group.error_code, numbering=event.numbering)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(lookup.places)
+        for topic in group.topics:
+            for told in topic.partitions:
+                if told.error_code and code is codes.NONE:
+                    code = codes.by_number(told.error_code, numbering=event.numbering)
+                if told.committed_offset != NO_OFFSET:
+                    committed = OffsetAndMetadata(told.committed_offset, told.metadata or "", told.committed_leader_epoch)
+                    found[TopicPartition(topic.name or names.get(topic.topic_id, ""), told.partition_index)] = committed
+        if code is codes.UNKNOWN_TOPIC_ID:
+            self._watch.refresh()
+            lookup.is_by_name = lookup is not self._of_positions  # Callers ask for the topic that has the name.
+        if code is not codes.NONE:
+            self._refused(lookup, exception_for(code, api="OffsetFetch"), now_ms)
+            return
+        if lookup not in self._lookups:
+            return
+        self._lookups.remove(lookup)
+        if lookup is self._of_positions:
+            self._of_positions = None
+            self._place(found, lookup)
+        else:
+            self._wiring.out.append(CompleteCall(call=lookup.call, result=found))
+
+    def failed(self, lookup: Lookup, event: Failed, now_ms: int) -> None:
+        """No answer."""
+        lookup.is_under_way = False
+        if event.is_unsupported and lookup.has_ids:
+            self._only_names.add(event.address.first_lane)
+            return
+        if event.is_unsupported and self._requires_stable:
+            self._requires_stable = False  # Before KIP-447 it could not be asked for.
+            return
+        self._refused(lookup, lost(event, "OffsetFetch"), now_ms)
+
+    def _refused(self, lookup: Lookup, error: KafkaException, now_ms: int) -> None:
+        if error.code in ELSEWHERE or isinstance(error, NetworkException):
+            self._finder.forget()
+        if error.code.is_retriable or error.code in AGAIN:
+            lookup.failures += 1
+            lookup.last_error = error
+            lookup.not_before_ms = now_ms + self._wiring.wait_ms(lookup.failures)
+            return
+        if lookup in self._lookups:
+            self._lookups.remove(lookup)
+        if lookup is self._of_positions:
+            self._of_positions = None
+            for place in lookup.places:
+                state = self._subscriptions.assigned.get(place)
+                if state is not None:
+                    state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
+            self._fail(error)
+        else:
+            self._wiring.out.append(FailCall(call=lookup.call, error=error))
+
+    def _place(self, found: Mapping[TopicPartition, OffsetAndMetadata | None], lookup: Lookup) -> None:
+        """Positions from what is committed, or as auto.offset.reset says. Of a topic that was deleted meanwhile it is looked up again."""
+        for place, committed in found.items():
+            state = self._subscriptions.assigned.get(place)
+            if state is None or state.stage is not Stage.COMMITTED:
+                continue
+            if self._wiring.ids.is_past(place.topic, lookup.topic_ids.get(place, ZERO_UUID)):
+                continue
+            if committed is not None:
+                state.seek(Position(committed.offset, committed.leader_epoch))
+            else:
+                state.reset(self._reset_strategy)
+        self._wiring.wake()
+
+    def deadlines_ms(self) -> list[int]:
+        """When something may be due."""
+        times = [(lookup.not_before_ms, lookup.deadline_ms) for lookup in self._lookups]
+        return [time for pair in times for time in pair if time is not None]

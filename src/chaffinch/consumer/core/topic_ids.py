@@ -1,0 +1,58 @@
+"""The id that each topic name has now, and whether an id is of an earlier topic of that name: deleted, and created again.
+
+Ids have no order, and a broker that lags behind may still report the id of a deleted topic. So an id that was known before is never taken
+for a new one. Kafka before 2.8 reports no ids; then nothing is known here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+from chaffinch.identifiers import kafka_id
+from chaffinch.protocol.primitives import ZERO_UUID
+
+
+class Renewal(NamedTuple):
+    """A topic that was deleted and created again, with the id it had and the id it has now."""
+
+    topic: str
+    before: UUID
+    now: UUID
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r} was deleted and created again: its id was {kafka_id(self.before)} and is {kafka_id(self.now)} now"
+
+
+class TopicIds:
+    """All ids that metadata has reported for each name; the present one is the last that was new."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, set[UUID]] = {}
+        self._present: dict[str, UUID] = {}
+        self._doubted: set[UUID] = set()
+
+    def learn(self, topic: str, topic_id: UUID) -> Renewal | None:
+        """Metadata reports this id; returns the renewal if the topic is another one than before."""
+        if topic_id == ZERO_UUID:
+            return None
+        known = self._known.setdefault(topic, set())
+        before = self._present.get(topic, topic_id)
+        is_new = topic_id not in known or before in self._doubted
+        known.add(topic_id)
+        if topic_id == before or is_new:
+            self._present[topic] = topic_id
+            self._doubted.discard(topic_id)
+        return Renewal(topic, before, topic_id) if is_new and topic_id != before else None
+
+    def doubt(self, topic_id: UUID) -> None:
+        """A coordinator does not know this id: the next id that metadata reports holds, even if it was known before."""
+        self._doubted.add(topic_id)
+
+    def present(self, topic: str) -> UUID:
+        """The id of the topic that has this name now; zero if none was reported."""
+        return self._present.get(topic, ZERO_UUID)
+
+    def is_past(self, topic: str, topic_id: UUID) -> bool:
+        """Whether this id, if it is one, is of an earlier topic of this name."""
+        return ZERO_UUID not in (topic_id, self.present(topic)) and topic_id != self.present(topic)

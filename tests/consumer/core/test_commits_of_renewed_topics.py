@@ -1,0 +1,270 @@
+"""Commits while a topic is deleted and created again: each way to commit, each kind of coordinator. With answers by hand."""
+
+from uuid import UUID
+
+import pytest
+
+from chaffinch import errors
+from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.positions import Stage
+from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest
+from tests.consumer.core.rig import TOPIC_ID, Rig, number_of
+
+P0 = TopicPartition("t", 0)
+NEW_ID = UUID(int=8)
+NO_ID = UUID(int=0)
+AUTOMATIC = {"enable.auto.commit": True, "auto.commit.interval.ms": 5_000}
+
+
+def member(topic_id=TOPIC_ID, **options):
+    """A member that has read partition 0 up to 5 and partition 1 up to 7."""
+    rig = Rig(**{**AUTOMATIC, **options})
+    rig.topic_id = topic_id
+    rig.core.group.commits._auto_due_ms = 10**9
+    rig.reach(State.STABLE)
+    rig.answer_offsets({0: 5, 1: 7})
+    return rig
+
+
+# How a commit begins. Each returns the list of outcomes, or None where nothing is called back.
+
+
+def by_poll(rig):
+    rig.core.group.commits._auto_due_ms = 0
+    rig.poll()
+
+
+def before_a_rebalance(rig):
+    rig.advance(3_000)
+    rig.answer(HeartbeatRequest, HeartbeatResponse(error_code=number_of("REBALANCE_IN_PROGRESS")))
+    rig.poll()
+
+
+def in_close(rig):
+    rig.core.group.commits.commit_all(rig.now_ms + 30_000, (told := []).append, retries=True)
+    rig.step()
+    return told
+
+
+def by_hand(rig):
+    rig.core.commit(None, rig.now_ms + 30_000, (told := []).append, retries=True)
+    rig.step()
+    return told
+
+
+def by_hand_without_waiting(rig):
+    rig.core.commit(None, rig.now_ms + 30_000, (told := []).append, retries=False)
+    rig.step()
+    return told
+
+
+WAYS = [by_poll, before_a_rebalance, in_close, by_hand, by_hand_without_waiting]
+
+
+def offsets_of(request):
+    return {found.partition_index: found.committed_offset for found in request.message.topics[0].partitions}
+
+
+def answer(rig, code="NONE"):
+    """The commit that waits, by id or by name as it was sent."""
+    request = rig.take(OffsetCommitRequest)
+    asked = request.message.topics[0]
+    told = [OffsetCommitResponsePartition(partition_index=found.partition_index, error_code=number_of(code)) for found in asked.partitions]
+    by_id = {"topic_id": asked.topic_id} if asked.topic_id != NO_ID else {"name": "t"}
+    rig.answer(request, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(partitions=told, **by_id)]))
+    return request
+
+
+def take_names_only(rig):
+    """The coordinator has OffsetCommit up to version 9."""
+    rig.fail(OffsetCommitRequest, is_unsupported=True)
+
+
+def answer_check(rig, topic_id, code="NONE"):
+    request = rig.take(MetadataRequest)
+    assert [topic.name for topic in request.message.topics] == ["t"]
+    assert not request.message.allow_auto_topic_creation, "a deleted topic must not come back by it"
+    assert request.address.first_lane == rig.core.group.finder.address_known.first_lane, "the coordinator itself decides"
+    rig.topic_id = topic_id
+    rig.answer(request, rig.metadata(number_of(code)))
+
+
+def assert_dropped(rig, told):
+    assert not rig.pending(OffsetCommitRequest)
+    assert told in (None, [None])
+    (line,) = [report for report in rig.reports if "deleted and created again" in report]
+    assert all(part in line for part in ("AAAAAAAAAAAAAAAAAAAABw", "AAAAAAAAAAAAAAAAAAAACA", "earliest"))
+    assert not any("not committed" in report for report in rig.reports)
+    states = rig.core.subscriptions.assigned.values()
+    assert all(state.position is None and state.stage is Stage.RESETTING for state in states)
+
+
+@pytest.mark.parametrize("way", WAYS)
+class TestATopicThatIsAnotherOneNow:
+    def test_where_the_coordinator_takes_ids(self, way):
+        rig = member()
+        told = way(rig)
+        request = answer(rig, "UNKNOWN_TOPIC_ID")
+        assert (request.version_max, request.message.topics[0].topic_id) == (10, TOPIC_ID)
+        answer_check(rig, NEW_ID)
+        assert_dropped(rig, told)
+
+    def test_where_it_takes_names_only(self, way):
+        rig = member()
+        told = way(rig)
+        take_names_only(rig)
+        assert not rig.pending(OffsetCommitRequest), "metadata is asked for first"
+        answer_check(rig, NEW_ID)
+        assert_dropped(rig, told)
+
+    def test_one_that_is_not_there_now_is_not_committed_by_name(self, way):
+        """It may be created again before the commit gets there."""
+        rig = member()
+        way(rig)
+        take_names_only(rig)
+        answer_check(rig, TOPIC_ID, "UNKNOWN_TOPIC_OR_PARTITION")
+        assert not rig.pending(OffsetCommitRequest)
+
+    def test_before_ids_it_cannot_be_known(self, way):
+        rig = member(NO_ID)
+        way(rig)
+        request = answer(rig)
+        assert (request.version_max, request.message.topics[0].topic_id) == (9, NO_ID)
+        assert not rig.pending(MetadataRequest)
+
+    def test_what_is_not_renewed_is_committed(self, way):
+        rig = member()
+        way(rig)
+        take_names_only(rig)
+        answer_check(rig, TOPIC_ID)
+        request = answer(rig)
+        assert (request.version_max, offsets_of(request)) == (9, {0: 5, 1: 7})
+
+    def test_a_coordinator_that_lags_behind_is_asked_twice(self, way):
+        rig = member()
+        way(rig)
+        answer(rig, "UNKNOWN_TOPIC_ID")
+        answer_check(rig, TOPIC_ID)
+        assert offsets_of(answer(rig)) == {0: 5, 1: 7}
+        assert not any("created again" in report for report in rig.reports)
+
+
+def test_the_version_is_found_once_for_a_connection():
+    rig = member()
+    by_hand(rig)
+    take_names_only(rig)
+    answer_check(rig, TOPIC_ID)
+    answer(rig)
+    by_hand(rig)
+    answer_check(rig, TOPIC_ID)
+    assert rig.pending(OffsetCommitRequest)[0].version_max == 9
+    rig.fail(OffsetCommitRequest)
+    rig.advance(1_000)
+    rig.tell_metadata()
+    rig.find_coordinator()
+    rig.advance(1_000)
+    assert rig.pending(OffsetCommitRequest)[0].version_max == 10
+
+
+def test_a_check_without_an_answer_is_repeated():
+    rig = member()
+    told = by_hand(rig)
+    take_names_only(rig)
+    rig.fail(MetadataRequest)
+    rig.advance(1_000)
+    rig.find_coordinator()
+    while rig.pending(MetadataRequest):
+        rig.tell_metadata()
+    assert told == []
+    take_names_only(rig)
+    answer_check(rig, NEW_ID)
+    assert told == [None]
+
+
+@pytest.mark.parametrize("takes_ids", [True, False])
+def test_metadata_that_comes_first_drops_what_waits(takes_ids):
+    """A commit that is to be tried again, and the topic is another one meanwhile."""
+    rig = member()
+    told = by_hand(rig)
+    if not takes_ids:
+        take_names_only(rig)
+        answer_check(rig, TOPIC_ID)
+    answer(rig, "COORDINATOR_LOAD_IN_PROGRESS")
+    rig.topic_id = NEW_ID
+    rig.core.watch.refresh()
+    for _ in range(20):
+        rig.advance(100)
+        for request in rig.pending(MetadataRequest):
+            rig.waiting.remove(request)
+            rig.answer(request, rig.metadata())
+        if rig.pending(OffsetCommitRequest):
+            answer(rig, "COORDINATOR_LOAD_IN_PROGRESS")
+    assert_dropped(rig, told)
+
+
+class TestOffsetsThatTheApplicationNames:
+    """They are its own affair, but for what changes while they are committed."""
+
+    def commit(self, rig):
+        rig.core.commit({P0: OffsetAndMetadata(3)}, rig.now_ms + 30_000, (told := []).append, retries=True)
+        rig.step()
+        return told
+
+    def test_are_of_the_topic_that_was_there(self):
+        rig = member()
+        told = self.commit(rig)
+        answer(rig, "UNKNOWN_TOPIC_ID")
+        answer_check(rig, NEW_ID)
+        assert not rig.pending(OffsetCommitRequest)
+        assert isinstance(told[0], errors.UnknownTopicIdException)
+        assert "commit again if the offset is meant for the new topic" in str(told[0])
+        told = self.commit(rig)
+        assert answer(rig).message.topics[0].topic_id == NEW_ID
+        assert told == [None]
+
+    def test_are_not_checked_where_names_are_all_there_is(self):
+        rig = member()
+        told = self.commit(rig)
+        take_names_only(rig)
+        assert offsets_of(answer(rig)) == {0: 3}
+        assert told == [None]
+
+
+class TestWhatElseWasOfTheDeletedTopic:
+    def renew(self, rig):
+        rig.topic_id = NEW_ID
+        rig.core.watch.refresh()
+        rig.advance(1_000)
+        rig.tell_metadata()
+
+    def test_a_committed_offset_that_comes_late(self):
+        rig = Rig().reach(State.STABLE)
+        late = rig.take(OffsetFetchRequest)
+        assert (late.version_max, late.message.groups[0].topics[0].topic_id) == (10, TOPIC_ID)
+        self.renew(rig)
+        rig.waiting.append(late)
+        rig.answer_offsets({0: 5, 1: 7})
+        assert {state.stage for state in rig.core.subscriptions.assigned.values()} == {Stage.COMMITTED}
+        assert rig.pending(OffsetFetchRequest)[0].message.groups[0].topics[0].topic_id == NEW_ID
+
+    def test_partitions_that_were_paused(self):
+        rig = member()
+        rig.core.subscriptions.of(P0).is_paused = True
+        self.renew(rig)
+        assert not rig.core.subscriptions.of(P0).is_paused
+        assert "t-0 is not paused any more" in rig.reports[-1]
+
+    def test_the_end_that_a_lag_is_counted_from(self):
+        rig = member()
+        rig.core.subscriptions.of(P0).end = 100
+        self.renew(rig)
+        assert rig.core.subscriptions.of(P0).end == -1
