@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -259,13 +262,55 @@ def a_group_goes_on_where_it_stopped(shell: Shell) -> None:
     assert shell.ok("consume", "--topic", topic, "--group", group, "--max-messages", "1").lines == ["2"]
 
 
+def values_of(path: Path) -> list[str]:
+    """Of a file of CSV."""
+    return [row["value"] for row in csv.DictReader(path.read_text().splitlines())]
+
+
 def what_csv_cannot_hold_is_said(shell: Shell) -> None:
     topic = topic_of(shell, "bytes")
     shell.ok("produce", "--topic", topic, "--format", "json", stdin=b'{"value":"a"}\n{"value":"/w==","value_encoding":"base64"}\n')
     says = f"{topic}-0, offset 1: column value has bytes that are not UTF-8"
     shell.refused("consume", "--topic", topic, "--output", str(shell.folder / "bytes.csv"), says=says)
+    assert values_of(shell.folder / "bytes.csv") == ["a"]
     shell.ok("consume", "--topic", topic, "--output", str(shell.folder / "bytes.parquet"))
     assert pq.read_table(shell.folder / "bytes.parquet")["value"].to_pylist() == [b"a", b"\xff"]
+
+
+def records_before_one_that_csv_cannot_hold_stay(shell: Shell) -> None:
+    """In the file, and in what is committed; whichever column refuses first."""
+    topic, group, path = topic_of(shell, "mixed"), shell.name("mixed"), shell.folder / "mixed.csv"
+    bytes_as = {"key": {"key": "/w==", "key_encoding": "base64", "value": "c"}, "value": {"value": "/w==", "value_encoding": "base64"}}
+    rows = [{"value": "a"}, {"value": "b"}, bytes_as["key"], bytes_as["value"]]
+    shell.ok("produce", "--topic", topic, "--format", "json", stdin="".join(json.dumps(row) + "\n" for row in rows).encode())
+    consume = ("consume", "--topic", topic, "--group", group, "--output", str(path))
+    shell.refused(*consume, "--fields", "value,key", says=f"{topic}-0, offset 2: column key has bytes that are not UTF-8")
+    assert values_of(path) == ["a", "b"]
+    shell.refused(*consume, says=f"{topic}-0, offset 2: column key")  # Nothing is before it, and the file stays.
+    assert values_of(path) == ["a", "b"]
+    shell.refused(*consume, "--fields", "value", says=f"{topic}-0, offset 3: column value")
+    assert values_of(path) == ["c"]
+    assert shell.ok("consume", "--topic", topic, "--group", group, "--json", "--fields", "offset").json == {"offset": 3}
+
+
+def suffixes_that_stand_for_no_format(shell: Shell) -> None:
+    topic = topic_of(shell, "suffixes")
+    known = ".json, .jsonl, .ndjson, .csv, .parquet, .arrow, .feather, .ipc, .log, .txt"
+    for name in ("b.avro", "b.csv.gz", "b.CVS"):
+        path = shell.folder / name
+        stands_for = f"{str(path)!r}: the suffix {path.suffix.lower()} stands for no format: known are {known}; or say with --format"
+        shell.refused("consume", "--topic", topic, "--output", str(path), says=f"--output {stands_for}", status=2)
+        assert not path.exists()
+        shell.ok("consume", "--topic", topic, "--output", str(path), "--format", "json")
+        shell.refused("produce", "--topic", topic, str(path), says=f"FILE {stands_for}", status=2)
+        shell.ok("produce", "--topic", topic, str(path), "--format", "json")
+    for name in ("plain", "notes.txt", "app.LOG", ".hidden"):
+        shell.ok("consume", "--topic", topic, "--output", str(shell.folder / name))
+        shell.ok("produce", "--topic", topic, str(shell.folder / name))
+    os.mkfifo(shell.folder / "pipe.avro")
+    writer = os.open(shell.folder / "pipe.avro", os.O_RDWR)
+    shell.ok("consume", "--topic", topic, "--output", str(shell.folder / "pipe.avro"))
+    os.close(writer)
 
 
 def files_and_topics_that_are_not_there(shell: Shell) -> None:
@@ -310,5 +355,7 @@ CHECKS = [
     reading_starts_and_ends_where_it_is_told,
     a_group_goes_on_where_it_stopped,
     what_csv_cannot_hold_is_said,
+    records_before_one_that_csv_cannot_hold_stay,
+    suffixes_that_stand_for_no_format,
     files_and_topics_that_are_not_there,
 ]

@@ -7,13 +7,13 @@ Kafka: `reception` makes events of what connections tell, `performer` carries ou
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from chaffinch import plain_text
 from chaffinch.broker.connections import Peer
 from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_core import BrokerCore
@@ -29,7 +29,7 @@ from chaffinch.broker.traffic import Traffic
 from chaffinch.runtime.clock import Clock, SystemClock
 from chaffinch.storage.file_system import FileSystem
 
-LOG = logging.getLogger("chaffinch.broker")
+LOG = plain_text.logger("chaffinch.broker")
 
 TURNS_TO_END: Final = 5
 """Turns of the loop in which a connection that is being accepted is made, refused and closed."""

@@ -45,6 +45,7 @@ from chaffinch.broker.metrics import Metrics
 from chaffinch.broker.server import BrokerServer
 from chaffinch.broker.topic_arguments import TopicArgument, parse_text
 from chaffinch.cli import properties
+from chaffinch.cli.display import say, tell
 from chaffinch.cli.given import Given, judged, over
 from chaffinch.errors import ConfigException, codes
 from chaffinch.protocol.security_options import SASL_PROTOCOLS, TLS_PROTOCOLS
@@ -166,7 +167,7 @@ async def _main(
             for topic in topics:
                 _create_missing(server, topic)
             gc.freeze()  # What is here now stays: the collector need not look at it again.
-            print(ready, flush=True)
+            say(ready, flush=True)
             await stopped.wait()
     finally:
         await server.close()
@@ -349,5 +350,5 @@ def bootstrap_servers(nodes: list[Node]) -> str:
 
 
 def _refuse(message: str) -> None:
-    print(f"chaffinch: {message}", file=sys.stderr)
+    tell(message)
     sys.exit(EXIT_REFUSED)

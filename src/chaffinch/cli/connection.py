@@ -5,17 +5,16 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from chaffinch import plain_text
 from chaffinch.admin import options
 from chaffinch.cli import properties
+from chaffinch.cli.display import say, tell
 from chaffinch.cli.given import Given, judged, over
 from chaffinch.cli.once import OnceApp
 from chaffinch.client.addresses import parse_bootstrap_servers
@@ -26,8 +25,6 @@ from chaffinch.settings import OptionTable, Settings
 T = TypeVar("T")
 
 BOOTSTRAP_VARIABLE: Final = "CHAFFINCH_BOOTSTRAP_SERVER"
-# Without a terminal there is nobody to wrap lines for: into a pipe each row goes on one line.
-PIPE_COLUMNS: Final = 1000
 
 
 class _OfShell(str):
@@ -98,7 +95,7 @@ def accepted(table: OptionTable, entries: Iterable[Given], parse: Callable[[Mapp
         return settings
 
     settings = judged(table, entries, parse_all)
-    log = logging.getLogger("chaffinch.cli")
+    log = plain_text.logger("chaffinch.cli")
     for name in sorted(settings.ignored):
         log.warning("option %s is known to Apache Kafka and without effect here", name)
     return settings
@@ -142,28 +139,8 @@ def print_apart(found: Sequence[T], print_one: Callable[[T], None]) -> None:
     """Print each of several things, with an empty line between two."""
     for index, each in enumerate(found):
         if index:
-            print()
+            say()
         print_one(each)
-
-
-def print_json(value: Any) -> None:
-    """One JSON text on stdout."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], *, indent: int = 0) -> None:
-    """Rows under their titles, columns aligned; None is a dash. Nothing in a cell is taken for markup."""
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Table
-
-    table = Table(*titles, box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for row in rows:
-        table.add_row(*("-" if cell is None else str(cell) for cell in row))
-    console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, markup=False, emoji=False, highlight=False)
-    with console.capture() as capture:
-        console.print(Padding(table, (0, 0, 0, indent)))
-    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def warn(text: str) -> None:
@@ -174,4 +151,4 @@ def warn(text: str) -> None:
 def _say(text: str) -> None:
     # Nothing that is done, or under way, ends for want of somebody who hears of it.
     with suppress(OSError):
-        print(f"chaffinch: {text}", file=sys.stderr, flush=True)
+        tell(text, flush=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import PurePath
-from typing import Annotated, Final
+from typing import IO, Annotated, Final
 
 import typer
 
@@ -19,6 +19,7 @@ from chaffinch.admin import group_offsets, offsets, options, topics
 from chaffinch.admin.reading import RecordReader
 from chaffinch.cli.connection import BootstrapServer, CommandConfig, open_client, settings_of
 from chaffinch.cli.consume_run import ConsumeRun
+from chaffinch.cli.display import tell, terminal_text
 from chaffinch.cli.given import Given
 from chaffinch.cli.progress import progress
 from chaffinch.cli.rows.outputs import open_replacement
@@ -86,9 +87,10 @@ def consume(
         reader = RecordReader(client, starts, ends=ends, settings=settings, records_max=max_messages)
         null_text = NULL_TEXT if null_marker is None else null_marker
         out = stack.enter_context(open_replacement(output, is_followed=follow))
+        file: IO[bytes] = terminal_text(out.file) if out.file.isatty() and name not in BINARY_FORMATS else out.file
         with deferred_signals():  # Python would print what is wrong with a file that is closed before its sink.
             sink = stack.enter_context(
-                open_sink(name, out.file, columns, key_separator=key_separator, null_marker=null_text, is_file=output is not None)
+                open_sink(name, file, columns, key_separator=key_separator, null_marker=null_text, is_file=output is not None)
             )
         show = stack.enter_context(progress("reading", _expected(starts, ends, max_messages), is_wanted=output is not None))
         run = ConsumeRun(reader, sink, out, file_format=name, columns=columns, commit=partial(_commit, client, group, starts))
@@ -106,7 +108,7 @@ def _said_when_interrupted(output: str | None) -> Iterator[Callable[[ConsumeRun]
         if output is not None:
             kept = begun[0].kept if begun else 0
             reached = f"{counted(kept, 'record')} in {output}" if kept else "nothing written"
-            print(f"chaffinch: interrupted: {reached}", file=sys.stderr)
+            tell(f"interrupted: {reached}")
         raise
 
 
@@ -123,10 +125,10 @@ def _commit(client: SyncClient, group: str | None, starts: Mapping[TopicPartitio
 def _format(name: str | None, output: str | None, *, as_json: bool) -> str:
     if as_json:
         # A suffix that stands for no format contradicts none.
-        if (name or SUFFIXES.get(PurePath(output or "").suffix.lower(), "json")) != "json":
+        if (name or SUFFIXES.get(PurePath(output or "").suffix.lower(), "json")) not in ("json", *([] if name else ["lines"])):
             raise ConfigException(f"--json contradicts {f'--format {name}' if name else f'--output {output}'}: give one")
         name = "json"
-    chosen = format_of(output) if name is None else name
+    chosen = format_of(output, "--output") if name is None else name
     if chosen not in FORMATS:
         raise ConfigException(f"--format {chosen!r}: it must be one of {', '.join(FORMATS)}")
     if chosen in BINARY_FORMATS and output is None and sys.stdout.isatty():

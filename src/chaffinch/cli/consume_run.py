@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
+import pyarrow as pa
+
 from chaffinch.admin.reading import RecordReader
 from chaffinch.cli.rows.outputs import Output
 from chaffinch.cli.rows.sinks import BINARY_FORMATS, NotText, RowSink, read_batch
@@ -66,16 +68,36 @@ class ConsumeRun:
     def _write(self, place: TopicPartition, records: RecordColumns) -> None:
         assert records.offsets is not None, "records that were read have offsets"
         batch = read_batch(place, records).select(self._columns)
+        try:
+            self._put(batch)
+        except NotText as error:
+            refused, before = error, 0
+            while refused.row > before:  # Those before it stay; another column may refuse an earlier one.
+                try:
+                    self._put(batch.slice(0, refused.row))
+                    before = refused.row
+                except NotText as earlier:
+                    refused = earlier
+            self._note(place, records, refused.row)
+            raise KafkaException(f"{place}, offset {records.offsets[refused.row]}: {refused.message}") from None
+        self._note(place, records, len(records))
+
+    def _put(self, batch: pa.RecordBatch) -> None:
         self._is_torn = True
         try:
             self._sink.write(batch)
-        except NotText as error:
+        except NotText:
             self._is_torn = False
-            raise KafkaException(f"{place}, offset {records.offsets[error.row]}: {error.message}") from None
+            raise
         self._sink.flush()
         self._is_torn = False
-        self._written[place] = int(records.offsets[-1]) + 1
-        self._count += len(records)
+
+    def _note(self, place: TopicPartition, records: RecordColumns, count: int) -> None:
+        """The first `count` records are in the sink."""
+        assert records.offsets is not None
+        if count:
+            self._written[place] = int(records.offsets[count - 1]) + 1
+            self._count += count
 
     def _finish(self, *, is_whole: bool) -> None:
         if not self._is_torn:

@@ -17,7 +17,8 @@ import typer
 
 from chaffinch.admin import topics
 from chaffinch.broker.embedded import EmbeddedBroker
-from chaffinch.cli.connection import AsJson, connect, print_json
+from chaffinch.cli.connection import AsJson, connect
+from chaffinch.cli.display import print_json, say_lines
 from chaffinch.consumer.consumer import Consumer
 from chaffinch.errors import KafkaException
 from chaffinch.producer.producer import Producer
@@ -41,7 +42,7 @@ def demo(bootstrap_server: Server = None, as_json: AsJson = False) -> None:
 
     def say(text: str) -> None:
         if not as_json:
-            print(text, flush=True)
+            say_lines(text)
 
     with _silence(), _cluster(bootstrap_server) as (servers, which, ours_topic, theirs_topic):
         say(f"{which}; its topics are compacted, so every record needs a key.")

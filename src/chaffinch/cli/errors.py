@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
@@ -12,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from chaffinch.cli.display import print_json, say_lines, tell
 from chaffinch.cli.errors_page import groups_named, groups_of, page, stored_of
 from chaffinch.cli.main import EXIT_USAGE
 from chaffinch.errors import ConfigException, codes, own_errors
@@ -44,12 +44,12 @@ def errors(
     many: Sequence[ErrorCode | OwnError] = codes.ALL if code is None else rows_of(code)
     rows: Sequence[ErrorCode | OwnError] = many or find(str(code)) or find_own(str(code))
     if not rows:
-        print(f"chaffinch: {_unknown_text(str(code))}", file=sys.stderr)
+        tell(_unknown_text(str(code)))
         raise typer.Exit(EXIT_USAGE)
     if as_json:
-        print(json.dumps([as_object(row) for row in rows], indent=2))
+        print_json([as_object(row) for row in rows])
     elif as_markdown:
-        print(page(), end="")
+        say_lines(page().removesuffix("\n"))
     else:
         console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
         if many:

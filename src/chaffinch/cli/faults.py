@@ -7,8 +7,9 @@ from urllib.parse import quote
 
 import typer
 
-from chaffinch.cli.connection import AsJson, new_app, print_json, print_table
+from chaffinch.cli.connection import AsJson, new_app
 from chaffinch.cli.control_client import ControlPort, call
+from chaffinch.cli.display import print_json, print_table, say
 from chaffinch.cli.topic_names import legal_topic
 
 app = new_app("Add, list and clear faults on purpose in a running broker.")
@@ -66,7 +67,7 @@ def add(
     }
     faults = call(control, "POST", "/faults", {name: value for name, value in given.items() if value is not None})
     if not as_json:
-        print(f"added: {_in_words(faults[-1])}")
+        say(f"added: {_in_words(faults[-1])}")
     _show(faults, as_json=as_json)
 
 
@@ -104,4 +105,4 @@ def _show(faults: list[dict[str, Any]], *, as_json: bool) -> None:
         titles = [title for title in TITLES if any(title in fault for fault in faults)]
         print_table([title.replace("_", " ") for title in titles], [[fault.get(title) for title in titles] for fault in faults])
     else:
-        print("no faults")
+        say("no faults")

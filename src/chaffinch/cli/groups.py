@@ -11,18 +11,8 @@ from chaffinch.admin import group_resets, groups, topics
 from chaffinch.admin.group_offsets import committed_offsets
 from chaffinch.admin.group_resets import Reset, Target
 from chaffinch.admin.groups import GroupDescription, GroupListing, GroupOffset, Member
-from chaffinch.cli.connection import (
-    AsJson,
-    BootstrapServer,
-    CommandConfig,
-    connect,
-    new_app,
-    print_apart,
-    print_json,
-    print_table,
-    refuse_empty,
-    warn,
-)
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_apart, refuse_empty, warn
+from chaffinch.cli.display import heading, print_json, print_table, say
 from chaffinch.cli.times import parse_ago, parse_place_in_time
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, KafkaException
@@ -91,7 +81,7 @@ def delete(
         print_json({"deleted": names})
     else:
         for name in names:
-            print(f"deleted {name}")
+            say(f"deleted {name}")
 
 
 @app.command("reset-offsets")
@@ -168,7 +158,7 @@ def delete_offsets(
         print_json({"group": group, "deleted": [{"topic": place.topic, "partition": place.partition} for place in deleted]})
     else:
         for place in deleted:
-            print(f"deleted the offset of {place}")
+            say(f"deleted the offset of {place}")
 
 
 # What is asked for --------------------------------------------------------------------------------------------------------------------
@@ -238,13 +228,13 @@ def _report_reset(group: str, plan: list[Reset], is_done: bool, as_json: bool) -
     rows = [(reset.topic_partition.topic, reset.topic_partition.partition, reset.before, reset.after) for reset in plan]
     print_table(("topic", "partition", "before", "after"), rows)
     if not is_done:
-        print("nothing was changed: --execute does it")
+        say("nothing was changed: --execute does it")
 
 
 def _print_description(description: GroupDescription) -> None:
     listing = description.listing
     facts = [listing.group_type, listing.state, f"assignor {description.assignor}" if description.assignor else ""]
-    print(f"{listing.group}: {', '.join(filter(None, [*facts, f'coordinator {listing.coordinator}']))}")
+    say(f"{heading(listing.group)}: {', '.join(filter(None, [*facts, f'coordinator {listing.coordinator}']))}")
     if description.members:
         rows = [(member.member_id, member.instance_id, member.client_id, member.host, _places(member)) for member in description.members]
         print_table(("member", "instance", "client", "host", "partitions"), rows, indent=2)
@@ -254,8 +244,8 @@ def _print_description(description: GroupDescription) -> None:
         )
 
 
-def _places(member: Member) -> str | None:
-    return " ".join(map(str, sorted(member.partitions))) or None
+def _places(member: Member) -> tuple[str, ...]:
+    return tuple(map(str, sorted(member.partitions)))
 
 
 def _offset_row(found: GroupOffset) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TextIO
 
+from chaffinch.cli.display import say, tell
 from chaffinch.signals import deferred_signals
 from chaffinch.version import VERSION
 
@@ -148,7 +149,7 @@ def _ending_of(error: Exception) -> tuple[str, int]:
 
 def _end(message: str, status: int) -> NoReturn:
     if message:
-        print(f"chaffinch: {message}", file=sys.stderr)
+        tell(message)
     sys.exit(status)
 
 
@@ -177,7 +178,7 @@ def _root_app() -> typer.Typer:
 
     def show_version(is_wanted: bool) -> None:
         if is_wanted:
-            print(f"chaffinch {VERSION}")
+            say(f"chaffinch {VERSION}")
             raise typer.Exit
 
     @app.callback()

@@ -7,8 +7,9 @@ from urllib.parse import quote
 
 import typer
 
-from chaffinch.cli.connection import AsJson, new_app, print_json, print_table
+from chaffinch.cli.connection import AsJson, new_app
 from chaffinch.cli.control_client import ControlPort, call
+from chaffinch.cli.display import print_json, print_table
 
 app = new_app("List, stop and start the declared nodes of a running broker.")
 

@@ -15,7 +15,8 @@ from typing import IO, Annotated, Final
 import typer
 
 from chaffinch.admin import options, topics
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, open_client, print_json, settings_of
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, open_client, settings_of
+from chaffinch.cli.display import print_json, say, tell
 from chaffinch.cli.given import Given
 from chaffinch.cli.known_partitions import with_known_partitions
 from chaffinch.cli.main import EXIT_REFUSED
@@ -131,7 +132,7 @@ def _write(
 
 
 def _format(name: str | None, path: str | None, **given: str | None) -> str:
-    chosen = format_of(path) if name is None else name
+    chosen = format_of(path, "FILE") if name is None else name
     if chosen not in FORMATS:
         raise ConfigException(f"--format {chosen!r}: it must be one of {', '.join(FORMATS)}")
     for option, formats in _OPTION_FORMATS.items():
@@ -211,15 +212,15 @@ def _report(topic: str, written: int, bad: RejectedRows, path: str | None, setti
     if as_json:
         print_json({"topic": topic, "written": written, "rejected": bad.count, "rejected_file": path, "first_rejection": bad.first})
     elif not bad.count and settings["acks"] == "0":
-        print(f"{counted(written, 'row')} sent to {topic}: with acks=0 no broker says whether they are written")
+        say(f"{counted(written, 'row')} sent to {topic}: with acks=0 no broker says whether they are written")
     elif not bad.count:
-        print(f"{counted(written, 'row')} written to {topic}")
+        say(f"{counted(written, 'row')} written to {topic}")
     if bad.count:
         done = f"{written} {'sent' if settings['acks'] == '0' else 'written'}"
         rest = "nothing was written: the transaction was aborted" if settings["transactional.id"] else done
         kept = f"all of them are in {path}" if path else "--rejected FILE keeps them"
         count = f"{counted(bad.count, 'row')} rejected"
-        print(f"chaffinch: {topic}: {count}, {rest}; {bad.first}; {kept}", file=sys.stderr)
+        tell(f"{topic}: {count}, {rest}; {bad.first}; {kept}")
         raise typer.Exit(EXIT_REFUSED)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow.compute as pc
 
+from chaffinch.cli.display import tell
 from chaffinch.cli.rows.rejected import RejectedRows
 from chaffinch.cli.rows.sources import Piece
 from chaffinch.errors import KafkaException
@@ -157,7 +157,7 @@ def said_when_broken_off() -> Iterator[Callable[[Run], None]]:
     try:
         yield begun.append
     except (KeyboardInterrupt, SystemExit):
-        print(f"chaffinch: interrupted: {begun[0].reached() if begun else 'nothing written'}", file=sys.stderr)
+        tell(f"interrupted: {begun[0].reached() if begun else 'nothing written'}")
         raise
     except OSError as error:
         if not begun:

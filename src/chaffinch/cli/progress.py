@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from chaffinch.plain_text import plain
+
 
 @contextmanager
 def progress(title: str, total: int | None, *, is_bytes: bool = False, is_wanted: bool = True) -> Iterator[Callable[[int], None]]:
@@ -20,7 +22,7 @@ def progress(title: str, total: int | None, *, is_bytes: bool = False, is_wanted
     amount = bars.DownloadColumn() if is_bytes else bars.MofNCompleteColumn()
     columns = (bars.TextColumn("{task.description}", markup=False), bars.BarColumn(), amount, bars.TimeElapsedColumn())
     with bars.Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(title, total=total)
+        task = shown.add_task(plain(title), total=total)
         yield lambda done: shown.update(task, completed=done)
 
 
@@ -39,5 +41,5 @@ def doing(what: str) -> Iterator[Callable[[str], None]]:
         open(os.dup(sys.stderr.fileno()), "w", encoding=sys.stderr.encoding, errors="replace") as terminal,
         bars.Progress(*columns, console=Console(file=terminal), transient=True, redirect_stdout=False, redirect_stderr=False) as shown,
     ):
-        task = shown.add_task(what, total=None)
-        yield lambda what: shown.update(task, description=what, refresh=True)
+        task = shown.add_task(plain(what), total=None)
+        yield lambda what: shown.update(task, description=plain(what), refresh=True)

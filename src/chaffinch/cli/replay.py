@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, accepted, entries_of, parse_pairs, print_json
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, accepted, entries_of, parse_pairs
+from chaffinch.cli.display import print_json, say, tell
 from chaffinch.cli.progress import doing
 from chaffinch.cli.topic_names import legal_topic
 from chaffinch.identifiers import counted
@@ -85,7 +86,7 @@ def _said_when_interrupted() -> Iterator[None]:
         yield
     except (KeyboardInterrupt, SystemExit) as interruption:
         written = "; ".join(getattr(interruption, "__notes__", ["nothing was written"]))
-        print(f"chaffinch: interrupted: {written}", file=sys.stderr)
+        tell(f"interrupted: {written}")
         raise
 
 
@@ -112,7 +113,7 @@ def _replayed(plan: ReplayPlan) -> ReplayReport:
         raise
     except (Refusal, JavaNotFound, PySparkException, Py4JError) as error:
         text = str(error)
-        print(f"chaffinch: {first_line(tag_of(text), text)}", file=sys.stderr)
+        tell(f"{first_line(tag_of(text), text)}")
         raise typer.Exit(EXIT_REFUSED) from None
 
 
@@ -154,14 +155,14 @@ def _report(plan: ReplayPlan, report: ReplayReport, *, as_json: bool) -> None:
             "still_rejected": dict(sorted(report.still_rejected.items())), "examples": list(report.examples),
         })  # fmt: skip
     elif report.is_repetition and not report.read:
-        print(f"{source}: nothing written: it was replayed under the token {plan.token} before")
+        say(f"{source}: nothing written: it was replayed under the token {plan.token} before")
     else:
         would = ("would be written", "would still be rejected") if plan.is_dry_run else ("written", "still rejected")
         names = ", ".join(f"{count} {name}" for name, count in sorted(report.still_rejected.items()))
         line = f"{source}: {counted(report.read, 'letter')} read, {report.written} {would[0]}, {rejected} {would[1]}"
         before = f"; {report.written_before} of them written before, by another replay" if report.written_before else ""
-        print(line + (f" ({names})" if names else "") + before)
+        say(line + (f" ({names})" if names else "") + before)
         for example in report.examples:
-            print(f"  {example}")
+            say(f"  {example}")
     if rejected:
         raise typer.Exit(EXIT_REFUSED)

@@ -8,18 +8,8 @@ import typer
 
 from chaffinch.admin import configs, topics
 from chaffinch.admin.topics import BY_BROKER, Topic, TopicDescription
-from chaffinch.cli.connection import (
-    AsJson,
-    BootstrapServer,
-    CommandConfig,
-    connect,
-    new_app,
-    parse_pairs,
-    print_apart,
-    print_json,
-    print_table,
-    warn,
-)
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, parse_pairs, print_apart, warn
+from chaffinch.cli.display import print_json, print_table, say
 from chaffinch.cli.topic_names import legal_topic, legal_topics
 from chaffinch.errors import ConfigException, TopicExistsException
 from chaffinch.identifiers import counted, kafka_id
@@ -46,7 +36,7 @@ def list_command(
         print_json([_summary(topic) for topic in found])
     else:
         for topic in found:
-            print(topic.name)
+            say(topic.name)
 
 
 @app.command()
@@ -151,7 +141,7 @@ def delete(
         print_json({"deleted": names})
     else:
         for name in names:
-            print(f"deleted {name}")
+            say(f"deleted {name}")
 
 
 # Printing -----------------------------------------------------------------------------------------------------------------------------
@@ -162,7 +152,7 @@ def _report_changed(description: TopicDescription, as_json: bool, done: str) -> 
     if as_json:
         print_json(_details(description))
     else:
-        print(f"{done} {topic.name}: {counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}")
+        say(f"{done} {topic.name}: {counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}")
     for warning in description.warnings:
         warn(warning)
 
@@ -170,13 +160,13 @@ def _report_changed(description: TopicDescription, as_json: bool, done: str) -> 
 def _print_description(description: TopicDescription) -> None:
     topic = description.topic
     counts = f"{counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}"
-    print(f"{topic.name}: {counts}, id {kafka_id(topic.topic_id)}{', internal' if topic.is_internal else ''}")
+    say(f"{topic.name}: {counts}, id {kafka_id(topic.topic_id)}{', internal' if topic.is_internal else ''}")
     for warning in description.warnings:
-        print(f"  warning: {warning}")
+        say(f"  warning: {warning}")
     for entry in description.configs.values():
         if entry.differs_from_default:
             origin = "" if entry.source == "topic" else f" ({entry.source})"
-            print(f"  {entry.name}={'(secret)' if entry.is_sensitive else entry.value}{origin}")
+            say(f"  {entry.name}={'(secret)' if entry.is_sensitive else entry.value}{origin}")
     titles = ("partition", "leader", "epoch", "replicas", "in sync", "first offset", "end offset")
     rows = [
         (

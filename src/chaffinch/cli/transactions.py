@@ -8,7 +8,8 @@ import typer
 
 from chaffinch.admin import topics, transactions
 from chaffinch.admin.transactions import PartitionProducer, TransactionDescription
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_json, print_table, refuse_empty
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, refuse_empty
+from chaffinch.cli.display import heading, print_json, print_table, say
 from chaffinch.cli.times import time_text
 from chaffinch.cli.topic_names import legal_topic
 from chaffinch.client.sync_client import SyncClient
@@ -76,11 +77,11 @@ def describe(
         print_json(_details(found))
         return
     producer = f"producer {found.producer_id} epoch {found.producer_epoch}"
-    print(f"{found.transactional_id}: {found.state}, {producer}, time-out {found.timeout_ms} ms")
+    say(f"{heading(found.transactional_id)}: {found.state}, {producer}, time-out {found.timeout_ms} ms")
     if found.started_ms is not None:
-        print(f"  open since {time_text(found.started_ms)}, {SystemClock().wall_ms() - found.started_ms} ms ago")
+        say(f"  open since {time_text(found.started_ms)}, {SystemClock().wall_ms() - found.started_ms} ms ago")
     for place in found.partitions:
-        print(f"  {place}")
+        say(f"  {place}")
 
 
 @app.command("describe-producers")
@@ -161,9 +162,9 @@ def abort(
     if as_json:
         print_json({"topic": topic, "partition": partition, "producer_id": producer_id, "producer_epoch": producer_epoch})
     elif is_known_open:
-        print(f"aborted the transaction of producer {producer_id} epoch {producer_epoch} in {place}")
+        say(f"aborted the transaction of producer {producer_id} epoch {producer_epoch} in {place}")
     else:
-        print(f"aborted what producer {producer_id} epoch {producer_epoch} had open in {place}, if anything: its broker does not tell")
+        say(f"aborted what producer {producer_id} epoch {producer_epoch} had open in {place}, if anything: its broker does not tell")
 
 
 @app.command()
@@ -179,7 +180,7 @@ def terminate(
     if as_json:
         print_json({"terminated": transactional_id})
     else:
-        print(f"terminated {transactional_id}")
+        say(f"terminated {transactional_id}")
 
 
 # Inside -------------------------------------------------------------------------------------------------------------------------------

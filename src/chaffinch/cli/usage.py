@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
+from chaffinch.cli.display import say_lines
+
 # By pydantic's names of what is wrong with a value; other texts are the library's own.
 _REASONS: Final = {
     "int_parsing": "is no integer",
@@ -29,7 +31,7 @@ def is_usage_error(error: Exception) -> bool:
 def usage_line(error: Any) -> str:
     """One line without a full stop; empty where a command that has others was called without one, and the help was printed instead."""
     if type(error).__name__ == "NoArgsIsHelpError":
-        print(error.format_message(), file=sys.stderr)
+        say_lines(error.format_message(), to=sys.stderr)
         return ""
     parameter = getattr(error, "param", None)
     if parameter is None:

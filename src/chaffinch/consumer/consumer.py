@@ -7,12 +7,12 @@ call that leads to them. Names follow KafkaConsumer.java.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
+from chaffinch import plain_text
 from chaffinch.client.client_thread import EXIT_WAIT_MS
 from chaffinch.client.metrics import read_all
 from chaffinch.client.network import Network
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-log = logging.getLogger("chaffinch.consumer")
+log = plain_text.logger("chaffinch.consumer")
 
 CLOSE_TIMEOUT_S: Final = 30.0
 

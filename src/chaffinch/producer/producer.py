@@ -6,7 +6,6 @@ the core. Outcomes come from the sender thread. Names follow KafkaProducer.java.
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
+from chaffinch import plain_text
 from chaffinch.client.metrics import read_all
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
@@ -40,7 +40,7 @@ from chaffinch.runtime.clock import SystemClock
 if TYPE_CHECKING:
     from chaffinch.producer.tables.result import SendTableResult
 
-log = logging.getLogger("chaffinch.producer")
+log = plain_text.logger("chaffinch.producer")
 
 # Batches of tables, unless batch.size is given. A table need not wait for its batches to fill, so they are as large as brokers take by
 # default (max.message.bytes 1048588): measured, 1 MB batches go out a third faster than 256 KB ones.

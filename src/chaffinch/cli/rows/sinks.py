@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import PurePath
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chaffinch.cli.rows.record_json import headers_text, json_lines
-from chaffinch.errors import KafkaException
+from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.identifiers import NO_TIMESTAMP, TopicPartition
 from chaffinch.records.arrow_columns import SCHEMA as RECORD_SCHEMA
 from chaffinch.records.columns import RecordColumns
@@ -42,14 +43,26 @@ SUFFIXES: Final[Mapping[str, str]] = {
     ".arrow": "arrow",
     ".feather": "arrow",
     ".ipc": "arrow",
+    ".log": "lines",
+    ".txt": "lines",
 }
 FORMATS: Final = ("lines", "json", "csv", "parquet", "arrow")
 BINARY_FORMATS: Final = ("parquet", "arrow")
 
 
-def format_of(path: str | None) -> str:
-    """The format that a file's name stands for; lines where it says nothing."""
-    return "lines" if path is None else SUFFIXES.get(PurePath(path).suffix.lower(), "lines")
+def format_of(path: str | None, option: str) -> str:
+    """The format that the suffix of a file stands for; lines without a suffix, and for pipes and devices. `option` named the file.
+
+    Raises ConfigException for another suffix: the file would hold something else than its name says.
+    """
+    suffix = "" if path is None else PurePath(path).suffix.lower()
+    found = SUFFIXES.get(suffix, "" if suffix else "lines")
+    if found or (os.path.exists(str(path)) and not os.path.isfile(str(path))):
+        return found or "lines"
+    raise ConfigException(
+        f"{option} {path!r}: the suffix {suffix} stands for no format: known are {', '.join(SUFFIXES)}; "
+        f"or say with --format what it holds: {', '.join(FORMATS)}"
+    )
 
 
 def read_batch(place: TopicPartition, columns: RecordColumns) -> pa.RecordBatch:

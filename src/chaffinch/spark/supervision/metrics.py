@@ -7,7 +7,6 @@ for each named sink, and here they are read when somebody asks. They go on where
 from __future__ import annotations
 
 import json
-import logging
 import socket
 import sys
 import threading
@@ -18,6 +17,7 @@ from socketserver import ThreadingTCPServer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from chaffinch import plain_text
 from chaffinch.errors import ConfigException
 from chaffinch.runtime.exposure import host_of, is_expected, warning
 from chaffinch.runtime.prometheus import CONTENT_TYPE, Family
@@ -31,7 +31,7 @@ from chaffinch.spark.sink.places import located
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-_log = logging.getLogger("chaffinch.spark")
+_log = plain_text.logger("chaffinch.spark")
 
 PREFIX: Final = "chaffinch_spark_"
 PEER_SECONDS_MAX: Final = 10.0
