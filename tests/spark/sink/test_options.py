@@ -65,7 +65,6 @@ def test_names_are_found_without_regard_to_case():
             "option kafka.delivery.timeout.ms cannot be 1: it must be at least kafka.linger.ms + kafka.request.timeout.ms",
         ),
         ({"kafka__acks": "1"}, "option kafka.acks cannot be '1': it must be one of all, -1"),
-        ({"kafka__drop__invalid__large__records": "true"}, "needs kafka.max.request.size"),
         ({"kafka__enable__idempotence": "false"}, "needs it"),
         ({"kafka__batch__size": "big"}, "must be a whole number"),
         ({"onMissingMarker": "skip"}, "one of fail, write"),

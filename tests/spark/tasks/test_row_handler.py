@@ -2,8 +2,11 @@
 
 import itertools
 import logging
+import os
+from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from chaffinch import NonRetriableResponse, ProducerExceptionHandler
@@ -42,6 +45,21 @@ class SwallowOdd(ProducerExceptionHandler):
     def handle_rejected_record(self, record, exception):
         asked.append((record.value, exception.name))
         return NonRetriableResponse.SWALLOW if int(record.value) % 2 else NonRetriableResponse.FAIL
+
+
+class RejectedOnly(ProducerExceptionHandler):
+    def handle_rejected_record(self, record, exception):
+        return NonRetriableResponse.SWALLOW if int(record.value) % 2 else NonRetriableResponse.FAIL
+
+
+class SwallowsTopics(ProducerExceptionHandler):
+    def handle_unknown_topic_or_partition(self, record, exception):
+        return RetriableResponse.SWALLOW
+
+
+class RetriesTopics(ProducerExceptionHandler):
+    def handle_unknown_topic_or_partition(self, record, exception):
+        return RetriableResponse.RETRY
 
 
 class Raises(SwallowOdd):
@@ -134,8 +152,24 @@ class TestWhatIsAsked:
         assert caplog.messages == ["close() of the exception handler Leaves failed"]
 
     def test_errors_that_are_no_rejection_are_not_asked_about(self):
-        assert handler_for(options(f"{HERE}.SwallowOdd")).rejected(*blamed(codes.UNKNOWN_TOPIC_OR_PARTITION)) == frozenset()
+        assert handler_for(options(f"{HERE}.SwallowOdd")).rejected(*blamed(codes.TOPIC_AUTHORIZATION_FAILED)) == frozenset()
         assert asked == []
+
+    def test_record_for_a_partition_that_does_not_exist_is_asked_about_as_one_for_an_unknown_topic(self):
+        columns, rejections = blamed(codes.UNKNOWN_TOPIC_OR_PARTITION, 2)
+        rejections[1] = replace(rejections[1], topic_partition=TopicPartition("gone", 9))
+        assert handler_for(options(f"{HERE}.SwallowOdd")).rejected(columns, rejections) == {1}
+        assert asked == [("orders", "UNKNOWN_TOPIC_OR_PARTITION"), ("gone", "UNKNOWN_TOPIC_OR_PARTITION")]
+        assert RowHandler(RetriesTopics()).rejected(columns, rejections) == frozenset(), "RETRY finds no partition"
+        assert handler_for(options(drops_large=True)).rejected(columns, rejections) == frozenset()
+
+    def test_record_larger_than_the_topic_takes_is_asked_about_as_too_large(self):
+        """Only a handler without an answer to that is asked by its method for rejected records."""
+        large = blamed(codes.MESSAGE_TOO_LARGE)
+        assert handler_for(options(f"{HERE}.SwallowOdd")).rejected(*large) == {0, 1, 2}
+        assert asked == [(None, "MESSAGE_TOO_LARGE")] * 3
+        assert handler_for(options(drops_large=True)).rejected(*large) == {0, 1, 2}
+        assert RowHandler(RejectedOnly()).rejected(*large) == {1}
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +238,37 @@ def test_rows_above_the_largest_request(query, guarantee, how):
     assert values(query.broker, query.topic) == {"0": 1}
     with pytest.raises(Refusal, match=r"MESSAGE_TOO_LARGE: \d+ bytes, kafka.max.request.size allows 1000"):
         query.run(rows, batch_id=1, deliveryGuarantee=guarantee, kafka__max__request__size="1000")
+
+
+@GUARANTEES
+@pytest.mark.parametrize("how", [OURS, {"kafka__drop__invalid__large__records": "true"}], ids=["handler", "option"])
+@pytest.mark.parametrize("request_size", [{}, {"kafka__max__request__size": "5000"}], ids=["default", "above the topic's"])
+def test_rows_above_what_the_topic_takes(query, guarantee, how, request_size):
+    """The limit that counts is the smaller one."""
+    alter(query.broker, query.topic, "max.message.bytes", "1000")
+    rows = {"key": ["a", "b"], "value": [os.urandom(2000), b"0"]}
+    query.run(rows, deliveryGuarantee=guarantee, **request_size, **how)
+    assert values(query.broker, query.topic) == {"0": 1}
+    with pytest.raises(Refusal, match="MESSAGE_TOO_LARGE"):
+        query.run(rows, batch_id=1, deliveryGuarantee=guarantee, **request_size)
+
+
+@pytest.mark.parametrize("how", [OURS, {"kafka__drop__invalid__large__records": "true"}], ids=["handler", "option"])
+def test_rows_above_what_the_topic_takes_when_it_is_committed(query, how):
+    messages = query.write({"key": ["a", "b"], "value": [os.urandom(2000), b"0"]}, **how)
+    alter(query.broker, query.topic, "max.message.bytes", "1000")
+    query.commit(messages, **how)
+    assert values(query.broker, query.topic) == {"0": 1}
+
+
+@GUARANTEES
+def test_rows_for_partitions_that_do_not_exist(query, guarantee):
+    rows = {"value": [b"0", b"1"], "partition": pa.array([0, 7], pa.int32())}
+    handler = {"kafka__custom__exception__handler__class": f"{HERE}.SwallowsTopics"}
+    query.run(rows, deliveryGuarantee=guarantee, **handler)
+    assert values(query.broker, query.topic) == {"0": 1}
+    with pytest.raises(Refusal, match=r"1 of 2 rows are rejected \(1 UNKNOWN_TOPIC_OR_PARTITION\)"):
+        query.run(rows, batch_id=1, deliveryGuarantee=guarantee, **OURS)
 
 
 @GUARANTEES

@@ -248,10 +248,5 @@ def _refuse_what_no_transaction_can(settings: Settings, is_stream: bool) -> None
         raise ConfigException("option idempotencyToken is for batch writes: a stream has its batch ids, leave it out")
     if not is_stream and settings["onMissingMarker"] == "write":
         raise ConfigException("option onMissingMarker is for streams: a batch write without a marker is written anyway, leave it out")
-    if settings["kafka.drop.invalid.large.records"] and settings["kafka.max.request.size"] is None:
-        raise ConfigException(
-            "kafka.drop.invalid.large.records=true needs kafka.max.request.size: rows above it are left out, "
-            "and with deliveryGuarantee=exactly-once it has no default"
-        )
     if not settings["kafka.enable.idempotence"]:
         raise ConfigException("option kafka.enable.idempotence cannot be false: deliveryGuarantee=exactly-once needs it")

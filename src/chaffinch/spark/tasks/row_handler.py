@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from chaffinch.errors import ConfigException, exception_for
+from chaffinch.errors import ConfigException, codes, exception_for
+from chaffinch.errors.codes import ErrorCode
 from chaffinch.producer.core.exception_handler import (
     REJECTED_CODES,
     REJECTED_METHOD,
@@ -92,18 +93,28 @@ class RowHandler:
         except _CAUGHT:
             _log.warning("close() of the exception handler %s failed", type(self._handler).__qualname__, exc_info=True)
 
-    def too_large(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> frozenset[int]:
-        """Of records above `kafka.max.request.size`."""
-        if not self._asks_about_large:
-            return frozenset(range(len(rejections))) if self._handler.drops_large_records else frozenset()
-        return self._swallowed(self._handler.handle, columns, rejections)
+    def too_large(self, columns: RecordColumns, rejections: Sequence[Rejection], asked: Sequence[int] | None = None) -> frozenset[int]:
+        """Of records above `kafka.max.request.size`, or above what the topic takes. `asked`: those i that are meant; None: all."""
+        if self._asks_about_large:
+            return self._swallowed(self._handler.handle, columns, rejections, asked)
+        meant = range(len(rejections)) if asked is None else asked
+        return frozenset(meant) if self._handler.drops_large_records else frozenset()
 
     def rejected(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> frozenset[int]:
-        """Of records that the target refuses for good, whoever found out."""
-        if self._about_rejected is None:
-            return frozenset()
-        asked = [index for index, rejection in enumerate(rejections) if rejection.code in REJECTED_CODES]
-        return self._swallowed(self._about_rejected, columns, rejections, asked)
+        """Of records that the target refuses for good, in a task or in the commit. Both methods of KIP-1038 apply to them: to a record that
+        is larger than the topic takes, and to one for a partition that does not exist, for which RETRY is no answer."""
+
+        def with_code(*wanted: ErrorCode) -> list[int]:
+            return [index for index, rejection in enumerate(rejections) if rejection.code in wanted]
+
+        large = with_code(codes.MESSAGE_TOO_LARGE) if self._asks_about_large or self._handler.drops_large_records else []
+        unknown = with_code(codes.UNKNOWN_TOPIC_OR_PARTITION) if self._asks_about_topics else []
+        swallowed = self.too_large(columns, rejections, large)
+        swallowed |= self._swallowed(self._handler.handle, columns, rejections, unknown, RetriableResponse)
+        if self._about_rejected is not None:
+            others = sorted(set(with_code(*REJECTED_CODES)) - set(large))
+            swallowed |= self._swallowed(self._about_rejected, columns, rejections, others)
+        return swallowed
 
     def unknown_topic(self, columns: RecordColumns, rejection: Rejection) -> RetriableResponse:
         """Of records whose topic nobody knows; asked with the first of them, for all."""
@@ -117,12 +128,12 @@ class RowHandler:
         columns: RecordColumns,
         rejections: Sequence[Rejection],
         asked: Sequence[int] | None = None,
+        allowed: Any = NonRetriableResponse,
     ) -> frozenset[int]:
         return frozenset(
             index
             for index in (range(len(rejections)) if asked is None else asked)
-            if self._asked(NonRetriableResponse, method, _record(columns, rejections[index], index), rejections[index])
-            is NonRetriableResponse.SWALLOW
+            if self._asked(allowed, method, _record(columns, rejections[index], index), rejections[index]) is allowed.SWALLOW
         )
 
     def _asked(
