@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,15 @@ SHOWN_MAX: Final = 200
 """Characters of a wrong value in a message, which is one line."""
 
 _SECRET_WORDS: Final = ("password", "passphrase", "secret", "jaas", "ssl.keystore.key")
+
+
+# Kafka's own classes, in a jar that moved them to another package, as Databricks and others ship it.
+_SHADED: Final = re.compile(r"(?:[A-Za-z_$][\w$]*\.)+(?=org\.apache\.kafka\.)", re.ASCII)
+
+
+def unshaded(java_class: str) -> str:
+    """The name of a Kafka class without the packages that a shaded jar puts in front of it; any other text as it is."""
+    return _SHADED.sub("", java_class, count=1) if _SHADED.match(java_class) else java_class
 
 
 def is_secret(name: str) -> bool:
@@ -118,7 +128,7 @@ class Option:
         if self.bytes_max is not None and (size := len(parsed.encode())) > self.bytes_max:
             raise ConfigException(f"option {self.name} cannot be {parsed[:40]!r}..., {size} bytes of it: it must be {self.allowed}")
         if self.synonyms:
-            chosen = tuple(dict(self.synonyms).get(word, word) for word in chosen)
+            chosen = tuple(dict(self.synonyms).get(unshaded(word), word) for word in chosen)
             parsed = chosen if self.kind == "list" else chosen[0]
         has_gap = self.kind == "list" and isinstance(value, str) and value.strip() and not all(map(str.strip, value.split(",")))
         if self.choices and (has_gap or not set(chosen) <= set(self.choices)):

@@ -238,6 +238,7 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 )
 def test_jaas(text: str, mechanism: str, found: tuple[str, str]) -> None:
     assert jaas.parse(text, mechanism) == found
+    assert jaas.parse(f" kafkashaded.{text.lstrip()}", mechanism) == found, "as Databricks has its users write it"
 
 
 @pytest.mark.parametrize(
@@ -250,6 +251,7 @@ def test_jaas(text: str, mechanism: str, found: tuple[str, str]) -> None:
         (f'{PLAIN} required username="alice";', "PLAIN", "has no password"),
         (f"{PLAIN} required;", "PLAIN", "has no username"),
         (f'{PLAIN} required username="alice" password="s3cret";', "SCRAM-SHA-256", "is for PLAIN, and sasl.mechanism is SCRAM-SHA-256"),
+        (f'shaded{PLAIN} required username="alice" password="s3cret";', "PLAIN", "PlainLoginModule: known are"),
         ('com.sun.security.auth.module.Krb5LoginModule required useKeyTab="true";', "PLAIN", "Krb5LoginModule: known are"),
     ],
 )

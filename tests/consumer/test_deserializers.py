@@ -24,6 +24,7 @@ def made_of(given):
         (json.loads, b"[1]", [1]),
         ("json.loads", b"[1]", [1]),
         (bytes.decode, b"x", "x"),
+        (f"kafkashaded.{JAVA}StringDeserializer", b"a", "a"),
         (f"{JAVA}StringDeserializer", "é".encode() + b"\xff", "é\ufffd"),
     ],
 )

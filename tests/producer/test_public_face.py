@@ -174,8 +174,9 @@ class TestSerializers:
         with producer_of(broker, key_serializer=lambda key: key) as producer, pytest.raises(TypeError, match=r"key\.serializer made of it"):
             producer.send("orders", b"v", key=7)
 
-    def test_dotted_names(self, producer_of: Make, broker: EmbeddedBroker) -> None:
-        java = "org.apache.kafka.common.serialization.StringSerializer"
+    @pytest.mark.parametrize("prefix", ["", "kafkashaded."])
+    def test_dotted_names(self, producer_of: Make, broker: EmbeddedBroker, prefix: str) -> None:
+        java = f"{prefix}org.apache.kafka.common.serialization.StringSerializer"
         with producer_of(broker, value_serializer="json.dumps", key_serializer=java) as producer:
             producer.send("orders", {}, key="k").result(LATEST_S)
         assert broker.read("orders").column("value").to_pylist() == [b"{}"]

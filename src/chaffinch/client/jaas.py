@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from chaffinch.errors import ConfigException
+from chaffinch.settings import unshaded
 
 MODULES: Final = {
     "org.apache.kafka.common.security.plain.PlainLoginModule": ("PLAIN",),
@@ -27,7 +28,7 @@ def parse(text: str, mechanism: str) -> tuple[str, str]:
     entry = _ENTRY.fullmatch(text)
     if entry is None or entry["flag"].lower() not in _FLAGS:
         raise ConfigException(f"option sasl.jaas.config cannot be read: it must be {_EXAMPLE}")
-    mechanisms = MODULES.get(entry["module"])
+    mechanisms = MODULES.get(unshaded(entry["module"]))
     if mechanisms is None:
         raise ConfigException(f"option sasl.jaas.config names the login module {entry['module']}: known are {', '.join(MODULES)}")
     if mechanism not in mechanisms:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from chaffinch.client.named import named
 from chaffinch.errors import ConfigException
-from chaffinch.settings import Settings
+from chaffinch.settings import Settings, unshaded
 
 Deserializer = Callable[[bytes], Any]
 
@@ -40,10 +40,11 @@ def deserializer(settings: Settings, option: str) -> Deserializer | None:
     if given is None:
         return None
     if isinstance(given, str):
-        if given in JAVA_DESERIALIZERS:
-            return JAVA_DESERIALIZERS[given]
-        if given in _INSTEAD:
-            raise ConfigException(f"option {option} cannot be {given!r}, a class of Java: write {_INSTEAD[given]}")
+        java = unshaded(given)
+        if java in JAVA_DESERIALIZERS:
+            return JAVA_DESERIALIZERS[java]
+        if java in _INSTEAD:
+            raise ConfigException(f"option {option} cannot be {given!r}, a class of Java: write {_INSTEAD[java]}")
         if "." not in given:
             raise _refusal(option, given, "")
     found = named(option, given)

@@ -9,7 +9,7 @@ from chaffinch.client.named import named
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.exception_handler import ProducerExceptionHandler
 from chaffinch.producer.core.partitioner import MURMUR2, ROUND_ROBIN, Rule
-from chaffinch.settings import Settings
+from chaffinch.settings import Settings, unshaded
 
 HANDLER: Final = "custom.exception.handler.class"
 PARTITIONER: Final = "partitioner"
@@ -50,7 +50,7 @@ def exception_handler(settings: Settings) -> ProducerExceptionHandler:
 def serializer(settings: Settings, option: str) -> Serializer | None:
     """The function that makes bytes of keys or values; None: they are bytes or str already."""
     given = settings[option]
-    found = None if isinstance(given, str) and given in JAVA_SERIALIZERS else named(option, given)
+    found = None if isinstance(given, str) and unshaded(given) in JAVA_SERIALIZERS else named(option, given)
     if found is not None and not callable(found):
         raise ConfigException(f"option {option} cannot be {given!r}: it must be a function of one value, or its dotted name")
     return found
@@ -59,8 +59,8 @@ def serializer(settings: Settings, option: str) -> Serializer | None:
 def partition_rule(settings: Settings) -> Rule | str:
     """Who chooses partitions: a word of ours, or a function."""
     given = settings[PARTITIONER]
-    if isinstance(given, str) and given in PARTITION_RULES:
-        return PARTITION_RULES[given]
+    if isinstance(given, str) and unshaded(given) in PARTITION_RULES:
+        return PARTITION_RULES[unshaded(given)]
     found: Rule | str = named(PARTITIONER, given) if not isinstance(given, str) or "." in given else given
     if isinstance(found, type) or not callable(found):
         what = f"{MURMUR2}, {ROUND_ROBIN}, or a function of topic, key, value and number of partitions, or its dotted name"

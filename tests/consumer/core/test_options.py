@@ -60,8 +60,9 @@ def test_who_commits(given, commits):
     assert commits_itself(parse_options({**SERVERS, **given})) is commits
 
 
-def test_assignors_have_the_names_of_java_as_well():
-    java = "org.apache.kafka.clients.consumer."
+@pytest.mark.parametrize("prefix", ["", "kafkashaded.", "com.example.shaded."])
+def test_assignors_have_the_names_of_java_as_well(prefix):
+    java = f"{prefix}org.apache.kafka.clients.consumer."
     given = f"{java}RangeAssignor,{java}CooperativeStickyAssignor,{java}RoundRobinAssignor, {java}StickyAssignor"
     found = parse_options({**SERVERS, "partition.assignment.strategy": given})["partition.assignment.strategy"]
     assert found == ("range", "cooperative-sticky", "roundrobin", "sticky")

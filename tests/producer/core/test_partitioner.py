@@ -225,6 +225,7 @@ class TestOption:
             ("murmur2", MURMUR2),
             ("round_robin", ROUND_ROBIN),
             ("org.apache.kafka.clients.producer.RoundRobinPartitioner", ROUND_ROBIN),
+            ("kafkashaded.org.apache.kafka.clients.producer.RoundRobinPartitioner", ROUND_ROBIN),
             (by_first_byte, by_first_byte),
             (f"{__name__}.by_first_byte", by_first_byte),
         ],

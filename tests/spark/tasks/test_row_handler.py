@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-import os
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -246,7 +246,7 @@ def test_rows_above_the_largest_request(query, guarantee, how):
 def test_rows_above_what_the_topic_takes(query, guarantee, how, request_size):
     """The limit that counts is the smaller one."""
     alter(query.broker, query.topic, "max.message.bytes", "1000")
-    rows = {"key": ["a", "b"], "value": [os.urandom(2000), b"0"]}
+    rows = {"key": ["a", "b"], "value": [random.Random(7).randbytes(2000), b"0"]}
     query.run(rows, deliveryGuarantee=guarantee, **request_size, **how)
     assert values(query.broker, query.topic) == {"0": 1}
     with pytest.raises(Refusal, match="MESSAGE_TOO_LARGE"):
@@ -255,7 +255,7 @@ def test_rows_above_what_the_topic_takes(query, guarantee, how, request_size):
 
 @pytest.mark.parametrize("how", [OURS, {"kafka__drop__invalid__large__records": "true"}], ids=["handler", "option"])
 def test_rows_above_what_the_topic_takes_when_it_is_committed(query, how):
-    messages = query.write({"key": ["a", "b"], "value": [os.urandom(2000), b"0"]}, **how)
+    messages = query.write({"key": ["a", "b"], "value": [random.Random(7).randbytes(2000), b"0"]}, **how)
     alter(query.broker, query.topic, "max.message.bytes", "1000")
     query.commit(messages, **how)
     assert values(query.broker, query.topic) == {"0": 1}
