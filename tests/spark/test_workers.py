@@ -43,6 +43,11 @@ def test_what_keeps_workers_from_taking_part(workers, reason):
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11", "set PYSPARK_PYTHON"),
         ("ModuleNotFoundError: No module named 'chaffinch'", "lacks the package chaffinch: install it"),
         ("ModuleNotFoundError: No module named 'chaffinch.spark'", "lacks the package chaffinch: install it"),
+        ("ModuleNotFoundError: No module named 'chaffinch.spark.versions'", "a worker has another version of Chaffinch than the driver"),
+        (
+            "AttributeError: Can't get attribute '_received' on <module 'chaffinch.spark.sink.writers' from",
+            "a worker has another version of Chaffinch than the driver",
+        ),
         ("ModuleNotFoundError: No module named 'pyarrow'", "lacks the package pyarrow"),
         (
             'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No such file',

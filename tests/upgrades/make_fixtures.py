@@ -30,6 +30,7 @@ from chaffinch.spark.replay.replaying import ReplayPlan, replay
 from chaffinch.spark.sink.pause import FILE_VARIABLE, STEP_VARIABLE
 from tests.soak.killed_broker import KilledBroker
 from tests.upgrades import query, write_records
+from tests.upgrades.make_messages import make_messages
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ("log.cleaner.backoff.ms=100", "group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=1000", "log.retention.ms=-1")
@@ -62,7 +63,7 @@ QUERIES: Mapping[str, Cut] = {
     "for_each_batch_committed": Cut(step=Step.END_TRANSACTION, is_for_each_batch=True),
 }
 BROKERS: Mapping[str, signal.Signals] = {"broker_stopped": signal.SIGTERM, "broker_killed": signal.SIGKILL}
-LETTERS = "letters"
+LETTERS, MESSAGES = "letters", "messages"
 
 
 class StoppedBroker(KilledBroker):
@@ -194,6 +195,7 @@ def makers() -> dict[str, Callable[[Path], dict[str, Any]]]:
         **{name: lambda folder, end=end: make_broker(folder, end) for name, end in BROKERS.items()},
         **{name: lambda folder, cut=cut: make_query(folder, cut) for name, cut in QUERIES.items()},
         LETTERS: make_letters,
+        MESSAGES: make_messages,
     }
 
 

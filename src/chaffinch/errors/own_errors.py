@@ -148,6 +148,10 @@ OF_SPARK: Final = (
         "Install the same version everywhere; see docs/spark-cluster.md.",
     ),
     OwnError(
+        "FORMAT_NEWER", _CONFIG, "A checkpoint, a marker or a dead letter was written by a later version of Chaffinch, in a format that this one does not know.",
+        "Use the version that wrote it, or a newer one.",
+    ),
+    OwnError(
         "WORKER_LOST", _RESTART, "A Python worker or an executor of Spark's died, in Spark's own words; where it died in a commit, the batch may be in Kafka.",
         "Start the query again; if it comes back, look for what kills it: most often memory.",
     ),

@@ -24,6 +24,10 @@ _ADVICE: Final = (
         "version as the driver's and is there on every worker",
     ),
     (
+        r"No module named 'chaffinch\.\w+\.|Can't get attribute '\w+' on <module 'chaffinch\.",
+        "a worker has another version of Chaffinch than the driver: install the same version everywhere (docs/spark-cluster.md)",
+    ),
+    (
         r"No module named '(pyspark_chaffinch|" + "|".join(NEEDED) + r")\b",
         "the Python of a worker, or that of PYSPARK_PYTHON on the driver, lacks the package {0}: " + _SHIP,
     ),

@@ -55,6 +55,13 @@ class MissingLog(StorageError):
     """A log or journal that a directory in use must have is not there: it was lost, and nothing was made in its place."""
 
 
+class NewerFormat(StorageError):
+    """A file of a format that a later version of Chaffinch has written, and this one does not know. Nothing was changed."""
+
+    def __init__(self, path: str, version: int, known: int) -> None:
+        super().__init__(path, "read", f"it has format version {version}, this Chaffinch knows versions up to {known}: use a newer one")
+
+
 class Lock(Protocol):
     """Held until `release`, or until the process ends in whatever way."""
 

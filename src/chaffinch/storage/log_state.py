@@ -3,7 +3,8 @@
 Where it starts stands in the name of an empty file, `<offset>.start`: old records must go when the disk is full, and a name needs no
 space. The rest is in `log.state`: a line with the CRC-32C of what follows, then JSON; written aside, synced, renamed and its name synced,
 so it is one state or the next at every instant, through a loss of power too. Both are absent while everything is as it was at first.
-Unlike a snapshot the state is no copy of something: a damaged one is an error.
+Unlike a snapshot the state is no copy of something: a damaged one is an error. A later format names its `version`; this one is 1, and
+does not.
 """
 
 import json
@@ -11,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from chaffinch.records.checksum import crc32c
-from chaffinch.storage.files import CorruptLog, FileSystem, write_aside
+from chaffinch.storage.files import CorruptLog, FileSystem, NewerFormat, write_aside
 from chaffinch.storage.segment import NAME_DIGITS, SegmentMark
 
 NAME = "log.state"
 START_SUFFIX = ".start"
+FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ def start_of(names: Iterable[str]) -> int:
 
 
 def read(file_system: FileSystem, directory: str, names: Iterable[str]) -> LogState:
-    """The state of the log whose directory holds `names`. Raises CorruptLog, StorageError."""
+    """The state of the log whose directory holds `names`. Raises CorruptLog, NewerFormat, StorageError."""
     log_start_offset = start_of(names)
     if NAME not in names:
         return LogState(log_start_offset=log_start_offset)
@@ -76,5 +78,8 @@ def read(file_system: FileSystem, directory: str, names: Iterable[str]) -> LogSt
     if crc != b"%08x" % crc32c(body):
         raise CorruptLog(file.path, 0, "the CRC is not that of its contents")
     fields = json.loads(body)
+    version = fields.pop("version", FORMAT_VERSION)
+    if version > FORMAT_VERSION:
+        raise NewerFormat(file.path, version, FORMAT_VERSION)
     swap = fields.pop("swap")
     return LogState(**fields, log_start_offset=log_start_offset, swap=None if swap is None else SegmentMark(**swap))

@@ -13,7 +13,7 @@ from typing import Any
 
 from chaffinch.identifiers import NO_OFFSET
 from chaffinch.records.checksum import crc32c
-from chaffinch.storage.files import NEW_SUFFIX, File, FileSystem, StorageError, write_aside
+from chaffinch.storage.files import NEW_SUFFIX, File, FileSystem, NewerFormat, StorageError, write_aside
 from chaffinch.storage.log_state import LogState
 from chaffinch.storage.segment import NAME_DIGITS, SegmentMark
 
@@ -92,7 +92,7 @@ def _json(value: Any) -> str:
 
 
 def read(file_system: FileSystem, path: str) -> Snapshot | None:
-    """None when it is damaged or of another format: then it is as if it were not there."""
+    """None when it is damaged or of an earlier format: then it is as if it were not there. Raises NewerFormat: it may be needed."""
     file = file_system.open(path, create=False)
     try:
         body = _body(file)
@@ -101,7 +101,10 @@ def read(file_system: FileSystem, path: str) -> Snapshot | None:
     if body is None:
         return None
     fields = json.loads(body)
-    if fields.pop("format") != FORMAT:
+    version = fields.pop("format")
+    if version > FORMAT:
+        raise NewerFormat(file.path, version, FORMAT)
+    if version < FORMAT:
         return None
     return Snapshot(**{**fields, "segments": [SegmentMark(**mark) for mark in fields["segments"]]})
 

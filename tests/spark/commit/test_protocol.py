@@ -376,16 +376,20 @@ class TestMarker:
         assert caught.value.name == "MARKER_LOST"
         assert counted(restored.read(TOPIC)) == counted(FIRST_ROWS)
 
-    def test_an_offset_of_another_program_in_the_group_is_refused(self):
+    @pytest.mark.parametrize(
+        ("metadata", "text"),
+        [
+            ("not a marker", "that is no marker of Chaffinch"),
+            ('{"version":9}', "FORMAT_NEWER: the marker that group chaffinch-q .* has format version 9, this Chaffinch knows versions"),
+        ],
+    )
+    def test_an_offset_in_the_group_that_is_no_marker_is_refused(self, metadata, text):
         broker, query = two_batches()
         query.commit(0)
-        broker.core.state.offsets.commit("chaffinch-q", {TopicPartition(TOPIC, 0): foreign_offset()})
-        with pytest.raises(Refusal, match="that is no marker of Chaffinch"):
+        offset = CommittedOffset(offset=0, leader_epoch=-1, metadata=metadata, committed_ms=0)
+        broker.core.state.offsets.commit("chaffinch-q", {TopicPartition(TOPIC, 0): offset})
+        with pytest.raises(Refusal, match=text):
             query.commit(1)
-
-
-def foreign_offset():
-    return CommittedOffset(offset=0, leader_epoch=-1, metadata="not a marker", committed_ms=0)
 
 
 class TestTransactionalId:

@@ -372,6 +372,16 @@ class TestRefusals:
         with pytest.raises(Refusal, match=text):
             query.commit(query.write(ROWS, batch_id=1), batch_id=1)
 
+    def test_a_state_of_a_later_format_is_refused_by_name(self, query):
+        query.commit(query.write(ROWS))
+        (query.folder / "checkpoint" / "chaffinch" / "state.json").write_text('{"version": 9, "batches": []}')
+        text = (
+            r"FORMAT_NEWER: the file state\.json in checkpointLocation=.*chaffinch cannot be read: it has format version 9, "
+            "this Chaffinch knows versions up to 1; use the version of Chaffinch that wrote it, or a newer one"
+        )
+        with pytest.raises(Refusal, match=text):
+            query.commit(query.write(ROWS, batch_id=1), batch_id=1)
+
     def test_a_stream_whose_tasks_know_no_query(self, query, monkeypatch):
         messages = query.write(ROWS)
         outcome = messages[0].outcome

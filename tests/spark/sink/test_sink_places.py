@@ -1,11 +1,9 @@
 """What surrounds a commit in the sink, without Spark: rates, folders, names, and what is left behind by what fails."""
 
-import pickle
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
 from chaffinch.errors import codes
@@ -87,25 +85,6 @@ def test_it_waits_as_its_clients_do():
         waited = {patience.wait_ms(failures) for _ in range(50)}
         assert len(waited) > 1, "those who fail together do not come back together"
         assert 0.8 * nominal_ms - 1 <= min(waited) <= max(waited) <= 1.2 * nominal_ms
-
-
-class TestVersions:
-    """Driver and worker with different versions of Chaffinch: what a writer has in it may then mean nothing."""
-
-    @pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
-    def test_one_version_on_both_sides(self, dumps):
-        assert pickle.loads(dumps(stream()))._options == stream()._options
-
-    def test_another_one_is_a_failure_of_the_task_with_both(self, monkeypatch):
-        monkeypatch.setattr(writers, "task_facts", lambda: replace(FACTS, host="host-b"))
-        monkeypatch.setattr(writers, "VERSION", "0.0.9")
-        planned = pickle.dumps(stream()).replace(b"SinkOptions", b"NotThereYet")
-        monkeypatch.setattr(writers, "VERSION", "1.0.0")
-        rows = iter([large_task()])
-        failure = pickle.loads(planned).write(rows).outcome.failure
-        assert (failure.group, failure.name) == (Group.INVALID_CONFIGURATION, "VERSIONS_DIFFER")
-        assert failure.text == "host-b has chaffinch 1.0.0, the driver has 0.0.9: install the same version everywhere"
-        assert list(rows) == []
 
 
 def large_task(rows=30, value=b"x" * 100_000):

@@ -18,6 +18,10 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.topic_ids import TopicIds, created_again, parsed, shown
+from chaffinch.spark.versions import check_format
+
+MARKER_VERSION: Final = 1
+STATE_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +38,10 @@ class Marker:
 
     @classmethod
     def from_text(cls, text: str) -> Marker:
-        """Errors: ValueError for metadata that is no marker."""
+        """Errors: NewerFormat, ValueError for metadata that is no marker. A later format names its `version`; this one does not."""
         fields = json.loads(text)
+        if isinstance(fields, dict):
+            check_format(fields, MARKER_VERSION)
         if not isinstance(fields, dict) or not isinstance(fields.get("batch"), int):
             raise ValueError(f"no marker: {text[:100]!r}")
         return cls(batch_id=fields["batch"], writer_id=str(fields.get("writer", "")), digest=str(fields.get("digest", "")))
@@ -108,7 +114,7 @@ class CheckpointState:
     def to_text(self) -> str:
         newest = self.remembered
         return json.dumps({
-            "version": 1,
+            "version": STATE_VERSION,
             "sink": self.sink,
             "transactional.id": self.transactional_id,
             "batch": None if newest is None else {
@@ -129,9 +135,11 @@ class CheckpointState:
 
     @classmethod
     def from_text(cls, text: str) -> CheckpointState:
-        """Errors: ValueError for anything that `to_text` has not written."""
+        """Errors: NewerFormat, ValueError for anything that `to_text` has not written."""
         fields = json.loads(text)
-        if not isinstance(fields, dict) or fields.get("version") != 1:
+        if isinstance(fields, dict):
+            check_format(fields, STATE_VERSION)
+        if not isinstance(fields, dict) or fields.get("version") != STATE_VERSION:
             raise ValueError("not the state of this version of Chaffinch")
         batch = fields.get("batch")
         remembered = None

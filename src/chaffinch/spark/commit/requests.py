@@ -45,6 +45,7 @@ from chaffinch.spark.commit.operations import Ask, Coordinator, Lost, Operation,
 from chaffinch.spark.commit.patience import Attempts, Patience
 from chaffinch.spark.commit.push import FENCED_CODES, START_AGAIN_CODES, Fenced, StartAgain
 from chaffinch.spark.refusals import Refusal, Remedy, advised
+from chaffinch.spark.versions import NewerFormat
 
 ABORT_BLOCK_MAX_MS = 5_000
 """An abort is a courtesy: the next writer fences us anyway, or the coordinator's time-out does."""
@@ -156,6 +157,8 @@ def read_marker(
         return None
     try:
         return Marker.from_text(found[0][1])
+    except NewerFormat as newer:
+        raise newer.refusal(f"the marker that group {group_id} holds for {topic_partition}") from None
     except ValueError:
         raise Refusal(
             Group.INVALID_CONFIGURATION, "FOREIGN_MARKER",

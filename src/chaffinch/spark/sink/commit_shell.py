@@ -67,6 +67,7 @@ from chaffinch.spark.tasks.row_handler import RowHandler
 from chaffinch.spark.tasks.staged import broker_found, reason_of
 from chaffinch.spark.tasks.staging import LetterStore, StagedReader
 from chaffinch.spark.topic_ids import TopicIds, created_again, loss
+from chaffinch.spark.versions import NewerFormat
 
 LOOKUP_TIMEOUT_MS = 2_000
 """How long one look-up of a leader or coordinator may take; the generator asks again until its own time is over."""
@@ -442,6 +443,8 @@ class CommitShell:
             return CheckpointState()
         try:
             return CheckpointState.from_text(data.decode())
+        except NewerFormat as newer:
+            raise newer.refusal(f"the file {STATE_FILE} in {folder.option}={folder.shown}") from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             remedy = "bring it back, or remove it: the marker in Kafka alone tells then what is written"
             raise folder.refusal(f"has a file {STATE_FILE} that is damaged", error, remedy) from None

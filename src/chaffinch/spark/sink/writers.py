@@ -10,26 +10,26 @@ built, before any task, or by `commit`.
 
 from __future__ import annotations
 
-import pickle
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from chaffinch.errors import ConfigException, KafkaException, codes
 from chaffinch.errors.codes import Group
-from chaffinch.spark.commit.messages import Failure, TaskOutcome
+from chaffinch.spark.commit.messages import Failure, Rejection, StagedBatch, StagedBytes, TaskOutcome
 from chaffinch.spark.commit.timeout import check_timeout
+from chaffinch.spark.options import ClientOptions
 from chaffinch.spark.refusals import Kind, Refusal, invalid, refusal_of, worded_for
 from chaffinch.spark.sink.option_tables import NONE
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.sink.places import Places, leave_token, probe_once
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
-from chaffinch.spark.task_facts import TaskContextFacts, facts_of
+from chaffinch.spark.task_facts import TaskContextFacts, facts_of, host
 from chaffinch.spark.tasks.staging import StagedWriter
-from chaffinch.version import VERSION
+from chaffinch.spark.versions import EARLIER, SentToExecutors, received, version_of, versions_differ
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,18 +38,23 @@ if TYPE_CHECKING:
     from chaffinch.spark.sink.committing import Committer
     from chaffinch.spark.tasks.row_check import TaskPlan
 
+MESSAGE_VERSION: Final = version_of(
+    SinkOptions, ClientOptions, TargetSnapshot, TopicSnapshot, TaskOutcome, StagedBatch, StagedBytes, Rejection, Failure, TaskContextFacts
+)
+
 
 @dataclass(frozen=True)
 class CommitMessage(WriterCommitMessage):
-    """What PySpark carries from a task to the committer."""
+    """What PySpark carries from a task to the committer. One from a version without the field `version` has none."""
 
     outcome: TaskOutcome
+    version: str = field(default_factory=lambda: MESSAGE_VERSION)
 
 
-class _Writer:
+class _Writer(SentToExecutors):
     """What both writers share. `write_id`: of a batch write; a stream's query is known to its tasks only."""
 
-    _planned_with = VERSION
+    _version = MESSAGE_VERSION
 
     def __init__(self, options: SinkOptions, snapshot: TargetSnapshot, write_id: str | None) -> None:
         self._options = options
@@ -65,16 +70,17 @@ class _Writer:
         return Committer(self._options, self._snapshot, self._write_id, self._places)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # In bytes of their own: a worker with another version may not understand them, and shall say just that.
-        return _unpickled, (type(self), VERSION, pickle.dumps(self.__dict__))
+        # The function that a version without `versions.py` has, too: it must be able to report that versions differ.
+        return _unpickled, super().__reduce__()[1]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
-        """Stages the rows of one task; every failure travels in the message, and the input is always drained."""
+        """Stages the rows of one task; every failure travels in the message, and the input is always drained.
+
+        One failure is raised, a driver of another version: it may not understand the message.
+        """
+        self.check_version(host())
         facts = task_facts()
         try:
-            if self._planned_with != VERSION:
-                text = f"{facts.host} has chaffinch {VERSION}, the driver has {self._planned_with}: install the same version everywhere"
-                raise Refusal(Group.INVALID_CONFIGURATION, "VERSIONS_DIFFER", text)
             facts = self._options.known_of(facts)
             outcome = self._stage(facts, iterator)
         except Refusal as refusal:
@@ -189,12 +195,8 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 def _unpickled(kind: type[_Writer], version: str, state: bytes) -> _Writer:
-    writer = kind.__new__(kind)
-    if version == VERSION:
-        writer.__dict__.update(pickle.loads(state))
-    else:
-        writer._planned_with = version
-    return writer
+    found: _Writer = received(kind, version, state)
+    return found
 
 
 def planned_stream_writer(given: Mapping[str, str], schema: StructType) -> StreamWriter:
@@ -278,8 +280,20 @@ def _planned(options: SinkOptions) -> TargetSnapshot:
 
 
 def _outcomes(messages: Iterable[WriterCommitMessage | None]) -> tuple[TaskOutcome, ...]:
+    """Those of all tasks. Raises Refusal where one has another version: its rows would not be among the others'."""
+    for message in messages:
+        if message is not None and getattr(message, "version", None) != MESSAGE_VERSION:
+            raise _of_another_version(message)
     found = [message.outcome for message in messages if isinstance(message, CommitMessage)]
     return tuple(sorted(found, key=lambda outcome: outcome.context.task))
+
+
+def _of_another_version(message: WriterCommitMessage) -> Refusal:
+    """What a task of an earlier version has reported itself, or that there is one."""
+    failure = getattr(getattr(message, "outcome", None), "failure", None)
+    if isinstance(failure, Failure) and failure.name == "VERSIONS_DIFFER":
+        return Refusal(failure.group, failure.name, failure.text)
+    return versions_differ("an executor", getattr(message, "version", EARLIER), MESSAGE_VERSION)
 
 
 def _failed(facts: TaskContextFacts, failure: Failure) -> TaskOutcome:

@@ -9,17 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from chaffinch.errors import ConfigException
 from chaffinch.protocol.primitives import ZERO_UUID
+from chaffinch.spark.options import ClientOptions
 from chaffinch.spark.refusals import Kind, worded_for
 from chaffinch.spark.source.errors import refusals, report_loss
 from chaffinch.spark.source.fetching import TopicRange, read_range
 from chaffinch.spark.source.offset_ranges import OffsetRange, divided, within
 from chaffinch.spark.source.options import SourceOptions, includes_headers
+from chaffinch.spark.task_facts import host
+from chaffinch.spark.versions import SentToExecutors, version_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,9 +31,13 @@ if TYPE_CHECKING:
     from chaffinch.spark.source.offset_ranges import Offsets
     from chaffinch.spark.topic_ids import TopicIds
 
+MESSAGE_VERSION: Final = version_of(SourceOptions, ClientOptions, TopicRange)
 
-class TopicReader(DataSourceReader):
+
+class TopicReader(SentToExecutors, DataSourceReader):
     """Reads topics once, up to where they end when the read is planned."""
+
+    _version = MESSAGE_VERSION
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -70,6 +77,7 @@ class TopicReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
+        self.check_version(host())
         with worded_for(Kind.BATCH):
             yield from rows_of(partition, self._options)
 

@@ -16,13 +16,15 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.runtime.clock import Clock, SystemClock
-from chaffinch.spark.source.batch_reader import check_schema, rows_of, task_ranges
+from chaffinch.spark.source.batch_reader import MESSAGE_VERSION, check_schema, rows_of, task_ranges
 from chaffinch.spark.source.errors import refusals, report_loss
 from chaffinch.spark.source.fetching import TopicRange
 from chaffinch.spark.source.offset_ranges import backlog, limited, losses, ranges, within
 from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.source.topic_offsets import from_checkpoint, to_checkpoint
+from chaffinch.spark.task_facts import host
 from chaffinch.spark.topic_ids import created_again, ids_of, loss
+from chaffinch.spark.versions import SentToExecutors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,8 +53,10 @@ _BASES: Any = (DataSourceStreamReader, SupportsTriggerAvailableNow) if IS_LIMITE
 Json = dict[str, dict[str, int]]
 
 
-class TopicStreamReader(*_BASES):  # type: ignore[misc]
+class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
     """Reads topics for as long as the query runs."""
+
+    _version = MESSAGE_VERSION
 
     def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
         self._options = options
@@ -226,6 +230,7 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
+        self.check_version(host())
         return rows_of(partition, self._options)
 
     def _asked(self) -> Discovery:
