@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("chaffinch.errors")
     if name not in _MODULES:
-        raise AttributeError(f"module 'chaffinch' has no attribute {name!r}")
+        raise import_module("chaffinch.foreign_names").module_error(name)
     value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value

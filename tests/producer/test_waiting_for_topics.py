@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,13 @@ import pyarrow as pa
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from chaffinch.errors import BufferExhaustedException, IllegalStateException, TimeoutException, UnknownTopicOrPartitionException
+from chaffinch.errors import (
+    BufferExhaustedException,
+    IllegalStateException,
+    NetworkException,
+    TimeoutException,
+    UnknownTopicOrPartitionException,
+)
 from chaffinch.producer.door import Door
 from tests.producer.waits import held_up
 
@@ -229,6 +236,46 @@ def test_a_close_while_it_is_said_is_not_missed(
         getattr(producer, call)(*arguments)
 
 
+def test_lines_of_a_long_wait_come_after_growing_pauses(
+    patient_producer_of: Make, strict_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with patient_producer_of(strict_broker, max_block_ms=90_000) as producer, pytest.raises(TimeoutException, match="'ordres'"):
+        producer.partitions_for("ordres")
+    lines = [record.getMessage() for record in caplog.records if record.name == "chaffinch.producer"]
+    assert [int(re.findall(r"asked for (\d+) ms", line)[0]) for line in lines] == [
+        SILENT_MS + pause for pause in (0, 10_000, 30_000, 70_000)
+    ]
+
+
+def test_a_flush_that_times_out_says_why(producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    why = NetworkException("its leader cannot be reached")
+    with producer_of(strict_broker) as producer:
+        producer.partitions_for("orders")
+        with held_up(producer):
+            producer.send("orders", b"v")
+            monkeypatch.setattr(producer._core.giving_up, "reason", lambda: why)
+            with pytest.raises(
+                TimeoutException, match="because of NETWORK_EXCEPTION \\(its leader cannot be reached\\); it goes on"
+            ) as raised:
+                producer.flush(0.01)
+    assert raised.value.__cause__ is why
+
+
+def test_memory_that_does_not_become_free_says_why(
+    producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = NetworkException("its leader cannot be reached")
+    with producer_of(strict_broker, max_block_ms=100) as producer:
+        producer.partitions_for("orders")
+        with producer._changed:
+            producer._core.accumulator.memory_free = 0
+        monkeypatch.setattr(producer._core.giving_up, "reason", lambda: why)
+        error = producer.send("orders", b"v").exception(60)
+    assert isinstance(error, BufferExhaustedException)
+    assert "the records that hold it wait because of NETWORK_EXCEPTION (its leader cannot be reached)" in str(error)
+    assert error.__cause__ is why
+
+
 @pytest.mark.parametrize("topic", ["ordres", "orders"])
 def test_the_longest_time_that_can_be_asked_for(
     producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, topic: str
@@ -240,7 +287,7 @@ def test_the_longest_time_that_can_be_asked_for(
         wait = producer._door.changed.wait
 
         def wait_long(timeout_s: float) -> bool:
-            if timeout_s > SILENT_MS:
+            if timeout_s > 1:  # Longer than until the first line.
                 is_waiting.set()
             return wait(timeout_s)
 

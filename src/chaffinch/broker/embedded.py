@@ -22,6 +22,7 @@ from chaffinch.broker.listeners import Address, listen, nodes_of
 from chaffinch.broker.server import BrokerServer
 from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_texts, parse_python
 from chaffinch.errors import UnknownTopicOrPartitionException
+from chaffinch.foreign_names import OF_BROKER, missing_attributes
 from chaffinch.runtime.loop import LoopThread
 from chaffinch.storage.file_system import DiskFileSystem, MemoryFileSystem
 
@@ -92,6 +93,9 @@ class EmbeddedBroker:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+    if not TYPE_CHECKING:  # Type checkers report what is missing by themselves.
+        __getattr__ = missing_attributes(OF_BROKER)
 
     def close(self) -> None:
         """End the broker. A second call does nothing, nor does one in a forked child."""

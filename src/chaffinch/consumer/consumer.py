@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self, TypeVar
 
 from chaffinch import plain_text
 from chaffinch.client.client_thread import EXIT_WAIT_MS
@@ -36,6 +36,7 @@ from chaffinch.consumer.metrics import METRICS
 from chaffinch.consumer.polls import Polls
 from chaffinch.consumer.records import ConsumerRecord, records_of_all
 from chaffinch.errors import IllegalStateException, KafkaException, RecordDeserializationException
+from chaffinch.foreign_names import OF_CONSUMER, missing_attributes, refuse_arguments
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition
 from chaffinch.runtime.clock import SystemClock
 
@@ -186,19 +187,24 @@ class Consumer:
 
     # Reading.
 
-    def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
+    if not TYPE_CHECKING:  # Type checkers report what is missing by themselves.
+        __getattr__ = missing_attributes(OF_CONSUMER)
+
+    def poll(self, timeout: float | None = None, **foreign: Never) -> list[ConsumerRecord]:
         """Records, as soon as there are some, up to `max.poll.records`; none after `timeout` seconds (None: wait without limit).
 
         Takes part in the group's rebalances, and commits what earlier polls gave where offsets are committed automatically. Raises what
         stands in the way of reading.
         """
+        refuse_arguments("poll", foreign)
         return self._poll_records(timeout, self._records_of)
 
-    def poll_table(self, timeout: float | None = None) -> pa.Table:
+    def poll_table(self, timeout: float | None = None, **foreign: Never) -> pa.Table:
         """As `poll`, as an Arrow table: topic, partition, offset, timestamp, timestampType, key, value, headers.
 
         Keys and values are bytes: no deserializer is asked. Up to 100000 rows, unless `max.poll.records` is given.
         """
+        refuse_arguments("poll_table", foreign)
         from chaffinch.consumer.tables import table_of  # pyarrow is loaded by whoever wants tables.
 
         return self._poll("poll_table", timeout, self._table_records_max, table_of)
@@ -310,6 +316,7 @@ class Consumer:
         asynchronous: bool = False,
         on_commit: OnCommit | None = None,
         timeout: float | None = None,
+        **foreign: Never,
     ) -> None:
         """Commit what was read, or `offsets`: those of the next records to read.
 
@@ -317,6 +324,7 @@ class Consumer:
         goes on. `on_commit(offsets, error)` is called within a later `poll`, `commit` or `close`. RebalanceInProgressException: poll,
         then commit again. CommitFailedException: the group has gone on without this member.
         """
+        refuse_arguments("commit", foreign)
         checked = None if offsets is None else arguments.checked_offsets(offsets)
         callback = arguments.checked_callback(on_commit, "on_commit")
         deadline_ms, limit = self._limit(timeout)
@@ -417,9 +425,10 @@ class Consumer:
         self._polls.is_woken = True
         self._thread.look_again()
 
-    def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
+    def close(self, timeout: float | None = CLOSE_TIMEOUT_S, **foreign: Never) -> None:
         """Commit what was read, if that is automatic, leave the group (static members stay), and end. Again, or in a forked child, it
         has no effect."""
+        refuse_arguments("close", foreign)
         self._end(arguments.checked_timeout_ms(timeout), left_by=None)
 
     def _end(self, timeout_ms: int | None, left_by: type[BaseException] | None) -> None:

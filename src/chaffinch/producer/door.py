@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final
 
 from chaffinch.client.arguments import TIMEOUT_MAX_S
+from chaffinch.client.wait_log import FIRST_PAUSE_MS, LONGEST_PAUSE_MS
 from chaffinch.errors import (
     IllegalStateException,
     KafkaException,
@@ -53,7 +54,9 @@ class _Search:
     """There is a record for it: where none may be sent now there is nothing to wait for."""
     answered: int = -1
     """Number of the last answer about the cluster that was looked at."""
-    is_said: bool = False
+    next_line_ms: int
+    """After how long a wait the next line of the log is due."""
+    pause_ms: int = FIRST_PAUSE_MS
 
 
 class _StillLooking(Enum):
@@ -189,7 +192,9 @@ class Door:
         if illegal is not None:
             return illegal
         started_ms = self.clock.now_ms() if started_ms is None else started_ms
-        search = _Search(topic=topic, partition=partition, started_ms=started_ms, call=call, sends=record_of is not None)
+        search = _Search(
+            topic=topic, partition=partition, started_ms=started_ms, call=call, sends=record_of is not None, next_line_ms=SILENT_MS
+        )
         self._sender.submit(events.TopicWanted(topic=topic, is_stale=True))
         while True:
             with self.lock:
@@ -211,7 +216,7 @@ class Door:
         limits = {"max.block.ms": self._block_ms} | ({"retry.unknown.topic.partition.ms": self._retry_unknown_ms} if is_unknown else {})
         option = min(limits, key=limits.__getitem__)
         log.warning("%s: %s; still asking, for up to %d ms (%s)", self._sender.name, why, limits[option], option)
-        search.is_said = True
+        search.next_line_ms, search.pause_ms = waited_ms + search.pause_ms, min(2 * search.pause_ms, LONGEST_PAUSE_MS)
 
     def _look_for(self, search: _Search) -> KafkaException | _StillLooking | None:
         """Wait for a topic until it is there, or it is no use, or a new answer says that nobody knows it, or that is to be said."""
@@ -238,10 +243,10 @@ class Door:
                 return self.core.reasons.cannot_wait(topic, partition)
             if waited_ms >= self._block_ms:
                 return self.core.reasons.waited_in_vain(topic, partition, waited_ms)
-            if waited_ms >= SILENT_MS and not search.is_said:
+            if waited_ms >= search.next_line_ms:
                 return _STILL_LOOKING
             limit_ms = self._block_ms if unknown is None else min(self._block_ms, self._retry_unknown_ms)
-            self._wait((limit_ms if search.is_said else min(limit_ms, SILENT_MS)) - waited_ms)
+            self._wait(min(limit_ms, search.next_line_ms) - waited_ms)
             has_waited = True
 
     def wait_for_memory(

@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self
 
 from chaffinch import plain_text
 from chaffinch.client.metrics import read_all
@@ -21,6 +21,7 @@ from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.client.wait_log import in_words
 from chaffinch.errors import IllegalStateException, KafkaException, Stored, TimeoutException
+from chaffinch.foreign_names import OF_PRODUCER, missing_attributes, refuse_arguments
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer import arguments, outcomes, pluggable
 from chaffinch.producer.closing import Closing
@@ -303,6 +304,9 @@ class Producer:
             core.open_lane(place, key)
         return wants_look
 
+    if not TYPE_CHECKING:  # Type checkers report what is missing by themselves.
+        __getattr__ = missing_attributes(OF_PRODUCER)
+
     def send_table(self, topic: str | None, table: Any) -> RecordFuture[SendTableResult]:
         """Hand over all rows of a table: columns value, and key, timestamp, headers, partition, topic if there.
 
@@ -321,16 +325,17 @@ class Producer:
         name = None if topic is None else arguments.checked_topic(topic)
         return send_table(self._door, name, table, batch_bytes, self.settings["linger.ms"], self._clock.wall_ms())
 
-    def flush(self, timeout: float | None = None) -> None:
+    def flush(self, timeout: float | None = None, **foreign: Never) -> None:
         """Send what waits without lingering, and wait until every record handed over so far has its outcome.
 
         TimeoutException after `timeout` seconds; the records are still on their way then.
         """
+        refuse_arguments("flush", foreign)
         self._door.check_open("flush")
         timeout_ms = arguments.checked_timeout_ms(timeout)
         self._call(lambda call: events.FlushCalled(call=call), timeout_ms, "flush")
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float | None = None, **foreign: Never) -> None:
         """Send what is left and end. After `timeout` seconds what has no outcome fails.
 
         An open transaction is aborted: only commit_transaction commits. Called again meanwhile, by another thread or a signal handler, it
@@ -338,6 +343,7 @@ class Producer:
         of another call it returns at once, since nothing can be sent before that call goes on: a thread closes then, for which the end of
         the interpreter waits.
         """
+        refuse_arguments("close", foreign)
         close = partial(self._closing.close, arguments.checked_timeout_ms(timeout), is_interrupted=False)
         if self._sender.holds_lock and not self._sender.is_in_other_process:
             threading.Thread(target=close, name=f"{self._sender.name}-close", daemon=False).start()

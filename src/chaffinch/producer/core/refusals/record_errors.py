@@ -79,9 +79,10 @@ class CulpritErrors(LazyErrors):
 
     def _error(self, at: int) -> ApiException:
         culprit = culprit_of(self._answer, at)
+        key = _key_beside(culprit.code, self._keys.value(at))
         return exception_for(
             culprit.code,
-            message=f"{self._named(culprit)} ({key_text(self._keys.value(at))}){self._goes_on}",
+            message=f"{self._named(culprit)}{key and f' ({key})'}{self._goes_on}",
             topic_partition=self._topic_partition,
             culprits=(culprit,),
             stored=Stored.POSSIBLY if self._possibly_stored else Stored.NO,
@@ -128,8 +129,8 @@ class ErrorPerRecord:
 
     def __call__(self, index: int) -> KafkaException:
         whose = f"record {index} of the {self._count} in its batch" if self._count > 1 else "the only record of its batch"
-        key = "" if self._keys is None else f", {key_text(self._keys.value(index))}"
-        return with_message(self._error, f"{self._error.message} ({whose}{key})")
+        key = "" if self._keys is None else _key_beside(self._error.code, self._keys.value(index))
+        return with_message(self._error, f"{self._error.message} ({whose}{key and f', {key}'})")
 
 
 def _keys_of(batch: ProducerBatch) -> ByteColumn | None:
@@ -168,6 +169,11 @@ def _others(count: int) -> str:
 
 def _others_go(count: int) -> str:
     return f"; {_others(count)} {'are' if count > 1 else 'is'} sent"
+
+
+def _key_beside(code: ErrorCode, key: bytes | None) -> str:
+    """A record's key, next to the text of an error; empty where that text says already that there is none."""
+    return "" if key is None and code is codes.INVALID_COMPACTION_KEY else key_text(key)
 
 
 def key_text(key: bytes | None) -> str:

@@ -1,0 +1,157 @@
+"""Names that people know from other Kafka clients, and what to write here instead: for the errors of attributes, imports and arguments.
+
+Options have such a table of their own (`client/hints.py`). Nothing of this is accepted. Sources: the public interfaces of Java's clients,
+confluent-kafka, kafka-python and aiokafka.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
+
+_ADMIN: Final = "use the functions of chaffinch.admin, or the command `chaffinch`"
+_LIST: Final = "call chaffinch.admin.topics.list_topics(client), or run `chaffinch topics list`"
+_LOGIN: Final = "give sasl_username and sasl_password when it is made"
+_NO_EVENTS: Final = "leave it out: outcomes need no call, they come through the future of send() and its on_delivery"
+
+OF_MODULE: Final[Mapping[str, str]] = {
+    "AIOKafkaAdminClient": _ADMIN,
+    "AIOKafkaConsumer": "use Consumer, in a thread of its own",
+    "AIOKafkaProducer": "use Producer: what send() returns can be awaited",
+    "Admin": _ADMIN,
+    "AdminClient": _ADMIN,
+    "AvroConsumer": "use Consumer with value_deserializer",
+    "AvroProducer": "use Producer with value_serializer",
+    "DeserializingConsumer": "use Consumer with key_deserializer and value_deserializer",
+    "KafkaAdminClient": _ADMIN,
+    "KafkaClient": _ADMIN,
+    "KafkaConsumer": "it is Consumer",
+    "KafkaContainer": "it is EmbeddedBroker",
+    "KafkaError": "the errors are in chaffinch.errors, KafkaException above all of them",
+    "KafkaException": "it is chaffinch.errors.KafkaException",
+    "KafkaProducer": "it is Producer",
+    "KafkaTimeoutError": "it is chaffinch.errors.TimeoutException",
+    "Message": "it is ConsumerRecord",
+    "MockConsumer": "use Consumer with an EmbeddedBroker",
+    "MockProducer": "use Producer with an EmbeddedBroker",
+    "NewTopic": "call chaffinch.admin.topics.create_topic(client, name, ...)",
+    "SerializingProducer": "use Producer with key_serializer and value_serializer",
+    "SimpleConsumer": "it is Consumer",
+    "SimpleProducer": "it is Producer",
+}
+OF_PRODUCER: Final[Mapping[str, str]] = {
+    "beginning_offsets": "it is a method of Consumer",
+    "bootstrap_connected": "leave it out: calls wait for a broker, and say in the log for which",
+    "create_batch": "call send_table() for a whole batch of records",
+    "events": _NO_EVENTS,
+    "init_idempotence": "leave it out: the producer is idempotent unless enable.idempotence=False is given",
+    "list_topics": f"call partitions_for(topic) for one topic; for all, {_LIST.removeprefix('call ')}",
+    "poll": _NO_EVENTS,
+    "produce": "it is send(topic, value, key=..., on_delivery=...), which returns a future",
+    "purge": "call close(timeout) with a short timeout: what has no outcome by then fails",
+    "send_and_wait": "call send(...).result()",
+    "send_batch": "call send_table()",
+    "set_sasl_credentials": _LOGIN,
+    "start": "leave it out: the producer works as soon as it is made",
+    "stop": "it is close()",
+}
+OF_CONSUMER: Final[Mapping[str, str]] = {
+    "bootstrap_connected": "leave it out: calls wait for a broker, and say in the log for which",
+    "commit_async": "call commit(asynchronous=True, on_commit=...)",
+    "commit_sync": "it is commit()",
+    "consume": "it is poll(timeout), with max.poll.records as the largest number; or poll_table(timeout)",
+    "consumer_group_metadata": "it is group_metadata()",
+    "flush": "it is a method of Producer; a consumer has commit()",
+    "get_watermark_offsets": "call beginning_offsets(partitions) and end_offsets(partitions)",
+    "getmany": "it is poll(timeout)",
+    "getone": "iterate over the consumer, or call poll(timeout)",
+    "highwater": "call end_offsets(partitions)",
+    "incremental_assign": "call assign(partitions) with all of them",
+    "incremental_unassign": "call assign(partitions) with those that stay",
+    "last_stable_offset": "call end_offsets(partitions) with isolation.level=read_committed",
+    "list_topics": _LIST,
+    "memberid": "it is group_metadata().member_id",
+    "partitions_for_topic": "it is partitions_for(topic)",
+    "produce": "it is send() of Producer",
+    "seek_to_committed": "call committed(partitions), then seek(partition, offset)",
+    "send": "it is a method of Producer",
+    "set_sasl_credentials": _LOGIN,
+    "start": "leave it out: the consumer works as soon as it is made",
+    "stop": "it is close()",
+    "store_offsets": "leave it out: what poll() gave is committed by the next one; to choose yourself, call commit(offsets)",
+    "topics": _LIST,
+    "unassign": "it is unsubscribe()",
+}
+OF_BROKER: Final[Mapping[str, str]] = {
+    "bootstrap_server": "it is bootstrap_servers",
+    "create_topics": "call create_topic() for each",
+    "get_bootstrap_server": "it is the attribute bootstrap_servers",
+    "list_topics": "it is the attribute topics",
+    "port": "it is the last part of bootstrap_servers",
+    "start": "leave it out: the broker works as soon as it is made",
+    "stop": "it is close(), or stop_node(node_id) for one of several nodes",
+    "with_kraft": "leave it out",
+}
+_POLL: Final = {
+    "max_records": "leave it out, and set the option max.poll.records",
+    "num_messages": "leave it out, and set the option max.poll.records",
+    "timeout_ms": "it is timeout, in seconds",
+    "update_offsets": "leave it out",
+}
+ARGUMENTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "poll": _POLL,
+    "poll_table": _POLL,
+    "commit": {
+        "callback": "it is on_commit",
+        "message": "give offsets: {partition: record.offset + 1}",
+        "timeout_ms": "it is timeout, in seconds",
+    },
+    "flush": {"timeout_ms": "it is timeout, in seconds"},
+    "close": {"autocommit": "leave it out, and set the option enable.auto.commit", "timeout_ms": "it is timeout, in seconds"},
+}
+"""Arguments by name, by method."""
+
+_CAPITAL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+def missing_attributes(hints: Mapping[str, str]) -> Callable[[object, str], NoReturn]:
+    """A `__getattr__` of a class, whose AttributeError says what to write instead, if that is known."""
+
+    def missing(instance: object, name: str) -> NoReturn:
+        kind = type(instance)
+        text = f"{kind.__name__!r} object has no attribute {name!r}"
+        ours = _CAPITAL.sub("_", name).lower()
+        hint = hints.get(name) or hints.get(ours) or (f"it is {ours}" if ours != name and hasattr(kind, ours) else None)
+        raise AttributeError(text, name=name, obj=instance) if hint is None else AttributeError(f"{text}: {hint}")
+
+    return missing
+
+
+def refuse_arguments(method: str, names: Mapping[str, Any]) -> None:
+    """TypeError for a call with arguments that the method does not have: with what to write instead, if that is known."""
+    for name in names:
+        hint = ARGUMENTS.get(method, {}).get(name)
+        raise TypeError(f"{method}() got an unexpected keyword argument {name!r}" + (f": {hint}" if hint else ""))
+
+
+def module_error(name: str) -> Exception:
+    """The error of a name that the package `chaffinch` does not have. To be made in `__getattr__` of the package.
+
+    `from chaffinch import ...` drops the text of an AttributeError, so there it is an ImportError; `hasattr` needs the former."""
+    text = f"module 'chaffinch' has no attribute {name!r}"
+    hint = OF_MODULE.get(name)
+    if hint is None:
+        return AttributeError(text)
+    asks = sys._getframe(2)
+    is_import = asks.f_code.co_code[asks.f_lasti] == _opcode_of_import_from()
+    return (
+        ImportError(f"cannot import name {name!r} from 'chaffinch': {hint}", name=name) if is_import else AttributeError(f"{text}: {hint}")
+    )
+
+
+def _opcode_of_import_from() -> int:
+    from opcode import opmap  # Only when there is an error to make.
+
+    return opmap["IMPORT_FROM"]

@@ -1,0 +1,108 @@
+"""Names of other clients lead to ours: as attributes, in imports and as arguments."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import chaffinch
+from chaffinch import Consumer, EmbeddedBroker, Producer, foreign_names
+
+SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
+TABLES = {Producer: foreign_names.OF_PRODUCER, Consumer: foreign_names.OF_CONSUMER, EmbeddedBroker: foreign_names.OF_BROKER}
+
+
+@pytest.fixture
+def clients() -> Iterator[dict[type, Any]]:
+    with Producer(SERVERS) as producer, Consumer(SERVERS) as consumer, EmbeddedBroker() as broker:
+        yield {Producer: producer, Consumer: consumer, EmbeddedBroker: broker}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "says"),
+    [
+        (Producer, "produce", "'Producer' object has no attribute 'produce': it is send(topic, value, key=..., on_delivery=...)"),
+        (Producer, "poll", "outcomes need no call, they come through the future of send()"),
+        (Producer, "list_topics", "call partitions_for(topic) for one topic"),
+        (Producer, "send_and_wait", "call send(...).result()"),
+        (Producer, "initTransactions", "it is init_transactions"),
+        (Producer, "partitionsFor", "it is partitions_for"),
+        (Consumer, "consume", "it is poll(timeout)"),
+        (Consumer, "getmany", "it is poll(timeout)"),
+        (Consumer, "commitSync", "it is commit()"),
+        (Consumer, "seekToBeginning", "it is seek_to_beginning"),
+        (Consumer, "get_watermark_offsets", "beginning_offsets(partitions)"),
+        (EmbeddedBroker, "get_bootstrap_server", "it is the attribute bootstrap_servers"),
+        (EmbeddedBroker, "stop", "it is close()"),
+    ],
+)
+def test_an_attribute_of_another_client_names_ours(clients: dict[type, Any], kind: type, name: str, says: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(says)):
+        getattr(clients[kind], name)
+    assert not hasattr(clients[kind], name)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_any_other_attribute_is_missing_as_usual(clients: dict[type, Any], kind: type) -> None:
+    with pytest.raises(AttributeError, match=rf"^'{kind.__name__}' object has no attribute 'no_such_thing'$") as raised:
+        _ = clients[kind].no_such_thing
+    assert (raised.value.name, raised.value.obj) == ("no_such_thing", clients[kind])
+    assert not hasattr(clients[kind], "__deepcopy__")
+    with pytest.raises(TypeError):
+        copy.copy(clients[kind])
+
+
+@pytest.mark.parametrize(("kind", "table"), TABLES.items())
+def test_no_hint_hides_an_attribute_of_ours_or_leads_nowhere(kind: type, table: dict[str, str]) -> None:
+    assert not [name for name in table if hasattr(kind, name)]
+    for hint in table.values():
+        if found := re.match(r"(?:it is|call) (?:the attribute )?(\w+)", hint):
+            assert any(hasattr(each, found[1]) for each in (*TABLES, chaffinch)) or found[1] in ("a", "chaffinch", "the"), hint
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("KafkaProducer", "it is Producer"),
+        ("KafkaConsumer", "it is Consumer"),
+        ("AdminClient", "use the functions of chaffinch.admin, or the command `chaffinch`"),
+        ("SerializingProducer", "use Producer with key_serializer and value_serializer"),
+    ],
+)
+def test_an_import_of_another_client_names_ours(name: str, says: str) -> None:
+    with pytest.raises(ImportError, match=rf"^cannot import name '{name}' from 'chaffinch': {re.escape(says)}$"):
+        exec(f"from chaffinch import {name}", {})
+    with pytest.raises(AttributeError, match=rf"^module 'chaffinch' has no attribute '{name}': {re.escape(says)}$"):
+        getattr(chaffinch, name)
+    assert not hasattr(chaffinch, name)
+
+
+def test_any_other_import_fails_as_usual() -> None:
+    with pytest.raises(ImportError, match="cannot import name 'no_such_thing' from 'chaffinch'"):
+        exec("from chaffinch import no_such_thing", {})
+    assert not hasattr(chaffinch, "no_such_thing")
+    assert not [name for name in foreign_names.OF_MODULE if name in chaffinch.__all__]
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "arguments", "says"),
+    [
+        (Consumer, "poll", {"timeout_ms": 100}, "poll() got an unexpected keyword argument 'timeout_ms': it is timeout, in seconds"),
+        (Consumer, "poll", {"max_records": 5}, "set the option max.poll.records"),
+        (Consumer, "poll", {"no_such": 5}, "poll() got an unexpected keyword argument 'no_such'"),
+        (Consumer, "poll_table", {"timeout_ms": 100}, "it is timeout, in seconds"),
+        (Consumer, "commit", {"message": None}, "give offsets: {partition: record.offset + 1}"),
+        (Consumer, "close", {"autocommit": False}, "set the option enable.auto.commit"),
+        (Producer, "flush", {"timeout_ms": 100}, "it is timeout, in seconds"),
+        (Producer, "close", {"timeout_ms": 100}, "it is timeout, in seconds"),
+    ],
+)
+def test_an_argument_of_another_client_names_ours(
+    clients: dict[type, Any], kind: type, method: str, arguments: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(TypeError, match=re.escape(says)):
+        getattr(clients[kind], method)(**arguments)
