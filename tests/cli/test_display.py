@@ -179,6 +179,16 @@ def test_lines_of_a_log_are_not_forged(name: str, caplog: pytest.LogCaptureFixtu
     assert [record.getMessage() for record in caplog.records] == [f"client {SHOWN} and 7", "client harmless"]
 
 
+@pytest.mark.parametrize("part", ["broker", "cli", "consumer", "producer", "spark"])
+def test_every_logger_of_a_part_is_guarded(part: str) -> None:
+    """By its name once for all files that use it; a logger of a file's own name by that file."""
+    folder = Path(chaffinch.cli.__file__).parents[1] / part
+    texts = [path.read_text() for path in folder.rglob("*.py")]
+    assert any(f'plain_text.logger("chaffinch.{part}")' in text for text in texts)
+    own = {path.name for path in folder.rglob("*.py") if "logging.getLogger(__name__)" in path.read_text()}
+    assert own <= {"log_maintenance.py"}  # It says what became of partitions, and nothing that a client said.
+
+
 def _prints(path: Path) -> Iterator[int]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":

@@ -7,13 +7,13 @@ documentation is printed from them.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
+from chaffinch import plain_text
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.options import (
     METADATA_OPTIONS,
@@ -27,7 +27,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import OPTIONS as PRODUCER_OPTIONS
 from chaffinch.settings import Option, OptionTable, Settings
 
-_log = logging.getLogger(__name__)
+_log = plain_text.logger(__name__)
 
 # Spark adds these itself; they say where the query lives, and are no options of ours.
 OF_SPARK: Final = ("checkpointLocation", "queryName")

@@ -6,11 +6,11 @@ an idle worker it is made anew. Truth never lives here.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from chaffinch import plain_text
 from chaffinch.client.cluster import TopicState
 from chaffinch.client.connections import FIRST_VERSION_WITH_ZSTD
 from chaffinch.client.sync_client import SyncClient
@@ -37,7 +37,7 @@ from chaffinch.spark.snapshot import (
 )
 from chaffinch.version import VERSION
 
-_log = logging.getLogger(__name__)
+_log = plain_text.logger(__name__)
 
 UNKNOWN_TOPIC_PATIENCE_MS = 1_000
 """A topic that was created a moment ago may not have reached every broker yet."""

@@ -6,7 +6,6 @@ whatever else goes wrong, is thrown into the generator as a Refusal, so that it 
 
 from __future__ import annotations
 
-import logging
 import re
 import textwrap
 import time
@@ -17,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from chaffinch import plain_text
 from chaffinch.client import wait_log
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
@@ -78,7 +78,7 @@ LANES: Final = 2
 """Connections to each broker over which batches are pushed, those of one partition over the same. Apache Kafka has in hand one request of
 each only, so that one keeps no two of its processors busy: 4 M rows took 0.8 s over two in place of 0.95, and no less over four."""
 
-_log = logging.getLogger(__name__)
+_log = plain_text.logger(__name__)
 # The generator asks again, and says in the end for how long.
 _ONE_LOOK_UP = re.compile(r" failed after \d+ ms\b")
 # Folders of dead letters and queries: what earlier committers left is looked for once per process, and after a failure in it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import secrets
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from chaffinch import plain_text
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.direct import note_batch
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from chaffinch.client.sync_client import SyncClient
     from chaffinch.spark.sink.commit_shell import ShellPlan
 
-_log = logging.getLogger(__name__)
+_log = plain_text.logger(__name__)
 
 PUSH_BYTES_PER_S_ASSUMED = 20e6
 """Before anything was measured: slow enough for a far-away cluster, so that time-outs err on the long side."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 import re
 import socket
@@ -22,13 +21,14 @@ from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
+from chaffinch import plain_text
 from chaffinch.errors.codes import Group
 from chaffinch.spark.folders import STORAGE_FAILED, Folder, OwnFolder, name_of
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.task_facts import TaskContextFacts
 
-_log = logging.getLogger(__name__)
+_log = plain_text.logger(__name__)
 
 _SHARED = "name a folder that driver and executors share, such as one on a network file system or s3://BUCKET/PATH"
 _MISSING = (

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from chaffinch import plain_text
 from chaffinch.errors import ApiException, ConfigException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.spark.refusals import Refusal, invalid, refusal_of
 
-_log = logging.getLogger(__name__)
+_log = plain_text.logger(__name__)
 
 
 @contextmanager

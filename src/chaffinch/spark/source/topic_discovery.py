@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 from uuid import UUID
 
+from chaffinch import plain_text
 from chaffinch.client.arguments import why_illegal
 from chaffinch.errors import ConfigException, TimeoutException, UnknownTopicOrPartitionException, codes
 from chaffinch.errors.codes import Group
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from chaffinch.spark.source.topic_offsets import OffsetChoice
     from chaffinch.spark.topic_ids import TopicIds
 
-_log = logging.getLogger(__name__)
+_log = plain_text.logger(__name__)
 
 _WAITS: Final = UNKNOWN_TOPIC_PATIENCE_MS // UNKNOWN_TOPIC_WAIT_MS
 # With NONE the answer has the topic, without a partition.

@@ -6,11 +6,11 @@ a process of Spark's ends without a word, so `close` is called only where a proc
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from chaffinch import plain_text
 from chaffinch.errors import ConfigException, codes, exception_for
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.producer.core.exception_handler import (
@@ -32,7 +32,7 @@ from chaffinch.spark.options import named_as_typed
 if TYPE_CHECKING:
     from chaffinch.records.columns import RecordColumns
 
-_log = logging.getLogger(__name__)
+_log = plain_text.logger(__name__)
 
 # A program that ends itself would end a task of Spark's, or the commit, with it.
 _CAUGHT: Final = (Exception, SystemExit)
