@@ -122,5 +122,9 @@ class Attempts:
             "" if waited_ms is None else f"; tried for {waited_ms} ms"
         )
 
+    def reason(self, address: Address) -> str:
+        """Why the last attempt failed; empty after a success, or without one."""
+        return self._reasons.get(address, "")
+
     def _reason(self, address: Address) -> str:
         return self._reasons.get(address, "no answer yet" if address.first_lane in self._asked else "not asked yet")

@@ -265,7 +265,7 @@ class Consumer:
         limit_s = max(0, deadline_ms - self._clock.now_ms()) / 1000
         found = self._enter("position", lambda: self._thread.run_until(step, limit_s))
         if found is None:
-            raise self._look("position", lambda: self._core.unreachable(f"the position of {place} was not told {limit}"))
+            raise self._look("position", lambda: self._core.unreachable(f"the position of {place} was not told {limit}", places=[place]))
         return found.offset
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from chaffinch.client.wait_log import FIRST_LINE_MS, WaitLog
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException, Stored, UnknownTopicOrPartitionException, codes
 from chaffinch.identifiers import TopicPartition, partitions_in_words
 
-SAID_AGAIN_MS: Final = 30_000
-"""Pause between two log lines about the same absence."""
 ABSENT_MS: Final = 3_000
 """How long something has to be absent until callers that wait for it are told."""
 
@@ -25,8 +24,9 @@ class Absences:
     def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
         self._since_ms: dict[TopicPartition, int] = {}
-        self._said: dict[TopicPartition, tuple[int, int]] = {}
-        """When the log said so first, and last."""
+        self._logged: dict[TopicPartition, int] = {}
+        """When the first line about it was logged."""
+        self._wait_log = WaitLog()
 
     def _absent(self, place: TopicPartition) -> TopicPartition | None:
         """The place, or all of its topic, if metadata says that it is not there."""
@@ -37,23 +37,27 @@ class Absences:
 
     def look(self, missed: Collection[TopicPartition], now_ms: int) -> None:
         """`missed`: those wanted now that have no leader; the log says it the first time, and again now and then."""
-        if not (missed or self._since_ms or self._said):
+        if not (missed or self._since_ms or self._logged):
             return
         self._since_ms = {place: since_ms for place, since_ms in self._since_ms.items() if self._absent(place) == place}
-        self._said = {place: said for place, said in self._said.items() if self._absent(place) == place}
+        self._logged = {place: first_ms for place, first_ms in self._logged.items() if self._absent(place) == place}
+        if not self._logged:
+            self._wait_log.over()
         for place in missed:
             absent = self._absent(place)
             if absent is not None and absent not in self._since_ms:
                 self._since_ms[absent] = now_ms
             if absent is not None:
-                self._say(absent, now_ms)
+                self._log(absent, now_ms)
 
-    def _say(self, absent: TopicPartition, now_ms: int) -> None:
-        first_ms, last_ms = self._said.get(absent, (now_ms, None))
-        if last_ms is None or now_ms - last_ms >= SAID_AGAIN_MS:
-            self._said[absent] = first_ms, now_ms
-            lasts = "" if last_ms is None else f", for {now_ms - first_ms} ms now"
-            self._wiring.report(f"{self._text(absent)}{lasts}; the consumer goes on asking for it")
+    def _log(self, absent: TopicPartition, now_ms: int) -> None:
+        """The first line at once, as nothing but a change of the topic helps; then after growing pauses."""
+        first_ms = self._logged.setdefault(absent, now_ms)
+        since_ms = first_ms - FIRST_LINE_MS
+        if now_ms >= self._wait_log.due_ms(absent, since_ms):
+            self._wait_log.logged(absent, since_ms, now_ms)
+            lasts = "" if now_ms == first_ms else f", for {now_ms - first_ms} ms now"
+            self._wiring.report(f"{self._text(absent)}{lasts}; the consumer goes on asking for it, without a limit")
 
     def _text(self, absent: TopicPartition) -> str:
         if absent.partition < 0:
@@ -86,7 +90,8 @@ class Absences:
 
     def clear(self) -> None:
         """Other partitions are read now."""
-        self._since_ms, self._said = {}, {}
+        self._since_ms, self._logged = {}, {}
+        self._wait_log.over()
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When the next of them is absent for long enough; those that are already hide no later one."""

@@ -82,6 +82,11 @@ class Commits:
         return bool(self._commits) or self.committed.is_busy
 
     @property
+    def last_error(self) -> KafkaException | None:
+        """What a commit or look-up on its way was refused with last."""
+        return next((commit.last_error for commit in self._commits if commit.last_error is not None), None) or self.committed.last_error
+
+    @property
     def topics(self) -> set[str]:
         """Those of which the coordinator says that it does not know a partition: metadata says why."""
         return {place.topic for commit in self._commits if commit.unknown_since_ms is not None for place in commit.offsets}

@@ -66,6 +66,11 @@ class CommittedOffsets:
         """Whether the coordinator is needed."""
         return bool(self._lookups)
 
+    @property
+    def last_error(self) -> KafkaException | None:
+        """What a look-up on its way was refused with last."""
+        return next((lookup.last_error for lookup in self._lookups if lookup.last_error is not None), None)
+
     def look_up(self, places: Collection[TopicPartition], deadline_ms: int, call: Any, limit: str = IN_TIME) -> None:
         """Committed offsets for a caller: a mapping with None where there is none."""
         self._lookups.append(Lookup(tuple(places), deadline_ms, call, limit))

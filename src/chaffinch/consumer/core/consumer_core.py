@@ -34,12 +34,12 @@ from chaffinch.consumer.core.rebalance import Callback, Rebalance
 from chaffinch.consumer.core.renewals import Renewals
 from chaffinch.consumer.core.topic_calls import TopicCalls
 from chaffinch.consumer.core.topic_watch import TopicWatch
+from chaffinch.consumer.core.waits import Waits
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import (
     KafkaException,
     NoOffsetForPartitionException,
     Stored,
-    TimeoutException,
     exception_for,
 )
 from chaffinch.errors.again import again
@@ -64,8 +64,6 @@ class CoordinatorAsked: ...
 Event: TypeAlias = TimePassed | Answered | Failed | Written | Connected | Disconnected
 
 INT64_MAX: Final = 2**63 - 1
-# A broker that starts again is back sooner, as a rule.
-LOST_SAID_AFTER_MS: Final = 1_000
 
 _METADATA_ASKED: Final = MetadataAsked()
 _COORDINATOR_ASKED: Final = CoordinatorAsked()
@@ -116,9 +114,7 @@ class ConsumerCore:
         self._close: tuple[Any, int] | None = None
         self._told_absent: set[TopicPartition] = set()
         """Assigned by the caller, who has heard that they are not there."""
-        self._lost_since_ms: int | None = None
-        """When the first connection ended after the last answer."""
-        self._is_loss_said = False
+        self.waits = Waits(self.wiring, self.subscriptions, self.watch, self.group)
 
     # What the network reports.
 
@@ -129,6 +125,8 @@ class ConsumerCore:
     def handle_all(self, heard: Iterable[Event], now_ms: int) -> list[Effect]:
         """Several events of one moment, in order, and one round for all."""
         for event in heard:
+            if not isinstance(event, TimePassed):
+                self.waits.note(event, now_ms)
             match event:
                 case Answered():
                     self._answered(event, now_ms)
@@ -139,7 +137,6 @@ class ConsumerCore:
                     self.wiring.attempts.succeeded(event.address)
                 case Disconnected():
                     self.wiring.attempts.failed(event.address, event.reason, now_ms, was_answered=event.was_answered)
-                    self._lost(now_ms)
                     self.watch.refresh()
                     if self.group is not None:
                         self.group.finder.lost(event.address)
@@ -152,17 +149,7 @@ class ConsumerCore:
                     pass
         return self.drain(now_ms)
 
-    def _lost(self, now_ms: int) -> None:
-        """`poll` gives nothing and raises nothing while no broker answers, so the log says it, once."""
-        if self._lost_since_ms is None:
-            self._lost_since_ms = now_ms
-        waited_ms, addresses = now_ms - self._lost_since_ms, self.wiring.known_addresses
-        if waited_ms >= LOST_SAID_AFTER_MS and not self._is_loss_said and self.wiring.is_cut_off:
-            self._is_loss_said = True
-            self.wiring.report(f"{self.wiring.attempts.describe(addresses, waited_ms)}; the consumer goes on trying")
-
     def _answered(self, event: Answered, now_ms: int) -> None:
-        self._lost_since_ms, self._is_loss_said = None, False
         group, token = self.group, event.token
         throttle_ms = getattr(event.message, "throttle_time_ms", 0)
         if throttle_ms > 0:
@@ -246,10 +233,14 @@ class ConsumerCore:
             self._begin_positions(now_ms)
         self.lookups.advance(now_ms)
         self.fetcher.advance(now_ms)
-        self._look_for_absent(now_ms)
+        self.topic_calls.miss()
+        missed, self.watch.missed = self.watch.missed, set()
+        self._look_for_absent(missed, now_ms)
         self._settle(now_ms)
         if self.group is not None:
             self.group.membership.departure.advance(now_ms, is_committing=self.group.commits.is_committing)
+        self.waits.note_sent(self.wiring.out, now_ms)
+        self.waits.look(self.lookups.places, missed, now_ms)
         self.next_deadline_ms = self._next_deadline(now_ms)
         effects, self.wiring.out = self.wiring.out, []
         return effects
@@ -277,9 +268,7 @@ class ConsumerCore:
         for state in self.subscriptions.at(Stage.COMMITTED, now_ms):
             state.reset(self.reset_strategy)
 
-    def _look_for_absent(self, now_ms: int) -> None:
-        self.topic_calls.miss()
-        missed, self.watch.missed = self.watch.missed, set()
+    def _look_for_absent(self, missed: set[TopicPartition], now_ms: int) -> None:
         self.absences.look(missed, now_ms)
         if not missed or self.subscriptions.kind is not Kind.MANUAL:
             return
@@ -301,20 +290,13 @@ class ConsumerCore:
             is_done = group is None or not (is_committing or group.membership.departure.is_under_way)
             if is_done or is_late:
                 self._close = None
+                if group is not None and group.membership.departure.is_under_way:
+                    self.waits.report_not_left(group.membership.group_id)
                 self.wiring.out.append(CompleteCall(call=call_of_close))
 
-    def unreachable(
-        self, text: str, last_error: KafkaException | None = None, *, api: str | None = None, stored: Stored = Stored.NO
-    ) -> KafkaException:
-        """A time-out, with what is known of why. `last_error`: what was asked for was refused with it last."""
-        cause = last_error or self.watch.last_error or (None if self.group is None else self.group.finder.last_error)
-        if self.wiring.cluster.updated_ms is None or self.wiring.is_cut_off:
-            text = f"{text}: {self.wiring.attempts.describe(self.wiring.known_addresses)}"
-        elif cause is not None:
-            text = f"{text}; the last error was {cause.name}: {cause.message}"
-        error = TimeoutException(text, stored=stored, api=api)
-        error.__cause__ = cause
-        return error
+    def unreachable(self, text: str, last_error: KafkaException | None = None, **details: Any) -> KafkaException:
+        """A time-out, with what is known of why: as `Waits.time_out`."""
+        return self.waits.time_out(text, last_error, **details)
 
     def _next_deadline(self, now_ms: int) -> int | None:
         wiring = self.wiring
@@ -324,7 +306,7 @@ class ConsumerCore:
             times += [self.group.membership.next_deadline_ms(now_ms), self.group.commits.next_deadline_ms(now_ms)]
             if self.group.membership.is_active or self.group.commits.is_busy:
                 times.append(self.group.finder.next_deadline_ms(now_ms))
-        times += self.topic_calls.deadlines_ms()
+        times += [*self.topic_calls.deadlines_ms(), self.waits.next_deadline_ms(now_ms)]
         times += [] if self._close is None else [self._close[1]]
         times.append(wiring.attempts.wait_ends_ms(now_ms))
         return min((time for time in times if time is not None and time > now_ms), default=None)

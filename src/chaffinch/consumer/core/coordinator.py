@@ -14,6 +14,10 @@ class CoordinatorFinder:
 
     def __init__(self, wiring: Wiring, group_id: str) -> None:
         self.last_error: KafkaException | None = None
+        self.refusal: KafkaException | None = None
+        """What the coordinator refused the last request of the member with, if it may accept the next one."""
+        self.address_lost: Address | None = None
+        """Where the coordinator was whose connection ended last."""
         self._wiring = wiring
         self._group_id = group_id
         self._address: Address | None = None
@@ -42,7 +46,7 @@ class CoordinatorFinder:
     def lost(self, address: Address) -> None:
         """A connection is gone."""
         if address == self._address:
-            self._address = None
+            self._address, self.address_lost = None, address
 
     def advance(self, token: object, now_ms: int) -> None:
         """Ask any broker, if the coordinator is not known."""

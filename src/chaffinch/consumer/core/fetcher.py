@@ -194,9 +194,10 @@ class Fetcher:
     def _keep(self, state: PartitionState, start: int, data: PartitionData, code: ErrorCode, now_ms: int) -> None:
         if code in TRANSIENT:
             state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
-            state.preferred_replica = -1
+            state.preferred_replica, state.refusal = -1, code
             self._watch.refresh()
             return
+        state.refusal = None
         if code is codes.OFFSET_OUT_OF_RANGE and state.preferred_replica >= 0:
             state.preferred_replica = -1  # The leader may have it.
             return

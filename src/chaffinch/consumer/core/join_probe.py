@@ -63,16 +63,20 @@ class JoinProbe:
         self._first_ms = min(wiring.request_timeout_ms, int(wiring.settings["session.timeout.ms"]) // 3)
         self._is_lost = False
         self._failures = 0
+        self._began_ms = 0
+        self._is_held = False
+        """Whether the coordinator was seen to hold the JoinGroup under way."""
 
     def begin(self, address: Address, identity: Identity, now_ms: int) -> None:
         self._attempt += 1
         self._address, self._member_id = address, identity.member_id
         self._is_lost, self._failures = False, 0
+        self._began_ms, self._is_held = now_ms, False
         self._due_ms = now_ms + self._first_ms
 
     def end(self) -> None:
         self._attempt += 1
-        self._address, self._due_ms = None, None
+        self._address, self._due_ms, self._is_held = None, None, False
 
     def advance(self, now_ms: int) -> None:
         """Send the probe that is due, or give the JoinGroup up."""
@@ -111,7 +115,7 @@ class JoinProbe:
         return is_in and group.group_state == PREPARING
 
     def _judge(self, now_ms: int, *, is_waiting: bool) -> None:
-        self._is_lost = not is_waiting
+        self._is_lost, self._is_held = not is_waiting, is_waiting
         self._due_ms = now_ms + (self._wiring.request_timeout_ms if is_waiting else self._in_flight_ms)
 
     def _give_up(self, address: Address) -> None:
@@ -121,6 +125,11 @@ class JoinProbe:
             " joining again over a new connection"
         )
         self._wiring.disconnect(address, LOST)
+
+    @property
+    def waits_since_ms(self) -> int | None:
+        """Since when the coordinator holds the JoinGroup until other members join; None if that is not known."""
+        return self._began_ms if self._is_held else None
 
     def next_deadline_ms(self) -> int | None:
         return self._due_ms

@@ -112,6 +112,11 @@ class OffsetLookups:
         """Topics that callers ask about."""
         return {place.topic for call in self._calls for place in call.times}
 
+    @property
+    def places(self) -> set[TopicPartition]:
+        """Partitions of which callers wait for an offset."""
+        return {place for call in self._calls for place in call.times if place not in call.found}
+
     def ask(self, call: OffsetsCall) -> None:
         if call.times:
             self._calls.append(call)
@@ -230,7 +235,7 @@ class OffsetLookups:
                 self._absences.forget(call.times)
                 self._finish(call, FailCall(call=call.call, error=absence))
             elif now_ms >= call.deadline_ms:
-                error = self._unreachable(self._late(call), call.last_error, api="ListOffsets")
+                error = self._unreachable(self._late(call), call.last_error, places=call.times, uses_group=False, api="ListOffsets")
                 self._finish(call, FailCall(call=call.call, error=error))
 
     def _late(self, call: OffsetsCall) -> str:
@@ -310,6 +315,7 @@ class OffsetLookups:
     def _retry_later(self, state: PartitionState, code: ErrorCode, api: str, now_ms: int) -> None:
         state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
         if code.is_retriable or code in TRANSIENT:
+            state.refusal = code
             self._watch.refresh()
         else:
             self._fail(exception_for(code, topic_partition=state.place, stored=Stored.NO, api=api))

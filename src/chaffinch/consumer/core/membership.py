@@ -137,6 +137,11 @@ class Membership:
             # Commits on their way go before it; but what waits for other members does not hold it up.
             address = address.first_lane if self._under_way & {"join", "sync"} else address
             self.departure.send(address, member_id, reason)
+        else:
+            self._wiring.report(
+                f"group {self.group_id!r}: LeaveGroup is not sent, because the coordinator is not known now:"
+                f" the group removes the member after session.timeout.ms, {self._session_ms} ms"
+            )
 
     @property
     def is_active(self) -> bool:
@@ -234,6 +239,7 @@ class Membership:
             self.departure.ended(token)
             return
         self._under_way.discard(token.kind)
+        self._finder.refusal = None
         if token.kind == "describe":
             if token.identity == self.identity and self.leadership.is_unsure:
                 self._described(event, now_ms)
@@ -364,6 +370,8 @@ class Membership:
             self._finder.forget()
         elif code not in COMES_AGAIN:
             return False
+        if code is not codes.REBALANCE_IN_PROGRESS:
+            self._finder.refusal = exception_for(code, message=code.text)
         self._wait(now_ms)
         return True
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from chaffinch.consumer.core.options import NONE, ResetStrategy
-from chaffinch.errors import IllegalStateException
+from chaffinch.errors import ErrorCode, IllegalStateException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 
@@ -67,6 +67,8 @@ class PartitionState:
     """While records are given one by one: the offset after the last one given, before `position`. -1 otherwise."""
     end: int = -1
     """Where what may be read ends, by the last answer: the high watermark, or the last stable offset. -1: nobody has said."""
+    refusal: ErrorCode | None = None
+    """What the leader refused the last request with, if it may accept the next one."""
     served: int = 0
     """Which answer, counted, brought its last records; 0: none has."""
     topic_id: UUID = ZERO_UUID
@@ -86,7 +88,7 @@ class PartitionState:
     def seek(self, position: Position) -> None:
         """Go on from here. With an epoch the leader is asked first whether it still has it."""
         self.position, self.given = position, -1
-        self.reset_to = None
+        self.reset_to = self.refusal = None
         self.stage = Stage.VALIDATING if position.offset_epoch >= 0 and position.leader_epoch < 0 else Stage.READING
         self.retry_at_ms = 0
 

@@ -34,6 +34,7 @@ LANE_GROUP: Final = 2
 """The connection to the coordinator, where JoinGroup waits for other members. Everything else goes over lane 0."""
 LANE_LEAVE: Final = 3
 """The connection for a LeaveGroup whose first attempt has no response."""
+LANES: Final = 4
 
 
 class Wiring(KnownCluster):

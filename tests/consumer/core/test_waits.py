@@ -1,0 +1,341 @@
+"""While `poll` gives nothing and raises nothing, the log says within 3 s what it waits for, and again after growing pauses."""
+
+import pytest
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.connections import Connected, Disconnected, Failed
+from chaffinch.client.pending_responses import ATTEMPTS_GAP_MS_MAX, PendingResponses
+from chaffinch.consumer.core.lookups import OffsetsCall
+from chaffinch.consumer.core.membership_moves import State
+from chaffinch.errors import codes
+from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.protocol.messages.fetch import FetchRequest, FetchResponse
+from chaffinch.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from chaffinch.protocol.messages.leave_group import LeaveGroupRequest
+from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponseBroker
+from chaffinch.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse, OffsetFetchResponseGroup
+from tests.consumer.core.rig import Rig, number_of, records
+
+BOOTSTRAP, NODE = Address("b", 1), Address("n", 9)
+ADVERTISED = "brokers advertise this address (advertised.listeners), bootstrap.servers does not have it"
+
+
+class World(Rig):
+    """Answers metadata and coordinator requests by itself. The one node is advertised at `n:9`, the bootstrap address is `b:1`."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.leader = 0
+        self.topic_code = 0
+        self.coordinator_code = 0
+        self.refuses = {NODE}
+        """Listeners that refuse connections."""
+        self.is_silent = False
+        """Whether connections to the node are neither accepted nor refused."""
+
+    def metadata(self, code=0):
+        answer = super().metadata(code or self.topic_code)
+        answer.brokers = [MetadataResponseBroker(node_id=0, host="n", port=9)]
+        for partition in answer.topics[0].partitions:
+            partition.leader_id = self.leader
+        return answer
+
+    def turn(self):
+        for sent in list(self.waiting):
+            listener = sent.address.first_lane
+            if listener in self.refuses:
+                if not (self.is_silent and listener == NODE):
+                    self.waiting.remove(sent)
+                    failed = Failed(address=sent.address, token=sent.token, reason="refused", was_sent=False)
+                    self.step(failed, Disconnected(address=sent.address, reason="refused"))
+            elif isinstance(sent.message, MetadataRequest):
+                self.waiting.remove(sent)
+                self.answer(sent, self.metadata())
+            elif isinstance(sent.message, FindCoordinatorRequest):
+                self.waiting.remove(sent)
+                found = Coordinator(key="g", node_id=0, host="n", port=9, error_code=self.coordinator_code)
+                self.answer(sent, FindCoordinatorResponse(coordinators=[found]))
+
+    def go_on(self, by_ms):
+        until_ms = self.now_ms + by_ms
+        while self.now_ms < until_ms:
+            self.turn()
+            self.advance(min(50, until_ms - self.now_ms))
+        self.turn()
+
+    def join(self):
+        self.core.subscribe(["t"])
+        self.poll()
+
+    def give(self, *numbers):
+        self.core.assign([TopicPartition("t", number) for number in numbers], self.now_ms)
+        self.poll()
+
+
+def alone(**options):
+    return World(**{"group.id": None, **options})
+
+
+@pytest.mark.parametrize(("is_silent", "why"), [(False, "refused"), (True, "no connection yet")])
+class TestAdvertisedAddress:
+    """The bootstrap address answers, the address that it names does not."""
+
+    def test_of_the_coordinator(self, is_silent, why):
+        world = World()
+        world.is_silent = is_silent
+        world.join()
+        world.go_on(3_000)
+        (line,) = world.reports
+        assert line == f"n:9, which coordinates group 'g', for 2500 ms: {why}; {ADVERTISED}; still asking, without a limit"
+        assert world.poll() == []
+
+    def test_of_the_leader(self, is_silent, why):
+        world = alone()
+        world.is_silent = is_silent
+        world.give(0, 1)
+        world.go_on(3_000)
+        (line,) = world.reports
+        assert line == f"n:9, which leads t-0, t-1, for 2500 ms: {why}; {ADVERTISED}; still asking, without a limit"
+
+    def test_is_named_by_calls_that_time_out(self, is_silent, why):
+        world = World()
+        world.is_silent = is_silent
+        place = TopicPartition("t", 0)
+        errors = []
+        world.core.ask_offsets(OffsetsCall("offsets", {place: -1}, world.now_ms + 4_000))
+        world.core.group.commits.committed.look_up([place], world.now_ms + 4_000, "committed")
+        world.core.commit({place: OffsetAndMetadata(1)}, world.now_ms + 4_000, errors.append, retries=True)
+        world.give(0)
+        world.go_on(4_000)
+        errors += [done.error for done in world.done]
+        errors.append(world.core.unreachable("the position of t-0 was not told in time", places=[place]))
+        assert len(errors) == 4
+        for error in errors:
+            assert "waiting for n:9, which coordinates group 'g'" in str(error)
+            assert f": {why}; {ADVERTISED}" in str(error)
+
+
+def test_lines_are_repeated_with_growing_pauses():
+    world = alone()
+    world.give(0)
+    world.go_on(140_000)
+    times_ms = [int(line.partition(" for ")[2].partition(" ms")[0]) for line in world.reports]
+    assert [round(time_ms, -3) for time_ms in times_ms] == [2_000, 12_000, 32_000, 72_000, 132_000]
+
+
+def test_wait_that_is_over_is_not_logged():
+    world = alone()
+    world.give(0)
+    world.go_on(1_000)
+    world.refuses.clear()
+    world.go_on(1_200)
+    world.answer_list({0: 0})
+    world.go_on(100)
+    world.step(Connected(address=NODE._replace(lane=1)))
+    world.answer_fetch(p0=records(0, b"x"))
+    world.go_on(400)
+    assert world.reports == []
+
+
+class TestNoBroker:
+    @pytest.mark.parametrize("is_silent", [False, True])
+    def test_one_line_for_all_of_them(self, is_silent):
+        world = World(**{"bootstrap.servers": "b:1,c:2"})
+        world.refuses |= set() if is_silent else {BOOTSTRAP, Address("c", 2)}
+        if is_silent:
+            world.turn = lambda: None
+        world.join()
+        world.go_on(3_000)
+        (line,) = world.reports
+        if is_silent:
+            assert line.startswith("a broker of the cluster, for 2500 ms: no broker reachable at b:1 (")
+        else:
+            reasons = "no broker reachable at b:1 (refused), c:2 (refused)"
+            assert line == f"a broker of the cluster, for 2500 ms: {reasons}; still asking, without a limit"
+
+    def test_one_that_hangs_up_after_the_greeting(self):
+        world = World()
+        world.core.subscribe(["t"])
+        world.step()
+        for _ in range(30):
+            waiting, world.waiting = world.waiting, []
+            lost = [Failed(address=BOOTSTRAP, token=sent.token, reason="closed", was_sent=True) for sent in waiting]
+            world.step(Connected(address=BOOTSTRAP), *lost, Disconnected(address=BOOTSTRAP, reason="closed"))
+            world.advance(100)
+        assert len(world.reports) == 1
+
+    def test_nothing_is_logged_while_nothing_is_wanted(self):
+        world = World()
+        world.step(Disconnected(address=BOOTSTRAP, reason="refused"))
+        world.go_on(10_000)
+        assert world.reports == []
+
+
+class TestLeader:
+    @pytest.mark.parametrize(
+        ("code", "why"),
+        [
+            (None, "no broker leads them now: their replicas may be down"),
+            (codes.LEADER_NOT_AVAILABLE, "brokers respond with LEADER_NOT_AVAILABLE"),
+        ],
+    )
+    def test_none(self, code, why):
+        world = alone()
+        world.refuses.clear()
+        world.leader, world.topic_code = -1, 0 if code is None else code.number
+        world.give(0, 1)
+        world.go_on(3_000)
+        (line,) = world.reports
+        assert line.startswith("a leader of t-0, t-1, for ")
+        assert line.endswith(f" ms: {why}; still asking, without a limit")
+
+    def test_one_that_does_not_respond_to_fetches(self):
+        """It is stopped, and its connections live. A fetch that waits for records is no such case."""
+        world = alone(**{"fetch.max.wait.ms": 500})
+        world.refuses.clear()
+        world.give(0)
+        world.go_on(100)
+        world.answer_list({0: 0})
+        for _ in range(20):
+            world.go_on(500)
+            world.answer(FetchRequest, FetchResponse())
+        assert world.reports == []
+        world.go_on(3_000)
+        assert world.reports == ["n:9, which leads t-0, for 2500 ms: no response yet; still asking, without a limit"]
+
+    def test_fetch_may_wait_longer(self):
+        world = alone(**{"fetch.max.wait.ms": 20_000})
+        world.refuses.clear()
+        world.give(0)
+        world.go_on(100)
+        world.answer_list({0: 0})
+        world.step(Connected(address=NODE._replace(lane=1)))
+        world.go_on(19_000)
+        assert world.reports == []
+        world.go_on(2_000)
+        assert len(world.reports) == 1
+
+    @pytest.mark.parametrize("api", ["Fetch", "ListOffsets"])
+    def test_one_that_refuses(self, api):
+        world = alone()
+        world.refuses.clear()
+        world.give(0)
+        world.go_on(100)
+        code = codes.KAFKA_STORAGE_ERROR
+        if api == "Fetch":
+            world.answer_list({0: 0})
+        for _ in range(60):
+            world.go_on(50)
+            if api == "Fetch" and world.pending(FetchRequest):
+                world.answer_fetch(p0=code.number)
+            elif api == "ListOffsets" and world.pending(ListOffsetsRequest):
+                world.answer_list({0: 0}, code=code.number)
+        (line,) = world.reports
+        assert line.startswith("the leader of t-0, for 25")
+        assert line.endswith(": it responds with KAFKA_STORAGE_ERROR; still asking, without a limit")
+
+
+class TestCoordinator:
+    def test_not_available(self):
+        world = World()
+        world.refuses.clear()
+        world.coordinator_code = number_of("COORDINATOR_NOT_AVAILABLE")
+        world.join()
+        world.go_on(3_000)
+        (line,) = world.reports
+        assert line.startswith("the coordinator of group 'g', for 25")
+        assert "COORDINATOR_NOT_AVAILABLE (looking for the coordinator of group 'g'" in line
+
+    def test_one_that_is_loading(self):
+        world = World()
+        world.refuses.clear()
+        world.join()
+        world.go_on(100)
+        world.poll()
+        for _ in range(70):
+            if world.pending(JoinGroupRequest):
+                world.answer(JoinGroupRequest, JoinGroupResponse(error_code=number_of("COORDINATOR_LOAD_IN_PROGRESS")))
+            world.go_on(50)
+        (line,) = world.reports
+        assert line.startswith("the coordinator of group 'g', for 2")
+        assert ": COORDINATOR_LOAD_IN_PROGRESS (" in line
+
+    @pytest.mark.parametrize("asks", ["commit", "position"])
+    def test_one_that_refuses_offsets_while_it_is_loading(self, asks):
+        world = World()
+        world.refuses.clear()
+        code, errors = number_of("COORDINATOR_LOAD_IN_PROGRESS"), []
+        if asks == "commit":
+            world.core.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, world.now_ms + 9_000, errors.append, retries=True)
+            world.step()
+        else:
+            world.give(0)
+        for _ in range(70):
+            world.go_on(50)
+            for sent in world.pending(OffsetCommitRequest):
+                part = OffsetCommitResponsePartition(partition_index=0, error_code=code)
+                world.waiting.remove(sent)
+                world.answer(sent, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=[part])]))
+            for sent in world.pending(OffsetFetchRequest):
+                world.waiting.remove(sent)
+                world.answer(sent, OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", error_code=code)]))
+        (line,) = world.reports
+        assert line.startswith("the coordinator of group 'g', for 2")
+        assert ": COORDINATOR_LOAD_IN_PROGRESS (" in line
+
+    def test_join_that_waits_for_other_members_is_no_silence(self):
+        rig = Rig().reach(State.JOINING)
+        rig.step(Connected(address=rig.pending(JoinGroupRequest)[0].address))
+        rig.advance(14_000)
+        assert not any("coordinates" in line for line in rig.reports)
+
+    def test_close_says_that_leaving_was_not_confirmed(self):
+        rig = Rig().reach(State.STABLE)
+        rig.core.close("call", rig.now_ms + 1_000)
+        rig.step()
+        assert rig.pending(LeaveGroupRequest)
+        rig.advance(1_000)
+        assert rig.done
+        assert rig.reports[-1].startswith("close: the coordinator of group 'g' has not confirmed LeaveGroup in time")
+        assert rig.reports[-1].endswith("the group removes the member after session.timeout.ms, 45000 ms")
+
+    def test_close_without_a_coordinator_says_so(self):
+        rig = Rig().reach(State.STABLE)
+        rig.core.group.finder.forget()
+        rig.core.close("call", rig.now_ms + 1_000)
+        rig.step()
+        assert "LeaveGroup is not sent, because the coordinator is not known now" in rig.reports[-1]
+
+
+class TestPendingResponses:
+    def test_attempts_with_a_gap_are_different_waits(self):
+        responses = PendingResponses()
+        for now_ms in (0, 1_000, 2_000):
+            responses.sent(NODE, now_ms)
+            responses.failed(NODE, now_ms, was_refused_here=False)
+        assert responses.since_ms(NODE) == 0
+        responses.sent(NODE, now_ms + ATTEMPTS_GAP_MS_MAX + 1)
+        assert responses.since_ms(NODE) == now_ms + ATTEMPTS_GAP_MS_MAX + 1
+
+    def test_request_that_was_never_sent_is_not_owed(self):
+        responses = PendingResponses()
+        responses.sent(NODE, 0)
+        responses.failed(NODE, 0, was_refused_here=True)
+        assert responses.since_ms(NODE) is None
+
+    def test_each_response_counts(self):
+        responses = PendingResponses()
+        responses.sent(NODE, 0)
+        responses.sent(NODE, 10)
+        responses.answered(NODE, 50)
+        assert responses.since_ms(NODE) == 50
+        responses.answered(NODE, 60)
+        assert responses.since_ms(NODE) is None
