@@ -7,7 +7,9 @@ import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -15,14 +17,17 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import WriterCommitMessage
 
 from chaffinch.errors.codes import Group
+from chaffinch.identifiers import TopicPartition
 from chaffinch.records.checksum import crc32c
 from chaffinch.spark.commit.marker import CheckpointState, Marker
+from chaffinch.spark.kafka_sink import KafkaSink
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import writers
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.snapshot import TargetSnapshot
 from chaffinch.spark.source import batch_reader, stream_reader
 from chaffinch.spark.source.fetching import TopicRange
+from chaffinch.spark.source.topic_offsets import from_checkpoint, to_checkpoint
 from chaffinch.spark.versions import NewerFormat
 from chaffinch.storage.files import StorageError
 from chaffinch.version import VERSION
@@ -145,6 +150,30 @@ class TestExecutors:
         function, (made, version, state) = MADE[kind]().__reduce__()
         assert (function.__module__, function.__qualname__) == ("chaffinch.spark.sink.writers", "_unpickled")
         assert (made.__module__, version != VERSION, type(state)) == ("chaffinch.spark.sink.writers", True, bytes)
+
+
+class TestForeachBatch:
+    """On Spark Connect a client pickles its sink for a process beside the server."""
+
+    @pytest.mark.parametrize("change", [lambda fields: fields | {"_made_with": "0.0.9"}, lambda fields: {"_options": fields["_options"]}])
+    def test_a_sink_of_another_version(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        sink = pickle.loads(pickle.dumps(KafkaSink(kafka_bootstrap_servers="a:1", topic="rows")))
+        fields = change(dict(sink.__dict__))
+        sink.__dict__.clear()
+        sink.__dict__.update(fields)
+        with pytest.raises(Refusal, match=rf"VERSIONS_DIFFER: \S+ has chaffinch {VERSION}, the driver has (0.0.9|an earlier version): "):
+            sink(SimpleNamespace(write=None, sparkSession=None), 0)
+
+
+class TestOffsetsOfTheSource:
+    def test_they_stay_those_of_sparks_kafka_source(self) -> None:
+        """The ids of topics are beside them in a form that has no partitions, so that others pass over it."""
+        offsets = {TopicPartition("orders", 0): 23, TopicPartition("orders", 1): 5, TopicPartition("paid", 0): 7}
+        fields = to_checkpoint(offsets, {"orders": UUID(int=1), "paid": UUID(int=2)})
+        # What Spark's source and earlier trees read: topic -> partition -> offset.
+        read = {TopicPartition(topic, int(number)): offset for topic, found in fields.items() for number, offset in found.items()}
+        assert read == offsets
+        assert from_checkpoint({topic: found for topic, found in fields.items() if found}) == offsets, "those of others have no ids"
 
 
 class TestDriver:

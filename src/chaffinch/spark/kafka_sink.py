@@ -24,8 +24,10 @@ from chaffinch.spark.sink.option_tables import SINK
 from chaffinch.spark.sink.options import SinkOptions, refuse_own_options
 from chaffinch.spark.sink.places import located
 from chaffinch.spark.spelling import spelled
-from chaffinch.spark.task_facts import DESCRIPTION_PROPERTY, run_in
+from chaffinch.spark.task_facts import DESCRIPTION_PROPERTY, host, run_in
 from chaffinch.spark.tasks.row_handler import handler_for
+from chaffinch.spark.versions import EARLIER, versions_differ
+from chaffinch.version import VERSION
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -79,6 +81,7 @@ class KafkaSink:
         if not _is_whole(attempts_max) or attempts_max < 1:
             raise ConfigException(f"attempts_max cannot be {attempts_max!r}: it must be a whole number, at least 1")
         self._attempts_max = attempts_max
+        self._made_with = VERSION
         _check_name(name)
         parsed = SinkOptions.parse(self._of_batch("?", 0), is_stream=False)
         handler_for(parsed.handler)
@@ -99,6 +102,8 @@ class KafkaSink:
             if not fits:
                 text = f"{what} cannot be {shown_value(value)}: foreachBatch calls a KafkaSink with a DataFrame and a number"
                 raise invalid(ConfigException(text))  # As the end of a query, where its tag is looked for.
+        if (version := getattr(self, "_made_with", EARLIER)) != VERSION:  # On Spark Connect: the client's.
+            raise versions_differ(host(), VERSION, version)
         options = self._of_batch(self.name, batch_id)
         context = _context_of(frame)
         if context is not None:
