@@ -13,6 +13,7 @@ from kafka import KafkaConsumer
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor as KafkaPythonSticky
 
+from chaffinch import errors
 from tests.consumer.polling import LIMIT_S, poll_until, read, values_of, write
 
 
@@ -177,3 +178,21 @@ def test_sticky_members_of_aiokafka_and_ours_keep_what_they_had(broker, name, co
         for consumer in ours:
             consumer.close(5)
         others.close()
+
+
+def test_group_of_the_consumer_protocol_is_named(broker, topic, name, consumer_of):
+    """KIP-848: no assignor of ours would help."""
+    theirs = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.bootstrap_servers, "group.id": name, "group.protocol": "consumer", "log_level": 0}
+    )
+    try:
+        theirs.subscribe([topic])
+        poll_until(lambda: theirs.poll(0.02) is None and bool(theirs.assignment()))
+        ours = consumer_of(broker)
+        ours.subscribe([topic])
+        with pytest.raises(
+            errors.InconsistentGroupProtocolException, match="the group uses the consumer protocol .*group.protocol=consumer"
+        ):
+            ours.poll(LIMIT_S)
+    finally:
+        theirs.close()

@@ -7,6 +7,12 @@ from chaffinch.consumer.core.group_protocol import decode_subscription
 from chaffinch.consumer.core.membership_moves import MOVES, Happening, State, diagram
 from chaffinch.errors import codes
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedConsumerGroup,
+)
+from chaffinch.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -89,6 +95,7 @@ def test_what_join_is_told(name, state, keeps_id, raised):
     rig = Rig().reach(State.JOINING)
     rig.answer_join(code=number_of("MEMBER_ID_REQUIRED"))
     rig.answer_join(code=number_of(name))
+    describe_nothing(rig)
     assert rig.state is state
     assert rig.core.group.membership.identity.member_id == (ME if keeps_id else "")
     if raised is None:
@@ -103,16 +110,67 @@ def test_what_join_is_told(name, state, keeps_id, raised):
     ("name", "text"),
     [
         ("INVALID_SESSION_TIMEOUT", "group 'g': session.timeout.ms is 5000: choose one between the broker's group.min.session.timeout.ms"),
-        ("INCONSISTENT_GROUP_PROTOCOL", "group 'g': this member offers the assignors sticky, range, the others have none of them"),
+        ("INCONSISTENT_GROUP_PROTOCOL", "group 'g': this member offers the assignors sticky, range, and its members have none of them"),
         ("GROUP_MAX_SIZE_REACHED", f"group 'g': {codes.GROUP_MAX_SIZE_REACHED.text}"),
     ],
 )
 def test_a_refused_join_names_the_value_at_fault(name, text):
     rig = Rig(**{"session.timeout.ms": 5_000, "partition.assignment.strategy": "sticky,range"}).reach(State.JOINING)
     rig.answer_join(code=number_of(name))
+    describe_nothing(rig)
     with pytest.raises(errors.KafkaException) as caught:
         rig.poll()
     assert text.rstrip(".") in str(caught.value)
+
+
+def describe_nothing(rig):
+    """Where the coordinator is asked about the group, it says nothing."""
+    for kind in (ConsumerGroupDescribeRequest, DescribeGroupsRequest):
+        if rig.pending(kind):
+            rig.fail(kind, is_unsupported=True)
+
+
+NOT_FOUND = number_of("GROUP_ID_NOT_FOUND")
+CONSUMER_GROUP = ConsumerGroupDescribeResponse(groups=[DescribedConsumerGroup(group_id="g", group_state="Stable")])
+NO_CONSUMER_GROUP = ConsumerGroupDescribeResponse(groups=[DescribedConsumerGroup(group_id="g", error_code=NOT_FOUND)])
+
+
+@pytest.mark.parametrize(
+    ("consumer_group", "classic_group", "text"),
+    [
+        (
+            CONSUMER_GROUP,
+            {"error_code": NOT_FOUND},
+            "the group uses the consumer protocol (KIP-848): its members have group.protocol=consumer",
+        ),
+        (CONSUMER_GROUP, {"group_state": "Dead"}, "start them with group.protocol=classic"),
+        (NO_CONSUMER_GROUP, {"error_code": NOT_FOUND}, "the group is not a classic one: it may be a share or streams group"),
+        (NO_CONSUMER_GROUP, {"group_state": "Dead"}, "Choose another group.id"),
+        (NO_CONSUMER_GROUP, {"protocol_type": "connect", "group_state": "Stable"}, "its members are of protocol type 'connect'"),
+        (
+            NO_CONSUMER_GROUP,
+            {"protocol_type": "consumer", "group_state": "Stable", "protocol_data": "roundrobin"},
+            "offers the assignors range, cooperative-sticky, and the group uses roundrobin: there must be one in the",
+        ),
+        (
+            NO_CONSUMER_GROUP,
+            {"protocol_type": "consumer", "group_state": "PreparingRebalance"},
+            "and its members have none of them in common: there must be one",
+        ),
+    ],
+)
+def test_join_that_does_not_fit_the_group_says_why(consumer_group, classic_group, text):
+    rig = Rig().reach(State.JOINING)
+    rig.answer_join(code=number_of("INCONSISTENT_GROUP_PROTOCOL"))
+    rig.answer(ConsumerGroupDescribeRequest, consumer_group)
+    rig.advance(1_000)
+    assert not rig.pending(JoinGroupRequest), "it waits for the reason"
+    rig.answer(DescribeGroupsRequest, DescribeGroupsResponse(groups=[DescribedGroup(group_id="g", **classic_group)]))
+    with pytest.raises(errors.InconsistentGroupProtocolException) as caught:
+        rig.poll()
+    assert text in str(caught.value)
+    rig.poll()
+    assert rig.pending(JoinGroupRequest), "the next poll tries again"
 
 
 @pytest.mark.parametrize(("name", "kind"), [("other", "consumer"), (None, None), ("range", "connect")])

@@ -31,6 +31,7 @@ from chaffinch.consumer.core.offsets_asked import Commit, CommitSent, Lookup, Ou
 from chaffinch.consumer.core.options import reset_strategy
 from chaffinch.consumer.core.positions import Kind, Position, Stage, Subscriptions
 from chaffinch.consumer.core.rebalance import Callback, Rebalance
+from chaffinch.consumer.core.refused_join import GroupKindAsked
 from chaffinch.consumer.core.renewals import Renewals
 from chaffinch.consumer.core.topic_calls import TopicCalls
 from chaffinch.consumer.core.topic_watch import TopicWatch
@@ -167,7 +168,7 @@ class ConsumerCore:
                 refusal = group.finder.answered(event.message, now_ms)
                 if refusal is not None:
                     self._fail(refusal)
-            case GroupAsked() | JoinProbed() | LeaveSent() if group is not None:
+            case GroupAsked() | JoinProbed() | LeaveSent() | GroupKindAsked() if group is not None:
                 group.membership.answered(event, now_ms)
             case CommitSent() if group is not None:
                 group.commits.commit_answered(event, now_ms)
@@ -192,7 +193,7 @@ class ConsumerCore:
                 self.watch.unanswered(network_error(event), now_ms)
             case CoordinatorAsked() if group is not None:
                 group.finder.unanswered(network_error(event), now_ms)
-            case GroupAsked() | JoinProbed() | LeaveSent() if group is not None:
+            case GroupAsked() | JoinProbed() | LeaveSent() | GroupKindAsked() if group is not None:
                 group.membership.failed(token, event, now_ms)
             case CommitSent() | TopicsAsked() if group is not None:
                 group.commits.commit_failed(token, event, now_ms)

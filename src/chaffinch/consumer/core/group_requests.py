@@ -67,10 +67,6 @@ def refusal_of_join(settings: Settings, code: ErrorCode) -> str:
     if code is codes.INVALID_SESSION_TIMEOUT:
         limits = "the broker's group.min.session.timeout.ms and group.max.session.timeout.ms, 6000 and 1800000 unless they are set"
         return f"session.timeout.ms is {settings['session.timeout.ms']}: choose one between {limits}"
-    if code is codes.INCONSISTENT_GROUP_PROTOCOL:
-        offered = ", ".join(settings["partition.assignment.strategy"])
-        common = f"there must be one in the partition.assignment.strategy of every member, of protocol type {PROTOCOL_TYPE!r}"
-        return f"this member offers the assignors {offered}, the others have none of them in common, or are no consumers: {common}"
     return code.text
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.consumer.core import group_requests
 from chaffinch.consumer.core.assignors import ASSIGNORS
@@ -23,6 +24,7 @@ from chaffinch.consumer.core.join_probe import JoinProbe, JoinProbed
 from chaffinch.consumer.core.leading import ADDED, Leadership
 from chaffinch.consumer.core.membership_moves import MOVES, Happening, State
 from chaffinch.consumer.core.positions import Subscriptions
+from chaffinch.consumer.core.refused_join import GroupKindAsked, RefusedJoin
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import ErrorCode, KafkaException, UnsupportedVersionException, codes, exception_for
 from chaffinch.identifiers import ConsumerGroupMetadata, TopicPartition
@@ -75,6 +77,7 @@ class Membership:
         self.leadership = Leadership(wiring, is_cooperative=self.is_cooperative)
         self.probe = JoinProbe(wiring, self.group_id, self.instance_id)
         self.departure = Departure(wiring, self.group_id)
+        self.refused_join = RefusedJoin(wiring, self.group_id, self._refused)
         self._wiring = wiring
         self._subscriptions = subscriptions
         self._finder = finder
@@ -167,7 +170,7 @@ class Membership:
         address = self._finder.address(now_ms)
         if address is None or now_ms < self._not_before_ms or self.fatal is not None:
             return  # Who was replaced joins no more: it would replace the other in turn.
-        if self.state is State.JOINING and "join" not in self._under_way:
+        if self.state is State.JOINING and "join" not in self._under_way and not self.refused_join.is_under_way:
             self._send_join(address, now_ms)
         elif self.state is State.SYNCING and "sync" not in self._under_way and self.leadership.is_ready:
             shares = self.leadership.shares()
@@ -231,13 +234,18 @@ class Membership:
     # Answers.
 
     def answered(self, event: Answered, now_ms: int) -> None:
-        token: GroupAsked | JoinProbed | LeaveSent = event.token
-        if isinstance(token, JoinProbed):
-            self.probe.answered(event, now_ms)
-            return
-        if isinstance(token, LeaveSent):
-            self.departure.ended(token)
-            return
+        token: GroupAsked | JoinProbed | LeaveSent | GroupKindAsked = event.token
+        match token:
+            case JoinProbed():
+                self.probe.answered(event, now_ms)
+            case LeaveSent():
+                self.departure.ended(token)
+            case GroupKindAsked():
+                self.refused_join.answered(event)
+            case GroupAsked():
+                self._request_answered(token, event, now_ms)
+
+    def _request_answered(self, token: GroupAsked, event: Answered, now_ms: int) -> None:
         self._under_way.discard(token.kind)
         self._finder.refusal = None
         if token.kind == "describe":
@@ -247,20 +255,25 @@ class Membership:
         code = codes.by_number(event.message.error_code, numbering=event.numbering)
         if token.kind == "join":
             self.probe.end()
-            self._join_answered(event.message, code, now_ms)
+            self._join_answered(event.address, event.message, code, now_ms)
         elif token.identity == self.identity and token.kind == "sync" and self.state is State.SYNCING:
             self._sync_answered(event.message, code, now_ms)
         elif token.identity == self.identity and token.kind == "heartbeat":
             self._heartbeat_answered(code, now_ms)
 
-    def failed(self, token: GroupAsked | JoinProbed | LeaveSent, event: Failed, now_ms: int) -> None:
+    def failed(self, token: GroupAsked | JoinProbed | LeaveSent | GroupKindAsked, event: Failed, now_ms: int) -> None:
         """No answer: asked again. That the connection is gone, and the coordinator perhaps with it, the finder hears for itself."""
-        if isinstance(token, JoinProbed):
-            self.probe.failed(token, now_ms, is_unsupported=event.is_unsupported)
-            return
-        if isinstance(token, LeaveSent):
-            self.departure.ended(token)
-            return
+        match token:
+            case JoinProbed():
+                self.probe.failed(token, now_ms, is_unsupported=event.is_unsupported)
+            case LeaveSent():
+                self.departure.ended(token)
+            case GroupKindAsked():
+                self.refused_join.ended(token)
+            case GroupAsked():
+                self._request_failed(token, event, now_ms)
+
+    def _request_failed(self, token: GroupAsked, event: Failed, now_ms: int) -> None:
         self._under_way.discard(token.kind)
         if token.kind == "join":
             self.probe.end()
@@ -277,7 +290,7 @@ class Membership:
         self._failures += 1
         self._not_before_ms = now_ms + self._wiring.wait_ms(self._failures)
 
-    def _join_answered(self, answer: Any, code: ErrorCode, now_ms: int) -> None:
+    def _join_answered(self, address: Address, answer: Any, code: ErrorCode, now_ms: int) -> None:
         if self.state is not State.JOINING:  # Unsubscribed meanwhile: the group need not wait for us.
             if answer.member_id and self.instance_id is None and self.state is State.OUT:
                 self._send_leave(answer.member_id, "unsubscribed while joining")
@@ -288,6 +301,8 @@ class Membership:
             self.identity = Identity(-1, answer.member_id)
         elif code is codes.UNKNOWN_MEMBER_ID:
             self.lose("the coordinator does not know this member")
+        elif code is codes.INCONSISTENT_GROUP_PROTOCOL:
+            self.refused_join.begin(address)
         elif not self._passes(code, now_ms):
             why = group_requests.refusal_of_join(self._wiring.settings, code)
             self._refused(exception_for(code, message=f"group {self.group_id!r}: {why}", api="JoinGroup"))

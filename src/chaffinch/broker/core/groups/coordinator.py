@@ -60,6 +60,14 @@ RETRY_MS = 1000
 """When a member whose end could not be written down (full disk) is tried again."""
 
 
+def not_a_consumer_group(group_id: str, group: Group | None) -> str:
+    """The message of GROUP_ID_NOT_FOUND where a group of KIP-848 is asked for."""
+    if group is None or group.is_empty:
+        return f"there is no consumer group {group_id!r}"
+    uses = "uses the classic protocol: its members have group.protocol=classic"
+    return f"group {group_id!r} is not a consumer group, it {uses}. Stop them all first, or choose another group.id"
+
+
 class GroupCoordinator:
     """See the module. A `Chore` of the broker."""
 
@@ -159,7 +167,7 @@ class GroupCoordinator:
         if request.member_epoch == EPOCH_JOIN and (group is None or former is not None):
             group = ConsumerGroup(group_id=request.group_id)
         if not isinstance(group, ConsumerGroup):
-            raise RequestRefused(codes.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
+            raise RequestRefused(codes.GROUP_ID_NOT_FOUND, not_a_consumer_group(request.group_id, group))
         if request.member_epoch in (EPOCH_LEAVE, EPOCH_LEAVE_FOR_A_WHILE):
             answer = self._consumers.leave(group, request)
         else:

@@ -10,6 +10,7 @@ from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups.assignors import Partitions
 from chaffinch.broker.core.groups.consumer_group import NO_PARTITIONS, ConsumerGroup, ConsumerMember
+from chaffinch.broker.core.groups.coordinator import not_a_consumer_group
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -39,7 +40,7 @@ def _group(broker: BrokerState, event: RequestReceived, group_id: str, room: Ans
         return DescribedConsumerGroup(group_id=group_id, error_code=codes.NOT_COORDINATOR.number)
     group = broker.groups.find(group_id)
     if not isinstance(group, ConsumerGroup):
-        message = f"there is no consumer group {group_id!r}"
+        message = not_a_consumer_group(group_id, group)
         return DescribedConsumerGroup(group_id=group_id, error_code=codes.GROUP_ID_NOT_FOUND.number, error_message=message)
     return DescribedConsumerGroup(
         group_id=group_id,

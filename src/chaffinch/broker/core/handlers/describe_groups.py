@@ -8,6 +8,7 @@ from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, ClassicMember
 from chaffinch.broker.core.groups.classic_states import ClassicState
+from chaffinch.broker.core.groups.consumer_group import ConsumerGroup
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -39,8 +40,14 @@ def _group(broker: BrokerState, event: RequestReceived, group_id: str, room: Ans
         group_id=group_id,
         group_state=DEAD,
         error_code=codes.GROUP_ID_NOT_FOUND.number,
-        error_message=f"there is no classic group {group_id!r}",
+        error_message=_not_a_classic_group(group_id, group),
     )
+
+
+def _not_a_classic_group(group_id: str, group: ConsumerGroup | None) -> str:
+    if group is None:
+        return f"there is no classic group {group_id!r}"
+    return f"group {group_id!r} is not a classic group, it uses the consumer protocol (KIP-848): ask ConsumerGroupDescribe"
 
 
 def _described(group: ClassicGroup, room: AnswerRoom) -> DescribedGroup:
