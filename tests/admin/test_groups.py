@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from chaffinch import EmbeddedBroker
-from chaffinch.admin import groups, options
+from chaffinch.admin import group_offsets, group_resets, groups, options, topics
 from chaffinch.admin.group_offsets import commit_offsets, committed_offsets
-from chaffinch.errors import UnknownTopicOrPartitionException, UnsupportedVersionException
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import UnknownTopicIdException, UnknownTopicOrPartitionException, UnsupportedVersionException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tests.client.scripted_server import ScriptedServer
@@ -103,3 +107,32 @@ def test_a_partition_that_is_not_there_is_not_waited_for(place: TopicPartition) 
             commit_offsets(client, "readers", {place: 0})
         with pytest.raises(UnknownTopicOrPartitionException):
             groups.delete_offsets(client, "readers", [place])
+
+
+@pytest.mark.parametrize("takes_ids", [True, False], ids=["by id", "by name"])
+@pytest.mark.parametrize("ends", ["created again", "deleted"])
+def test_offsets_of_a_deleted_topic_are_not_committed(monkeypatch: pytest.MonkeyPatch, takes_ids: bool, ends: str) -> None:
+    """Between the plan of a reset and the commit, or between reading and the commit of `chaffinch consume`."""
+    if not takes_ids:
+        commit = group_offsets._commit
+
+        def commits(client: SyncClient, group: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID]) -> Any:
+            if topic_ids:
+                raise UnsupportedVersionException("before Apache Kafka 4.2")
+            return commit(client, group, offsets, topic_ids)
+
+        monkeypatch.setattr(group_offsets, "_commit", commits)
+    place = TopicPartition("t", 0)
+    with EmbeddedBroker(topics=["t"]) as broker, options.connect(bootstrap_servers=broker.bootstrap_servers) as client:
+        plan = group_resets.plan_reset(client, "g", [place], group_resets.Target("earliest"))
+        group_resets.execute_reset(client, "g", plan)
+        assert list(committed_offsets(client, "g")) == [place]
+        with options.connect(bootstrap_servers=broker.bootstrap_servers) as other:
+            topics.delete_topics(other, ["t"])
+        if ends == "created again":
+            broker.create_topic("t", 1)
+        with pytest.raises((UnknownTopicIdException, UnknownTopicOrPartitionException)) as raised:
+            group_resets.execute_reset(client, "g", plan)
+        if ends == "created again":
+            assert "topic 't' was deleted, and perhaps created again" in str(raised.value)
+        assert committed_offsets(client, "g") == {}

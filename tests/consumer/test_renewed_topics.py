@@ -14,6 +14,7 @@ import pytest
 from chaffinch import Consumer, EmbeddedBroker, Producer
 from chaffinch.admin import topics
 from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import RecordDeserializationException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.transactions import manager
 from chaffinch.protocol import apis
@@ -191,3 +192,24 @@ def test_records_of_the_deleted_topic_that_a_loop_still_has_are_not_committed_in
         if record.value == b"new 29":
             break
     assert given == [b"old %d" % number for number in range(OLD // 2)] + new
+
+
+def test_a_record_that_a_deserializer_refused_is_not_waited_for_in_the_new_topic(
+    broker: EmbeddedBroker, topic: str, consumer_of: Callable[..., Consumer]
+) -> None:
+    """The error of a record of the deleted topic is not raised for the record that has its offset in the new one."""
+
+    def refuse_old(value: bytes) -> bytes:
+        if value.startswith(b"old"):
+            raise ValueError(value)
+        return value
+
+    write(broker, topic, b"old", 1)
+    consumer = consumer_of(broker, value_deserializer=refuse_old, enable_auto_commit=False)
+    consumer.assign([TopicPartition(topic, 0)])
+    with pytest.raises(RecordDeserializationException):
+        read(consumer, 1)
+    consumer._refused[TopicPartition(topic, 0)] = 0, RecordDeserializationException("as of a second record of the same poll")
+    new = renew(broker, topic, 3)
+    consumer.commit()
+    assert [record.value for record in read(consumer, 3)] == new

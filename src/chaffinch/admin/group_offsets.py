@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
 
 from chaffinch.admin.by_leader import by_topic
 from chaffinch.client import answers
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import codes, exception_for
+from chaffinch.errors import Stored, UnsupportedVersionException, codes, exception_for
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
+from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from chaffinch.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -21,6 +25,7 @@ from chaffinch.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
+from chaffinch.protocol.primitives import ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +60,45 @@ def committed_offsets(
     }
 
 
-def commit_offsets(client: SyncClient, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Set what the group reads next. UnknownMemberIdException when the group has members: only they may commit then."""
+def commit_offsets(
+    client: SyncClient, group: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID] = MappingProxyType({})
+) -> None:
+    """Set what the group reads next. UnknownMemberIdException when the group has members: only they may commit then.
+
+    `topic_ids`: of the topics that the offsets belong to. UnknownTopicIdException when one was deleted and created again since: its offsets
+    are not committed. Coordinators before Apache Kafka 4.2 take no ids; there the ids are compared with metadata first.
+    """
+    known = {topic: topic_id for topic, topic_id in topic_ids.items() if topic_id != ZERO_UUID}
+    names = by_topic(offsets)
+    try:
+        answer = _commit(client, group, offsets, {name: known[name] for name in names}) if names.keys() <= known.keys() else None
+    except UnsupportedVersionException:
+        answer = None
+    if answer is None:
+        cluster = client.refresh_metadata(names)
+        for name in names:
+            if name in known and cluster.topic_id(name) not in (None, ZERO_UUID, known[name]):
+                raise exception_for(codes.UNKNOWN_TOPIC_ID, message=_created_again(name), stored=Stored.NO, api="OffsetCommit")
+        answer = _commit(client, group, offsets, {})
+    for code, message in answers.codes_in(answer):
+        if code is codes.UNKNOWN_MEMBER_ID:
+            message = f"group {group!r} has members: only they commit its offsets; stop them first"
+        elif code is codes.UNKNOWN_TOPIC_ID:
+            gone = {topic.topic_id for topic in answer.topics if any(part.error_code == code.number for part in topic.partitions)}
+            message = _created_again(", ".join(name for name in names if known[name] in gone))
+        raise exception_for(code, message=message or f"group {group!r}: {code.text}", api="OffsetCommit")
+
+
+def _created_again(topic: str) -> str:
+    return f"topic {topic!r} was deleted, and perhaps created again, since the offsets were read: they mean nothing in a new topic"
+
+
+def _commit(client: SyncClient, group: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID]) -> Any:
+    """By id where ids are given, by name otherwise."""
     topics = [
         OffsetCommitRequestTopic(
             name=name,
+            topic_id=topic_ids.get(name, ZERO_UUID),
             partitions=[
                 OffsetCommitRequestPartition(
                     partition_index=number, committed_offset=offsets[TopicPartition(name, number)], committed_metadata=""
@@ -69,8 +108,5 @@ def commit_offsets(client: SyncClient, group: str, offsets: Mapping[TopicPartiti
         )
         for name, numbers in by_topic(offsets).items()
     ]
-    answer = client.coordinator_request(group, "group", OffsetCommitRequest(group_id=group, topics=topics))
-    for code, message in answers.codes_in(answer):
-        if code is codes.UNKNOWN_MEMBER_ID:
-            message = f"group {group!r} has members: only they commit its offsets; stop them first"
-        raise exception_for(code, message=message or f"group {group!r}: {code.text}", api="OffsetCommit")
+    version_max = api_of(OffsetCommitRequest).reach[-1] if topic_ids else None
+    return client.coordinator_request(group, "group", OffsetCommitRequest(group_id=group, topics=topics), version_max=version_max)

@@ -11,6 +11,7 @@ from chaffinch.admin.group_offsets import commit_offsets, committed_offsets
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import GroupNotEmptyException
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
+from chaffinch.protocol.primitives import ZERO_UUID
 
 Kind = Literal["earliest", "latest", "offset", "time", "shift", "current"]
 
@@ -66,10 +67,13 @@ def _wanted(target: Target, before: int | None, first: int, end: int, of_time: i
 
 
 def execute_reset(client: SyncClient, group: str, plan: Iterable[Reset]) -> None:
-    """Commit what was planned. GroupNotEmptyException while the group has members."""
+    """Commit what was planned. GroupNotEmptyException while the group has members; UnknownTopicIdException if a topic was deleted and
+    created again since the plan was made."""
+    wanted = {reset.topic_partition: reset.after for reset in plan}
+    topic_ids = {place.topic: client.cluster.topic_id(place.topic) or ZERO_UUID for place in wanted}
     for listing in groups.list_groups(client):
         if listing.group == group and listing.state and listing.state not in groups.WITHOUT_MEMBERS:
             raise GroupNotEmptyException(
                 f"group {group!r} is in state {listing.state}: its offsets can be reset only without members", api="OffsetCommit"
             )
-    commit_offsets(client, group, {reset.topic_partition: reset.after for reset in plan})
+    commit_offsets(client, group, wanted, topic_ids)

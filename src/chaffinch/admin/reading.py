@@ -80,6 +80,11 @@ class RecordReader:
                     api="Fetch",
                 )
 
+    @property
+    def topic_ids(self) -> Mapping[str, UUID]:
+        """Of the topics that the positions belong to, where brokers tell ids."""
+        return self._topic_ids
+
     def _open_partitions(self) -> list[TopicPartition]:
         if self._ends is None:
             return list(self.positions)

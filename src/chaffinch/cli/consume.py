@@ -93,7 +93,7 @@ def consume(
                 open_sink(name, file, columns, key_separator=key_separator, null_marker=null_text, is_file=output is not None)
             )
         show = stack.enter_context(progress("reading", _expected(starts, ends, max_messages), is_wanted=output is not None))
-        run = ConsumeRun(reader, sink, out, file_format=name, columns=columns, commit=partial(_commit, client, group, starts))
+        run = ConsumeRun(reader, sink, out, file_format=name, columns=columns, commit=partial(_commit, client, group, starts, reader))
         begun(run)
         run.run(show)
 
@@ -112,11 +112,17 @@ def _said_when_interrupted(output: str | None) -> Iterator[Callable[[ConsumeRun]
         raise
 
 
-def _commit(client: SyncClient, group: str | None, starts: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int]) -> None:
+def _commit(
+    client: SyncClient,
+    group: str | None,
+    starts: Mapping[TopicPartition, int],
+    reader: RecordReader,
+    positions: Mapping[TopicPartition, int],
+) -> None:
     """What was written is committed, however the command ends; nothing else is."""
     moved = {place: position for place, position in positions.items() if position != starts[place]}
     if moved and group is not None:
-        group_offsets.commit_offsets(client, group, moved)
+        group_offsets.commit_offsets(client, group, moved, reader.topic_ids)
 
 
 # What is asked for --------------------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ def worst_handling(answer: Message) -> Handling:
 
 def handling_of_coordinators(answer: Message) -> Handling:
     """As `worst_handling`; but a partition that the coordinator does not know of is not waited for: the caller has named it."""
-    is_unknown = any(code is codes.UNKNOWN_TOPIC_OR_PARTITION for code, _ in codes_in(answer))
+    is_unknown = any(code in (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_TOPIC_ID) for code, _ in codes_in(answer))
     return Handling.COMPLETE if is_unknown else worst_handling(answer)
 
 

@@ -184,7 +184,9 @@ class SyncClient:
         with self.lock:
             return self._until_settled(find, forget, message, deadline, version_max=version_max)
 
-    def coordinator_request(self, key: str, kind: CoordinatorKind, message: Message, *, timeout_ms: int | None = None) -> Any:
+    def coordinator_request(
+        self, key: str, kind: CoordinatorKind, message: Message, *, timeout_ms: int | None = None, version_max: int | None = None
+    ) -> Any:
         """Send one request to the coordinator of a group or transactional id; retriable codes are tried again, the coordinator looked up,
         but for UNKNOWN_TOPIC_OR_PARTITION.
 
@@ -197,6 +199,7 @@ class SyncClient:
                 lambda: self._coordinators.forget(key, kind),
                 message,
                 deadline,
+                version_max=version_max,
                 handling_of=answers.handling_of_coordinators,
             )
 

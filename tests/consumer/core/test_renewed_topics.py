@@ -5,6 +5,8 @@ from uuid import UUID
 import pytest
 
 from chaffinch.consumer.core.positions import Stage
+from chaffinch.consumer.iteration import mark, one_by_one
+from chaffinch.consumer.records import records_of_all
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from chaffinch.protocol.messages.list_offsets import (
@@ -79,3 +81,45 @@ def test_an_older_one_told_again_by_a_broker_that_lags_is_none_made_anew():
     for topic_id in (ANOTHER, TOPIC_ID, ANOTHER):
         renewed(rig, topic_id)
     assert sum("deleted and created again" in report for report in rig.reports) == 1
+
+
+def taken(rig):
+    """One portion of the topic before, as a poll takes it."""
+    rig.answer_fetch(p0=records(0, b"a", b"b", b"c"))
+    portions = rig.core.take(500)
+    assert rig.core.subscriptions.of(P0).position.offset == 3
+    return portions
+
+
+def test_what_an_interrupted_poll_had_taken_is_not_read_again():
+    rig = Rig().assign(0)
+    portions = taken(rig)
+    renewed(rig)
+    rig.answer_list({0: 7})
+    rig.core.fetcher.take_back(portions)
+    assert rig.core.subscriptions.of(P0).position.offset == 7
+
+
+def test_nor_is_what_a_loop_still_has_committed():
+    rig = Rig().assign(0)
+    found = records_of_all(taken(rig), None, None, None)
+    renewed(rig)
+    rig.answer_list({0: 7})
+    marked = mark(rig.core, found)
+    assert rig.core.positions()[P0].offset == 7
+    assert list(one_by_one(rig.core, marked, lambda: None)) == []
+
+
+def test_transactions_are_told_of_which_topic_records_were():
+    rig = Rig().assign(0)
+    assert rig.core.group_metadata().topic_ids == {}
+    taken(rig)
+    renewed(rig)
+    rig.answer_list({0: 0})
+    assert rig.core.group_metadata().topic_ids == {P0: TOPIC_ID}
+    for request in rig.pending(FetchRequest):
+        rig.waiting.remove(request)
+        rig.answer(request, FetchResponse(responses=[]))
+    rig.answer_fetch(p0=records(0, b"new"))
+    rig.poll()
+    assert rig.core.group_metadata().topic_ids == {P0: ANOTHER}
