@@ -190,9 +190,7 @@ def test_group_of_the_consumer_protocol_is_named(broker, topic, name, consumer_o
         poll_until(lambda: theirs.poll(0.02) is None and bool(theirs.assignment()))
         ours = consumer_of(broker)
         ours.subscribe([topic])
-        with pytest.raises(
-            errors.InconsistentGroupProtocolException, match="the group uses the consumer protocol .*group.protocol=consumer"
-        ):
+        with pytest.raises(errors.InconsistentGroupProtocolException, match="the group uses the consumer protocol"):
             ours.poll(LIMIT_S)
     finally:
         theirs.close()
