@@ -14,13 +14,17 @@ from chaffinch.admin.options import ADMIN_TABLE
 from chaffinch.cli.connection import open_client, warn
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Backoff
-from chaffinch.client.connections import Disconnected, Failed
+from chaffinch.client.connections import Answered, Disconnected, Failed
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.client.wait_log import FIRST_LINE_MS, FIRST_PAUSE_MS, Wait, WaitLog
 from chaffinch.errors import TimeoutException
+from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import FetchRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.runtime.clock import ManualClock
+from tests.client.scripted_server import metadata
+
+UNREACHABLE = Address("127.0.0.1", 9)
 
 
 class PretendNetwork:
@@ -77,6 +81,29 @@ def test_who_waits_for_seconds_is_told_what_for_and_seldom_again(refuses: bool, 
         assert due_ms <= now_ms <= due_ms + 500
         left_ms = 70_000 - now_ms
         assert text == f"metadata request, for {now_ms} ms: {why}; still asking, for up to {left_ms} ms more"
+
+
+class PartlyReachable(PretendNetwork):
+    """The bootstrap address answers, and advertises another one, which refuses."""
+
+    def send(self, address: Address, message: Any, token: Any, *, version_max: int | None, timeout_ms: int | None) -> None:
+        if address.port == UNREACHABLE.port:
+            super().send(address, message, token, version_max=version_max, timeout_ms=timeout_ms)
+        else:
+            answer = metadata({"t": 1}, {1: UNREACHABLE.port})
+            self._heard.append(Answered(address=address, token=token, message=answer))
+
+
+def test_an_advertised_address_that_is_unreachable_is_named_alone() -> None:
+    clock, said = ManualClock(), []
+    client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1), on_wait=said.append)
+    pretend(client, PartlyReachable(clock, refuses=True))
+    with pytest.raises(TimeoutException) as raised:
+        client.leader_request(TopicPartition("t", 0), MetadataRequest(topics=[]), timeout_ms=9_000)
+    (line,) = said
+    assert ": no broker reachable at 127.0.0.1:9 (refused); still asking, for up to " in line
+    assert "127.0.0.1:9" in str(raised.value)
+    assert "9092" not in line
 
 
 def test_what_the_broker_was_asked_to_wait_for_is_no_silence() -> None:

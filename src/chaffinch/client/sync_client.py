@@ -325,7 +325,7 @@ class SyncClient:
         failing = [address for address in known if self._attempts.failures(address)]
         # Where a broker gave the last answer, that others cannot be reached is not why.
         if last is None or (failing if isinstance(last, (NetworkException, TimeoutException)) else failing == known):
-            return self._attempts.describe(known)
+            return self._attempts.describe(failing if failing and self.cluster.nodes else known)
         # Of a lost connection the reason says more than its name; of an answer the name is enough, it is the cause.
         return f"the last error was {last.message if isinstance(last, NetworkException) else getattr(last, 'name', last)}"
 

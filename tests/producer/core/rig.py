@@ -203,7 +203,7 @@ class Rig:
         self.core.accumulator.queue_of(place).close()
         self.step(events.TimePassed())
 
-    def hand_over(self, *batches: str, place: TopicPartition = ORDERS_0) -> list[bool]:
+    def hand_over(self, *batches: str, place: TopicPartition = ORDERS_0, chosen: bool = False) -> list[bool]:
         """Hand over a table as ready-made batches, without giving the core a chance to send. Capital letters have no key.
 
         Of each batch whether the core should be asked to look."""
@@ -223,6 +223,7 @@ class Rig:
                 memory_bytes=len(data),
                 key_valid=columns.key_valid,
                 handed_over_ms=self.now_ms,
+                chosen=chosen,
             )
             looks.append(self.core.append_batch(batch, self.now_ms))
         return looks

@@ -259,6 +259,24 @@ class TestAnotherNumberOfPartitions:
         assert rig.sent[-1].place == ORDERS_0
         assert rig.fate("a") == ["0"]
 
+    @pytest.mark.parametrize(("chosen", "fate"), [(True, "0"), (False, "UnknownTopicOrPartitionException no")])
+    def test_a_table_whose_partitions_were_chosen_just_before(self, chosen: bool, fate: str) -> None:
+        rig = Rig(topic_id=OLD, partitions=3)
+        rig.topic_id, rig.partitions = NEW, 1
+        hear(rig)
+        assert rig.hand_over("a", place=ORDERS_1, chosen=chosen) == [True]
+        rig.step(events.TimePassed())
+        if rig.open:
+            rig.answer(OK)
+        assert rig.fate("a") == [fate]
+
+    def test_the_partitioner_begins_again(self) -> None:
+        rig = Rig(topic_id=OLD, partitions=3)
+        rig.core.choose_partition("orders", None, b"v", 3, 10)
+        rig.topic_id = NEW
+        hear(rig)
+        assert "orders" not in rig.core.partitioner._sticky
+
     def test_a_flush_waits_for_records_that_moved(self) -> None:
         rig = Rig(topic_id=OLD, partitions=3, options={"linger.ms": 60_000})
         rig.hold.add(InitProducerIdRequest)

@@ -280,7 +280,8 @@ class ProducerCore:
         """Put a ready-made batch behind what waits for its partition; there must be memory for it. Whether the core should be asked to
         look (TimePassed): behind another batch it goes when that one has gone, which an event leads to."""
         self.wiring.metadata.use(batch.topic_partition.topic, now_ms)
-        return self.accumulator.append_batch(batch)
+        wants_look = self.accumulator.append_batch(batch)
+        return self.renewed_topics.appended(batch.topic_partition) or wants_look
 
     def waits_for_memory(self) -> bool:
         """One more caller waits for memory: nothing lingers from now on. Whether the core should be asked to look (TimePassed)."""

@@ -62,6 +62,7 @@ class RenewedTopics:
         self._batch_bytes = batch_bytes
         self._counts: dict[str, int] = {}
         """Partition counts as of the last answer."""
+        self._late: dict[TopicPartition, None] = {}
         self._resized: set[str] = set()
         """Topics that came back with another number of partitions: batches in flight then may have to move when they come back."""
 
@@ -90,14 +91,24 @@ class RenewedTopics:
             self._move(topic, [tp for tp in self._outstanding.partitions() if tp.topic == topic], new_count, takes_waiting=True)
         self._endings.out.append(Report(_in_words(topic, old_count, new_count, 0 if must_abort else unsent, in_flight, failed)))
 
+    def appended(self, topic_partition: TopicPartition) -> bool:
+        """A ready-made batch was appended to this partition, which its maker may have chosen before the topic came back with fewer. Whether
+        it has to move."""
+        count = self._wiring.cluster.partition_count(topic_partition.topic)
+        is_late = topic_partition.topic in self._resized and count is not None and count <= topic_partition.partition
+        if is_late:
+            self._late[topic_partition] = None
+        return is_late
+
     def settle(self) -> None:
-        """Batches of such a topic that were in flight have come back since the last round: those that are surely not stored may have to
-        move, too."""
+        """Batches of such a topic that were in flight have come back since the last round, or were made before: those that are surely not
+        stored may have to move, too."""
         came_back, self._delivery.came_back = self._delivery.came_back, {}
-        for topic_partition in came_back:
+        late, self._late = self._late, {}
+        for topic_partition in came_back | late:
             count = self._wiring.cluster.partition_count(topic_partition.topic)
             if topic_partition.topic in self._resized and count is not None:
-                self._move(topic_partition.topic, [topic_partition], count, takes_waiting=False)
+                self._move(topic_partition.topic, [topic_partition], count, takes_waiting=topic_partition in late)
 
     def _queues_of(self, topic: str) -> list[PartitionQueue]:
         return [queue for queue in self._queues.busy() if queue.topic_partition.topic == topic]
