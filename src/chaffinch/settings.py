@@ -85,6 +85,7 @@ class Option:
 
     Whole numbers have 64 bits at most. `bytes_max`: of a string, as UTF-8. `synonyms`: of choices, as others
     name them, and ours. `refusal`: why no value but the default is taken, and what to do.
+    `advice`: what to do in place of a value that is not among the choices.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Option:
     bytes_max: int | None = None
     synonyms: tuple[tuple[str, str], ...] = ()
     refusal: str = ""
+    advice: str = ""
 
     def __post_init__(self) -> None:
         if self.default is not None:
@@ -144,7 +146,8 @@ class Option:
 
     def _refusal(self, value: object, allowed: str) -> ConfigException:
         shown = "the value given (not shown)" if is_secret(self.name) else shown_value(value)
-        return ConfigException(f"option {self.name} cannot be {shown}: it must be {allowed}")
+        advice = f"; {self.advice}" if self.advice else ""
+        return ConfigException(f"option {self.name} cannot be {shown}: it must be {allowed}{advice}")
 
 
 class Settings(Mapping[str, Any]):

@@ -4,6 +4,7 @@ Of numbers, switches, choices and limited texts the wrong values follow from the
 """
 
 import itertools
+import re
 
 import pytest
 
@@ -120,7 +121,7 @@ def test_by_the_tables(part):
             text = refused(parse, {option.name: value})
             shown = f"{value[:40]!r}..." if len(value) > 1000 else repr(value)
             assert text.startswith(f"option {option.name} cannot be {shown}")
-            assert text.endswith(allowed.strip())
+            assert text.removesuffix(f"; {option.advice}").endswith(allowed.strip())
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -206,3 +207,45 @@ def test_the_least_is_taken():
     for _, parse, _ in PARTS.values():
         begin(parse({}))
     assert EXACTLY_ONCE in PARTS
+
+
+def names_of(*tables):
+    return {option.name for table in tables for option in table.options}
+
+
+OF_ONE_SIDE = [
+    *(("sink", name) for name in sorted(names_of(*TABLES.values()) - names_of(SOURCE, STREAM_SOURCE) - {"topic"})),
+    *(("source", name) for name in sorted(names_of(SOURCE, STREAM_SOURCE) - names_of(*TABLES.values()))),
+]
+
+
+@pytest.mark.parametrize("guarantee", TABLES)
+@pytest.mark.parametrize(("side", "name"), OF_ONE_SIDE)
+def test_option_of_the_other_side_is_named_as_one_in_its_own_spelling(side, name, guarantee):
+    """Spark hands over names in small letters."""
+    given = {"kafka.bootstrap.servers": "a:1", name.lower(): "1"}
+    parses = [
+        lambda: SinkOptions.parse({**given, "topic": "t", "deliveryguarantee": guarantee}, is_stream=True),
+        lambda: SourceOptions.parse({**given, "subscribe": "t"}),
+        lambda: SourceOptions.parse({**given, "subscribe": "t"}, is_stream=True),
+    ]
+    table = SOURCE if side == "sink" else TABLES[guarantee]
+    if name in {each if isinstance(each, str) else each.name for each in table.without_effect}:
+        return  # Taken, and said to be without effect.
+    for parse in parses[1:] if side == "sink" else parses[:1]:
+        with pytest.raises(ConfigException, match=f"unknown option '{re.escape(name)}': .*an option of the {side}"):
+            parse()
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "acks", "says"),
+    [
+        (None, "0", "for acks=0 set deliveryGuarantee=none, which writes without transactions"),
+        ("at-least-once", "0", "for acks=0 set deliveryGuarantee=none"),
+        ("none", "all", "for acknowledged rows set deliveryGuarantee to exactly-once or at-least-once"),
+    ],
+)
+def test_acks_that_do_not_fit_point_to_the_guarantee(guarantee, acks, says):
+    chosen = {} if guarantee is None else {"deliveryGuarantee": guarantee}
+    with pytest.raises(ConfigException, match=f"option kafka.acks cannot be '{acks}': it must be .*; {says}"):
+        SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.acks": acks, **chosen}, is_stream=True)

@@ -2,13 +2,14 @@
 
 import json
 import pickle
+import traceback
 
 import pytest
 
 from chaffinch.errors import ConfigException, ProducerFencedException, TimeoutException, TopicAuthorizationException
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.refusals import ADVICE, REMEDIES, ErrorTag, Kind, Refusal, Remedy, advised, refusal_of, tag_in, worded_for
+from chaffinch.spark.refusals import ADVICE, REMEDIES, ErrorTag, Kind, Refusal, Remedy, advised, line_first, refusal_of, tag_in, worded_for
 
 REFUSAL = Refusal(Group.INVALID_CONFIGURATION, "CHECKPOINT_RESTORED", "batch 1 is older than batch 2: bring back the newest copy")
 TAG = ErrorTag(group=REFUSAL.group, name=REFUSAL.name, text=REFUSAL.text)
@@ -119,3 +120,41 @@ def test_only_who_has_a_query_is_told_to_start_it(remedy):
 
 def test_what_says_by_itself_what_to_do_is_left_as_it_is():
     assert REFUSAL.worded_for(Kind.BATCH).text == REFUSAL.text
+
+
+def as_spark_shows(raises, *, shortened):
+    """The text that PySpark makes of an exception. A shortened traceback loses the cause."""
+    try:
+        with line_first():
+            raises()
+    except Refusal as refusal:
+        if shortened:
+            refusal.__cause__ = None
+        return "".join(traceback.TracebackException(type(refusal), refusal, refusal.__traceback__, compact=True).format())
+
+
+def refused(**given):
+    try:
+        raise ValueError("within")
+    except ValueError as error:
+        refusal = Refusal(Group.INVALID_CONFIGURATION, "CONFIG", "option topic is missing")
+        if given.get("keeps_cause"):
+            raise refusal from error
+        raise refusal from None
+
+
+@pytest.mark.parametrize("shortened", [False, True])
+@pytest.mark.parametrize("keeps_cause", [False, True])
+def test_line_comes_before_the_frames(shortened, keeps_cause):
+    text = as_spark_shows(lambda: refused(keeps_cause=keeps_cause), shortened=shortened)
+    assert text.startswith("KAFKA[InvalidConfiguration] CONFIG: option topic is missing\n\n")
+    assert tag_in(text).text == "option topic is missing"
+    assert ("ValueError: within" in text.rpartition("Refusal: KAFKA[")[2]) is keeps_cause, "what was not expected keeps its traceback, last"
+
+
+def test_refusal_elsewhere_has_a_plain_traceback():
+    with pytest.raises(Refusal) as caught:
+        refused()
+    assert caught.value.__suppress_context__
+    caught.value.__suppress_context__ = False
+    assert "ValueError: within" in "".join(traceback.format_exception(caught.value))

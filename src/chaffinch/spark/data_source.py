@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from chaffinch.spark.refusals import line_first
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
@@ -28,28 +30,33 @@ class ChaffinchDataSource(DataSource):
     def name(cls) -> str:
         return "chaffinch"
 
+    @line_first()
     def schema(self) -> str:
         """Of a topic that is read."""
         from chaffinch.spark.source.batch_reader import schema_read
 
         return schema_read(self._given())
 
+    @line_first()
     def reader(self, schema: StructType) -> TopicReader:
         from chaffinch.spark.source.batch_reader import planned_reader
 
         return planned_reader(self._given(), schema)
 
+    @line_first()
     def streamReader(self, schema: StructType) -> TopicStreamReader:
         from chaffinch.spark.source.stream_reader import planned_stream_reader
 
         return planned_stream_reader(self._given(), schema)
 
+    @line_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """`overwrite` is output mode `complete`: the whole result is appended each time."""
         from chaffinch.spark.sink.writers import planned_stream_writer
 
         return planned_stream_writer(self._given(), schema)
 
+    @line_first()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from chaffinch.spark.sink.writers import planned_batch_writer
 

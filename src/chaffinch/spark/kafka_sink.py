@@ -19,7 +19,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
 from chaffinch.settings import shown_value
 from chaffinch.spark.folders import Folder
-from chaffinch.spark.refusals import ErrorTag, Refusal, invalid, tag_in
+from chaffinch.spark.refusals import ErrorTag, Refusal, invalid, line_first, tag_in
 from chaffinch.spark.sink.option_tables import SINK
 from chaffinch.spark.sink.options import SinkOptions, refuse_own_options
 from chaffinch.spark.sink.places import located
@@ -93,6 +93,7 @@ class KafkaSink:
         if self._checkpoint is not None and not self._checkpoint.strip():
             raise ConfigException("option checkpointLocation is empty: give it that of the query, or leave it out")
 
+    @line_first()
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Writes the rows of one micro-batch exactly once, however often the batch is run. Not twice for one batch in one run."""
         for what, value, fits in (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from chaffinch.client.hints import OF_JAVA
@@ -13,6 +13,7 @@ from chaffinch.producer.core.options import OPTIONS as PRODUCER_OPTIONS
 from chaffinch.producer.core.options import WITHOUT_EFFECT as OF_PRODUCERS_WITHOUT_EFFECT
 from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
 from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, JAVA_WITHOUT_EFFECT, OF_SPARK, of_kafka, parse
+from chaffinch.spark.other_side import OF_SOURCE, hints
 
 EXACTLY_ONCE, AT_LEAST_ONCE, NONE = "exactly-once", "at-least-once", "none"
 BATCH_SIZE_DEFAULT: Final = 1_000_000
@@ -26,6 +27,7 @@ GUARANTEE: Final = Option(
     "`exactly-once`: one Kafka transaction per micro-batch; `at-least-once`: tasks send; `none`: tasks send, nobody acknowledges",
     choices=(EXACTLY_ONCE, AT_LEAST_ONCE, NONE),
 )  # fmt: skip
+_ACKS_0: Final = f"for acks=0 set deliveryGuarantee={NONE}"
 _COMMON: Final = (
     *CLIENT,
     Option("topic", "string", None, "the target topic; without it every row names its own in a column `topic`"),
@@ -57,7 +59,8 @@ _OF_TRANSACTIONS: Final = (
     Option("kafka.transactional.id", "string", None, "of its own; default: `chaffinch-` and the query's id; fixed in the checkpoint",
            bytes_max=STRING_BYTES_MAX),
     Option("kafka.transaction.timeout.ms", "int", None, "default: from the staged size, at least one minute", minimum=1, maximum=INT_MAX),
-    Option("kafka.acks", "string", "all", "a transaction waits for all in-sync replicas", choices=("all", "-1")),
+    Option("kafka.acks", "string", "all", "a transaction waits for all in-sync replicas", choices=("all", "-1"),
+           advice=f"{_ACKS_0}, which writes without transactions"),
     Option("kafka.enable.idempotence", "bool", True, "a transaction is idempotent"),
 )  # fmt: skip
 
@@ -68,10 +71,20 @@ _OF_PRODUCERS: Final = of_kafka(
     "buffer.memory", "max.block.ms", *(option.name for option in METADATA_OPTIONS),
 )  # fmt: skip
 _OF_ACKNOWLEDGED: Final = (
-    Option("kafka.acks", "string", "all", "all in-sync replicas have a batch before it counts as written", choices=("all", "-1")),
+    Option(
+        "kafka.acks",
+        "string",
+        "all",
+        "all in-sync replicas have a batch before it counts as written",
+        choices=("all", "-1"),
+        advice=_ACKS_0,
+    ),
     Option("kafka.enable.idempotence", "bool", True, "each batch of a task is written once, however often it is sent"),
 )
-_OF_UNACKNOWLEDGED: Final = (Option("kafka.acks", "string", "0", "nobody is asked whether a batch arrived", choices=("0",)),)
+_OF_UNACKNOWLEDGED: Final = (
+    Option("kafka.acks", "string", "0", "nobody is asked whether a batch arrived", choices=("0",),
+           advice=f"for acknowledged rows set deliveryGuarantee to {EXACTLY_ONCE} or {AT_LEAST_ONCE}"),
+)  # fmt: skip
 _BYTES: Final = "keys and values are written as they are, string or binary; cast them in Spark"
 _PARTITION: Final = "a row goes where its column partition says, or else its key; leave the key out where it shall not"
 _OF_SOURCE: Final = "that is an option of the source; the target is named by the option topic, or in a column topic"
@@ -95,16 +108,21 @@ _IDLE: Final[tuple[str | Option, ...]] = (
 )
 
 
+def _hints_of_source(options: Iterable[Option], idle: Iterable[str | Option]) -> dict[str, str]:
+    known = [each if isinstance(each, str) else each.name for each in (*options, *idle)]
+    return hints(OF_SOURCE, "source", known)
+
+
 def _direct(*own: Option) -> OptionTable:
     options = (*_COMMON, *_OF_PRODUCERS, *own)
     known = {option.name for option in options}
-    hints = {
+    own_hints = {
         option.name: f"it belongs to deliveryGuarantee={EXACTLY_ONCE}, leave it out"
         for option in _OF_TRANSACTIONS
         if option.name not in known
     }
     idle = (*OF_SPARK, INCLUDE_HEADERS, *_IDLE, *JAVA_WITHOUT_EFFECT)
-    return OptionTable(options, without_effect=idle, hints={**_HINTS, **hints})
+    return OptionTable(options, without_effect=idle, hints={**_hints_of_source(options, idle), **_HINTS, **own_hints})
 
 
 SINK_WITHOUT_EFFECT: Final[tuple[str | Option, ...]] = (
@@ -112,7 +130,11 @@ SINK_WITHOUT_EFFECT: Final[tuple[str | Option, ...]] = (
     *of_kafka(PRODUCER_OPTIONS, "linger.ms", "buffer.memory", "retries", "delivery.timeout.ms",
               "max.in.flight.requests.per.connection", "metadata.max.idle.ms"),
 )  # fmt: skip
-SINK: Final = OptionTable((*_COMMON, *_OF_TRANSACTIONS), without_effect=SINK_WITHOUT_EFFECT, hints=_HINTS)
+SINK: Final = OptionTable(
+    (*_COMMON, *_OF_TRANSACTIONS),
+    without_effect=SINK_WITHOUT_EFFECT,
+    hints={**_hints_of_source((*_COMMON, *_OF_TRANSACTIONS), SINK_WITHOUT_EFFECT), **_HINTS},
+)
 """Of `exactly-once`."""
 TABLES: Final[Mapping[str, OptionTable]] = {
     EXACTLY_ONCE: SINK,

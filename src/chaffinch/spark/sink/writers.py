@@ -22,7 +22,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.messages import Failure, Rejection, StagedBatch, StagedBytes, TaskOutcome
 from chaffinch.spark.commit.timeout import check_timeout
 from chaffinch.spark.options import ClientOptions
-from chaffinch.spark.refusals import Kind, Refusal, invalid, refusal_of, worded_for
+from chaffinch.spark.refusals import Kind, Refusal, invalid, line_first, refusal_of, worded_for
 from chaffinch.spark.sink.option_tables import NONE
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.sink.places import Places, leave_token, probe_once
@@ -169,7 +169,8 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes micro-batches, each in one Kafka transaction unless `deliveryGuarantee` is another."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self.committer.run(_outcomes(messages), batchId)
+        with line_first():
+            self.committer.run(_outcomes(messages), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self.committer.give_up(message.outcome for message in messages if isinstance(message, CommitMessage))
@@ -179,7 +180,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     """Writes one DataFrame, as a rule in one Kafka transaction; with an idempotencyToken at most once per token."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        with worded_for(_kind(self._options)):
+        with line_first(), worded_for(_kind(self._options)):
             self.committer.run(_outcomes(messages), self._batch_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from chaffinch.errors import ConfigException
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.spark.options import ClientOptions
-from chaffinch.spark.refusals import Kind, worded_for
+from chaffinch.spark.refusals import Kind, line_first, worded_for
 from chaffinch.spark.source.errors import refusals, report_loss
 from chaffinch.spark.source.fetching import TopicRange, read_range
 from chaffinch.spark.source.offset_ranges import OffsetRange, divided, within
@@ -46,7 +46,7 @@ class TopicReader(SentToExecutors, DataSourceReader):
         from chaffinch.spark.source.topic_discovery import Discovery
         from chaffinch.spark.target import client_for
 
-        with worded_for(Kind.BATCH), refusals():
+        with line_first(), worded_for(Kind.BATCH), refusals():
             discovery = Discovery(client_for(self._options.client), self._options)
             wanted = discovery.partitions_at_start()
             # In this order: what is written meanwhile must not make an end lie before its start.
@@ -77,8 +77,8 @@ class TopicReader(SentToExecutors, DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
-        self.check_version(host())
-        with worded_for(Kind.BATCH):
+        with line_first(), worded_for(Kind.BATCH):
+            self.check_version(host())
             yield from rows_of(partition, self._options)
 
 

@@ -29,6 +29,7 @@ from chaffinch.spark.options import (
     tell_once,
     tell_without_effect,
 )
+from chaffinch.spark.other_side import OF_SINK, hints
 from chaffinch.spark.source.topic_offsets import OffsetChoice, parse_assignment, parse_offsets, parse_times
 
 _SHARED: Final = (
@@ -87,6 +88,8 @@ _HINTS: Final = {
     "kafka.interceptor.classes": "there are no interceptors here",
     "topic": "that is an option of the sink; topics to read are named by one of subscribe, subscribePattern and assign",
 }
+# Options with a meaning, or without effect, of both.
+_HERE: Final = tuple(each if isinstance(each, str) else each.name for each in (*_SHARED, *_OF_STREAMS, *_WITHOUT_EFFECT))
 _ENDINGS: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 
 SOURCE: Final = OptionTable(
@@ -100,7 +103,7 @@ SOURCE: Final = OptionTable(
                "the same for all partitions; overrides endingOffsetsByTimestamp and endingOffsets", minimum=0),
     ),
     without_effect=(*_WITHOUT_EFFECT, *_OF_STREAMS),
-    hints=_HINTS,
+    hints={**hints(OF_SINK, "sink", _HERE), **_HINTS},
 )  # fmt: skip
 STREAM_SOURCE: Final = OptionTable(
     (
@@ -111,7 +114,11 @@ STREAM_SOURCE: Final = OptionTable(
         *_OF_STREAMS,
     ),
     without_effect=_WITHOUT_EFFECT,
-    hints={**_HINTS, **dict.fromkeys(_ENDINGS, "a stream has no end; trigger(availableNow=True) ends a query at what there is")},
+    hints={
+        **hints(OF_SINK, "sink", _HERE),
+        **_HINTS,
+        **dict.fromkeys(_ENDINGS, "a stream has no end; trigger(availableNow=True) ends a query at what there is"),
+    },
 )  # fmt: skip
 
 _DOUBTFUL_MS: Final = range(100_000_000, 100_000_000_000)

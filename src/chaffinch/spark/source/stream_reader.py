@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.runtime.clock import Clock, SystemClock
+from chaffinch.spark.refusals import line_first
 from chaffinch.spark.source.batch_reader import MESSAGE_VERSION, check_schema, rows_of, task_ranges
 from chaffinch.spark.source.errors import refusals, report_loss
 from chaffinch.spark.source.fetching import TopicRange
@@ -83,6 +84,7 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
 
     # Where a micro-batch begins and ends.
 
+    @line_first()
     def initialOffset(self) -> Json:
         """Where a query without checkpoint starts. Spark asks for the end of the first micro-batch, and again for its tasks, and keeps
         none of the answers; so it gets the same one. Where a later start of the query would get another, because "latest" has moved, the
@@ -129,6 +131,7 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
         """The stream ends where the topics end when the latest offset is first asked for: the initial one may be asked for before."""
         self._is_ending = True
 
+    @line_first()
     def latestOffset(self, start: Json | None = None, limit: ReadLimit | None = None) -> Json:
         """Where the next micro-batch ends that begins at `start`; PySpark 4.1 gives neither, and gets all there is."""
         with refusals():
@@ -194,6 +197,7 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
 
     # What its tasks read.
 
+    @line_first()
     def partitions(self, start: Json, end: Json) -> Sequence[TopicRange]:
         """The ranges of a micro-batch. After a restart this comes first, for the batch that was not finished."""
         with refusals():
@@ -230,8 +234,9 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
-        self.check_version(host())
-        return rows_of(partition, self._options)
+        with line_first():
+            self.check_version(host())
+            yield from rows_of(partition, self._options)
 
     def _asked(self) -> Discovery:
         if self._discovery is None:
