@@ -176,7 +176,10 @@ def test_what_is_missing_in_a_directory_is_named_with_what_to_do(tmp_path: Path,
     status, line = refused(*arguments)
     assert status == 1
     assert f"cannot open {found}: {what} is missing" in line
-    assert "; nothing was made in its place: put a copy of the whole --data-dir in its place, or start with another directory" in line
+    assert (
+        "; nothing was made in its place: put a copy of the whole --data-dir in its place, start with another directory, or start without"
+        in line
+    )
     assert not found.exists()
 
 

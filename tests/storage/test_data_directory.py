@@ -25,13 +25,13 @@ def snapshot_of(root: Path) -> dict[str, bytes]:
 def test_a_new_directory_takes_the_cluster_id_and_keeps_it(tmp_path: Path) -> None:
     root = tmp_path / "deep" / "data"
     first = opened(root, "first")
-    assert (first.cluster_id, first.format_version, first.is_new) == ("first", 2, True)
+    assert (first.cluster_id, first.format_version, first.is_new) == ("first", 3, True)
     first.complete()
     assert not first.is_new
     first.complete()
     first.close()
     again = opened(root, "second")
-    assert (again.cluster_id, again.format_version, again.is_new) == ("first", 2, False)
+    assert (again.cluster_id, again.format_version, again.is_new) == ("first", 3, False)
     again.close()
 
 
@@ -81,7 +81,7 @@ def meta(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
 
 
 def newer(data: bytes) -> bytes:
-    body = b"format.version=3\ncluster.id=abc\nsomething=new\n"
+    body = b"format.version=4\ncluster.id=abc\nsomething=new\n"
     return body + b"crc32c=%08x\n" % crc32c(body)
 
 
@@ -95,7 +95,7 @@ REFUSALS = {
     "emptied": (meta(lambda data: b""), "the file is damaged"),
     "cut short": (meta(lambda data: data[:-3]), "the file is damaged"),
     "zeros": (meta(lambda data: bytes(len(data))), "the file is damaged"),
-    "a newer format": (meta(newer), "format version 3, this Chaffinch knows versions up to 2"),
+    "a newer format": (meta(newer), "format version 4, this Chaffinch knows versions up to 3"),
 }
 
 

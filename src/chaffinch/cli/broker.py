@@ -28,6 +28,7 @@ from chaffinch.broker.core import options
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.security.options import refuse_idle
+from chaffinch.broker.core.topics.registry import ACCEPT_LOSS
 from chaffinch.broker.core.topics.topic_names import INTERNAL
 from chaffinch.broker.http_listener import HttpListener, Route
 from chaffinch.broker.listeners import (
@@ -62,7 +63,10 @@ EXIT_REFUSED: Final = 1
 SWITCH_INTERVAL_S: Final = 0.0005
 
 EVERY_ADDRESS: Final = "0.0.0.0"
-_FROM_A_COPY: Final = "put a copy of the whole --data-dir in its place, or start with another directory"
+_FROM_A_COPY: Final = (
+    "put a copy of the whole --data-dir in its place, start with another directory, "
+    f"or start without what is missing: --config {ACCEPT_LOSS}=true"
+)
 # An argument that is wrong is shown up to here.
 SHOWN_MAX: Final = 100
 

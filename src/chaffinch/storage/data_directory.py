@@ -6,6 +6,8 @@ everything that a used directory must have is durable. So whatever is missing la
 
 Version 2 has logs that are compacted and that start later than they did (`log_state`), and journals of groups. A directory of version 1
 is one of version 2 that has none of these: opening it writes the new version down first, so that no older Chaffinch opens it afterwards.
+
+Version 3 knows what it must contain (`contents`). An older directory becomes one of version 3 by `complete`, once that is noted.
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,11 @@ from chaffinch.storage.files import AlreadyLocked, FileSystem, Lock, StorageErro
 META_NAME = "chaffinch.meta"
 NEW_META_NAME = META_NAME + ".new"
 LOCK_NAME = ".lock"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+CONTENTS_VERSION = 3
+"""From this version on a directory knows what it must contain."""
+COMPACTION_VERSION = 2
+"""From this version on the logs of a directory may be compacted. An older one gets it when it is opened."""
 META_BYTES_MAX = 4096
 NOT_FOREIGN = frozenset({LOCK_NAME, "lost+found"})
 
@@ -27,7 +33,8 @@ class DataDirectoryError(StorageError):
 
 @dataclass(slots=True, kw_only=True)
 class DataDirectory:
-    """An opened and locked directory. `is_new`: nothing in it counts yet; `complete` must be called once it does."""
+    """An opened and locked directory. `is_new`: nothing in it counts yet. `format_version`: that of the files in it. `complete` must be
+    called once everything is there that a directory of the newest version must have."""
 
     cluster_id: str
     format_version: int
@@ -53,22 +60,30 @@ class DataDirectory:
         try:
             is_new = not file_system.exists(META_NAME)
             if is_new:
-                _begin(file_system, cluster_id)
+                _begin(file_system, cluster_id, FORMAT_VERSION)
             version, cluster_id = _read(file_system, NEW_META_NAME if is_new else META_NAME)
-            if version < FORMAT_VERSION:
-                _begin(file_system, cluster_id)
-                if not is_new:
-                    _end(file_system)
-            return cls(cluster_id=cluster_id, format_version=FORMAT_VERSION, is_new=is_new, lock=lock, file_system=file_system)
+            if version < COMPACTION_VERSION and not is_new:
+                version = COMPACTION_VERSION
+                _begin(file_system, cluster_id, version)
+                _end(file_system)
+            return cls(cluster_id=cluster_id, format_version=version, is_new=is_new, lock=lock, file_system=file_system)
         except BaseException:
             lock.release()
             raise
 
     def complete(self) -> None:
         """From now on the directory is in use, and what it must have and has not is an error. Durable on return."""
-        if self.is_new:
-            _end(self.file_system)
-            self.is_new = False
+        if self.format_version < FORMAT_VERSION:
+            _begin(self.file_system, self.cluster_id, FORMAT_VERSION)
+        elif not self.is_new:
+            return
+        _end(self.file_system)
+        self.is_new, self.format_version = False, FORMAT_VERSION
+
+    @property
+    def knows_contents(self) -> bool:
+        """Whether the directory has noted what it must contain."""
+        return self.format_version >= CONTENTS_VERSION and not self.is_new
 
     def close(self) -> None:
         self.lock.release()
@@ -91,13 +106,13 @@ def _locked(file_system: FileSystem) -> Lock:
         raise DataDirectoryError(file_system.describe(""), "use", f"it is not writable: {error.reason}") from error
 
 
-def _begin(file_system: FileSystem, cluster_id: str) -> None:
+def _begin(file_system: FileSystem, cluster_id: str, version: int) -> None:
     """Write the first file of a directory of this version, under the name that does not count yet."""
     if file_system.exists(NEW_META_NAME):
         file_system.remove(NEW_META_NAME)
     file = file_system.open(NEW_META_NAME)
     try:
-        text = _body(FORMAT_VERSION, cluster_id)
+        text = _body(version, cluster_id)
         file.append((text, b"crc32c=%08x\n" % crc32c(text)))
         file.sync()
     finally:

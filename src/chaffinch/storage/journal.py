@@ -12,7 +12,7 @@ for one of a process that was killed.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from chaffinch.identifiers import NO_TIMESTAMP
@@ -45,13 +45,15 @@ Entries = Mapping[bytes, bytes | None]
 class Journal:
     """A durable mapping of bytes to bytes. One owner, one thread. After an error of `put` nothing has changed.
 
-    `was_closed`: all that was ever put is there, however the system ended.
+    `was_closed`: all that was ever put is there, however the system ended. `before_rewrite` is called with the number of entries of a new
+    file that is about to take the place of the old one; it may raise StorageError.
     """
 
     def __init__(self, file_system: FileSystem, directory: str, name: str, rewrite_bytes_min: int) -> None:
         self.name = name
         self.cut: Cut | None = None
         self.was_closed = False
+        self.before_rewrite: Callable[[int], None] = lambda count: None
         self._file_system = file_system
         self._directory = directory
         stem = f"{directory}/{name}" if directory else name
@@ -69,26 +71,48 @@ class Journal:
 
     @classmethod
     def open(
-        cls, file_system: FileSystem, directory: str, name: str, *, must_exist: bool = False, rewrite_bytes_min: int = REWRITE_BYTES_MIN
+        cls,
+        file_system: FileSystem,
+        directory: str,
+        name: str,
+        *,
+        must_exist: bool = False,
+        expected_count: int = 0,
+        accepts_loss: bool = False,
+        rewrite_bytes_min: int = REWRITE_BYTES_MIN,
     ) -> "Journal":
         """Open or create `<directory>/<name>.journal` and replay it.
 
-        `must_exist`: a missing file is an error and not a new beginning. Raises CorruptLog on damage, StorageError.
+        `must_exist`: a missing file is an error and not a new beginning. `expected_count`: fewer entries are an error too. `accepts_loss`:
+        neither is; the loss is logged. Raises CorruptLog on damage, MissingLog, StorageError.
         """
         journal = cls(file_system, directory, name, rewrite_bytes_min)
         file_system.make_directory(directory)
         if file_system.exists(journal._new_path):  # A rewrite that did not get as far as its rename: the old file is complete.
             file_system.remove(journal._new_path)
         if must_exist and not file_system.exists(journal._path):
-            raise MissingLog(file_system.describe(journal._path), "open", "the journal is missing, though the directory was in use")
+            missing = MissingLog(file_system.describe(journal._path), "open", "the journal is missing, though the directory was in use")
+            if not accepts_loss:
+                raise missing
+            LOGGER.warning("%s; it begins again, empty: the loss is accepted", missing)
         journal._file = file_system.open(journal._path)
         closed_size = journal._closed_size()
         if journal._file.size != closed_size:
             journal._file.note_unsynced()
-        journal._replay(closed_size)
+        journal._replay(closed_size, expected_count, accepts_loss=accepts_loss)
         journal.was_closed = 0 < closed_size == journal._file.size
         journal._remove_mark()
         return journal
+
+    @property
+    def path(self) -> str:
+        """The file, for error messages."""
+        return self._file.path
+
+    @property
+    def count(self) -> int:
+        """Number of entries in the file, including overwritten ones."""
+        return self._next_offset
 
     def items(self) -> dict[bytes, bytes]:
         """A copy of what is stored."""
@@ -176,16 +200,20 @@ class Journal:
             self._file_system.remove(self._closed_path)
             self._file_system.sync_directory(self._directory)
 
-    def _replay(self, closed_size: int) -> None:
-        """Read everything; the first `closed_size` bytes are known to have been whole."""
+    def _replay(self, closed_size: int, expected_count: int, *, accepts_loss: bool) -> None:
+        """Read everything; the first `closed_size` bytes and `expected_count` entries are known to have been whole."""
         scan = BatchScan(self._file, 0, 0)
         for position, view in scan:
             self._replay_batch(position, view)
         self._next_offset = scan.offset
-        if scan.position < closed_size:
-            raise CorruptLog(
-                self._file.path, scan.position, f"{scan.damage or 'the file ends here'}; it held {closed_size} bytes, all whole"
+        if scan.position < closed_size or scan.offset < expected_count:
+            held = f"{expected_count} entries" if scan.offset < expected_count else f"{closed_size} bytes, all whole"
+            lost = CorruptLog(
+                self._file.path, scan.position, f"{scan.damage or 'the file ends here'}, after {scan.offset} entries; it held {held}"
             )
+            if not accepts_loss:
+                raise lost
+            LOGGER.warning("%s; %d entries at least are lost: the loss is accepted", lost, max(expected_count - scan.offset, 1))
         if scan.damage is None:
             return
         found = whole_batch_from(self._file, scan.position + 1, scan.offset + 1)
@@ -242,6 +270,7 @@ class Journal:
     def _take_new_file(self, rewrite: "_Rewrite") -> None:
         rewrite.file.sync()
         rewrite.file.close()
+        self.before_rewrite(rewrite.next_offset)
         self._file_system.rename(self._new_path, self._path)
         # From here on the new file is the journal, even if the directory cannot be synced now: `sync` tries that again.
         self._has_unsynced_name = True

@@ -10,6 +10,7 @@ does not.
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 from chaffinch.records.checksum import crc32c
 from chaffinch.storage.files import CorruptLog, FileSystem, NewerFormat, write_aside
@@ -26,12 +27,24 @@ class LogState:
     first_dirty_offset: where the next compaction begins to look for keys: everything below has been compacted.
     gaps_below: below this offset compaction may have left gaps; never less than `first_dirty_offset` once that was reached.
     swap: a compacted segment that takes the place of all segments in [base_offset, end_offset), decided and not quite carried out.
+    lost: ranges [first, end) whose records are lost, once the user has accepted that; a segment ends and the next begins there.
     """
 
     log_start_offset: int = 0
     first_dirty_offset: int = 0
     gaps_below: int = 0
     swap: SegmentMark | None = None
+    lost: tuple[tuple[int, int], ...] = ()
+
+
+class Expected(NamedTuple):
+    """What a log contained when that was last noted elsewhere: it must start at `start` or later, and end at `end` or later."""
+
+    start: int = 0
+    end: int = 0
+
+
+NOTHING_EXPECTED = Expected()
 
 
 def write(file_system: FileSystem, directory: str, state: LogState) -> None:
@@ -82,4 +95,5 @@ def read(file_system: FileSystem, directory: str, names: Iterable[str]) -> LogSt
     if version > FORMAT_VERSION:
         raise NewerFormat(file.path, version, FORMAT_VERSION)
     swap = fields.pop("swap")
-    return LogState(**fields, log_start_offset=log_start_offset, swap=None if swap is None else SegmentMark(**swap))
+    lost = tuple((first, end) for first, end in fields.pop("lost", ()))
+    return LogState(**fields, log_start_offset=log_start_offset, swap=None if swap is None else SegmentMark(**swap), lost=lost)

@@ -19,8 +19,11 @@ from chaffinch.records.batch_header import ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPE
 from chaffinch.records.control_batch import encode_control_batch
 from chaffinch.records.validation_policy import Origin
 from chaffinch.storage import retention
-from chaffinch.storage.files import BytesLike, FileSystem, StorageError, sync_directories
+from chaffinch.storage.contents import Extent
+from chaffinch.storage.files import BytesLike, CorruptLog, FileSystem, StorageError, sync_directories
 from chaffinch.storage.log_config import LogConfig
+from chaffinch.storage.log_state import NOTHING_EXPECTED, Expected
+from chaffinch.storage.lost_records import recover_with_loss
 from chaffinch.storage.offset_index import SPAN_MAX
 from chaffinch.storage.producer_sequences import ProducerRefusal
 from chaffinch.storage.readable_log import LogPosition, OffsetOutOfRange, ReadableLog
@@ -49,8 +52,8 @@ class PartitionLog(ReadableLog):
     """See the module, and `ReadableLog`.
 
     `cuts`: the torn ends that `open` cut off. `recovery_bytes_read`: how much of the log it had to read. `maintenance_wanted` is called
-    with the log's name when a segment begins or records are deleted: there may be something for `expire` or compaction to do. `now_ms`,
-    which methods take, is steady time; `wall` says what the wall clock shows then.
+    with the log's name when a segment begins or records are deleted: there may be something for `expire` or compaction to do;
+    `start_moved` when the log starts later. `now_ms`, which methods take, is steady time; `wall` says what the wall clock shows then.
     """
 
     __slots__ = (
@@ -62,6 +65,7 @@ class PartitionLog(ReadableLog):
         "cuts",
         "maintenance_wanted",
         "recovery_bytes_read",
+        "start_moved",
         "wall",
     )
 
@@ -74,6 +78,7 @@ class PartitionLog(ReadableLog):
         self._file_system = file_system
         self.wall = WallTime()
         self.maintenance_wanted: Callable[[TopicPartition], None] | None = None
+        self.start_moved: Callable[[TopicPartition], None] | None = None
         self._bytes_since_checkpoint = 0
         self._has_told_failure = False  # Of a checkpoint, since the last that was written.
         # A last segment without records may have begun after the snapshot: nobody has synced its name.
@@ -94,15 +99,36 @@ class PartitionLog(ReadableLog):
         topic_partition: TopicPartition,
         config: LogConfig | None = None,
         now_ms: int = 0,
+        *,
+        expected: Expected = NOTHING_EXPECTED,
+        accepts_loss: bool = False,
     ) -> "PartitionLog":
         """Open or create the log in `directory` and recover it. `now_ms` is when its producers count as last seen.
 
-        Raises CorruptLog where acknowledged records are damaged, StorageError where the disk fails. What was cut off is in `cuts`.
+        Raises CorruptLog where acknowledged records are damaged, or missing unless `accepts_loss`; StorageError where the disk fails. What
+        was cut off is in `cuts`.
         """
         config = config or LogConfig()
         if not file_system.exists(directory):
             file_system.make_directory(directory)
-        return cls(file_system, directory, topic_partition, config, recover(file_system, directory, config, now_ms))
+        has_loss = False
+        try:
+            recovered = recover(file_system, directory, config, now_ms, expected)
+        except CorruptLog as error:
+            if not accepts_loss:
+                raise
+            has_loss = True
+            recovered = recover_with_loss(file_system, directory, config, now_ms, expected, error)
+        log = cls(file_system, directory, topic_partition, config, recovered)
+        if has_loss or recovered.lacks_snapshot:
+            log.keep_producers(log.log_end_offset)
+        return log
+
+    @property
+    def extent(self) -> Extent:
+        """How far the log goes, for `Contents`. Only the last segment may be unsynced."""
+        synced = self.log_end_offset if self.is_synced else self._segments[-1].base_offset if self._segments else self.log_start_offset
+        return Extent(self.log_start_offset, synced, self.log_end_offset)
 
     # Appending.
 
@@ -278,6 +304,8 @@ class PartitionLog(ReadableLog):
         """The name that says that the log starts at `offset`, which is later than before, is durable."""
         self._files.note_start(offset)
         self.log_start_offset = offset
+        if self.start_moved is not None:
+            self.start_moved(self.topic_partition)
 
     # Durability.
 

@@ -9,12 +9,13 @@
 4. Where that stops before the end, it was either a torn write, which nothing whole can follow: it is cut off, and said so in the log.
    Or something whole does follow: then acknowledged records are damaged, and an error names file and byte. Nothing is dropped for it.
 
-Offsets must follow each other without a gap, over all segments; below `LogState.gaps_below` compaction may have left some.
+Offsets must follow each other without a gap, over all segments; below `LogState.gaps_below` compaction may have left some, and
+`LogState.lost` lists ranges whose loss was accepted. A log that ends before `Expected.end`, or whose first file is missing, is an error.
 """
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chaffinch.identifiers import NO_OFFSET
 from chaffinch.records.batch_header import BatchView
@@ -26,7 +27,7 @@ from chaffinch.storage.batch_scan import BatchScan
 from chaffinch.storage.batch_search import whole_batch_from
 from chaffinch.storage.files import NEW_SUFFIX, CorruptLog, FileSystem
 from chaffinch.storage.log_config import LogConfig
-from chaffinch.storage.log_state import LogState
+from chaffinch.storage.log_state import NOTHING_EXPECTED, Expected, LogState
 from chaffinch.storage.producer_sequences import CompletedTransaction, ProducerSequences
 from chaffinch.storage.segment import (
     CLEANED_SUFFIX,
@@ -61,7 +62,8 @@ class RecoveredLog:
     """`bytes_read`: how much had to be read to get here. `snapshot_names`: the snapshot files that are there, oldest first.
 
     `durable_snapshot_offset`: up to where the newest durable snapshot says all; -1 where there is none. `is_durable_of_use`: not if it
-    tells of producers alone, and has to be written anew.
+    tells of producers alone, and has to be written anew. `lacks_snapshot`: what the producers of deleted segments were is not known, and
+    has to be written down as it is.
     """
 
     segments: list[Segment]
@@ -73,6 +75,7 @@ class RecoveredLog:
     snapshot_names: list[str]
     durable_snapshot_offset: int
     is_durable_of_use: bool
+    lacks_snapshot: bool
     state: LogState
 
 
@@ -85,20 +88,29 @@ def note_completed(segment: Segment, completed: CompletedTransaction | None, pro
     segment.aborted.add(AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, stable))
 
 
-def recover(file_system: FileSystem, directory: str, config: LogConfig, now_ms: int) -> RecoveredLog:
+def recover(file_system: FileSystem, directory: str, config: LogConfig, now_ms: int, expected: Expected = NOTHING_EXPECTED) -> RecoveredLog:
     """Bring the log in `directory` into a state in which it can be appended to. Raises CorruptLog and StorageError."""
     names = file_system.list(directory)
     for name in names:
         if name.endswith(NEW_SUFFIX):
             file_system.remove(f"{directory}/{name}")
-    state = log_state.read(file_system, directory, names)
+    state = with_start(file_system, directory, log_state.read(file_system, directory, names), expected.start)
     if state.swap is not None or any(state.log_start_offset >= base for base in bases_of(names)[1:]):
         # A process that was killed here may not have synced the name that tells of this, and files are about to go for it.
         file_system.sync_directory(directory)
     if state.swap is not None or any(name.endswith(CLEANED_SUFFIX) for name in names):
         settle(file_system, directory, state)
         names = file_system.list(directory)
-    return _Recovery(file_system, directory, config, now_ms, names, state).run()
+    return Recovery(file_system, directory, config, now_ms, names, state, expected).run()
+
+
+def with_start(file_system: FileSystem, directory: str, state: LogState, log_start_offset: int) -> LogState:
+    """`state` with a start of at least `log_start_offset`: the name that says so is made again if it is lost. Durable on return."""
+    if state.log_start_offset >= log_start_offset:
+        return state
+    log_state.name_start(file_system, directory, log_start_offset)
+    file_system.sync_directory(directory)
+    return replace(state, log_start_offset=log_start_offset)
 
 
 def bases_of(names: Iterable[str]) -> list[int]:
@@ -138,7 +150,9 @@ def _has_compacted(file_system: FileSystem, stem: str, swap: SegmentMark, *, may
     return size == swap.size
 
 
-class _Recovery:
+class Recovery:
+    """One pass over one log; see the module."""
+
     def __init__(
         self,
         file_system: FileSystem,
@@ -147,6 +161,7 @@ class _Recovery:
         now_ms: int,
         names: list[str],
         state: LogState,
+        expected: Expected,
     ) -> None:
         self._file_system = file_system
         self._directory = directory
@@ -155,6 +170,7 @@ class _Recovery:
         self._bases = bases_of(names)
         self._snapshot_names = [name for name in names if name.endswith(snapshot.SUFFIX)]
         self._state = state
+        self._expected = expected
         self._segments: list[Segment] = []
         self._producers = ProducerSequences()
         self._cuts: list[Cut] = []
@@ -168,7 +184,14 @@ class _Recovery:
         self._remove_snapshots_above(unusable or taken)
         if taken is not None:
             self._begin_with(taken)
+        elif self._expected.end and self._bases and self._bases[0] > self._state.log_start_offset:
+            raise self._missing(self._state.log_start_offset, self._bases[0])
+        known_end = max(found.log_end_offset if found is not None else 0 for found in (taken, durable))
+        first = self._bases[0] if self._bases else self._state.log_start_offset
+        if known_end < first and self._expected.end:
+            raise self._without_snapshot(first)
         self._read_on()
+        self._check_end(self._segments[-1].end_offset if self._segments else self._state.log_start_offset)
         if unusable is not None:
             self._producers.add_unknown(ProducerSequences.from_rows(unusable.producers, self._now_ms))
         start = self._log_start(taken)
@@ -186,8 +209,31 @@ class _Recovery:
             snapshot_names=self._snapshot_names,
             durable_snapshot_offset=durable.log_end_offset if durable is not None else NO_OFFSET,
             is_durable_of_use=unusable is None,
+            lacks_snapshot=known_end < first,
             state=self._state,
         )
+
+    def _without_snapshot(self, first: int) -> CorruptLog:
+        """Nothing tells what the producers below offset `first` were: their batches, sent again, would be stored twice."""
+        path = self._file_system.describe(f"{self._directory}/{snapshot.name_of(first)}")
+        return CorruptLog(
+            path, 0, "the snapshot, or a later one, is missing or damaged; it held the sequences of producers of deleted segments"
+        )
+
+    def _missing(self, first: int, end: int) -> CorruptLog:
+        path = self._file_system.describe(stem_of(self._directory, first) + LOG_SUFFIX)
+        return CorruptLog(path, 0, f"the file is missing; it held the records of offsets {first} to {end - 1}")
+
+    def _check_end(self, end: int) -> None:
+        """Whether records are missing at the end of the log, which was found to be `end`."""
+        if max(end, self._state.log_start_offset) >= self._expected.end:
+            return
+        if not self._segments:
+            raise self._missing(end, self._expected.end)
+        last = self._segments[-1]
+        following = f"{end:0{NAME_DIGITS}d}{LOG_SUFFIX}"
+        reason = f"the records end at offset {end}; they went on to offset {self._expected.end - 1}: it was cut, or {following} is missing"
+        raise CorruptLog(last.log.path, last.known_size, reason)
 
     def _begin_with(self, taken: Snapshot) -> None:
         """What a snapshot tells need not be read again."""
@@ -303,7 +349,7 @@ class _Recovery:
             bases = self._bases
         for number, base in enumerate(bases):
             segment = self._opened(base)
-            if self._segments and base != self._segments[-1].end_offset:
+            if self._segments and base != self._segments[-1].end_offset and (self._segments[-1].end_offset, base) not in self._state.lost:
                 end = self._segments[-1]
                 damage = f"offset {end.end_offset} comes next, but the next file begins at {base}"
                 if not self._get_over(end, end.size, damage, bases[number:]):
@@ -368,6 +414,7 @@ class _Recovery:
             found = whole_batch_from(follower.log, 0, follower.base_offset)
             if found is not None:
                 raise CorruptLog(segment.log.path, position, f"{damage}, and a whole batch follows at byte {found} of {follower.log.path}")
+        self._check_end(segment.end_offset)
         if segment.size > position:
             self._report(Cut(path=segment.log.path, position=position, bytes_cut=segment.size - position, reason=damage))
             segment.log.truncate(position)

@@ -359,7 +359,7 @@ def test_an_end_on_a_full_disk_is_in_order(flush_policy: str, harm: Callable[[Me
     cluster.core.close()
     relieve(cluster.file_system)
     cluster.file_system.crash(lambda path, unsynced: 0)
-    assert cluster.file_system.list("journals") == ["cluster.journal", "offsets.journal", "transactions.journal"]
+    assert cluster.file_system.list("journals") == ["cluster.journal", "contents.journal", "offsets.journal", "transactions.journal"]
     cluster.core = cluster._core()
     assert contents(cluster) == before
     partition = cluster.core.topics.partition("orders", 0)

@@ -28,11 +28,12 @@ from chaffinch.broker.core.events import ConnectionLost, Event, NodeStopped, Req
 from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript, named_places
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
 from chaffinch.broker.core.replicas.declared_replicas import Node
-from chaffinch.broker.core.topics.registry import Dice, Partition, Topic, TopicRegistry
+from chaffinch.broker.core.topics.registry import ACCEPT_LOSS, Dice, Partition, Topic, TopicRegistry
 from chaffinch.broker.core.waiting_answers import WaitingAnswers
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest
 from chaffinch.settings import Settings
+from chaffinch.storage.contents import open_contents
 from chaffinch.storage.data_directory import DataDirectory
 from chaffinch.storage.file_system import FileSystem, StorageError
 from chaffinch.storage.files import carry_out_all
@@ -76,12 +77,29 @@ class BrokerCore:
         cluster_id = base64.urlsafe_b64encode(dice.getrandbits(128).to_bytes(16, "big")).rstrip(b"=").decode()
         self._directory = DataDirectory.open(file_system, cluster_id=cluster_id)
         try:
-            self._journals = opening.open_journals(file_system, self._directory, journal_rewrite_bytes)
+            accepts_loss = static[ACCEPT_LOSS]
+            contents = open_contents(
+                file_system,
+                opening.JOURNALS,
+                must_exist=self._directory.knows_contents,
+                accepts_loss=accepts_loss,
+                rewrite_bytes_min=journal_rewrite_bytes,
+            )
+            self._journals = opening.open_journals(file_system, self._directory, contents, journal_rewrite_bytes, accepts_loss=accepts_loss)
             self._metadata = self._journals["cluster"]
             self.state = opening.open_state(
-                file_system, self._journals, static, nodes, dice, now_ms, cluster_id=self._directory.cluster_id, users=users or {}
+                file_system,
+                self._journals,
+                contents,
+                self._directory,
+                static,
+                nodes,
+                dice,
+                now_ms,
+                users=users or {},
             )
             self._is_mended = opening.make_good(self.state, self._journals["transactions"], file_system.incarnation, now_ms)
+            opening.note_contents(self.state, self._journals, self._directory, now_ms)
             opening.say_what_is_odd(self.state, static)
         except BaseException:
             self._directory.close()
@@ -121,6 +139,7 @@ class BrokerCore:
         state = self.state
         if state.grown or state.changed_keys:
             self._wake(now_ms)
+        state.contents_notes.look_at_journals()
         if state.refusals.lines:
             self._effects += state.refusals.take()
         effects, self._effects = self._effects, []
@@ -154,6 +173,7 @@ class BrokerCore:
         self._unsynced.clear()
         for journal in self._journals.values():
             journal.sync()
+        self.state.contents_notes.note_now()
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -174,7 +194,7 @@ class BrokerCore:
             # Of transactions a mark would say that nothing was lost.
             marked = {name: self._is_mended or name != "transactions" for name in self._journals}
             closings = [partial(journal.close, leaves_mark=marked[name]) for name, journal in self._journals.items()]
-            carry_out_all([lambda: close_many(logs), *closings])
+            carry_out_all([lambda: close_many(logs), *closings, self.state.contents_notes.close])
         finally:
             self._directory.close()
 
@@ -251,6 +271,7 @@ class BrokerCore:
             text = f"{error}; no request is answered until that succeeds: check the disk, then restart the broker"
             self.state.refusals.say_within_limit(text, now_ms)
             return Close(f"nobody knows what is on disk of what {request.api.name} tells")
+        self.state.contents_notes.note_now()
         return result
 
     def _fault_for(self, request: ReceivedRequest) -> Fault | None:
@@ -308,6 +329,7 @@ class BrokerCore:
 
     def _note_changes(self) -> None:
         grown, changed = self.state.grown, self.state.changed_keys
+        self.state.contents_notes.grow(grown)
         if not self._waits.waits and not self._syncs:
             grown.clear()
             changed.clear()

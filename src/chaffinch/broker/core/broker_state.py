@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from chaffinch.broker.core import kafka_options, options
 from chaffinch.broker.core.chores import Chore
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
+from chaffinch.broker.core.contents_notes import ContentsNotes
 from chaffinch.broker.core.counters import Counters
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault, FaultScript
@@ -55,6 +56,7 @@ class BrokerState:
     membership: ClusterMembership
     fetch_sessions: FetchSessions
     authentication: Authentication
+    contents_notes: ContentsNotes
     wall: WallTime
     counters: Counters = field(default_factory=Counters)
     faults: FaultScript = field(default_factory=FaultScript)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
+from chaffinch.broker.core.contents_notes import ContentsNotes
 from chaffinch.broker.core.effects import Report
 from chaffinch.broker.core.fetch.sessions import FetchSessions
 from chaffinch.broker.core.groups.coordinator import GroupCoordinator
@@ -28,6 +30,7 @@ from chaffinch.broker.core.transactions import power_loss
 from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.settings import Settings
+from chaffinch.storage.contents import Contents
 from chaffinch.storage.data_directory import DataDirectory
 from chaffinch.storage.file_system import FileSystem, StorageError
 from chaffinch.storage.journal import Journal
@@ -35,37 +38,46 @@ from chaffinch.storage.many_logs import sync_many
 from chaffinch.storage.wall_time import WallTime
 
 JOURNALS = "journals"
+JOURNAL_NAMES = ("cluster", "transactions", "offsets")
 
 
-def open_journals(file_system: FileSystem, directory: DataDirectory, rewrite_bytes_min: int) -> dict[str, Journal]:
-    """By their names. A new data directory is complete with them. Raises StorageError."""
-    journals = {
-        name: Journal.open(file_system, JOURNALS, name, must_exist=not directory.is_new, rewrite_bytes_min=rewrite_bytes_min)
-        for name in ("cluster", "transactions", "offsets")
-    }
-    if directory.is_new:
-        for journal in journals.values():
-            journal.sync()
-        directory.complete()
+def open_journals(
+    file_system: FileSystem, directory: DataDirectory, contents: Contents, rewrite_bytes_min: int, *, accepts_loss: bool
+) -> dict[str, Journal]:
+    """By their names. Raises StorageError."""
+    journals = {}
+    for name in JOURNAL_NAMES:
+        path = f"{JOURNALS}/{name}"
+        journals[name] = Journal.open(
+            file_system,
+            JOURNALS,
+            name,
+            must_exist=not directory.is_new,
+            expected_count=contents.expected(path).end,
+            accepts_loss=accepts_loss,
+            rewrite_bytes_min=rewrite_bytes_min,
+        )
+        journals[name].before_rewrite = partial(contents.note_rewrite, path)
     return journals
 
 
 def open_state(
     file_system: FileSystem,
     journals: Mapping[str, Journal],
+    contents: Contents,
+    directory: DataDirectory,
     static: Settings,
     nodes: Sequence[Node],
     dice: Dice,
     now_ms: int,
     *,
-    cluster_id: str,
     users: Mapping[str, str],
 ) -> BrokerState:
     """All parts, as the journals and logs say. Raises ConfigException, StorageError."""
     dynamic = DynamicSettings(static, journals["cluster"])
     declared = DeclaredNodes(nodes, first_epoch=first_epoch(journals["cluster"], len(nodes)))
     wall = WallTime()
-    topics = TopicRegistry(file_system, journals["cluster"], declared, dynamic, dice, wall, now_ms)
+    topics = TopicRegistry(file_system, journals["cluster"], contents, declared, dynamic, dice, wall, now_ms)
     offsets = GroupOffsets(journals["offsets"])
     topics.before_creation = offsets.topic_comes
     with suppress(StorageError):  # On a full disk they stay until a topic of that name comes.
@@ -88,7 +100,7 @@ def open_state(
     configs = GroupConfigs(dynamic, journals["cluster"])
     groups = GroupCoordinator(journals["offsets"], offsets, TopicView(topics), dynamic, configs, dice, changed_keys, wall, now_ms)
     state = BrokerState(
-        cluster_id=cluster_id,
+        cluster_id=directory.cluster_id,
         settings=dynamic,
         nodes=declared,
         topics=topics,
@@ -100,11 +112,19 @@ def open_state(
         fetch_sessions=FetchSessions(dice, static["max.incremental.fetch.session.cache.slots"]),
         authentication=Authentication(static, credentials, dice, refusals),
         refusals=refusals,
+        contents_notes=ContentsNotes(
+            contents,
+            directory,
+            topics,
+            {f"{JOURNALS}/{name}": journal for name, journal in journals.items()},
+            now_ms,
+            syncs=static["flush.policy"] == "always",
+        ),
         grown=grown,
         changed_keys=changed_keys,
         chores=[transactions, membership, ProducerExpiry(topics, dynamic, now_ms)],
     )
-    state.chores += [state.refusals, LogMaintenance(topics, dynamic, wall, now_ms)]
+    state.chores += [state.refusals, state.contents_notes, LogMaintenance(topics, dynamic, wall, now_ms)]
     state.chores += [groups, OffsetExpiry(groups, offsets, dynamic, wall, now_ms)]
     return state
 
@@ -137,6 +157,18 @@ def make_good(state: BrokerState, transactions: Journal, incarnation: str, now_m
     with suppress(StorageError):  # On a full disk the next start looks once more.
         power_loss.note_mended(transactions, incarnation)
     return True
+
+
+def note_contents(state: BrokerState, journals: Mapping[str, Journal], directory: DataDirectory, now_ms: int) -> None:
+    """Write down what the data directory contains; it is complete with that. On a full disk that is done later, unless the directory is
+    new. Raises StorageError."""
+    if directory.is_new:
+        for journal in journals.values():
+            journal.sync()
+        state.contents_notes.begin()
+    else:
+        for line in state.contents_notes.expire(now_ms):
+            state.refusals.say(line)
 
 
 def say_what_is_odd(state: BrokerState, static: Settings) -> None:

@@ -16,6 +16,7 @@ from chaffinch.broker.core.groups.group_options import CLASSIC, GROUP_OPTIONS
 from chaffinch.broker.core.replicas import replication_check
 from chaffinch.broker.core.security.options import SECURITY_OPTIONS
 from chaffinch.broker.core.topics.creation_limits import PARTITIONS_PER_REQUEST_MAX
+from chaffinch.broker.core.topics.registry import ACCEPT_LOSS
 from chaffinch.broker.core.topics.topic_options import BROKER_SYNONYMS, TOPIC_OPTIONS_BY_NAME, WITH_EFFECT, topic_defaults
 from chaffinch.errors import ConfigException
 from chaffinch.settings import INT_MAX, Option, OptionTable, Settings, in_one_line
@@ -42,6 +43,12 @@ _OWN = (
         "os",
         "What an acknowledgement promises: os survives the death of the process, always also a power cut.",
         choices=("os", "always"),
+    ),
+    Option(
+        ACCEPT_LOSS,
+        "bool",
+        False,
+        "Start although files or records of the data directory are missing, without them, and log what is lost. For one start.",
     ),
     Option(
         "connections.max.unfinished.ms",

@@ -19,12 +19,11 @@ from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Replicas
 from chaffinch.broker.core.topics import topic_names
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TopicConfig, check, resolve
+from chaffinch.broker.core.topics.topic_policy import validation_policy
 from chaffinch.errors import ConfigException, codes
 from chaffinch.identifiers import TopicPartition, counted
-from chaffinch.records import compression
-from chaffinch.records.batch_header import TimestampType
-from chaffinch.records.compression import Compression
 from chaffinch.records.validation_policy import ValidationPolicy
+from chaffinch.storage.contents import Contents
 from chaffinch.storage.file_system import FileSystem, MissingLog, StorageError
 from chaffinch.storage.files import sync_directories
 from chaffinch.storage.journal import Journal
@@ -40,6 +39,9 @@ VERIFY_BYTES_MAX = 64 << 20
 
 LOGS = "logs"
 """Directory of all partition logs."""
+
+ACCEPT_LOSS = "accept.data.loss"
+"""The broker option that accepts that files or records are missing."""
 
 _OF_A_TOPIC = re.compile(r"\.[0-9a-f]{32}$")
 
@@ -102,6 +104,7 @@ class TopicRegistry:
         self,
         file_system: FileSystem,
         journal: Journal,
+        contents: Contents,
         nodes: DeclaredNodes,
         settings: Mapping[str, Any],
         dice: Dice,
@@ -110,6 +113,7 @@ class TopicRegistry:
     ) -> None:
         self._file_system = file_system
         self._journal = journal
+        self._contents = contents
         self._nodes = nodes
         self._settings = settings
         self._dice = dice
@@ -123,6 +127,8 @@ class TopicRegistry:
         self._verify_bytes_left = VERIFY_BYTES_MAX
         self.wants_maintenance: list[TopicPartition] = []
         """Partitions for which there may be something to delete or to compact; see `log_maintenance`."""
+        self.moved_starts: list[TopicPartition] = []
+        """Partitions whose logs start later than was noted; see `contents_notes`."""
         self.before_creation: Callable[[str], None] = lambda name: None
         """Told the name of a topic before it is made. What it raises, StorageError, is why there is none."""
         self._finish_deletions()
@@ -241,6 +247,8 @@ class TopicRegistry:
         self.version += 1
         del self._topics[name], self._by_id[topic.topic_id], self._collisions[topic_names.collision_key(name)]
         self._journal.sync()  # A loss of power must not give the topic back without its directories: no start would get past that.
+        with suppress(StorageError):  # The next start forgets them.
+            self._contents.forget(partition.log.directory for partition in topic.partitions)
         for partition in topic.partitions:
             partition.log.delete()
         self._finish_deletion(deleting)
@@ -396,17 +404,22 @@ class TopicRegistry:
 
     def _open_partitions(self, topic: Topic, replicas: Sequence[tuple[int, ...]], now_ms: int, *, is_new: bool) -> None:
         log_config = self._log_config(topic.config)
+        accepts_loss = self._settings[ACCEPT_LOSS]
         for index, assigned in enumerate(replicas, start=len(topic.partitions)):
             directory = f"{topic.directory}/{index}"
-            if not is_new and not self._file_system.exists(directory):
+            if not is_new and not accepts_loss and not self._file_system.exists(directory):
                 raise MissingLog(self._file_system.describe(directory), "open", f"the log of {topic.name}-{index} is missing")
             topic_partition = TopicPartition(topic.name, index)
             if log_config.verify_bytes_max > self._verify_bytes_left:
                 log_config = replace(log_config, verify_bytes_max=max(0, self._verify_bytes_left))
-            log = PartitionLog.open(self._file_system, directory, topic_partition, log_config, now_ms)
+            expected = self._contents.expected(directory)
+            log = PartitionLog.open(
+                self._file_system, directory, topic_partition, log_config, now_ms, expected=expected, accepts_loss=accepts_loss
+            )
             self._verify_bytes_left -= log.recovery_bytes_read
             log.wall = self._wall
             log.maintenance_wanted = self.wants_maintenance.append
+            log.start_moved = self.moved_starts.append
             if log.files.segments:
                 self.wants_maintenance.append(topic_partition)
             topic.partitions.append(
@@ -469,25 +482,3 @@ class TopicRegistry:
         """The directory goes, then the entry that says that it has to go: while there is one, each start tries again."""
         self._file_system.remove_tree(key[len(_DELETING_PREFIX) :].decode())
         self._journal.put({key: None})
-
-
-def validation_policy(topic_partition: TopicPartition, config: TopicConfig, decompressed_bytes_max: int) -> ValidationPolicy:
-    """What the record rules need to know of a topic."""
-    return ValidationPolicy(
-        topic_partition=topic_partition,
-        is_compacted=config.is_compacted,
-        timestamp_type=TimestampType.LOG_APPEND_TIME if config.is_log_append_time else TimestampType.CREATE_TIME,
-        timestamp_before_max_ms=config.timestamp_before_max_ms,
-        timestamp_after_max_ms=config.timestamp_after_max_ms,
-        batch_bytes_max=config.batch_bytes_max,
-        compression=stored_compression(config.compression_type),
-        compression_level=config.compression_level,
-        decompressed_bytes_max=decompressed_bytes_max,
-    )
-
-
-def stored_compression(compression_type: str) -> Compression | None:
-    """The codec of stored batches; None keeps the producer's."""
-    if compression_type == "producer":
-        return None
-    return compression.from_name("none" if compression_type == "uncompressed" else compression_type)

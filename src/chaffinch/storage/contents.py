@@ -1,0 +1,125 @@
+"""What a data directory must contain: the offsets of each log and the number of entries of each journal.
+
+The logs and journals themselves cannot show that a file is missing or was cut at the end of a batch. `contents.journal` can. It holds one
+entry for each path, noted after the bytes are written, and the incarnation of the file system in which the entries were noted.
+
+`synced` counts what a sync has covered: it must be there at every start. `written` counts what was written: it must be there unless power
+was lost or a sync failed since. Noting is one write without a sync. A note that a loss of power takes back expects less, never more.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from chaffinch.storage.files import CorruptLog, FileSystem
+from chaffinch.storage.journal import CLOSED_SUFFIX, REWRITE_BYTES_MIN, SUFFIX, Journal
+from chaffinch.storage.log_state import NOTHING_EXPECTED, Expected
+
+LOGGER = logging.getLogger(__name__)
+JOURNAL_NAME = "contents"
+_INCARNATION = b"incarnation"
+
+
+class Extent(NamedTuple):
+    """How far a log or a journal goes. `start`: first offset of a log. `synced` and `written`: end offsets, or numbers of entries."""
+
+    start: int
+    synced: int
+    written: int
+
+
+class Contents:
+    """See the module. `incarnation`: that of the file system now. Nothing is noted before `begin`."""
+
+    def __init__(self, journal: Journal, incarnation: str) -> None:
+        self._journal = journal
+        self._incarnation = incarnation
+        items = journal.items()
+        noted_in = items.pop(_INCARNATION, b"").decode()
+        self.is_begun = False
+        self._trusts_written = noted_in == incarnation != ""
+        self._noted = {path.decode(): Extent(*map(int, value.split())) for path, value in items.items()}
+
+    def __contains__(self, path: str) -> bool:
+        """Whether something is noted of the log or journal at `path`."""
+        return path in self._noted
+
+    def expected(self, path: str) -> Expected:
+        """What the log or journal at `path` must contain; nothing where none is noted."""
+        found = self._noted.get(path)
+        if found is None:
+            return NOTHING_EXPECTED
+        return Expected(found.start, found.written if self._trusts_written else found.synced)
+
+    def begin(self, extents: Mapping[str, Extent]) -> None:
+        """Start noting, once all logs and journals are open: `extents` are all that there are. Durable on return. Raises StorageError."""
+        entries: dict[bytes, bytes | None] = {path.encode(): None for path in self._noted if path not in extents}
+        if self._incarnation.encode() != self._journal.get(_INCARNATION):
+            entries[_INCARNATION] = self._incarnation.encode()
+        self._trusts_written = self._incarnation != ""
+        self._put(self._changed(extents), entries)
+        self._journal.sync()
+        self._noted = {path: extent for path, extent in self._noted.items() if path in extents}
+        self.is_begun = True
+
+    def note(self, extents: Mapping[str, Extent]) -> None:
+        """These logs and journals go further now. Raises StorageError."""
+        if self.is_begun:
+            self._put(self._changed(extents))
+
+    def note_rewrite(self, path: str, count: int) -> None:
+        """A journal is about to be replaced by one of `count` entries. Durable on return. Raises StorageError."""
+        if path in self._noted and self._noted[path].written > count:
+            self._put({path: Extent(0, min(self._noted[path].synced, count), count)})
+            self._journal.sync()
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """These logs are deleted. Raises StorageError."""
+        paths = list(paths)
+        self._put({}, {path.encode(): None for path in paths if path in self._noted})
+        for path in paths:
+            self._noted.pop(path, None)
+
+    def sync(self) -> None:
+        """Make all notes durable. Raises StorageError."""
+        self._journal.sync()
+
+    def close(self) -> None:
+        """Raises StorageError."""
+        self._journal.close()
+
+    def _changed(self, extents: Mapping[str, Extent]) -> dict[str, Extent]:
+        changed = {}
+        for path, extent in extents.items():
+            before = self._noted.get(path)
+            if before is not None and before.synced > extent.synced:  # A later process does not know what an earlier one has synced.
+                extent = extent._replace(synced=min(before.synced, extent.written))
+            if extent != before:
+                changed[path] = extent
+        return changed
+
+    def _put(self, extents: Mapping[str, Extent], others: Mapping[bytes, bytes | None] | None = None) -> None:
+        entries: dict[bytes, bytes | None] = {path.encode(): b"%d %d %d" % extent for path, extent in extents.items()}
+        self._journal.put({**entries, **(others or {})})
+        self._noted.update(extents)
+
+
+def open_contents(
+    file_system: FileSystem, directory: str, *, must_exist: bool, accepts_loss: bool = False, rewrite_bytes_min: int = REWRITE_BYTES_MIN
+) -> Contents:
+    """Open the contents journal in `directory`. `must_exist`: a missing or empty one is an error; otherwise one that is there is removed.
+    Raises CorruptLog, MissingLog, StorageError."""
+    stem = f"{directory}/{JOURNAL_NAME}"
+    for path in () if must_exist else (stem + SUFFIX, stem + CLOSED_SUFFIX):  # Of a start that was cut short.
+        if file_system.exists(path):
+            file_system.remove(path)
+    journal = Journal.open(
+        file_system, directory, JOURNAL_NAME, must_exist=must_exist, accepts_loss=accepts_loss, rewrite_bytes_min=rewrite_bytes_min
+    )
+    contents = Contents(journal, file_system.incarnation)
+    if must_exist and not journal.count:
+        lost = CorruptLog(journal.path, 0, "the journal is empty, though the directory was in use")
+        if not accepts_loss:
+            raise lost
+        LOGGER.warning("%s; whether other files are missing is not known: the loss is accepted", lost)
+    return contents

@@ -1,0 +1,253 @@
+"""What a data directory notes of its logs and journals, and what the next start expects of them."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from chaffinch.storage.contents import Contents, Extent, open_contents
+from chaffinch.storage.file_system import CorruptLog, MemoryFileSystem, MissingLog, StorageError
+from chaffinch.storage.journal import Journal
+from chaffinch.storage.log_state import NOTHING_EXPECTED, Expected
+from chaffinch.storage.partition_log import LogConfig, PartitionLog
+from tests.storage.batches import batch
+from tests.storage.orders_log import DIRECTORY, FIRST, ORDERS, SIZE, filled
+
+LOG = "logs/orders/0"
+
+
+def begun(files: MemoryFileSystem, *, is_new: bool = False) -> Contents:
+    contents = open_contents(files, "journals", must_exist=not is_new)
+    contents.begin({LOG: Extent(0, 0, 0), **({} if is_new else {LOG: Extent(*contents.expected(LOG), contents.expected(LOG).end)})})
+    return contents
+
+
+def opened(files: MemoryFileSystem) -> Contents:
+    return open_contents(files, "journals", must_exist=True)
+
+
+class TestExpected:
+    def test_after_a_kill_all_that_was_written(self) -> None:
+        files = MemoryFileSystem()
+        begun(files, is_new=True).note({LOG: Extent(2, 5, 9)})
+        files.kill()
+        assert opened(files).expected(LOG) == Expected(2, 9)
+
+    def test_after_a_loss_of_power_what_was_synced(self) -> None:
+        files = MemoryFileSystem()
+        begun(files, is_new=True).note({LOG: Extent(2, 5, 9)})
+        files.crash(lambda path, unsynced: unsynced)
+        assert opened(files).expected(LOG) == Expected(2, 5)
+
+    def test_a_note_that_is_lost_with_the_power_expects_less(self) -> None:
+        files = MemoryFileSystem()
+        begun(files, is_new=True).note({LOG: Extent(2, 5, 9)})
+        files.crash(lambda path, unsynced: 0)
+        assert opened(files).expected(LOG) == Expected(0, 0)
+
+    def test_what_was_synced_stays_so_though_the_next_process_does_not_know(self) -> None:
+        files = MemoryFileSystem()
+        begun(files, is_new=True).note({LOG: Extent(2, 9, 9)})
+        files.kill()
+        contents = opened(files)
+        contents.begin({LOG: Extent(2, 0, 9)})
+        contents.note({LOG: Extent(2, 0, 12)})
+        files.crash(lambda path, unsynced: unsynced)
+        assert opened(files).expected(LOG) == Expected(2, 9)
+
+    def test_a_log_that_was_cut_after_a_loss_of_power_is_expected_as_it_is_then(self) -> None:
+        files = MemoryFileSystem()
+        begun(files, is_new=True).note({LOG: Extent(0, 5, 9)})
+        files.crash(lambda path, unsynced: unsynced)
+        opened(files).begin({LOG: Extent(0, 0, 7)})
+        files.kill()
+        assert opened(files).expected(LOG) == Expected(0, 7)
+
+    def test_nothing_of_what_was_deleted(self) -> None:
+        files = MemoryFileSystem()
+        contents = begun(files, is_new=True)
+        contents.note({LOG: Extent(0, 5, 9)})
+        contents.forget([LOG])
+        files.kill()
+        assert opened(files).expected(LOG) == NOTHING_EXPECTED
+
+    def test_nothing_of_what_is_not_there_at_the_start(self) -> None:
+        """Its topic was deleted, and the process was killed before that was noted."""
+        files = MemoryFileSystem()
+        begun(files, is_new=True).note({LOG: Extent(0, 5, 9)})
+        opened(files).begin({"journals/cluster": Extent(0, 1, 1)})
+        assert opened(files).expected(LOG) == NOTHING_EXPECTED
+
+    def test_before_the_first_note_of_a_process_there_is_no_other(self) -> None:
+        files = MemoryFileSystem()
+        contents = open_contents(files, "journals", must_exist=False)
+        contents.note({LOG: Extent(0, 5, 9)})
+        assert LOG not in contents
+
+    def test_a_directory_without_contents_begins_with_none_whatever_lies_there(self) -> None:
+        files = MemoryFileSystem()
+        begun(files, is_new=True).note({LOG: Extent(0, 5, 9)})
+        assert open_contents(files, "journals", must_exist=False).expected(LOG) == NOTHING_EXPECTED
+
+
+class TestTheJournalItself:
+    def test_one_that_is_missing_is_refused_by_name(self) -> None:
+        files = MemoryFileSystem()
+        begun(files, is_new=True)
+        files.remove("journals/contents.journal")
+        with pytest.raises(MissingLog, match=r"journals/contents\.journal: the journal is missing"):
+            opened(files)
+
+    def test_one_that_was_emptied_is_refused_by_name(self, caplog: pytest.LogCaptureFixture) -> None:
+        files = MemoryFileSystem()
+        begun(files, is_new=True)
+        files.open("journals/contents.journal").truncate(0)
+        with pytest.raises(CorruptLog, match=r"journals/contents\.journal: .* empty, though the directory was in use"):
+            opened(files)
+        with caplog.at_level(logging.WARNING):
+            open_contents(files, "journals", must_exist=True, accepts_loss=True)
+        assert "whether other files are missing is not known" in caplog.text
+
+
+class TestJournals:
+    def written(self, files: MemoryFileSystem, count: int) -> None:
+        journal = Journal.open(files, "", "offsets")
+        for number in range(count):
+            journal.put({b"%d" % number: b"x"})
+
+    def test_fewer_entries_than_expected_are_refused(self, caplog: pytest.LogCaptureFixture) -> None:
+        files = MemoryFileSystem()
+        self.written(files, 3)
+        with pytest.raises(CorruptLog, match=r"offsets\.journal: at byte .* the file ends here, after 3 entries; it held 4 entries"):
+            Journal.open(files, "", "offsets", expected_count=4)
+        with caplog.at_level(logging.WARNING):
+            assert len(Journal.open(files, "", "offsets", expected_count=4, accepts_loss=True)) == 3
+        assert "1 entries at least are lost: the loss is accepted" in caplog.text
+
+    def test_a_journal_may_be_emptied_by_a_rewrite_only(self) -> None:
+        """At every instant of a rewrite no more is expected than the file holds that a crash leaves."""
+        operations = 0
+        while True:
+            files = MemoryFileSystem()
+            contents = begun(files, is_new=True)
+            journal = Journal.open(files, "journals", "offsets", rewrite_bytes_min=1000)
+            journal.before_rewrite = lambda count, contents=contents: contents.note_rewrite("journals/offsets", count)  # type: ignore[misc]
+            files.hook = _interrupting(operations)
+            try:
+                for number in range(40):
+                    journal.put({b"%d" % (number % 2): b"x" * 50})
+                    contents.note({"journals/offsets": Extent(0, 0, journal.count)})
+                    journal.sync()
+                    contents.note({"journals/offsets": Extent(0, journal.count, journal.count)})
+            except _Died:
+                pass
+            else:
+                break
+            files.hook = None
+            files.crash(lambda path, unsynced: unsynced if "contents" not in path else 0)
+            again = opened(files)
+            Journal.open(files, "journals", "offsets", expected_count=again.expected("journals/offsets").end)
+            operations += 1
+        assert operations > 150
+        assert journal.count < 40, "it was written anew"
+
+
+class _Died(BaseException):
+    pass
+
+
+def _interrupting(operations: int):  # type: ignore[no-untyped-def]
+    left = [operations]
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if operation in ("append", "sync", "rename", "sync directory", "open", "remove"):
+            left[0] -= 1
+            if left[0] < 0:
+                raise _Died
+
+    return hook
+
+
+class TestLogs:
+    """Of a log that a killed process has left."""
+
+    def reopened(self, files: MemoryFileSystem, expected: Expected, *, accepts_loss: bool = False, **config: int) -> PartitionLog:
+        return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(**config), 1000, expected=expected, accepts_loss=accepts_loss)
+
+    def test_extent(self) -> None:
+        log = filled(MemoryFileSystem(), 6, segment_bytes=4 * SIZE)
+        assert log.extent == Extent(0, 4, 6)
+        log.sync()
+        assert log.extent == Extent(0, 6, 6)
+
+    @pytest.mark.parametrize("size", [0, 1, SIZE - 1, SIZE, 3 * SIZE + 5, 5 * SIZE])
+    def test_a_shorter_file_is_refused_and_left_as_it_is(self, size: int) -> None:
+        files = MemoryFileSystem()
+        filled(files, 6)
+        files.kill()
+        files.open(FIRST + ".log").truncate(size)
+        match = rf"{FIRST}\.log: at byte {size // SIZE * SIZE}: the records end at offset {size // SIZE}; they went on to offset 5"
+        for _ in range(2):
+            with pytest.raises(CorruptLog, match=match):
+                self.reopened(files, Expected(0, 6))
+            assert files.open(FIRST + ".log").size == size
+
+    def test_a_missing_file_is_refused(self) -> None:
+        files = MemoryFileSystem()
+        filled(files, 6)
+        files.kill()
+        files.remove(FIRST + ".log")
+        with pytest.raises(CorruptLog, match=rf"{FIRST}\.log: at byte 0: the file is missing; it held the records of offsets 0 to 5"):
+            self.reopened(files, Expected(0, 6))
+        assert not files.list(DIRECTORY)
+
+    @pytest.mark.parametrize("size", [0, 1, 3 * SIZE + 5, None])
+    def test_offsets_of_lost_records_are_not_given_again(self, size: int | None, caplog: pytest.LogCaptureFixture) -> None:
+        files = MemoryFileSystem()
+        filled(files, 6)
+        files.kill()
+        if size is None:
+            files.remove(FIRST + ".log")
+        else:
+            files.open(FIRST + ".log").truncate(size)
+        left = (size or 0) // SIZE
+        with caplog.at_level(logging.WARNING):
+            log = self.reopened(files, Expected(0, 6), accepts_loss=True)
+        assert f"{DIRECTORY}: {6 - left} offsets are lost, {left} to 5: the loss is accepted" in caplog.text
+        assert log.append(batch(), now_ms=0).base_offset == 6
+        assert (log.log_start_offset, log.log_end_offset) == (0 if left else 6, 7)
+        found = log.find(left, 1000) if left else log.find(6, 1000)
+        assert found is not None
+        assert found.end_offset == 7, "a read in the gap goes on behind it"
+        files.kill()
+        again = self.reopened(files, Expected(0, 7))
+        assert (again.log_start_offset, again.log_end_offset) == (log.log_start_offset, 7)
+
+    @pytest.mark.parametrize("number", [0, 2, 4])
+    def test_a_missing_segment_leaves_the_others(self, number: int) -> None:
+        files = MemoryFileSystem()
+        log = filled(files, 6, segment_bytes=2 * SIZE)
+        expected = Expected(*log.extent[::2])
+        files.kill()
+        files.remove(f"{DIRECTORY}/{number:020d}.log")
+        with pytest.raises(StorageError, match=f"{number:020d}"):
+            self.reopened(files, expected, segment_bytes=2 * SIZE)
+        log = self.reopened(files, expected, accepts_loss=True, segment_bytes=2 * SIZE)
+        assert [segment.base_offset for segment in log.files.segments] == sorted({0, 2, 4} - {number} | ({6} if number == 4 else set()))
+        assert (log.log_start_offset, log.log_end_offset) == (2 if number == 0 else 0, 6)
+        log.append(batch(), now_ms=0)
+        files.kill()
+        assert self.reopened(files, Expected(log.log_start_offset, 7), segment_bytes=2 * SIZE).log_end_offset == 7
+
+    def test_damage_is_no_loss_that_can_be_accepted(self) -> None:
+        files = MemoryFileSystem()
+        filled(files, 6)
+        files.kill()
+        file = files.open(FIRST + ".log")
+        data = bytearray(file.read(0, file.size))
+        data[2 * SIZE + 70] ^= 1
+        file.truncate(0)
+        file.append((data,))
+        with pytest.raises(CorruptLog, match="does not have the CRC"):
+            self.reopened(files, Expected(0, 6), accepts_loss=True)
