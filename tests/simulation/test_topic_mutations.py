@@ -22,13 +22,8 @@ from chaffinch.storage import log_state, snapshot
 from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.producer_sequences import ProducerSequences
 from chaffinch.storage.snapshot import SnapshotFiles
-<<<<<<< HEAD
 from tests.simulation.kept_seeds import REMADE_ROUGHLY
-from tests.simulation.mutation import REMADE, SHORTENED, Mutation, Patch, find
-=======
-from tests.simulation.kept_seeds import REMADE_BY_NAME, REMADE_ROUGHLY
 from tests.simulation.mutation import CORRUPT, REMADE, SHORTENED, Mutation, Patch, find
->>>>>>> c343156c (Storage: files that vanish from a data directory are refused by name)
 
 
 def takes_old_ids(patch: Patch) -> None:
