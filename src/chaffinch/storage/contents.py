@@ -8,7 +8,8 @@ was lost or a sync failed since. Noting is one write without a sync. A note that
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from chaffinch.storage.files import CorruptLog, FileSystem
@@ -29,12 +30,14 @@ class Extent(NamedTuple):
 
 
 class Contents:
-    """See the module. `incarnation`: that of the file system now. Nothing is noted before `begin`."""
+    """See the module. A missing `journal` is made by `opens` with the first note. `incarnation`: that of the file system now. Nothing is
+    noted before `begin`."""
 
-    def __init__(self, journal: Journal, incarnation: str) -> None:
+    def __init__(self, journal: Journal | None, opens: Callable[[], Journal], incarnation: str) -> None:
         self._journal = journal
+        self._opens = opens
         self._incarnation = incarnation
-        items = journal.items()
+        items = {} if journal is None else journal.items()
         noted_in = items.pop(_INCARNATION, b"").decode()
         self.is_begun = False
         self._trusts_written = noted_in == incarnation != ""
@@ -53,12 +56,14 @@ class Contents:
 
     def begin(self, extents: Mapping[str, Extent]) -> None:
         """Start noting, once all logs and journals are open: `extents` are all that there are. Durable on return. Raises StorageError."""
+        if self._journal is None:
+            self._journal = self._opens()
         entries: dict[bytes, bytes | None] = {path.encode(): None for path in self._noted if path not in extents}
         if self._incarnation.encode() != self._journal.get(_INCARNATION):
             entries[_INCARNATION] = self._incarnation.encode()
         self._trusts_written = self._incarnation != ""
         self._put(self._changed(extents), entries)
-        self._journal.sync()
+        self.sync()
         self._noted = {path: extent for path, extent in self._noted.items() if path in extents}
         self.is_begun = True
 
@@ -71,7 +76,7 @@ class Contents:
         """A journal is about to be replaced by one of `count` entries. Durable on return. Raises StorageError."""
         if path in self._noted and self._noted[path].written > count:
             self._put({path: Extent(0, min(self._noted[path].synced, count), count)})
-            self._journal.sync()
+            self.sync()
 
     def forget(self, paths: Iterable[str]) -> None:
         """These logs are deleted. Raises StorageError."""
@@ -82,11 +87,13 @@ class Contents:
 
     def sync(self) -> None:
         """Make all notes durable. Raises StorageError."""
-        self._journal.sync()
+        if self._journal is not None:
+            self._journal.sync()
 
     def close(self) -> None:
         """Raises StorageError."""
-        self._journal.close()
+        if self._journal is not None:
+            self._journal.close()
 
     def _changed(self, extents: Mapping[str, Extent]) -> dict[str, Extent]:
         changed = {}
@@ -100,26 +107,33 @@ class Contents:
 
     def _put(self, extents: Mapping[str, Extent], others: Mapping[bytes, bytes | None] | None = None) -> None:
         entries: dict[bytes, bytes | None] = {path.encode(): b"%d %d %d" % extent for path, extent in extents.items()}
-        self._journal.put({**entries, **(others or {})})
+        if self._journal is not None:
+            self._journal.put({**entries, **(others or {})})
         self._noted.update(extents)
 
 
 def open_contents(
     file_system: FileSystem, directory: str, *, must_exist: bool, accepts_loss: bool = False, rewrite_bytes_min: int = REWRITE_BYTES_MIN
 ) -> Contents:
-    """Open the contents journal in `directory`. `must_exist`: a missing or empty one is an error; otherwise one that is there is removed.
-    Raises CorruptLog, MissingLog, StorageError."""
-    stem = f"{directory}/{JOURNAL_NAME}"
-    for path in () if must_exist else (stem + SUFFIX, stem + CLOSED_SUFFIX):  # Of a start that was cut short.
-        if file_system.exists(path):
-            file_system.remove(path)
+    """Open the contents journal in `directory`. `must_exist`: a missing or empty one is an error; otherwise it begins anew with the first
+    note. Raises CorruptLog, MissingLog, StorageError."""
+    if not must_exist:
+        return Contents(None, partial(_new_journal, file_system, directory, rewrite_bytes_min), file_system.incarnation)
     journal = Journal.open(
-        file_system, directory, JOURNAL_NAME, must_exist=must_exist, accepts_loss=accepts_loss, rewrite_bytes_min=rewrite_bytes_min
+        file_system, directory, JOURNAL_NAME, must_exist=True, accepts_loss=accepts_loss, rewrite_bytes_min=rewrite_bytes_min
     )
-    contents = Contents(journal, file_system.incarnation)
-    if must_exist and not journal.count:
+    if not journal.count:
         lost = CorruptLog(journal.path, 0, "the journal is empty, though the directory was in use")
         if not accepts_loss:
             raise lost
         LOGGER.warning("%s; whether other files are missing is not known: the loss is accepted", lost)
-    return contents
+    return Contents(journal, lambda: journal, file_system.incarnation)
+
+
+def _new_journal(file_system: FileSystem, directory: str, rewrite_bytes_min: int) -> Journal:
+    """What is there is of a start that was cut short."""
+    stem = f"{directory}/{JOURNAL_NAME}"
+    for path in (stem + SUFFIX, stem + CLOSED_SUFFIX):
+        if file_system.exists(path):
+            file_system.remove(path)
+    return Journal.open(file_system, directory, JOURNAL_NAME, rewrite_bytes_min=rewrite_bytes_min)

@@ -3,8 +3,7 @@
 Where it starts stands in the name of an empty file, `<offset>.start`: old records must go when the disk is full, and a name needs no
 space. The rest is in `log.state`: a line with the CRC-32C of what follows, then JSON; written aside, synced, renamed and its name synced,
 so it is one state or the next at every instant, through a loss of power too. Both are absent while everything is as it was at first.
-Unlike a snapshot the state is no copy of something: a damaged one is an error. A later format names its `version`; this one is 1, and
-does not.
+Unlike a snapshot the state is no copy of something: a damaged one is an error. A format names its `version`; version 1 does not.
 """
 
 import json
@@ -18,7 +17,8 @@ from chaffinch.storage.segment import NAME_DIGITS, SegmentMark
 
 NAME = "log.state"
 START_SUFFIX = ".start"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Of a state with lost ranges; without them it is that of version 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,10 @@ def write(file_system: FileSystem, directory: str, state: LogState) -> None:
     """Durable on return. On StorageError it is the old state or the new one; the caller goes on with the old one and tries again."""
     fields = asdict(state)
     del fields["log_start_offset"]
+    if state.lost:
+        fields["version"] = FORMAT_VERSION
+    else:
+        del fields["lost"]
     body = json.dumps(fields, separators=(",", ":")).encode()
     write_aside(file_system, f"{directory}/{NAME}", (f"{crc32c(body):08x}\n".encode(), body), syncs=True)
     file_system.sync_directory(directory)
@@ -91,7 +95,7 @@ def read(file_system: FileSystem, directory: str, names: Iterable[str]) -> LogSt
     if crc != b"%08x" % crc32c(body):
         raise CorruptLog(file.path, 0, "the CRC is not that of its contents")
     fields = json.loads(body)
-    version = fields.pop("version", FORMAT_VERSION)
+    version = fields.pop("version", 1)
     if version > FORMAT_VERSION:
         raise NewerFormat(file.path, version, FORMAT_VERSION)
     swap = fields.pop("swap")
