@@ -173,6 +173,8 @@ REFUSED_BY_CONSUMERS = {"internal.throw.on.fetch.stable.offset.unsupported": "le
 # Before Apache Kafka 4.0.
 IDLE_OF_OLD = {"auto.include.jmx.reporter"}
 OURS = {"sasl.password", "sasl.username", "ssl.ca.location"}
+OURS_IN_CONSUMERS = {"auto.offset.reset.new.partitions"}
+"""Of KIP-1327, later than the release whose options are listed above."""
 OURS_IN_PRODUCERS = {"custom.exception.handler.class", "drop.invalid.large.records", "partitioner", "retry.unknown.topic.partition.ms"}
 
 PARTS = {
@@ -183,7 +185,13 @@ PARTS = {
         {*IDLE, *IDLE_IN_PRODUCERS},
         REFUSED | REFUSED_BY_PRODUCERS,
     ),
-    "consumer": (CONSUMER_OPTIONS, {*USED_BY_BOTH, *USED_BY_CONSUMERS}, OURS, {*IDLE, *IDLE_IN_CONSUMERS}, REFUSED | REFUSED_BY_CONSUMERS),
+    "consumer": (
+        CONSUMER_OPTIONS,
+        {*USED_BY_BOTH, *USED_BY_CONSUMERS},
+        OURS | OURS_IN_CONSUMERS,
+        {*IDLE, *IDLE_IN_CONSUMERS},
+        REFUSED | REFUSED_BY_CONSUMERS,
+    ),
 }
 
 

@@ -22,8 +22,9 @@ from chaffinch.consumer.core.late import IN_TIME, lost, names_of, network_error,
 from chaffinch.consumer.core.membership import OUT_OF_GROUP, Membership
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.offsets_asked import Commit, CommitSent, Outcome, TopicsAsked
-from chaffinch.consumer.core.options import ResetStrategy, commits_itself
+from chaffinch.consumer.core.options import commits_itself
 from chaffinch.consumer.core.positions import Subscriptions
+from chaffinch.consumer.core.reset_policy import ResetPolicy
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import (
@@ -54,7 +55,7 @@ class Commits:
         finder: CoordinatorFinder,
         watch: TopicWatch,
         absences: Absences,
-        reset_strategy: ResetStrategy,
+        resets: ResetPolicy,
         fail: Callable[[KafkaException], None],
         unreachable: Callable[..., KafkaException],
     ) -> None:
@@ -67,7 +68,7 @@ class Commits:
         self._watch = watch
         self._absences = absences
         self._unreachable = unreachable
-        self.committed = CommittedOffsets(wiring, subscriptions, membership, finder, watch, reset_strategy, fail, unreachable)
+        self.committed = CommittedOffsets(wiring, subscriptions, membership, finder, watch, resets, fail, unreachable)
         self._commits: list[Commit] = []
         self._auto_due_ms = 0
         self._auto: Commit | None = None

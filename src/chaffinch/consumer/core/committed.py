@@ -19,8 +19,8 @@ from chaffinch.consumer.core.late import IN_TIME, lost, names_of
 from chaffinch.consumer.core.membership import COORDINATOR_GONE, Membership
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.offsets_asked import Lookup
-from chaffinch.consumer.core.options import ResetStrategy
 from chaffinch.consumer.core.positions import Position, Stage, Subscriptions
+from chaffinch.consumer.core.reset_policy import ResetPolicy
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException, NetworkException, codes, exception_for
@@ -42,7 +42,7 @@ class CommittedOffsets:
         membership: Membership,
         finder: CoordinatorFinder,
         watch: TopicWatch,
-        reset_strategy: ResetStrategy,
+        resets: ResetPolicy,
         fail: Callable[[KafkaException], None],
         unreachable: Callable[..., KafkaException],
     ) -> None:
@@ -52,7 +52,7 @@ class CommittedOffsets:
         self._membership = membership
         self._finder = finder
         self._watch = watch
-        self._reset_strategy = reset_strategy
+        self._resets = resets
         self._fail = fail
         self._unreachable = unreachable
         self._lookups: list[Lookup] = []
@@ -152,7 +152,7 @@ class CommittedOffsets:
         self._lookups.remove(lookup)
         if lookup is self._of_positions:
             self._of_positions = None
-            self._place(found, lookup)
+            self._place(found, lookup, now_ms)
         else:
             self._wiring.out.append(CompleteCall(call=lookup.call, result=found))
 
@@ -187,7 +187,7 @@ class CommittedOffsets:
         else:
             self._wiring.out.append(FailCall(call=lookup.call, error=error))
 
-    def _place(self, found: Mapping[TopicPartition, OffsetAndMetadata | None], lookup: Lookup) -> None:
+    def _place(self, found: Mapping[TopicPartition, OffsetAndMetadata | None], lookup: Lookup, now_ms: int) -> None:
         """Positions from what is committed, or as auto.offset.reset says. Of a topic that was deleted meanwhile it is looked up again."""
         for place, committed in found.items():
             state = self._subscriptions.assigned.get(place)
@@ -197,8 +197,10 @@ class CommittedOffsets:
                 continue
             if committed is not None:
                 state.seek(Position(committed.offset, committed.leader_epoch))
+            elif self._resets.is_known(place.topic):
+                state.reset(self._resets.of(place))
             else:
-                state.reset(self._reset_strategy)
+                state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
         self._wiring.wake()
 
     def deadlines_ms(self) -> list[int]:

@@ -28,11 +28,11 @@ from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups,
 from chaffinch.consumer.core.membership import GroupAsked, Membership
 from chaffinch.consumer.core.membership_moves import Happening, State
 from chaffinch.consumer.core.offsets_asked import Commit, CommitSent, Lookup, Outcome, TopicsAsked
-from chaffinch.consumer.core.options import reset_strategy
 from chaffinch.consumer.core.positions import Kind, Position, Stage, Subscriptions
 from chaffinch.consumer.core.rebalance import Callback, Rebalance
 from chaffinch.consumer.core.refused_join import GroupKindAsked
 from chaffinch.consumer.core.renewals import Renewals
+from chaffinch.consumer.core.reset_policy import ResetPolicy
 from chaffinch.consumer.core.topic_calls import TopicCalls
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.waits import Waits
@@ -80,13 +80,13 @@ class Group:
         watch: TopicWatch,
         absences: Absences,
         fetcher: Fetcher,
+        resets: ResetPolicy,
         fail: Callable[[KafkaException], None],
         unreachable: Callable[..., KafkaException],
     ) -> None:
         self.finder = CoordinatorFinder(wiring, wiring.settings["group.id"])
         self.membership = Membership(wiring, subscriptions, self.finder, fail)
-        strategy = reset_strategy(wiring.settings)
-        self.commits = Commits(wiring, subscriptions, self.membership, self.finder, watch, absences, strategy, fail, unreachable)
+        self.commits = Commits(wiring, subscriptions, self.membership, self.finder, watch, absences, resets, fail, unreachable)
         self.rebalance = Rebalance(wiring, subscriptions, self.membership, self.commits, fetcher)
 
 
@@ -97,16 +97,17 @@ class ConsumerCore:
         self.wiring = Wiring(settings, dice)
         self.subscriptions = Subscriptions()
         self.watch = TopicWatch(self.wiring)
-        self.reset_strategy = reset_strategy(settings)
+        self.resets = ResetPolicy(self.wiring, self.watch)
         self.absences = Absences(self.wiring)
-        self.fetcher = Fetcher(self.wiring, self.subscriptions, self.watch, self.reset_strategy)
+        self.fetcher = Fetcher(self.wiring, self.subscriptions, self.watch, self.resets.base)
         self.lookups = OffsetLookups(
-            self.wiring, self.subscriptions, self.watch, self.absences, self.fetcher, self.reset_strategy, self._fail, self.unreachable
+            self.wiring, self.subscriptions, self.watch, self.absences, self.fetcher, self.resets.base, self._fail, self.unreachable
         )
-        self.renewals = Renewals(self.wiring, self.subscriptions, self.fetcher, self.reset_strategy)
+        self.renewals = Renewals(self.wiring, self.subscriptions, self.fetcher, self.resets)
         self.group: Group | None = None
         if settings["group.id"] is not None:
-            self.group = Group(self.wiring, self.subscriptions, self.watch, self.absences, self.fetcher, self._fail, self.unreachable)
+            parts = self.wiring, self.subscriptions, self.watch, self.absences, self.fetcher, self.resets
+            self.group = Group(*parts, self._fail, self.unreachable)
         self.topic_calls = TopicCalls(self.wiring, self.watch, self.absences, self.unreachable)
         self.next_deadline_ms: int | None = None
         self._errors: deque[KafkaException] = deque()
@@ -203,7 +204,9 @@ class ConsumerCore:
                 raise AssertionError(f"a failure of nothing: {event}")
 
     def _metadata_heard(self, event: Answered, now_ms: int) -> None:
-        self.renewals.take(self.watch.answered(event.message, now_ms))
+        renewals = self.watch.answered(event.message, now_ms)
+        self.resets.learn()
+        self.renewals.take(renewals)
         self._match_pattern()
         if self.group is not None:
             self.group.membership.metadata_changed()
@@ -267,7 +270,8 @@ class ConsumerCore:
     def _begin_positions(self, now_ms: int) -> None:
         """Without a group nothing was ever committed."""
         for state in self.subscriptions.at(Stage.COMMITTED, now_ms):
-            state.reset(self.reset_strategy)
+            if self.resets.is_known(state.place.topic):
+                state.reset(self.resets.of(state.place))
 
     def _look_for_absent(self, missed: set[TopicPartition], now_ms: int) -> None:
         self.absences.look(missed, now_ms)

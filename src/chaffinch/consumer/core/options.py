@@ -24,6 +24,8 @@ MS_MAX: Final = INT_MAX
 TABLE_RECORDS: Final = 100_000
 """Most rows of one `poll_table`, unless max.poll.records is given: a table costs little per row, and something per table."""
 
+OFFSET_RESET: Final = "auto.offset.reset"
+NEW_PARTITIONS: Final = "auto.offset.reset.new.partitions"
 ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 JAVA_ASSIGNORS: Final = {"Range": "range", "RoundRobin": "roundrobin", "Sticky": "sticky", "CooperativeSticky": "cooperative-sticky"}
 ISOLATION_LEVELS: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
@@ -68,11 +70,18 @@ _OFFSETS: Final = (
     Option("enable.auto.commit", "bool", True, "`poll` commits what earlier polls gave; off unless given where there is no group.id"),
     Option("auto.commit.interval.ms", "int", 5_000, "time between such commits", minimum=0, maximum=MS_MAX),
     Option(
-        "auto.offset.reset",
+        OFFSET_RESET,
         "string",
         "latest",
         "where to begin without a committed offset, or where it is not there any more: `earliest`, `latest`, `by_duration:PT1H30M` (so"
         " long ago, ISO 8601), or `none`: an error",
+    ),
+    Option(
+        NEW_PARTITIONS,
+        "string",
+        None,
+        "the same for partitions that came after this consumer first saw their topic, and for topics created since (KIP-1327). With"
+        " `earliest`, nothing that is written to them before the consumer finds them is left out; auto.offset.reset decides unless given",
     ),
 )
 _FETCHING: Final = (
@@ -155,12 +164,22 @@ def parse_options(mapping: Mapping[str, Any] | None = None, **keywords: Any) -> 
     for check in (_check_group, _check_times):
         check(settings)
     reset_strategy(settings)
+    new_partitions_strategy(settings)
     return settings
 
 
 def reset_strategy(settings: Settings) -> ResetStrategy:
     """What auto.offset.reset says; ConfigException for what it cannot say."""
-    text: str = settings["auto.offset.reset"]
+    return _parse_strategy(OFFSET_RESET, settings[OFFSET_RESET])
+
+
+def new_partitions_strategy(settings: Settings) -> ResetStrategy | None:
+    """What auto.offset.reset.new.partitions says; None where it is not given."""
+    text: str | None = settings[NEW_PARTITIONS]
+    return None if text is None else _parse_strategy(NEW_PARTITIONS, text)
+
+
+def _parse_strategy(option: str, text: str) -> ResetStrategy:
     simple = {strategy.name: strategy for strategy in (EARLIEST, LATEST, NONE)}.get(text.lower())
     if simple is not None:
         return simple
@@ -168,7 +187,7 @@ def reset_strategy(settings: Settings) -> ResetStrategy:
     if found is None or not any(found.groups()):
         allowed = "one of earliest, latest, none, or by_duration: and an ISO 8601 duration as in by_duration:PT1H30M"
         hint = f"; what others call {text!r} is {ELSEWHERE[text.lower()]}" if text.lower() in ELSEWHERE else ""
-        raise ConfigException(f"option auto.offset.reset cannot be {text!r}: it must be {allowed}{hint}")
+        raise ConfigException(f"option {option} cannot be {text!r}: it must be {allowed}{hint}")
     seconds = sum(float(number) * _SECONDS[unit] for unit, number in found.groupdict().items() if number)
     return ResetStrategy(text, ago_ms=int(seconds * 1000))
 

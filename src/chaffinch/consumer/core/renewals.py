@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable
 
 from chaffinch.consumer.core.fetcher import Fetcher
 from chaffinch.consumer.core.late import names_of
-from chaffinch.consumer.core.options import NONE, ResetStrategy
+from chaffinch.consumer.core.options import NONE
 from chaffinch.consumer.core.positions import Subscriptions
+from chaffinch.consumer.core.reset_policy import ResetPolicy
 from chaffinch.consumer.core.topic_ids import Renewal
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.identifiers import TopicPartition
@@ -20,11 +21,11 @@ from chaffinch.protocol.primitives import ZERO_UUID
 class Renewals:
     """Those of one consumer's assigned partitions."""
 
-    def __init__(self, wiring: Wiring, subscriptions: Subscriptions, fetcher: Fetcher, reset_strategy: ResetStrategy) -> None:
+    def __init__(self, wiring: Wiring, subscriptions: Subscriptions, fetcher: Fetcher, resets: ResetPolicy) -> None:
         self._wiring = wiring
         self._subscriptions = subscriptions
         self._fetcher = fetcher
-        self._reset_strategy = reset_strategy
+        self._resets = resets
 
     def take(self, renewals: Iterable[Renewal]) -> None:
         """Metadata reports these; before anything else is done with it."""
@@ -42,7 +43,7 @@ class Renewals:
             if ids.is_past(place.topic, state.topic_id):
                 resumed |= {place} if state.is_paused else set()
                 self._fetcher.drop(place)
-                state.renew(ids.present(place.topic), self._reset_strategy)
+                state.renew(ids.present(place.topic), self._resets.of(place))
             elif state.topic_id == ZERO_UUID:
                 state.topic_id = ids.present(place.topic)
         return resumed
@@ -50,7 +51,8 @@ class Renewals:
     def _in_words(self, renewal: Renewal, resumed: Collection[TopicPartition]) -> str:
         text = f"{renewal}; positions in the deleted topic are dropped"
         if any(place.topic == renewal.topic for place in self._subscriptions.assigned):
-            where = "none: seek" if self._reset_strategy is NONE else self._reset_strategy.name
-            text += f", reading starts again where auto.offset.reset says, {where}"
+            place = TopicPartition(renewal.topic, 0)
+            seek = ": seek" if self._resets.of(place) is NONE else ""
+            text += f", reading starts again where {self._resets.in_words(place)}{seek}"
         paused = sorted(place for place in resumed if place.topic == renewal.topic)
         return text + (f"; {names_of(paused)} {'is' if len(paused) == 1 else 'are'} not paused any more" if paused else "")

@@ -35,6 +35,11 @@ class TopicWatch:
         self._not_before_ms = 0
         self._all_heard_ms: int | None = None
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """Those of interest, by name."""
+        return self._topics
+
     def use(self, topics: Iterable[str], *, all_topics: bool = False) -> None:
         """These topics, and perhaps all there are, are of interest from now on."""
         wanted = frozenset(topics)

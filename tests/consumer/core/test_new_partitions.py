@@ -1,0 +1,131 @@
+"""auto.offset.reset.new.partitions: records that are written to a new partition before the consumer finds it are not left out."""
+
+import re
+from uuid import UUID
+
+import pytest
+
+from chaffinch import errors
+from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.options import parse_options
+from chaffinch.errors import codes
+from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
+from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest
+from tests.consumer.core.rig import Rig
+
+LATEST = {"auto.offset.reset": "latest"}
+SAFE = {**LATEST, "auto.offset.reset.new.partitions": "earliest"}
+
+
+def refresh(rig, answer=None):
+    """Metadata is asked for again, and answered."""
+    rig.core.watch.refresh()
+    rig.advance(1_000)
+    for _ in rig.pending(MetadataRequest):
+        rig.tell_metadata() if answer is None else rig.answer(MetadataRequest, answer)
+
+
+def asked(rig):
+    """What the leader is asked for, by partition."""
+    topics = [topic for sent in rig.pending(ListOffsetsRequest) for topic in sent.message.topics]
+    return {part.partition_index: part.timestamp for topic in topics for part in topic.partitions}
+
+
+@pytest.mark.parametrize(("options", "begins"), [(SAFE, OFFSET_EARLIEST), (LATEST, OFFSET_LATEST)])
+def test_partition_that_comes_after_the_consumer_has_seen_its_topic(options, begins):
+    rig = Rig(**options).reach(State.STABLE)
+    rig.answer_offsets({0: -1, 1: -1})
+    assert asked(rig) == {0: OFFSET_LATEST, 1: OFFSET_LATEST}
+    rig.partitions = 5
+    refresh(rig)
+    rig.poll()
+    rig.answer_join(generation=2)
+    rig.waiting = [sent for sent in rig.waiting if not isinstance(sent.message, ListOffsetsRequest)]
+    rig.answer_sync(2, 4)
+    rig.poll()
+    rig.answer_offsets({2: -1, 4: -1})
+    assert asked(rig) == {2: OFFSET_LATEST, 4: begins}
+
+
+def test_committed_offset_decides():
+    rig = Rig(**SAFE).reach(State.STABLE)
+    rig.answer_offsets({0: -1, 1: -1})
+    rig.partitions = 5
+    refresh(rig)
+    rig.poll()
+    rig.answer_join(generation=2)
+    rig.answer_sync(4)
+    rig.poll()
+    rig.answer_offsets({4: 7})
+    assert rig.core.subscriptions.assigned[TopicPartition("t", 4)].position.offset == 7
+
+
+def test_topic_that_is_created_after_the_consumer_looked_for_it():
+    rig = Rig(**{**SAFE, "group.id": None})
+    rig.core.assign([TopicPartition("t", 0)], rig.now_ms)
+    rig.step()
+    rig.tell_metadata(code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)
+    refresh(rig)
+    assert asked(rig) == {0: OFFSET_EARLIEST}
+
+
+def test_committed_offset_that_is_not_there_is_asked_for_again_until_the_topic_is_known():
+    rig = Rig(**SAFE)
+    rig.core.assign([TopicPartition("t", 0)], rig.now_ms)
+    rig.step()
+    rig.find_coordinator()
+    rig.answer_offsets({0: -1})
+    assert not rig.pending(OffsetFetchRequest), "not at once"
+    rig.tell_metadata(code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)
+    rig.advance(500)
+    rig.answer_offsets({0: -1})
+    refresh(rig)
+    assert asked(rig) == {0: OFFSET_EARLIEST}
+
+
+def test_topic_that_comes_to_match_a_pattern():
+    rig = Rig(**SAFE)
+    rig.core.subscribe_pattern(re.compile("t.*"))
+    rig.step()
+    rig.answer(MetadataRequest, MetadataResponse(brokers=[MetadataResponseBroker(node_id=0, host="b", port=1)]))
+    assert rig.pending(FindCoordinatorRequest)
+    refresh(rig)
+    assert rig.core.resets.of(TopicPartition("t", 0)).name == "earliest"
+
+
+def test_topics_that_a_pattern_finds_first_are_not_new():
+    rig = Rig(**SAFE)
+    rig.core.subscribe_pattern(re.compile("t.*"))
+    rig.step()
+    rig.tell_metadata()
+    assert rig.core.resets.of(TopicPartition("t", 2)).name == "latest"
+    assert rig.core.resets.of(TopicPartition("t", 3)).name == "earliest"
+
+
+def test_topic_that_is_created_again_is_new():
+    rig = Rig(**{**SAFE, "group.id": None}).assign(0)
+    rig.topic_id = UUID(int=8)
+    refresh(rig)
+    assert asked(rig) == {0: OFFSET_EARLIEST}
+    assert "reading starts again where auto.offset.reset.new.partitions says, earliest" in rig.reports[-1]
+
+
+def test_broker_without_topic_ids_does_not_make_a_topic_new():
+    rig = Rig(**{**SAFE, "group.id": None}).assign(0)
+    rig.topic_id = UUID(int=0)
+    refresh(rig)
+    assert rig.core.resets.of(TopicPartition("t", 0)).name == "latest"
+
+
+@pytest.mark.parametrize("value", ["earliest", "latest", "none", "by_duration:PT1H"])
+def test_values_are_those_of_auto_offset_reset(value):
+    named = {"bootstrap.servers": "b:1", "auto.offset.reset.new.partitions": value}
+    assert parse_options(named)["auto.offset.reset.new.partitions"] == value
+
+
+def test_wrong_value_is_refused_by_name():
+    with pytest.raises(errors.ConfigException, match=r"option auto.offset.reset.new.partitions cannot be 'begin'"):
+        parse_options({"bootstrap.servers": "b:1", "auto.offset.reset.new.partitions": "begin"})
