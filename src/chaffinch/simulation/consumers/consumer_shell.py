@@ -146,7 +146,7 @@ class ConsumerShell:
     def _committing(self, waits: bool) -> Steps:
         self._all_processed()
         pending = Pending()
-        self.core.commit(self.core.positions(), self._world.now_ms + CALL_MS, pending.end, retries=waits)
+        self.core.commit(None, self._world.now_ms + CALL_MS, pending.end, retries=waits)
         self._push()
         while waits and not pending.is_done:
             yield
