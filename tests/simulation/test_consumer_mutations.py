@@ -61,7 +61,7 @@ def passes_a_record_over(patch: Patch) -> None:
 def begins_anew(patch: Patch) -> None:
     """What is committed is not looked at."""
     place = CommittedOffsets._place
-    patch.setattr(CommittedOffsets, "_place", lambda self, found, lookup: place(self, dict.fromkeys(found), lookup))
+    patch.setattr(CommittedOffsets, "_place", lambda self, found, *others: place(self, dict.fromkeys(found), *others))
 
 
 def commits_one_too_many(patch: Patch) -> None:

@@ -45,6 +45,7 @@ OF_CONSUMERS: Final = frozenset(
         "allow.auto.create.topics",
         "auto.commit.interval.ms",
         "auto.offset.reset",
+        "auto.offset.reset.new.partitions",
         "check.crcs",
         "client.rack",
         "default.api.timeout.ms",
