@@ -40,8 +40,7 @@ def run(*arguments):
     ("arguments", "says"),
     [
         ((), "--bootstrap-server HOST:PORT is missing"),
-        (SERVER, "what to replay is said by one of --topic and --parquet"),
-        ((*SERVER, "--topic", "d", "--parquet", "p"), "what to replay is said by one of --topic and --parquet"),
+        (SERVER, "give --topic, --parquet, or both for files whose letters are in the topic too"),
         ((*SERVER, "--topic", "d", "--repair", "key"), "--repair 'key': expected name=value"),
         ((*SERVER, "--topic", "d", "--repair", "keys=1"), "--repair keys=...: a row has no such column; there are: key, value, headers"),
         ((*SERVER, "--topic", "d", "--repair", "topic='x'", "--to", "y"), "the topic is said twice: by --to and by --repair topic=..."),
@@ -51,6 +50,11 @@ def run(*arguments):
         ((*SERVER, "--topic", "d", "--token", "x" * 2000), "it must be characters that can be printed, at most 1000 bytes of them"),
         ((*SERVER, "--topic", "d", "--to", ""), "--to is empty"),
         ((*SERVER, "--topic", " "), "--topic is empty"),
+        (
+            (*SERVER, "--topic", "d", "--only", "INVALID_RECRD"),
+            "--only 'INVALID_RECRD': no error code is named 'INVALID_RECRD'; the nearest is",
+        ),
+        ((*SERVER, "--topic", "d", "--where", " "), "--where is empty: give it an SQL condition, or leave it out"),
         ((*SERVER, "--parquet", ""), "--parquet is empty: say where the dead letters are"),
     ],
 )
@@ -121,6 +125,7 @@ def test_json(replayed):
     status, out, _ = run(*SERVER, "--topic", "d", "--json")
     assert (status, json.loads(out)) == (1, {
         "source": "d", "dry_run": False, "repetition": False, "read": 3, "written": 1, "written_before": 0,
+        "written_before_by": {}, "not_selected": 0,
         "still_rejected": {"INVALID_RECORD": 2},
         "examples": ["topic orders: INVALID_RECORD: too old"],
     })  # fmt: skip
@@ -252,6 +257,25 @@ def test_an_interruption_while_spark_stops_says_what_is_written(monkeypatch, arg
     monkeypatch.setattr(replaying, "look_at_cluster", lambda plan: None)
     monkeypatch.setattr(replaying, "replay", lambda spark, plan: report)
     assert run(*SERVER, "--topic", "d", *arguments) == (130, "", f"chaffinch: interrupted: {says}\n")
+
+
+def test_a_selection(replayed):
+    run(*SERVER, "--topic", "d", "--only", "INVALID_RECORD", "--only", "INVALID_TIMESTAMP", "--where", "query = 'q'", "--parquet", "p")
+    (plan,) = replayed.plans
+    assert (plan.only, plan.where, plan.topic, plan.path) == (("INVALID_RECORD", "INVALID_TIMESTAMP"), "query = 'q'", "d", "p")
+    assert plan.selects
+
+
+def test_which_replay_has_written_before_is_told(replayed):
+    by = {"replay 1f of d, 2026-01-01 00:00:00 UTC": 9}
+    replayed.report = ReplayReport(read=11, written=11, written_before=9, written_before_by=by, not_selected=4)
+    (before,) = (f"{count} by {name}" for name, count in by.items())
+    assert run(*SERVER, "--parquet", "/p")[1] == (
+        f"/p: 11 letters read, 11 written, 0 still rejected; 9 of them written before, {before}; 4 not selected\n"
+    )
+    assert run(*SERVER, "--parquet", "/p", "--dry-run")[1] == (
+        f"/p: 11 letters read, 2 would be written, 0 would still be rejected; 9 were written before, {before}; 4 not selected\n"
+    )
 
 
 def test_what_another_replay_has_written_is_told(replayed):

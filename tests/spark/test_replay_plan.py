@@ -16,7 +16,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import of_files, of_topic, writing
-from chaffinch.spark.replay.of_files import look_at_folder
+from chaffinch.spark.replay.letters_folder import look_at_folder
 from chaffinch.spark.replay.plan import TOKEN_BYTES_MAX, ReplayReport
 from chaffinch.spark.replay.replaying import ReplayPlan, look_at_cluster, replay
 
@@ -65,6 +65,10 @@ def test_the_page_s_example_is_a_plan():
         ({"writing": {"topic": "t"}}, "unknown option 'topic'"),
         ({"writing": {"kafka.custom.exception.handler.class": "a.B"}}, "'kafka.custom.exception.handler.class': a replay leaves no letter"),
         ({"repairs": ["key"]}, "repairs cannot be ['key']: it must be a mapping of columns to SQL expressions, strings both"),
+        ({"only": "INVALID_RECORD"}, "--only cannot be 'INVALID_RECORD': it must be a sequence of names of errors"),
+        ({"only": 5}, "--only cannot be 5: it must be a sequence of names of errors"),
+        ({"only": [5]}, "--only cannot be [5]: it must be a sequence of names of errors"),
+        ({"where": 5}, "--where cannot be 5: it must be a string"),
         ({"repairs": {"key": " "}}, "--repair key= is empty: give it an SQL expression; without a value the column is key=NULL"),
     ],
 )
@@ -178,7 +182,7 @@ def test_an_interruption_notes_which_files_are_replayed(tmp_path, monkeypatch, a
     for name in ("a.parquet", "b.parquet"):
         (tmp_path / name).touch()
     monkeypatch.setattr(of_files, "_unsettled", lambda *_: set())
-    monkeypatch.setattr(of_files, "_replay_file", lambda *given: interrupt() if at in given else ReplayReport())
+    monkeypatch.setattr(of_files._FilesReplay, "file", lambda *given: interrupt() if at in given else ReplayReport())
     with pytest.raises(KeyboardInterrupt) as caught:
         of_files.replay_files(IDLE, ReplayPlan(client=CLIENT, path=str(tmp_path), is_dry_run=is_dry_run), str(tmp_path))
     assert getattr(caught.value, "__notes__", []) == notes

@@ -4,7 +4,7 @@ import pytest
 
 from chaffinch.errors import ConfigException
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import letters, writing
+from chaffinch.spark.replay import of_topic, writing
 from chaffinch.spark.replay.replaying import replay
 from tests.spark.test_spark_replay import bad_rows, outcome, plan
 from tests.spark.test_spark_write import values, write
@@ -28,7 +28,7 @@ pytestmark = [
     ],
 )
 def test_a_repair_that_cannot_be_is_refused_before_anything_is_read(spark, broker, dead, monkeypatch, expression, says):
-    monkeypatch.setattr(letters, "spans_in", None)
+    monkeypatch.setattr(of_topic, "read_ledger", None)
     with pytest.raises(ConfigException, match=says):
         replay(spark, plan(broker, topic=dead, repairs={"key": expression}))
 

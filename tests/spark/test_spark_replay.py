@@ -13,6 +13,7 @@ from chaffinch.spark import target
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import dry_run, letters, of_topic, writing
 from chaffinch.spark.replay.dry_run import dry_run_of
+from chaffinch.spark.replay.ledger import read_ledger
 from chaffinch.spark.replay.replaying import ReplayPlan, replay
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.tasks.notes import Notes
@@ -55,7 +56,7 @@ def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
     """As they are, repaired in part, in whole, and again: each letter is written once; what is rejected again is a letter again."""
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     keyed = plan(broker, topic=dead, repairs={"key": "coalesce(key, value)"})
-    spans = letters.spans_in(spark, keyed.client, dead, is_all=False)
+    before = read_ledger(spark, keyed.client, dead)
     asked = []
     with monkeypatch.context() as patch:
         patch.setattr(writing, "write", lambda *given, do=writing.write: (asked.append(given[-1]), do(*given)))
@@ -68,12 +69,13 @@ def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
     assert repaired["timestamp"].timestamp() == 1_700_000_000
 
     # Its note speaks of all partitions, and is told from a letter whose row has headers of the same names.
-    (span,) = letters.spans_in(spark, keyed.client, dead, is_all=False)
-    assert (span.replayed, span.start) == (spans[0].end, spans[0].end)
+    (span,) = read_ledger(spark, keyed.client, dead).spans_to_read(is_all=False)
+    assert (span.replayed, span.start) == (before.spans[0].end, before.spans[0].end)
 
     # Another one that began at the same time, and saw a letter more.
     with monkeypatch.context() as patch:
-        patch.setattr(letters, "spans_in", lambda *_, is_all: tuple(replace(span, end=span.end + 1) for span in spans))
+        late = replace(before, spans=tuple(replace(span, end=span.end + 1) for span in before.spans))
+        patch.setattr(of_topic, "read_ledger", lambda *_: late)
         with pytest.raises(Refusal, match=r"REPLAYED_MEANWHILE: another replay of .* was written meanwhile"):
             replay(spark, keyed)
 
@@ -137,7 +139,7 @@ def test_what_fails_behind_the_write_says_that_it_is_written(spark, broker, topi
         raise Refusal(Group.RETRIABLE, "REQUEST_TIMED_OUT", "its end cannot be read")
 
     with monkeypatch.context() as patch:
-        patch.setattr(of_topic, "_wait_for_ends", fails)
+        patch.setattr(writing, "wait_for_ends", fails)
         with pytest.raises(Refusal, match=r"what was replayed is written, what became of it cannot be told: its end cannot be read"):
             replay(spark, keyed)
     assert values(broker, topic) == {"v0": 1, "v1": 1}
@@ -164,7 +166,7 @@ def test_a_topic_of_letters_that_takes_no_note(spark, broker, topic, dead, monke
         with pytest.raises(Refusal, match=rf"{said} of {dead} allows 120; nothing was written; raise it to \d+ at least, and begin again$"):
             replay(spark, each)
     with monkeypatch.context() as patch:
-        patch.setattr(of_topic, "_refuse_large", lambda *_: None)
+        patch.setattr(of_topic, "refuse_large", lambda *_: None)
         for _ in range(2):
             with pytest.raises(Exception, match=r"MESSAGE_TOO_LARGE: the dead letter topic itself refuses 1 of 1 notes of this replay"):
                 replay(spark, keyed)
@@ -261,16 +263,16 @@ def test_letters_that_are_removed_while_they_are_read(spark, broker, topic, dead
         return broker.read(topic).column("offset").to_pylist(), broker.read(dead).column("offset").to_pylist()[-1:]
 
     before = rows_there()
-    find = letters.spans_in
+    find = of_topic.read_ledger
 
-    def late(*asked, is_all):
-        found = find(*asked, is_all=is_all)
+    def late(*asked):
+        found = find(*asked)
         with SyncClient(broker.bootstrap_servers) as client:
             drop_first(client, TopicPartition(dead, 0), 1)
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(letters, "spans_in", late)
+        patch.setattr(of_topic, "read_ledger", late)
         with pytest.raises(Refusal, match=r"LETTERS_REMOVED: .*-0 begins at offset 1, offset 0 was asked for: letters were removed"):
             replay(spark, plan(broker, topic=dead))
     assert rows_there() == before

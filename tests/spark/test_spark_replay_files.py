@@ -16,6 +16,7 @@ from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import letters, of_files, writing
 from chaffinch.spark.replay.replaying import replay
+from chaffinch.spark.replay.same_letters import TopicsOfFiles
 from tests.spark.test_spark_replay import bad_rows, outcome, plan, rows
 from tests.spark.test_spark_write import values, write
 
@@ -136,7 +137,7 @@ def test_a_file_that_another_replay_moves_once_it_is_read(spark, broker, topic, 
         monkeypatch.setattr(of_files, "_marker_topic", really)
         assert outcome(replay(spark, keyed)) == (2, 2, {})
         if not is_marker_seen:
-            seen, really_of = [None, None], writing.writer_of
+            seen, really_of = [None], writing.writer_of
             monkeypatch.setattr(writing, "writer_of", lambda *asked: seen.pop() if seen else really_of(*asked))
         return really(*given)
 
@@ -273,7 +274,8 @@ def test_of_what_another_replay_has_read_only_what_it_wrote_is_counted(spark, br
         patch.setattr(of_files, "_done_with", lambda *_: None)
         assert outcome(replay(spark, keyed)) == (2, 1, {"MESSAGE_TOO_LARGE": 1})
     folder = Folder(str(tmp_path), "--parquet")
-    report = of_files._replay_file(spark, keyed, folder, file.name, "")
+    with TopicsOfFiles(spark, keyed) as topics:
+        report = of_files._FilesReplay(spark, keyed, folder, topics).file(file.name, "")
     assert (outcome(report), report.written_before) == ((2, 1, {"MESSAGE_TOO_LARGE": 1}), 1)
 
     def away(*_):

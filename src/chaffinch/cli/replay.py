@@ -46,6 +46,14 @@ def replay(
             help="A column of the row anew, as an SQL expression over the letter's columns; may be repeated.",
         ),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="ERROR", help="Letters with this error alone, such as INVALID_RECORD; may be repeated."),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", metavar="SQL", help="Letters for which this condition over the letter's columns is true alone."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing; show what would be rejected still.")] = False,
     token: Annotated[
         str | None,
@@ -58,8 +66,10 @@ def replay(
     """Write dead letters to their topics again, each once; those that are rejected still become dead letters again.
 
     What was replayed is remembered, in the dead letter topic itself or by moving the file to `_replayed`: the next call goes on
-    from there. Columns for --repair: key, value, headers, timestamp, partition, topic; to be read too: error_code, error_name,
-    error_message, error_group, query, batch. The exit status is 1 when something is rejected still.
+    from there. Letters that a query has left in a topic and in Parquet files are written once, from either; files of an earlier
+    version do not name the topic: give --topic with --parquet. Columns for --repair: key, value, headers, timestamp, partition,
+    topic; to be read too, and by --where: error_code, error_name, error_message, error_group, query, batch. The exit
+    status is 1 when something is rejected still.
     """
     with _said_when_interrupted():
         from chaffinch.spark.options import KAFKA
@@ -73,7 +83,8 @@ def replay(
         plan = ReplayPlan(
             client={name: value for name, value in given.items() if name not in of_writing},
             writing={name: value for name, value in given.items() if name in of_writing},
-            topic=topic, path=parquet, to=to, repairs=parse_pairs("--repair", repair), token=token, is_dry_run=dry_run,
+            topic=topic, path=parquet, to=to, repairs=parse_pairs("--repair", repair), only=tuple(only or ()), where=where,
+            token=token, is_dry_run=dry_run,
         )  # fmt: skip
         report = _replayed(plan)
     _report(plan, report, as_json=as_json)
@@ -104,7 +115,7 @@ def _replayed(plan: ReplayPlan) -> ReplayReport:
     try:
         look_at_cluster(plan)
         with doing("starting Spark") as now, _quiet_session() as spark:
-            now(f"replaying the letters of {plan.topic or plan.path}" + (", to write nothing" if plan.is_dry_run else ""))
+            now(f"replaying the letters of {plan.path or plan.topic}" + (", to write nothing" if plan.is_dry_run else ""))
             report = replay_letters(spark, plan)
         return report
     except (KeyboardInterrupt, SystemExit) as interruption:
@@ -146,12 +157,13 @@ def _stderr_in(path: Path) -> Iterator[None]:
 
 
 def _report(plan: ReplayPlan, report: ReplayReport, *, as_json: bool) -> None:
-    source = plan.topic or str(plan.path)
+    source = plan.path or str(plan.topic)
     rejected = sum(report.still_rejected.values())
     if as_json:
         print_json({
             "source": source, "dry_run": plan.is_dry_run, "repetition": report.is_repetition, "read": report.read,
             "written": report.written, "written_before": report.written_before,
+            "written_before_by": dict(sorted(report.written_before_by.items())), "not_selected": report.not_selected,
             "still_rejected": dict(sorted(report.still_rejected.items())), "examples": list(report.examples),
         })  # fmt: skip
     elif report.is_repetition and not report.read:
@@ -159,9 +171,13 @@ def _report(plan: ReplayPlan, report: ReplayReport, *, as_json: bool) -> None:
     else:
         would = ("would be written", "would still be rejected") if plan.is_dry_run else ("written", "still rejected")
         names = ", ".join(f"{count} {name}" for name, count in sorted(report.still_rejected.items()))
-        line = f"{source}: {counted(report.read, 'letter')} read, {report.written} {would[0]}, {rejected} {would[1]}"
-        before = f"; {report.written_before} of them written before, by another replay" if report.written_before else ""
-        say(line + (f" ({names})" if names else "") + before)
+        written = report.written - report.written_before if plan.is_dry_run else report.written
+        line = f"{source}: {counted(report.read, 'letter')} read, {written} {would[0]}, {rejected} {would[1]}"
+        line += f" ({names})" if names else ""
+        if report.written_before:
+            by = "; ".join(f"{count} by {name}" for name, count in sorted(report.written_before_by.items())) or "by another replay"
+            line += f"; {report.written_before} {'were' if plan.is_dry_run else 'of them'} written before, {by}"
+        say(line + (f"; {report.not_selected} not selected" if report.not_selected else ""))
         for example in report.examples:
             say(f"  {example}")
     if rejected:

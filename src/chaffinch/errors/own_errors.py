@@ -164,6 +164,10 @@ OF_SPARK: Final = (
         "Begin again for those that are left.",
     ),
     OwnError(
+        "LETTERS_NOT_IN_TOPIC", _CONFIG, "Letters of a Parquet file are not in the replayed topic that had them too: nobody can tell whether they are written.",
+        "Look for them where they were to go, and write those that are missing with --where and a --token of your own.",
+    ),
+    OwnError(
         "REPLAYED_MEANWHILE", _RESTART, "Another replay of the same topic was written meanwhile; this one wrote nothing.",
         "Begin again: it replays what is left.",
     ),
@@ -173,7 +177,7 @@ OF_SPARK: Final = (
     ),
     OwnError(
         "VALUE_CUT", None, "Counted by a replay: a letter that holds only a digest of a value too large for its topic.",
-        "Replay the Parquet files of errors.dead.letter.path, where the query writes both.",
+        "Replay the Parquet files of errors.dead.letter.path, where the query writes both: what was replayed of the topic is not written again.",
     ),
     OwnError(
         "JavaNotFound", None, "session() finds no Java of version 17 or newer.",

@@ -286,6 +286,9 @@ NOTES, LETTERS = '{"ends": {"0": 23}, "run": "r"}', "errors.dead.letter.queue.to
         (False, {"chaffinch.writer": "0123456789abcdef", "idempotencyToken": "once"}),
         (False, {"chaffinch.writer": "me", "idempotencyToken": "replay-d"}),
         (False, {"chaffinch.batch.id": "1", "chaffinch.sink": "s", "chaffinch.writer": "0123456789abcdef"}),
+        (False, {"chaffinch.kept": '{"name": "x", "ranges": []}', "idempotencyToken": "replay-d"}),
+        (False, {"chaffinch.kept": '{"name": "x", "ranges": []}', "errors.dead.letter.path": "/d", "idempotencyToken": "once"}),
+        (False, {"chaffinch.kept": '{"name": "/x", "ranges": []}', "errors.dead.letter.path": "/d", "idempotencyToken": "replay-d"}),
     ],
 )
 def test_what_only_chaffinch_itself_may_say(is_stream, given):

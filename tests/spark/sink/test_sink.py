@@ -108,6 +108,24 @@ def test_a_topic_that_changes_between_tasks_and_commit(kafka, query):
     assert (row["value"], row["error_name"], row["query"], row["batch"], row["task"]) == (b"2", "INVALID_COMPACTION_KEY", "q", 0, None)
 
 
+def test_letters_of_what_the_broker_refuses_have_a_number_of_their_own(kafka, query):
+    """The same in the topic and in the file, whatever batch they were in: by it a replay knows them."""
+    messages = query.write(
+        {"key": [None] * 40, "value": [b"%d" % number for number in range(40)]},
+        {"key": [None], "value": [b"x"]},
+        **{"kafka.batch.size": "200"},
+    )
+    alter(kafka, "orders", "cleanup.policy", "compact")
+    query.commit(messages)
+    in_file = {row["value"]: row["row"] for row in pq.read_table(query.folder / "dead").to_pylist()}
+    in_topic = {
+        letter["value"]: int({header["key"]: header["value"] for header in letter["headers"]}["chaffinch.error.row"])
+        for letter in kafka.read("dead").to_pylist()
+    }
+    assert in_file == in_topic
+    assert sorted(in_file.values()) == list(range(41))
+
+
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_broker_found_culprits_in_compressed_batches(kafka, query, codec):
     messages = query.write(ROWS, **{"kafka.compression.type": codec})

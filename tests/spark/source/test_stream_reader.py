@@ -18,7 +18,7 @@ from chaffinch.errors import UnknownTopicOrPartitionException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import of_topic
+from chaffinch.spark.replay import writing
 from chaffinch.spark.source import stream_reader, topic_discovery
 from chaffinch.spark.source.batch_reader import planned_reader
 from chaffinch.spark.source.options import SourceOptions
@@ -92,11 +92,11 @@ class TestStreams:
                 producer.begin_transaction()
                 producer.send("a", b"1", partition=1).result(60)
                 if ended_at == 2:
-                    of_topic._wait_for_ends(given, "a")
+                    writing.wait_for_ends(given, "a")
                     assert len(pauses) == 2
                 else:
                     with pytest.raises(Refusal, match="REQUEST_TIMED_OUT: a-1 has had an open transaction for 5000 ms"):
-                        of_topic._wait_for_ends(given, "a")
+                        writing.wait_for_ends(given, "a")
 
     def test_options_without_which_a_stream_cannot_be_read(self, kafka, monkeypatch):
         least = {"kafka.bootstrap.servers": kafka.servers, "subscribe": "a"}

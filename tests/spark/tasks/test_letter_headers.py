@@ -84,6 +84,7 @@ def test_what_one_row_gets():
         ("chaffinch.error.message", b"late"),
         ("chaffinch.error.query", b"q"),
         ("chaffinch.error.batch", b"5"),
+        ("chaffinch.error.row", b"3"),
         ("chaffinch.error.timestamp", b"%d" % (NOW_MS + 10**9)),
     ]
 

@@ -9,8 +9,10 @@ import pytest
 from chaffinch.errors.codes import Group
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.sink.parquet_file import write_parquet
+from chaffinch.spark.sink.parquet_file import LettersInfo, info_for, write_parquet
+from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.tasks import staging
+from chaffinch.spark.tasks.notes import KeptRows
 from chaffinch.spark.tasks.staging import LetterStore, StagedReader, StagedWriter
 
 
@@ -106,6 +108,32 @@ def test_a_parquet_file_is_replaced_whole(tmp_path):
     write_parquet(folder, "x.parquet", [stream([4])])
     assert pq.read_table(tmp_path / "dead").to_pydict() == {"a": [4]}
     assert [path.name for path in (tmp_path / "dead").iterdir()] == ["x.parquet"]
+
+
+def test_rows_that_are_kept_of_an_older_file_come_first(tmp_path):
+    """By their numbers, over its row groups; a column that it did not have is null there."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = Folder(str(tmp_path), "errors.dead.letter.path")
+    pq.write_table(pa.table({"a": pa.array(range(10), pa.int32()), "old": ["x"] * 10}), tmp_path / "old.parquet", row_group_size=4)
+    sink = pa.BufferOutputStream()
+    made = pa.table({"a": pa.array([99], pa.int64()), "old": ["made"], "new": ["n"]})
+    with pa.ipc.new_stream(sink, made.schema) as out:
+        out.write_table(made)
+    kept = KeptRows(name="old.parquet", ranges=((1, 3), (3, 6), (9, 10)))
+    write_parquet(folder, "x.parquet", [sink.getvalue().to_pybytes()], info_for(None), kept)
+    found = pq.read_table(tmp_path / "x.parquet")
+    assert found.to_pydict() == {"a": [1, 2, 3, 4, 5, 9, 99], "old": ["x"] * 6 + ["made"]}
+    assert LettersInfo.of(found.schema.metadata) == LettersInfo(format=2)
+    write_parquet(folder, "y.parquet", [], info_for(None), kept)
+    assert pq.read_table(tmp_path / "y.parquet").num_rows == 6
+
+
+def test_a_file_says_which_topic_has_its_letters():
+    target = TopicSnapshot(topic="dead", topic_id=bytes(range(16)), partition_count=1)
+    assert LettersInfo.of(info_for(target)) == LettersInfo(format=2, topic="dead", topic_id=bytes(range(16)))
+    assert LettersInfo.of(None) == LettersInfo(format=1)
 
 
 def test_a_parquet_file_that_cannot_be_finished_leaves_nothing(tmp_path):

@@ -43,6 +43,8 @@ class CommitPlan:
     writes_without_marker: bool = False
     tolerance: Tolerance
     writes_dead_letter_file: bool = False
+    keeps_letters: bool = False
+    """The file gets letters of an older one, too, which a replay passes over."""
     has_handler: bool = False
     """The user's handler is asked about rows that the broker refuses (KIP-1038)."""
     transaction_timeout_ms: int | None = None

@@ -100,7 +100,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
         if failure.name == STAGING_LOST:
             yield from _after_loss(plan, writer.marker)
         raise
-    yield from _name_letters(plan, plan.writer_id if writer._dead_rows() else None)
+    yield from _name_letters(plan, plan.writer_id if plan.keeps_letters or writer._dead_rows() else None)
     yield from _write_state(plan, Step.NOTE_DONE, "written", writer.state, result.counts)
     return result
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from chaffinch.identifiers import OFFSET_EARLIEST
+from chaffinch.spark.tasks.letter_headers import ROW
 from chaffinch.spark.tasks.notes import NOTE, NOTE_TOKEN
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 WRITTEN: Final = ("key", "value", "headers", "timestamp", "partition", "topic")
 REASONS: Final = ("error_code", "error_name", "error_message", "error_group", "query", "batch")
 COLUMNS: Final = (*WRITTEN, *REASONS)
+ORIGIN: Final = ("row", "content")
+"""What tells one letter from another, and is the same in the topic and in a file: the row's number in its task, null in the topic for
+letters of earlier versions, and what it is of: query, batch, task, error and digests of topic, key and value."""
 
 _WRITTEN_SCHEMA: Final = (
     "key binary, value binary, headers array<struct<key: string, value: binary>>, timestamp timestamp_ltz, partition int, topic string"
@@ -32,7 +35,7 @@ _REASONS_COUNT: Final = f"array_position(reverse(transform(headers, h -> h.key))
 _OWN: Final = f"coalesce(slice(headers, 1, size(headers) - {_REASONS_COUNT}), array())"
 _ADDED: Final = f"slice(headers, size(headers) - {_REASONS_COUNT} + 1, {_REASONS_COUNT})"
 # Nothing else: a row may have brought headers of these names with it, and is a letter then.
-_IS_NOTE: Final = (
+IS_NOTE: Final = (
     f"coalesce(size(headers) = 2 AND get(headers, 0).key = '{NOTE}' AND get(headers, 1).key = '{NOTE_TOKEN}', false)"
 )  # fmt: skip
 # What stands in a letter in place of what its topic was too small for.
@@ -60,31 +63,9 @@ def header(name: str) -> str:
     return f"CAST(get(reverse(filter(headers, h -> h.key = '{name}')), 0).value AS STRING)"
 
 
-def spans_in(spark: SparkSession, client: Mapping[str, str], topic: str, *, is_all: bool) -> tuple[Span, ...]:
-    """What there is to replay in a dead letter topic now; `is_all`: what was replayed before too. Of each partition that has, or had,
-    something."""
-    from pyspark.sql.functions import expr
-
-    read = spark.read.format("chaffinch").options(**client, subscribe=topic, includeHeaders="true").load()
-    note = f"max_by(from_json({header(NOTE)}, 'map<string, bigint>'), offset) FILTER (WHERE {_IS_NOTE})"
-    wanted = {"first": "min(offset)", "end": "max(offset) + 1", "note": note}
-    found = read.groupBy("partition").agg(*(expr(text).alias(name) for name, text in wanted.items())).collect()
-    replayed: dict[int, int] = {}
-    for row in found:
-        for number, end in (row["note"] or {}).items():
-            replayed[int(number)] = max(end, replayed.get(int(number), 0))
-    there = {row["partition"]: (row["first"], row["end"]) for row in found}
-    spans = []
-    for number in sorted({*there, *replayed}):
-        done = replayed.get(number, 0)
-        first, end = there.get(number, (done, done))
-        spans.append(Span(partition=number, start=first if is_all else max(first, done), end=max(end, done), replayed=done))
-    return tuple(spans)
-
-
 def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span]) -> DataFrame:
-    """What is in the spans beside notes, with three columns more: `is_letter` for what the sink has made, `is_cut` for a letter that is not
-    whole, `place` (partition and offset). Fails where any of it has been removed meanwhile."""
+    """What is in the spans beside notes, with more columns: `is_letter` for what the sink has made, `is_cut` for a letter that is not
+    whole, `at_partition` and `at_offset` for its place, and those of `ORIGIN`. Fails where any of it has been removed meanwhile."""
     from pyspark.sql.functions import expr
 
     numbers = [span.partition for span in spans]
@@ -97,7 +78,7 @@ def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
     )
     return (
         read.load()
-        .where(f"NOT {_IS_NOTE}")
+        .where(f"NOT {IS_NOTE}")
         .withColumns({"own": expr(_OWN), "headers": expr(_ADDED)})
         .selectExpr(
             "key",
@@ -115,18 +96,46 @@ def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
             f"{' OR '.join(f'{header(name)} IS NOT NULL' for name in _CUT)} AS is_cut",
             # With a null too: then it names no topic.
             f"coalesce(exists(headers, h -> h.key = '{_FIRST_REASON}'), false) AS is_letter",
-            "struct(partition, offset) AS place",
+            "partition AS at_partition",
+            "offset AS at_offset",
+            f"try_cast({header(ROW)} AS BIGINT) AS row",
+            _content(
+                [
+                    header("chaffinch.error.query"),
+                    header("chaffinch.error.batch"),
+                    f"nullif({header('__connect.errors.task.id')}, '')",
+                    header("chaffinch.error.name"),
+                ],
+                [
+                    (header("chaffinch.error.topic.sha256"), f"coalesce({header(_FIRST_REASON)}, '')"),
+                    (header("chaffinch.error.key.sha256"), "key"),
+                    (header("chaffinch.error.value.sha256"), "value"),
+                ],
+            ),
         )
     )
 
 
 def letters_in_file(spark: SparkSession, path: str) -> DataFrame:
-    """The letters of one Parquet file; they are always whole."""
-    changed = {"partition": "CAST(NULL AS INT) AS partition", "topic": "nullif(topic, '') AS topic"}
-    found = (changed.get(name, name) for name in COLUMNS)
+    """The letters of one Parquet file, which are always whole, with the column `at_offset` for the row's number in the file, and those of
+    `ORIGIN`."""
     # Spark takes a path for a pattern, of which these are the marks.
     literal = re.sub(r"[\\*?\[\]{}]", r"\\\g<0>", path)
-    return spark.read.parquet(literal).selectExpr(*found, "false AS is_cut")
+    read = spark.read.parquet(literal)
+    changed = {"partition": "CAST(NULL AS INT) AS partition", "topic": "nullif(topic, '') AS topic"}
+    found = (changed.get(name, name) for name in COLUMNS)
+    task, row = (name if name in read.columns else "NULL" for name in ("task", "row"))
+    place = "false AS is_cut", "true AS is_letter", "0 AS at_partition", "_metadata.row_index AS at_offset"
+    content = _content(["query", "batch", task, "error_name"], [("NULL", "coalesce(topic, '')"), ("NULL", "key"), ("NULL", "value")])
+    return read.selectExpr(*found, *place, f"CAST({row} AS BIGINT) AS row", content)
+
+
+def _content(texts: Sequence[str], bytes_of: Sequence[tuple[str, str]]) -> str:
+    """The column `content`, the same of a letter in the topic and in a file: some texts, then SHA-256 of some bytes. `bytes_of`: the
+    digest that a letter has in place of bytes that it has lost, and the bytes."""
+    parts = [f"coalesce(CAST({text} AS STRING), '-')" for text in texts]
+    parts += [f"coalesce({digest}, sha2(CAST({found} AS BINARY), 256), '-')" for digest, found in bytes_of]
+    return f"concat_ws('|', {', '.join(parts)}) AS content"
 
 
 def none_of_them(spark: SparkSession) -> DataFrame:
@@ -138,48 +147,50 @@ def none_of_them(spark: SparkSession) -> DataFrame:
 class Outcome:
     """What replays under one token have left: the notes' runs, and the letters that were made, by error, an example of each.
 
-    `runs`: of at most one replay, with "" for a note of an earlier version, which named none.
+    `runs`: of at most one replay, with "" for a note of an earlier version, which named none. `kept`: letters of a file that were passed
+    over, and are in the same file now.
     """
 
     runs: frozenset[str]
     rejected: Mapping[str, int]
     examples: tuple[str, ...]
+    kept: int = 0
 
 
-def outcome_in_topic(
-    spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span], partition_count: int, token: str
-) -> Outcome:
-    """Of the replay with this token, in what came into the dead letter topic after the spans, of which there is one for each partition that
-    had something."""
-    starts = {str(number): OFFSET_EARLIEST for number in range(partition_count)} | {str(span.partition): span.end for span in spans}
+def outcome_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str, starts: Mapping[str, int], token: str) -> Outcome:
+    """Of the replay with this token, in what came into the dead letter topic from these offsets on, one for each partition."""
     read = spark.read.format("chaffinch").options(
-        **client, assign=json.dumps({topic: list(range(partition_count))}), startingOffsets=json.dumps({topic: starts}),
+        **client, assign=json.dumps({topic: [int(number) for number in starts]}), startingOffsets=json.dumps({topic: dict(starts)}),
         includeHeaders="true", failOnDataLoss="false",
     )  # fmt: skip
+    run = "coalesce(get_json_object(CAST(value AS STRING), '$.run'), CAST(value AS STRING), '')"
     found = read.load().selectExpr(
         f"{header('chaffinch.error.name')} AS error_name",
         f"{header('__connect.errors.exception.message')} AS error_message",
         f"{header(_FIRST_REASON)} AS topic",
-        f"if({_IS_NOTE}, coalesce(CAST(value AS STRING), ''), NULL) AS run",
-        f"if({_IS_NOTE}, {header(NOTE_TOKEN)}, {header('chaffinch.error.query')}) AS token",
+        f"if({IS_NOTE}, {run}, NULL) AS run",
+        f"if({IS_NOTE}, {header(NOTE_TOKEN)}, {header('chaffinch.error.query')}) AS query",
     )
-    return _outcome(found.where(found["token"] == token))
+    return _outcome(found.where(found["query"] == token), token)
 
 
-def outcome_in_file(spark: SparkSession, path: str) -> Outcome:
-    """Of the replay that has made this file."""
-    found = letters_in_file(spark, path)
-    return _outcome(found.selectExpr("error_name", "error_message", "topic", "CAST(NULL AS STRING) AS run"))
+def outcome_in_file(spark: SparkSession, path: str, token: str) -> Outcome:
+    """Of the replay with this token, which has made this file."""
+    return _outcome(
+        letters_in_file(spark, path).selectExpr("error_name", "error_message", "topic", "CAST(NULL AS STRING) AS run", "query"), token
+    )
 
 
-def _outcome(found: DataFrame) -> Outcome:
-    from pyspark.sql.functions import expr
+def _outcome(found: DataFrame, token: str) -> Outcome:
+    from pyspark.sql.functions import col, expr, lit
 
     example = "min(concat('topic ', topic, ': ', error_name, ': ', error_message)) AS example"
-    rows = found.groupBy("run", "error_name").agg(expr("count(*) AS count"), expr(example)).collect()
-    letters = sorted((row for row in rows if row["run"] is None), key=lambda row: str(row["error_name"]))
+    is_made = (col("query") == lit(token)).alias("is_made")
+    rows = found.groupBy(is_made, "run", "error_name").agg(expr("count(*) AS count"), expr(example)).collect()
+    letters = sorted((row for row in rows if row["is_made"] and row["run"] is None), key=lambda row: str(row["error_name"]))
     return Outcome(
         runs=frozenset(row["run"] for row in rows if row["run"] is not None),
         rejected={str(row["error_name"]): row["count"] for row in letters},
         examples=tuple(str(row["example"]) for row in letters),
+        kept=sum(row["count"] for row in rows if not row["is_made"]),
     )

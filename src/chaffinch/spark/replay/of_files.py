@@ -3,90 +3,51 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors.codes import Group
-from chaffinch.settings import shown_value
 from chaffinch.spark.error_texts import first_line
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import letters, writing
+from chaffinch.spark.replay.ledger import MEANWHILE, meanwhile, unused_token
+from chaffinch.spark.replay.letters_folder import DONE, files_of_letters, look_at_folder
+from chaffinch.spark.replay.of_topic import refuse_large
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
-from chaffinch.spark.sink.options import REPLAY, WRITER
+from chaffinch.spark.replay.same_letters import TopicOfFile, TopicsOfFiles
+from chaffinch.spark.replay.selection import Sort, SortedOut, sort_out
+from chaffinch.spark.sink.options import KEPT, NOTES, REPLAY, WRITER
 from chaffinch.spark.tasks.dead_letters import Origin, parquet_name, pending_name
+from chaffinch.spark.tasks.notes import KeptRows, Notes
 from chaffinch.spark.workers import advice_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+AGAIN_MAX: Final = 10
+"""How often the letters of a file are read once more, because another replay was written in between."""
 CLIENT_TIMEOUT_MS: Final = 60_000
-_NAME_IT: Final = "name the one that errors.dead.letter.path had"
-DONE: Final = "_replayed"
-"""Folder of the Parquet files that are done with; Spark leaves out what begins with `_`."""
 _NO_TOPIC: Final = "its letters name no topic; name it with --to or --repair topic=..."
 _OF_BATCH_WRITES: Final = f"-{0:09d}.parquet"
 """How the files of replays end, as those of all batch writes (`parquet_name`)."""
 
 
-class LettersFolder(Folder):
-    """One that is there already, because a query has written into it."""
-
-    def refusal(self, what: str, error: Exception, remedy: str = _NAME_IT) -> Refusal:
-        return super().refusal(what, error, remedy)
-
-
-def look_at_folder(path: str) -> Folder:
-    """The folder of dead letters. Refusal where there is none, or nobody may look into it."""
-    from pyarrow import fs
-
-    folder = LettersFolder(path, "--parquet")
-    filesystem, at = folder.opened()
-    try:
-        kind = filesystem.get_file_info(at).type
-    except OSError as error:
-        raise folder.refusal("cannot be looked at", error) from None
-    if kind != fs.FileType.Directory:
-        what = "there is no such folder" if kind == fs.FileType.NotFound else "that is a file, and letters are replayed by their folder"
-        raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", f"--parquet={folder.shown}: {what}; {_NAME_IT}")
-    _refuse_folder_above(folder)
-    return folder
-
-
-def _refuse_folder_above(folder: Folder) -> None:
-    """The one above that of the letters. One without letters may be that of a query that has set nothing aside."""
-    names = folder.names()
-    if DONE in names or _files_of_letters(names):
-        return
-    for name in sorted(name for name in names if not name.startswith((".", "_"))):
-        if _holds_letters(folder.below(name)):
-            text = f"--parquet={folder.shown}: there is no Parquet file in that folder, but in {shown_value(name)} below it; {_NAME_IT}"
-            raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", text)
-
-
-def _holds_letters(folder: Folder) -> bool:
-    with suppress(Refusal):  # That is no folder, or one of others.
-        return bool(_files_of_letters(folder.names()))
-    return False
-
-
-def _files_of_letters(names: Iterable[str]) -> set[str]:
-    return {name for name in names if name.endswith(".parquet") and not name.startswith((".", "_"))}
-
-
 def replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayReport:
     folder = look_at_folder(path)
-    names = _files_of_letters(folder.names())
+    names = files_of_letters(folder.names())
     report = ReplayReport()
-    for number, name in enumerate(sorted(names - _unsettled(plan, folder, names))):
-        if not number or plan.is_dry_run:
-            report += _replay_file(spark, plan, folder, name, "nothing was written")
-            continue
-        with writing.noted_of_interruptions(f"the files before {name}, by name, are replayed"):
-            left = f"nothing of {name} was written, the files before it, by name, are replayed"
-            report += _replay_file(spark, plan, folder, name, left)
+    with TopicsOfFiles(spark, plan) as topics:
+        replay = _FilesReplay(spark, plan, folder, topics)
+        for number, name in enumerate(sorted(names - _unsettled(plan, folder, names))):
+            if not number or plan.is_dry_run:
+                report += replay.file(name, "nothing was written")
+                continue
+            with writing.noted_of_interruptions(f"the files before {name}, by name, are replayed"):
+                left = f"nothing of {name} was written, the files before it, by name, are replayed"
+                report += replay.file(name, left)
     return report
 
 
@@ -122,65 +83,157 @@ def _query_in(folder: Folder, name: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str, left: str) -> ReplayReport:
-    """`left`: what is written where it fails for a repair."""
-    token = _file_token(plan, folder, name)  # Of the file as it is before it is read: another replay may move it.
-    if name not in folder.names():
-        return ReplayReport()  # As if that replay had come first.
-    try:
-        return _replay_letters(spark, plan, folder, name, name, token, left)
-    except Exception:
-        if name in folder.names() or name not in folder.below(DONE).names():
-            raise
-    # By another replay, which has written it; and if under this token, the write is told so. A look before it may come before the marker.
-    return _replay_letters(spark, plan, folder, name, f"{DONE}/{name}", token, left)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Write:
+    """How letters of a file are written: under which token, where the marker lies, where letters go, and with which notes in the topic that
+    has them too."""
+
+    token: str
+    run: str
+    marker_topic: str
+    letters_to: Mapping[str, str]
+    notes: Notes
 
 
-def _replay_letters(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str, place: str, token: str, left: str) -> ReplayReport:
-    """`place`: where in the folder the file is now."""
-    found = _letters_in(spark, folder, place)
-    rows = writing.repaired(found, plan)
-    read = found.count()
-    with writing.failing_repairs_told(found, plan, left):
-        target = plan.to or _first_topic(rows)
-        if target is None:
-            return ReplayReport.of(read, {"INVALID_TOPIC_EXCEPTION": read}, [f"{name}: {_NO_TOPIC}"])
-        target = _marker_topic(plan, _first_topic(found), target)
-        run, writer_id = secrets.token_hex(8), writing.writer_of(plan.client, token)
-        is_written = writer_id is not None
-        if writer_id is not None and not plan.is_dry_run:
-            _name_letters(folder, token, writer_id)
-        if plan.token is not None and is_written:
-            return ReplayReport(is_repetition=True)
-        if plan.is_dry_run and not is_written:
-            return writing.tried(plan, rows)
-        if not is_written:  # Asked here too, because the marker is looked for in the target topic, which may be another one now.
-            known_by = {} if plan.token is not None else {WRITER: run}
-            writing.write(rows, plan, token, target, {"errors.dead.letter.path": folder.location, **known_by})
-    with writing.noted_of_interruptions(f"{name} is written"):
-        report = _settled(spark, plan, folder, name, token, read)
-        is_others = plan.token is None and (is_written or _is_of_another(plan, token, run))
-        return replace(report, written_before=report.written if is_others else 0)
+@dataclass(frozen=True, slots=True)
+class _FilesReplay:
+    """A replay of the files of a folder, one after the other."""
+
+    spark: SparkSession
+    plan: ReplayPlan
+    folder: Folder
+    topics: TopicsOfFiles
+
+    def file(self, name: str, left: str) -> ReplayReport:
+        """`left`: what is written where it fails for a repair."""
+        folder = self.folder
+        token = _file_token(self.plan, folder, name)  # Of the file as it is before it is read: another replay may move it.
+        if name not in folder.names():
+            return ReplayReport()  # As if that replay had come first.
+        for _ in range(AGAIN_MAX):
+            try:
+                return self._letters(name, name, token, left)
+            except Refusal as refusal:
+                if refusal.name != MEANWHILE:
+                    raise
+                # Another replay has written in between, of this file, of another one, or of the topic: its notes say what.
+                self.topics.forget_all()
+            except Exception:
+                if name in folder.names() or name not in folder.below(DONE).names():
+                    raise
+                # By another replay, which has written it; and if under this token, the write is told so. A look before it may come before
+                # the marker.
+                self.topics.forget_all()
+                return self._letters(name, f"{DONE}/{name}", token, left)
+        raise Refusal(
+            Group.APPLICATION_RECOVERABLE, MEANWHILE, f"other replays were written while this one tried {AGAIN_MAX} times; begin again"
+        )
+
+    def _letters(self, name: str, place: str, token: str, left: str) -> ReplayReport:
+        """`place`: where in the folder the file is now."""
+        plan, folder = self.plan, self.folder
+        found = _letters_in(self.spark, folder, place)
+        read = found.count()
+        topic = self.topics.of_file(folder, place)
+        writer_id, written_as = writing.writer_of(plan.client, token), token
+        earlier = None if topic is None else topic.ledger.of_file(token)
+        if earlier is not None:
+            writer_id, written_as = earlier.notes.run, earlier.token
+        if writer_id is not None:
+            if not plan.is_dry_run:
+                _name_letters(folder, written_as, writer_id)
+            if plan.token is not None:
+                return ReplayReport(is_repetition=True)
+            by = f"replay {writer_id} of a Parquet file" if earlier is None or topic is None else earlier.of(topic.ledger.topic)
+            return self._settled(name, written_as, read, by)
+        with writing.removals_told(), writing.failing_repairs_told(found, plan, left):
+            marked = found.selectExpr("*", "CAST(NULL AS INT) AS done_by") if topic is None else topic.sorted_by(found)
+            sorted_out = sort_out(marked, plan, by_place=topic is not None or plan.selects)
+            if topic is not None:
+                _refuse_unknown(plan, folder, name, topic, marked)
+        return self._chosen(name, token, left, found, topic, sorted_out)
+
+    def _chosen(self, name: str, token: str, left: str, found: DataFrame, topic: TopicOfFile | None, sorted_out: SortedOut) -> ReplayReport:
+        """Letters that no other replay has written, as far as they are selected."""
+        plan, folder, count = self.plan, self.folder, sorted_out.counts[Sort.CHOSEN]
+        earlier = ReplayReport() if topic is None else ReplayReport.of_earlier(topic.ledger.written_by(sorted_out.done))
+        before = earlier + ReplayReport(not_selected=sorted_out.counts[Sort.LEFT])
+        if not count:
+            if not sorted_out.counts[Sort.LEFT] and not plan.is_dry_run and plan.token is None:
+                _done_with(folder, name)
+            return before
+        whole = found.where(sorted_out.at(Sort.CHOSEN)) if topic is not None or plan.selects else found
+        rows = writing.repaired(whole, plan)
+        with writing.failing_repairs_told(whole, plan, left):
+            target = plan.to or _first_topic(rows)
+            if target is None:
+                return before + ReplayReport.of(count, {"INVALID_TOPIC_EXCEPTION": count}, [f"{name}: {_NO_TOPIC}"])
+            if plan.is_dry_run:
+                return before + writing.tried(plan, rows)
+            write = self._plan_of(name, token, found, target, topic, sorted_out)
+            writing.write(rows, plan, write.token, write.marker_topic, write.letters_to)
+        with writing.noted_of_interruptions(f"{name} is written"):
+            if topic is None:
+                is_others = plan.token is None and _is_of_another(plan, write.token, write.run)
+                by = f"another replay of {name}" if is_others else None
+                if plan.token is not None:  # It moves no letter.
+                    return before + self._settled(name, write.token, count, None)
+                return self._settled(name, write.token, count + sorted_out.counts[Sort.LEFT], by)
+            if writing.writer_of(plan.client, write.token) not in (None, write.run):
+                raise meanwhile(topic.ledger.topic)
+            topic.noted(write.notes, write.token)
+            return earlier + self._settled(name, write.token, count + sorted_out.counts[Sort.LEFT], None)
+
+    def _plan_of(
+        self, name: str, token: str, found: DataFrame, target: str, topic: TopicOfFile | None, sorted_out: SortedOut
+    ) -> _Write:  # fmt: skip
+        """How the chosen letters are written. Those that are not selected move to the file of those that are rejected once more."""
+        run, letters_to = secrets.token_hex(8), {"errors.dead.letter.path": self.folder.location}
+        kept = sorted_out.places.get(Sort.LEFT, {}).get(0, ())
+        if self.plan.token is None:
+            letters_to |= {WRITER: run} | ({KEPT: KeptRows(name=name, ranges=kept).to_option()} if kept else {})
+        if topic is None:
+            marker_topic = _marker_topic(self.plan, _first_topic(found), target)
+            return _Write(token=token, run=run, marker_topic=marker_topic, letters_to=letters_to, notes=Notes(run=run))
+        ledger = topic.ledger
+        ranges = topic.places_of(found, sorted_out)
+        notes = Notes(ranges=ranges, run=run, file=token, number=ledger.number + 1, partition_count=topic.partition_count)
+        written_as = unused_token(self.spark, self.plan.client, ledger)
+        refuse_large(self.plan.client, ledger.topic, notes, written_as)
+        letters_to |= {"errors.dead.letter.queue.topic.name": ledger.topic, NOTES: notes.to_option()}
+        return _Write(token=written_as, run=run, marker_topic=ledger.topic, letters_to=letters_to, notes=notes)
+
+    def _settled(self, name: str, token: str, read: int, by: str | None) -> ReplayReport:
+        """Of a file that is written, under this token. `by`: the replay that has done so, if it was another one."""
+        again = _letters_of(token)
+        report = ReplayReport.of(read, {}, ())
+        if again in self.folder.names():
+            outcome = letters.outcome_in_file(self.spark, self.folder.in_spark(again), token)
+            kept = 0 if self.plan.token is not None else outcome.kept
+            report = replace(ReplayReport.of(read - kept, outcome.rejected, outcome.examples), not_selected=kept)
+        if self.plan.token is None and not self.plan.is_dry_run:
+            _done_with(self.folder, name)
+        return report if by is None else replace(report, written_before=report.written, written_before_by={by: report.written})
 
 
 def _is_of_another(plan: ReplayPlan, token: str, run: str) -> bool:
-    """Whether another replay has written in the meantime, under the token that is the file's own. This is for people: it fails nothing."""
+    """Whether another replay has written in the meantime, under the same token. Where it cannot be told: no, which fails nothing."""
     with suppress(Refusal):
         # Of another's the write has waited until Kafka shows the marker; it may not yet show that of a moment ago.
         return writing.writer_of(plan.client, token) not in (None, run)
     return False
 
 
-def _settled(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str, token: str, read: int) -> ReplayReport:
-    """Of a file that is written."""
-    again = _letters_of(token)
-    report = ReplayReport.of(read, {}, ())
-    if again in folder.names():
-        outcome = letters.outcome_in_file(spark, folder.in_spark(again))
-        report = ReplayReport.of(read, outcome.rejected, outcome.examples)
-    if plan.token is None and not plan.is_dry_run:
-        _done_with(folder, name)
-    return report
+def _refuse_unknown(plan: ReplayPlan, folder: Folder, name: str, topic: TopicOfFile, marked: DataFrame) -> None:
+    """Letters that the topic ought to have, and has not: where it was replayed, nobody can tell whether they were written by that."""
+    if not topic.ledger.replays:
+        return
+    ((missing, count),) = marked.selectExpr("count_if(NOT is_there)", "count(*)").collect()
+    if missing:
+        where = topic.ledger.topic
+        text = f"--parquet={folder.shown}: {missing} of {count} letters of {name} are not in topic {where}, or no more, and it was replayed"
+        advice = "look for them where they were to go, and write those that are missing with --where and a --token of your own"
+        raise Refusal(Group.INVALID_CONFIGURATION, "LETTERS_NOT_IN_TOPIC", f"{text}: nobody can tell whether they are written; {advice}")
 
 
 def _first_topic(frame: DataFrame) -> str | None:

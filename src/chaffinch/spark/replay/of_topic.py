@@ -16,10 +16,11 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import letters, writing
-from chaffinch.spark.replay.letters import Outcome, Span
+from chaffinch.spark.replay.ledger import Ledger, ends_of, meanwhile, read_ledger, unused_token
+from chaffinch.spark.replay.letters import Span
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
-from chaffinch.spark.sink.options import NOTES, REPLAY
-from chaffinch.spark.source.errors import refusals
+from chaffinch.spark.replay.selection import Sort, SortedOut, selected, sort_out
+from chaffinch.spark.sink.options import NOTES
 from chaffinch.spark.tasks.notes import Notes
 
 if TYPE_CHECKING:
@@ -29,53 +30,87 @@ CLIENT_TIMEOUT_MS: Final = 60_000
 VALUE_CUT: Final = "VALUE_CUT"
 NO_LETTER: Final = "NOT_A_DEAD_LETTER"
 _CUT_ADVICE: Final = (
-    "{count} letters hold only a digest of what was too large for the topic: replay them from the Parquet files, if there are any"
+    "{count} letters hold only a digest of what was too large for the topic: replay the Parquet files, if there are any, with --parquet "
+    "PATH --topic {topic}; what was replayed of the topic is not written again"
 )
 _STRANGERS: Final = "the first is {where}: without the header __connect.errors.topic it is nobody's dead letter, and is left where it is"
 
 
 def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayReport:
+    from pyspark.sql.functions import expr
+
     if plan.token is not None and writing.is_written(plan.client, plan.token):
         return ReplayReport(is_repetition=True)
     with writing.removals_told():
-        known = letters.spans_in(spark, plan.client, topic, is_all=plan.token is not None)
-    spans = tuple(span for span in known if not span.is_empty)
+        ledger = read_ledger(spark, plan.client, topic)
+    spans = ledger.spans_to_read(is_all=plan.token is not None)
     if not spans:
         return ReplayReport()
     found = letters.letters_in_topic(spark, plan.client, topic, spans)
-    counts = "count(*)", "count_if(is_letter)", "count_if(is_letter AND is_cut)", "min(if(is_letter, null, place))"
-    with writing.removals_told():
-        ((read, real, cut, stranger),) = found.selectExpr(*counts).collect()
-    if not read:
+    marked = found.withColumn("done_by", expr("CAST(NULL AS INT)") if plan.token is not None else ledger.done_by())
+    by_place = plan.selects and plan.token is None
+    with writing.removals_told(), writing.failing_repairs_told(found, plan):
+        sorted_out = sort_out(marked, plan, by_place=by_place)
+    counts = sorted_out.counts
+    if not sorted_out.read:
         return ReplayReport()
-    if not real and not any(span.replayed for span in known):
-        text = f"none of the {counted(read, 'record')} in {topic} has the header __connect.errors.topic, as dead letters have"
+    if sorted_out.read == counts[Sort.STRANGER] and not ledger.replays:
+        text = f"none of the {counted(sorted_out.read, 'record')} in {topic} has the header __connect.errors.topic, as dead letters have"
         raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", f"{text}; nothing was written; name the dead letter topic")
-    left = ReplayReport()
-    if stranger is not None:
-        where = f"{TopicPartition(topic, stranger['partition'])} at offset {stranger['offset']}"
-        left += ReplayReport.of(read - real, {NO_LETTER: read - real}, [_STRANGERS.format(where=where)])
-    if cut:
-        left += ReplayReport.of(cut, {VALUE_CUT: cut}, [_CUT_ADVICE.format(count=cut)])
-    whole = found.where("is_letter AND NOT is_cut")
+    left = _passed_over(plan, topic, sorted_out) + ReplayReport.of_earlier(ledger.written_by(sorted_out.done))
+    whole = marked.where("is_letter AND NOT is_cut AND done_by IS NULL")
+    if plan.selects:
+        whole = whole.where(sorted_out.at(Sort.CHOSEN) if by_place else selected(plan))
     rows = writing.repaired(whole, plan)
-    ends = {span.partition: span.end for span in spans}
-    notes = None if plan.token is not None else Notes(ends=ends, run=secrets.token_hex(8))
+    notes = _notes(plan, topic, ledger, spans, sorted_out)
     if notes is not None:
-        _refuse_large(plan.client, topic, notes, _token(topic, known, 0))
+        refuse_large(plan.client, topic, notes, ledger.token)
     if plan.is_dry_run:
         with writing.failing_repairs_told(whole, plan):
             return left + writing.tried(plan, rows)
-    token = plan.token or _unused_token(spark, plan.client, topic, known)
-    if notes is not None or real > cut:
+    if plan.selects and not counts[Sort.CHOSEN]:
+        return left
+    token = plan.token or unused_token(spark, plan.client, ledger)
+    if notes is not None or counts[Sort.CHOSEN]:
         beside = {} if notes is None else {NOTES: notes.to_option()}
         with writing.failing_repairs_told(whole, plan):
             writing.write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic, **beside})
     with _told_as_written():
-        outcome = _outcome(spark, plan.client, topic, known, token)
+        outcome = letters.outcome_in_topic(spark, plan.client, topic, ends_of(spark, plan.client, ledger), token)
     if notes is not None and outcome.runs != {notes.run}:
-        raise _meanwhile(topic)
-    return left + ReplayReport.of(real - cut, outcome.rejected, outcome.examples)
+        raise meanwhile(topic)
+    return left + ReplayReport.of(counts[Sort.CHOSEN], outcome.rejected, outcome.examples)
+
+
+def _passed_over(plan: ReplayPlan, topic: str, sorted_out: SortedOut) -> ReplayReport:
+    """What is not written of what was read. Strangers are nobody's: a selection is not about them."""
+    left = ReplayReport(not_selected=sorted_out.counts[Sort.LEFT])
+    if sorted_out.first_stranger is not None and not plan.selects:
+        number, offset = sorted_out.first_stranger
+        count, where = sorted_out.counts[Sort.STRANGER], f"{TopicPartition(topic, number)} at offset {offset}"
+        left += ReplayReport.of(count, {NO_LETTER: count}, [_STRANGERS.format(where=where)])
+    if cut := sorted_out.counts[Sort.CUT]:
+        left += ReplayReport.of(cut, {VALUE_CUT: cut}, [_CUT_ADVICE.format(count=cut, topic=topic)])
+    return left
+
+
+def _notes(plan: ReplayPlan, topic: str, ledger: Ledger, spans: Sequence[Span], sorted_out: SortedOut) -> Notes | None:
+    """What the replay leaves: of a selection which letters it has written, else up to where there was something."""
+    run = secrets.token_hex(8)
+    if plan.token is not None:
+        return None
+    if not plan.selects:
+        return Notes(ends={span.partition: span.end for span in spans}, run=run)
+    ranges = sorted_out.places.get(Sort.CHOSEN, {})
+    return Notes(ranges=ranges, run=run, number=ledger.number + 1, partition_count=_partition_count(plan.client, topic))
+
+
+def _partition_count(client: Mapping[str, str], topic: str) -> int:
+    from chaffinch.spark.target import find_topic
+
+    with writing.asking(client) as asked:
+        found = find_topic(asked, topic, CLIENT_TIMEOUT_MS)
+    return 1 if found is None else found.partition_count
 
 
 @contextmanager
@@ -89,7 +124,7 @@ def _told_as_written() -> Iterator[None]:
         raise Refusal(refusal.group, refusal.name, text, refusal.remedy) from None
 
 
-def _refuse_large(client: Mapping[str, str], topic: str, notes: Notes, token: str) -> None:
+def refuse_large(client: Mapping[str, str], topic: str, notes: Notes, token: str) -> None:
     """Before anything is written, where the topic tells its limit; elsewhere the topic refuses the notes, and the rows with them."""
     from chaffinch.spark.target import find_topic, wall_ms
 
@@ -98,51 +133,11 @@ def _refuse_large(client: Mapping[str, str], topic: str, notes: Notes, token: st
         found = find_topic(asked, topic, CLIENT_TIMEOUT_MS)
     if found is None or size <= found.batch_bytes_max:
         return
-    what = f"the note of up to where letters in {counted(len(notes.ends), 'partition')} of {topic} are done with takes {size} bytes"
-    text = f"{what}, max.message.bytes of {topic} allows {found.batch_bytes_max}; nothing was written"
-    advice = f"raise it to {size} at least, and begin again"
-    raise Refusal(Group.INVALID_CONFIGURATION, codes.MESSAGE_TOO_LARGE.name, f"{text}; {advice}")
-
-
-def _outcome(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span], token: str) -> Outcome:
-    return letters.outcome_in_topic(spark, client, topic, spans, _wait_for_ends(client, topic), token)
-
-
-def _unused_token(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span]) -> str:
-    """The token for these spans. It was used before where all notes are gone with their letters, as after an expired retention."""
-    number = 0
-    while writing.is_written(client, token := _token(topic, spans, number)):
-        if _outcome(spark, client, topic, spans, token).runs:
-            raise _meanwhile(topic)
-        number += 1
-    return token
-
-
-def _meanwhile(topic: str) -> Refusal:
-    text = f"another replay of {topic} was written meanwhile, nothing was written by this one; begin again for letters that are left"
-    return Refusal(Group.APPLICATION_RECOVERABLE, "REPLAYED_MEANWHILE", text)
-
-
-def _token(topic: str, spans: Sequence[Span], number: int) -> str:
-    """The same for all who begin where the last replay has ended, whatever has come since: of these one writes."""
-    digest = writing.digest(*((span.partition, span.replayed) for span in spans if span.replayed))
-    return f"{REPLAY}{topic}-{digest}" + (f"-{number}" if number else "")
-
-
-def _wait_for_ends(client: Mapping[str, str], topic: str) -> int:
-    """Until all that is in a topic now can be read: brokers end a transaction everywhere only after they have said that it is ended.
-
-    How many partitions it has."""
-    from chaffinch.spark.source.options import SourceOptions
-    from chaffinch.spark.source.topic_discovery import Discovery
-    from chaffinch.spark.target import client_for, forget_client
-
-    options = SourceOptions.parse({**client, "subscribe": topic})
-    discovery = Discovery(client_for(options.client), options)
-    try:
-        with refusals():
-            partitions = discovery.partitions().partitions
-            discovery.wait_until_readable(discovery.written(partitions))
-            return len(partitions)
-    finally:
-        forget_client(options.client)
+    what, advice = f"the note of up to where letters in {counted(len(notes.ends), 'partition')} of {topic} are done with", "begin again"
+    if notes.ranges:
+        what = (
+            f"the note of which letters of {topic} are done with, in {counted(sum(map(len, notes.ranges.values())), 'range')} of offsets,"
+        )
+        advice = "begin again, or replay all letters"
+    text = f"{what} takes {size} bytes, max.message.bytes of {topic} allows {found.batch_bytes_max}; nothing was written"
+    raise Refusal(Group.INVALID_CONFIGURATION, codes.MESSAGE_TOO_LARGE.name, f"{text}; raise it to {size} at least, and {advice}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from chaffinch.errors import ConfigException
+from chaffinch.errors import ConfigException, codes
 from chaffinch.settings import shown_value
 from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX
 from chaffinch.spark.replay import letters
@@ -25,7 +25,8 @@ class ReplayPlan:
 
     `client`: options of the cluster, `writing`: of what is written there (`replay/options.py`), both named `kafka.*`.
     `repairs`: column (of `letters.WRITTEN`) -> SQL expression over `letters.COLUMNS`.
-    `token`: all letters that there are, replayed before or not, once under this name.
+    `topic` and `path`: the letters of the files, which are in the topic too. `only`: letters with these errors; `where`: those for which
+    an SQL condition over `letters.COLUMNS` is true. `token`: all letters that there are, replayed before or not, once under this name.
     """
 
     client: Mapping[str, str]
@@ -34,13 +35,20 @@ class ReplayPlan:
     path: str | None = None
     to: str | None = None
     repairs: Mapping[str, str] = field(default_factory=dict)
+    only: Sequence[str] = ()
+    where: str | None = None
     token: str | None = None
     is_dry_run: bool = False
 
+    @property
+    def selects(self) -> bool:
+        """Whether some letters are passed over."""
+        return bool(self.only) or self.where is not None
+
     def __post_init__(self) -> None:
         self._check_types()
-        if (self.topic is None) == (self.path is None):
-            raise ConfigException("what to replay is said by one of --topic and --parquet")
+        if self.topic is None and self.path is None:
+            raise ConfigException("give --topic, --parquet, or both for files whose letters are in the topic too")
         for option, value in (("--topic", self.topic), ("--parquet", self.path)):
             if value is not None and not value.strip():
                 raise ConfigException(f"{option} is empty: say where the dead letters are")
@@ -50,15 +58,24 @@ class ReplayPlan:
             raise ConfigException(f"--to cannot be {self.to}: that is the topic that the letters are read from")
         WRITING.parse(self.writing)
         self._check_repairs()
+        self._check_selection()
         self._check_token()
 
     def _check_types(self) -> None:
         """For those who write it in Python."""
-        for option, value in (("--topic", self.topic), ("--parquet", self.path), ("--to", self.to), ("--token", self.token)):
+        for option, value in (
+            ("--topic", self.topic),
+            ("--parquet", self.path),
+            ("--to", self.to),
+            ("--where", self.where),
+            ("--token", self.token),
+        ):
             if not isinstance(value, str | None):
                 raise ConfigException(f"{option} cannot be {shown_value(value)}: it must be a string")
         if not isinstance(self.is_dry_run, bool):
             raise ConfigException(f"is_dry_run cannot be {shown_value(self.is_dry_run)}: it must be True or False")
+        if isinstance(self.only, str) or not isinstance(self.only, Sequence) or not all(isinstance(name, str) for name in self.only):
+            raise ConfigException(f"--only cannot be {shown_value(self.only)}: it must be a sequence of names of errors")
         for name, pairs in (("client", self.client), ("writing", self.writing), ("repairs", self.repairs)):
             if not isinstance(pairs, Mapping) or not all(isinstance(each, str) for pair in pairs.items() for each in pair):
                 raise ConfigException(f"{name} cannot be {shown_value(pairs)}: it must be a mapping of {_PAIRS[name]}, strings both")
@@ -73,6 +90,15 @@ class ReplayPlan:
                 )
         if self.to is not None and "topic" in self.repairs:
             raise ConfigException("the topic is said twice: by --to and by --repair topic=...")
+
+    def _check_selection(self) -> None:
+        for name in self.only:
+            try:
+                codes.by_name(name)
+            except KeyError as error:
+                raise ConfigException(f"--only {shown_value(name)}: {error.args[0]}") from None
+        if self.where is not None and not self.where.strip():
+            raise ConfigException("--where is empty: give it an SQL condition, or leave it out")
 
     def _check_token(self) -> None:
         if self.token is None:
@@ -95,9 +121,19 @@ class ReplayReport:
     written: int = 0
     written_before: int = 0
     """Of those that are written: by another replay, with its repairs, before this one could."""
+    written_before_by: Mapping[str, int] = field(default_factory=dict)
+    """The same by the replay that has written them, where its note or its marker names it."""
+    not_selected: int = 0
+    """Letters that were passed over, and are not read: another replay may write them."""
     still_rejected: Mapping[str, int] = field(default_factory=dict)
     examples: tuple[str, ...] = ()
     is_repetition: bool = False
+
+    @classmethod
+    def of_earlier(cls, names: Mapping[str, int]) -> ReplayReport:
+        """Of letters that other replays have written, by the replays' names."""
+        count = sum(names.values())
+        return cls(read=count, written=count, written_before=count, written_before_by=dict(names))
 
     @classmethod
     def of(cls, read: int, rejected: Mapping[str, int], examples: Sequence[str]) -> ReplayReport:
@@ -108,5 +144,9 @@ class ReplayReport:
         rejected = Counter(self.still_rejected) + Counter(other.still_rejected)
         report = ReplayReport.of(self.read + other.read, rejected, self.examples + other.examples)
         return replace(
-            report, is_repetition=self.is_repetition or other.is_repetition, written_before=self.written_before + other.written_before
+            report,
+            is_repetition=self.is_repetition or other.is_repetition,
+            written_before=self.written_before + other.written_before,
+            written_before_by=dict(Counter(self.written_before_by) + Counter(other.written_before_by)),
+            not_selected=self.not_selected + other.not_selected,
         )

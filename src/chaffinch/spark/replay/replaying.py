@@ -16,7 +16,8 @@ from chaffinch.runtime.sockets import SocketFailed, resolve
 from chaffinch.settings import shown_value
 from chaffinch.spark.refusals import Kind, worded_for
 from chaffinch.spark.replay import letters, writing
-from chaffinch.spark.replay.of_files import look_at_folder, replay_files
+from chaffinch.spark.replay.letters_folder import look_at_folder
+from chaffinch.spark.replay.of_files import replay_files
 from chaffinch.spark.replay.of_topic import replay_topic
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 from chaffinch.spark.target import take_snapshot
@@ -64,4 +65,5 @@ def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayReport:
     with worded_for(Kind.BATCH_ONCE):
         _look_at_topics(plan)
         writing.repaired(letters.none_of_them(spark), plan)
-        return replay_topic(spark, plan, plan.topic) if plan.topic is not None else replay_files(spark, plan, str(plan.path))
+        writing.check_condition(letters.none_of_them(spark), plan)
+        return replay_topic(spark, plan, str(plan.topic)) if plan.path is None else replay_files(spark, plan, plan.path)

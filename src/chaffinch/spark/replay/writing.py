@@ -82,9 +82,24 @@ def repaired(found: DataFrame, plan: ReplayPlan) -> DataFrame:
     return rows
 
 
+def check_condition(found: DataFrame, plan: ReplayPlan) -> None:
+    """ConfigException for a condition that Spark does not take, or that is none."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql.functions import coalesce, expr
+
+    if plan.where is None:
+        return
+    try:
+        # Within another expression Spark takes no explode() and the like, which would make several rows of a letter.
+        found.select(*letters.COLUMNS).where(coalesce(expr(plan.where)))
+    except AnalysisException as error:
+        raise ConfigException(f"--where {plan.where}: {_said_of(error)}") from None
+
+
 @contextmanager
 def failing_repairs_told(found: DataFrame, plan: ReplayPlan, left: str = "nothing was written") -> Iterator[None]:
-    """Of what fails within and is not the format's own error: whether a repair of the letters fails, without being written too.
+    """Of what fails within and is not the format's own error: whether the condition or a repair of the letters fails, without being written
+    too.
 
     Where one does, it is named, with Spark's own words; `left`: what became of the letters.
     """
@@ -104,6 +119,11 @@ def _failing(found: DataFrame, plan: ReplayPlan) -> str | None:
         found.agg(expr("max(xxhash64(value))")).collect()
     except Exception:  # The letters themselves cannot be read, as where another replay has moved their file.
         return None
+    if plan.where is not None:
+        try:
+            found.agg(expr(f"count_if(({plan.where}\n))")).collect()
+        except Exception as error:
+            return f"--where {plan.where}: {_STATE.sub('', first_line(None, str(error))).rstrip(' .')}"
     for number, (column, expression) in enumerate(plan.repairs.items(), 1):
         some = replace(plan, repairs=dict(list(plan.repairs.items())[:number]), to=None)
         try:
@@ -124,7 +144,7 @@ def _said_of(error: AnalysisException) -> str:
 @noted_of_interruptions(f"whether it is written is not known; {ADVICE[Remedy.LOOK][Kind.BATCH_ONCE]}")
 @removals_told()
 def write(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, letters_to: Mapping[str, str]) -> None:
-    own = {"markerTopic": marker_topic, "idempotencyToken": token, "errors.tolerance": "all"}
+    own: dict[str, str] = {"markerTopic": marker_topic, "idempotencyToken": token, "errors.tolerance": "all"}
     options = {**plan.client, **plan.writing, **letters_to, **own}
     rows.write.format("chaffinch").mode("append").options(**options).save()
 
@@ -160,6 +180,26 @@ def asking(client: Mapping[str, str]) -> Iterator[SyncClient]:
             yield client_for(options)
         finally:
             forget_client(options)
+
+
+def wait_for_ends(client: Mapping[str, str], topic: str) -> int:
+    """Until all that is in a topic now can be read: brokers end a transaction everywhere only after they have said that it is ended.
+
+    How many partitions it has."""
+    from chaffinch.spark.source.errors import refusals
+    from chaffinch.spark.source.options import SourceOptions
+    from chaffinch.spark.source.topic_discovery import Discovery
+    from chaffinch.spark.target import client_for, forget_client
+
+    options = SourceOptions.parse({**client, "subscribe": topic})
+    discovery = Discovery(client_for(options.client), options)
+    try:
+        with refusals():
+            partitions = discovery.partitions().partitions
+            discovery.wait_until_readable(discovery.written(partitions))
+            return len(partitions)
+    finally:
+        forget_client(options.client)
 
 
 def digest(*parts: object) -> str:

@@ -58,11 +58,12 @@ from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import TEXT_CHARACTERS_MAX, Refusal, Remedy, refusal_of
 from chaffinch.spark.sink.commit_waits import CommitWaits, Unanswered
 from chaffinch.spark.sink.find_remains import count_partitions, find_remains, without_leader, write_markers
-from chaffinch.spark.sink.parquet_file import write_parquet
+from chaffinch.spark.sink.parquet_file import info_for, write_parquet
 from chaffinch.spark.sink.pause import pause, pause_is_due
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.target import find_topic, wall_ms
 from chaffinch.spark.tasks.dead_letters import Origin, leftover_pattern, parquet_name, pending_name, rows_stream
+from chaffinch.spark.tasks.notes import KeptRows
 from chaffinch.spark.tasks.row_handler import RowHandler
 from chaffinch.spark.tasks.staged import broker_found, reason_of
 from chaffinch.spark.tasks.staging import LetterStore, StagedReader
@@ -114,6 +115,8 @@ class ShellPlan:
     handler: RowHandler | None = None
     topic_ids: TopicIds = field(default_factory=dict)
     """Of the topics that tasks have staged rows for."""
+    kept: KeptRows | None = None
+    """Letters of an older file that move to the one of this batch."""
 
 
 class CommitShell:
@@ -126,6 +129,8 @@ class CommitShell:
         self._letters = LetterStore(plan.staging)
         self._under_way: dict[int, Exchange] = {}
         self._settled: list[BatchAnswer] = []
+        self._refused_count = 0
+        """Of records that the broker refused so far, by which their letters are numbered."""
         self._batches: dict[int, tuple[StagedBatch, tuple[int, ...] | None]] = {}
         self._sent_bytes: dict[int, int] = {}
         self._compacted: dict[str, bool] = {}
@@ -371,6 +376,9 @@ class CommitShell:
         plan = self._plan
         rejections: list[Rejection] = list(operation.culprits)
         columns = self._blamed(operation.batch, rejections)
+        # Each has a number of its own in this commit, in the topic and in the file alike: it is known by that.
+        rejections = [replace(rejection, row=self._refused_count + index) for index, rejection in enumerate(rejections)]
+        self._refused_count += len(rejections)
         found = broker_found(columns, rejections, plan.origin, plan.dead_letter_target, wall_ms())
         rows = [rows_stream(columns, rejections, plan.origin)] if plan.dead_letter_folder is not None else []
         return DeadLetters(
@@ -404,8 +412,9 @@ class CommitShell:
             self._sweep(folder)
         name = parquet_name(origin) if writer_id is None else pending_name(origin, writer_id)
         self._letters.flush()
-        if operation.rows:
-            write_parquet(folder, name, (self._reader.read(part) for part in operation.rows))
+        if operation.rows or self._plan.kept is not None:
+            metadata = info_for(self._plan.dead_letter_target)
+            write_parquet(folder, name, (self._reader.read(part) for part in operation.rows), metadata, self._plan.kept)
         else:
             folder.remove(name)
 

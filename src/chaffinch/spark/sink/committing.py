@@ -121,6 +121,7 @@ class Committer:
             writes_without_marker=options.writes_without_marker,
             tolerance=options.tolerance,
             writes_dead_letter_file=options.dead_letter_path is not None,
+            keeps_letters=options.kept is not None,
             has_handler=options.handler is not None,
             transaction_timeout_ms=options.transaction_timeout_ms,
             push_bytes_per_s=_push_bytes_per_s.get(options.client.bootstrap_servers, PUSH_BYTES_PER_S_ASSUMED),
@@ -147,6 +148,7 @@ class Committer:
             dead_letter_target=self._snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None,
             handler=handler_for(options.handler),
             topic_ids=plan.topic_ids,
+            kept=options.kept,
         )
 
     def learn(self, result: CommitResult) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -13,7 +13,7 @@ from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.options import KAFKA, ClientOptions, named_as_typed, tell_without_effect
 from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, parsed
 from chaffinch.spark.task_facts import TaskContextFacts
-from chaffinch.spark.tasks.notes import Notes
+from chaffinch.spark.tasks.notes import KeptRows, Notes
 from chaffinch.spark.tasks.row_handler import HandlerOptions
 
 # Options that KafkaSink sets for its writes, and a replay for its own; nobody else's, so they are in no table (`refuse_own_options`).
@@ -22,10 +22,11 @@ _BATCH_ID: Final = "chaffinch.batch.id"
 _QUERY_ID: Final = "chaffinch.query.id"
 NOTES: Final = "chaffinch.notes"
 WRITER: Final = "chaffinch.writer"
+KEPT: Final = "chaffinch.kept"
 _LETTERS: Final = "errors.dead.letter.queue.topic.name"
 REPLAY: Final = "replay-"
 """How the token of a replay begins that nobody gave."""
-_HIDDEN: Final = (_SINK_NAME, _BATCH_ID, _QUERY_ID, NOTES, WRITER)
+_HIDDEN: Final = (_SINK_NAME, _BATCH_ID, _QUERY_ID, NOTES, WRITER, KEPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,8 @@ class SinkOptions:
     """What a replay leaves in the dead letter topic beside its rows."""
     writer_id: str | None = None
     """What the marker is to say of who has written, by which a replay knows its own."""
+    kept: KeptRows | None = None
+    """Letters of a Parquet file that a replay passes over: they move to the file of this write."""
 
     @property
     def is_exactly_once(self) -> bool:
@@ -141,7 +144,16 @@ class SinkOptions:
             query_id=hidden.get(_QUERY_ID),
             notes=Notes.of_option(hidden[NOTES]) if NOTES in hidden else None,
             writer_id=hidden.get(WRITER),
+            kept=KeptRows.of_option(hidden[KEPT]) if KEPT in hidden else None,
         )
+
+
+_OF_REPLAYS: Final[Mapping[str, Callable[[str], bool]]] = {
+    NOTES: lambda text: Notes.of_option(text) is not None,
+    WRITER: lambda text: re.fullmatch(r"[0-9a-f]{16}", text) is not None,
+    KEPT: lambda text: KeptRows.of_option(text) is not None,
+}
+"""What only a replay sets, and whether a value can be one of its own."""
 
 
 def refuse_own_options(options: Mapping[str, object]) -> None:
@@ -153,11 +165,11 @@ def refuse_own_options(options: Mapping[str, object]) -> None:
 
 def _refuse_others(hidden: Mapping[str, str], shown: Mapping[str, str], is_stream: bool) -> None:
     """The same for options that neither KafkaSink nor a replay can have set like this."""
-    of_sink = hidden.get(_SINK_NAME) and _is_number(hidden.get(_BATCH_ID, "")) and not hidden.keys() & {NOTES, WRITER}
+    of_sink = hidden.get(_SINK_NAME) and _is_number(hidden.get(_BATCH_ID, "")) and not hidden.keys() & _OF_REPLAYS.keys()
     given = {name.lower(): value for name, value in shown.items()}
-    has_notes = hidden.keys() == {NOTES} and Notes.of_option(hidden[NOTES]) is not None and _LETTERS in given
-    has_writer = hidden.keys() == {WRITER} and re.fullmatch(r"[0-9a-f]{16}", hidden[WRITER]) is not None
-    of_replay = given.get("idempotencytoken", "").startswith(REPLAY) and (has_notes or has_writer)
+    is_sound = all(name in _OF_REPLAYS and _OF_REPLAYS[name](value) for name, value in hidden.items())
+    has_places = (NOTES not in hidden or _LETTERS in given) and (KEPT not in hidden or "errors.dead.letter.path" in given)
+    of_replay = is_sound and has_places and given.get("idempotencytoken", "").startswith(REPLAY)
     if is_stream or not (of_sink or of_replay):
         refuse_own_options(hidden)
 

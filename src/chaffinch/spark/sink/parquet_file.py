@@ -2,21 +2,106 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from chaffinch.spark.folders import Folder
+from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.tasks.notes import KeptRows
 
-
-def write_parquet(folder: Folder, name: str, streams: Iterable[bytes | bytearray]) -> None:
-    """Replaces file `name` by the rows of these Arrow IPC streams, all of one schema; one stream in memory at a time."""
+if TYPE_CHECKING:
     import pyarrow as pa
+
+# In the file's own metadata: which topic holds the same letters. Files of earlier versions have none of these.
+_FORMAT: Final = b"chaffinch.letters.format"
+_TOPIC: Final = b"chaffinch.letters.topic"
+_TOPIC_ID: Final = b"chaffinch.letters.topic.id"
+FORMAT: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LettersInfo:
+    """What a file says of itself. `topic`: the dead letter topic that has the same letters, by its name and, where brokers tell it, id."""
+
+    format: int = 1
+    topic: str | None = None
+    topic_id: bytes = bytes(16)
+
+    @classmethod
+    def of(cls, metadata: Mapping[bytes, bytes] | None) -> LettersInfo:
+        """From the metadata of a file's schema. Errors: ValueError for what no version has written."""
+        found = metadata or {}
+        topic = found.get(_TOPIC)
+        return cls(
+            format=int(found.get(_FORMAT, b"1")),
+            topic=None if topic is None else topic.decode(),
+            topic_id=bytes.fromhex(found.get(_TOPIC_ID, b"00" * 16).decode()),
+        )
+
+
+def info_for(target: TopicSnapshot | None) -> dict[bytes, bytes]:
+    """The metadata of a file whose letters go to this topic too, or to none."""
+    fields = {_FORMAT: str(FORMAT).encode()}
+    if target is not None:
+        fields |= {_TOPIC: target.topic.encode(), _TOPIC_ID: target.topic_id.hex().encode()}
+    return fields
+
+
+def write_parquet(
+    folder: Folder,
+    name: str,
+    streams: Iterable[bytes | bytearray],
+    metadata: Mapping[bytes, bytes] | None = None,
+    kept: KeptRows | None = None,
+) -> None:
+    """Replaces file `name` by these rows: those that are kept of an older file of the folder, then those of Arrow IPC streams, all of one
+    schema. One stream, or one row group, in memory at a time."""
     import pyarrow.parquet as pq
 
     writer = None
     with folder.replacing(name) as temporary, folder.opened()[0].open_output_stream(temporary) as out:
-        for stream in streams:
-            table = pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
-            writer = writer or pq.ParquetWriter(out, table.schema)
-            writer.write_table(table)
+        for table in _tables(folder, streams, kept):
+            writer = writer or pq.ParquetWriter(out, table.schema.with_metadata({**(table.schema.metadata or {}), **(metadata or {})}))
+            writer.write_table(_shaped(table, writer.schema))
         if writer is not None:
             writer.close()
+
+
+def _tables(folder: Folder, streams: Iterable[bytes | bytearray], kept: KeptRows | None) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    if kept is not None:
+        yield from _kept(folder, kept)
+    for stream in streams:
+        yield pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
+
+
+def _kept(folder: Folder, kept: KeptRows) -> Iterator[pa.Table]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    first = 0
+    with folder.opened()[0].open_input_file(folder.path(kept.name)) as source:
+        file = pq.ParquetFile(source)
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group)
+            is_kept = np.zeros(len(table), bool)
+            for start, end in kept.ranges:
+                is_kept[max(0, start - first) : max(0, end - first)] = True
+            first += len(table)
+            if is_kept.any():
+                yield table.filter(pa.array(is_kept)).replace_schema_metadata(None)
+
+
+def _shaped(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """With the columns of the file's first rows: an earlier version may have had others."""
+    import pyarrow as pa
+
+    columns: list[Any] = [
+        table.column(field.name).cast(field.type) if field.name in table.schema.names else pa.nulls(len(table), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)

@@ -20,6 +20,9 @@ from chaffinch.spark.commit.messages import Rejection
 STAGE: Final = "KAFKA_PRODUCE"
 """Connect's name for what was being done."""
 _KAFKA_CLASSES: Final = "org.apache.kafka.common.errors."
+ROW: Final = "chaffinch.error.row"
+"""The row's number in its task, or among those that the broker refused: with query, batch and task it is the letter's identity, in the
+topic and in the Parquet file alike. Letters of earlier versions have none in the topic."""
 TIMESTAMP: Final = "chaffinch.error.timestamp"
 """Of rows whose own timestamp their dead letter cannot have."""
 
@@ -84,10 +87,13 @@ def with_reasons(
         message_of[index] = messages.setdefault(rejection.message, len(messages))
     blocks = [_fields(rejection, origin) for rejection in first_of_kind]
     names = list(blocks[0])
+    rows = [str(rejection.row).encode() for rejection in rejections]
     stamps = [str(stamp).encode() for stamp in columns.timestamps[is_out_of_time].tolist()]
-    values = ByteColumn.of([text.encode() for block in blocks for text in block.values()] + [text.encode() for text in messages] + stamps)
+    values = ByteColumn.of(
+        [text.encode() for block in blocks for text in block.values()] + [text.encode() for text in messages] + rows + stamps
+    )
     own_counts = np.diff(columns.header_offsets)
-    counts = own_counts + len(names) + is_out_of_time
+    counts = own_counts + len(names) + 1 + is_out_of_time
     header_offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     # Per header: its record, and its slot among the reasons, below 0 for the record's own.
     record = np.repeat(np.arange(len(counts)), counts)
@@ -97,10 +103,12 @@ def with_reasons(
     first_message = len(blocks) * len(names)
     for name in _MESSAGES:
         value = np.where(slot == names.index(name), first_message + message_of[record], value)
-    first_stamp = first_message + len(messages)
-    value = np.where(slot == len(names), first_stamp + (np.cumsum(is_out_of_time) - 1)[record], value)
+    first_row = first_message + len(messages)
+    value = np.where(slot == len(names), first_row + record, value)
+    first_stamp = first_row + len(rows)
+    value = np.where(slot == len(names) + 1, first_stamp + (np.cumsum(is_out_of_time) - 1)[record], value)
     own_length = columns.header_keys.length
-    keys = concat([columns.header_keys, ByteColumn.of([name.encode() for name in (*names, TIMESTAMP)])])
+    keys = concat([columns.header_keys, ByteColumn.of([name.encode() for name in (*names, ROW, TIMESTAMP)])])
     return RecordColumns.of(
         columns.keys,
         columns.values,

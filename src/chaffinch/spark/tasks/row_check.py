@@ -41,7 +41,7 @@ CHUNK_BYTES = 16 << 20
 CHUNK_ROWS = 250_000
 """Of short rows fewer bytes: each bad one of a chunk takes some hundred bytes beside its own, until its letter is staged."""
 BAD_ROWS_AT_ONCE = 20_000
-"""A dead letter has 14 headers: so many of them at a time take some 50 MB, those of a whole chunk could take gigabytes."""
+"""A dead letter has 15 headers: so many of them at a time take some 50 MB, those of a whole chunk could take gigabytes."""
 LOG_APPEND_TIME = "LogAppendTime"
 _NO_TOPIC = "the row names no topic, and there is no option topic; a replay of it takes one with --to or --repair topic=..."
 Int32s = npt.NDArray[np.int32]

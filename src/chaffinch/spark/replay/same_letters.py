@@ -1,0 +1,164 @@
+"""Letters that are in a Parquet file and in a dead letter topic alike: which of a file's letters are where in the topic.
+
+A letter is known by its query, batch, task and row, and by digests of what it is of. Letters of earlier versions have no row in the topic:
+there those that are alike in all else are counted off, the ones that a replay has written behind the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from chaffinch.spark.folders import Folder
+from chaffinch.spark.replay import letters, writing
+from chaffinch.spark.replay.ledger import Ledger, lookup, read_ledger
+from chaffinch.spark.replay.plan import ReplayPlan
+from chaffinch.spark.replay.selection import Sort, SortedOut, merged
+from chaffinch.spark.sink.parquet_file import FORMAT, LettersInfo
+from chaffinch.spark.tasks.notes import Notes, Ranges
+from chaffinch.spark.versions import NewerFormat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+CLIENT_TIMEOUT_MS: Final = 60_000
+_OF_TOPIC: Final = ("query", "batch", "row", "content", "is_cut", "at_partition", "at_offset")
+
+
+class TopicOfFile:
+    """A dead letter topic that has the letters of files too, as it was when it was read; `noted` after each write. `close` it."""
+
+    def __init__(self, spark: SparkSession, plan: ReplayPlan, topic: str) -> None:
+        from pyspark.sql import Window
+        from pyspark.sql.functions import row_number
+
+        # All that files name is written there: what cannot be read yet would be taken for letters that are not there.
+        self.partition_count = writing.wait_for_ends(plan.client, topic)
+        self.ledger: Ledger = read_ledger(spark, plan.client, topic)
+        spans = [span for span in self.ledger.spans if not span.is_empty]
+        self._letters: DataFrame | None = None
+        if spans:
+            found = letters.letters_in_topic(spark, plan.client, topic, spans).where("is_letter").select(*_OF_TOPIC)
+            number = row_number().over(Window.partitionBy("at_partition").orderBy("at_offset"))
+            self._letters = found.withColumn("number", number).cache()
+
+    def close(self) -> None:
+        if self._letters is not None:
+            self._letters.unpersist()
+
+    def noted(self, notes: Notes, token: str) -> None:
+        """This replay has written these."""
+        from chaffinch.spark.target import wall_ms
+
+        self.ledger = self.ledger.with_notes(notes, token, wall_ms())
+
+    def same(self, found: DataFrame) -> DataFrame:
+        """Of letters of a file: the `row_number`, and `at_partition`, `at_offset`, `number` and `done_by` of each letter in the topic
+        that is the same; nulls where there is none."""
+        from pyspark.sql import Window
+        from pyspark.sql.functions import array, broadcast, col, concat, explode, lit, row_number, when
+
+        nth = row_number().over(Window.partitionBy("content").orderBy("at_offset"))
+        by_row, by_count = concat(lit("row "), "row", lit("|"), "content"), concat(lit("copy "), "copy", lit("|"), "content")
+        asked = found.withColumn("copy", nth).select(col("at_offset").alias("row_number"), explode(array(by_row, by_count)).alias("id"))
+        if self._letters is None:
+            nothing = "CAST(NULL AS INT) AS at_partition, CAST(NULL AS BIGINT) AS at_offset, 0 AS number, CAST(NULL AS INT) AS done_by"
+            return asked.selectExpr("row_number", *nothing.split(", "))
+        batches = broadcast(found.select("query", "batch").distinct())
+        there = self._letters.join(batches, ["query", "batch"], "left_semi").withColumn("done_by", self.ledger.done_by())
+        of_alike = Window.partitionBy("content").orderBy(col("done_by").isNotNull(), "at_partition", "at_offset")
+        there = there.withColumn("copy", row_number().over(of_alike)).select(
+            when(col("row").isNotNull(), by_row).otherwise(by_count).alias("id"), "at_partition", "at_offset", "number", "done_by"
+        )
+        return asked.join(there, "id", "left")
+
+    def sorted_by(self, found: DataFrame) -> DataFrame:
+        """The letters of a file with `done_by`, and `is_there`: whether the topic has them."""
+        from pyspark.sql.functions import col, count, min
+
+        of_rows = self.same(found).groupBy("row_number").agg(min("done_by").alias("done_by"), (count("at_offset") > 0).alias("is_there"))
+        return found.join(of_rows, col("at_offset") == col("row_number"))
+
+    def places_of(self, found: DataFrame, sorted_out: SortedOut) -> Ranges:
+        """Where in the topic the letters are that are chosen."""
+        from pyspark.sql import Window
+        from pyspark.sql import functions as fn
+        from pyspark.sql.functions import col, lit, row_number
+
+        rows = [(start, end, 0) for start, end in sorted_out.places.get(Sort.CHOSEN, {}).get(0, ())]
+        is_chosen = lookup({0: rows}, "zero", "row_number").isNotNull()
+        same = self.same(found).withColumn("zero", lit(0)).where(is_chosen & col("done_by").isNull() & col("at_offset").isNotNull())
+        places = same.select("at_partition", "at_offset", "number").distinct()
+        run = col("number") - row_number().over(Window.partitionBy("at_partition").orderBy("number"))
+        ranges = (
+            places.withColumn("run", run)
+            .groupBy("at_partition", "run")
+            .agg(fn.min("at_offset").alias("start"), (fn.max("at_offset") + 1).alias("end"))
+        )
+        by_partition: dict[int, list[tuple[int, int]]] = {}
+        for row in ranges.collect():
+            by_partition.setdefault(row["at_partition"], []).append((row["start"], row["end"]))
+        return merged(by_partition)
+
+
+class TopicsOfFiles:
+    """The dead letter topics of the files of one replay, each read once. Use it with `with`."""
+
+    def __init__(self, spark: SparkSession, plan: ReplayPlan) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._opened: dict[str, TopicOfFile] = {}
+        self._exists: dict[tuple[str, bytes], bool] = {}
+
+    def __enter__(self) -> TopicsOfFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.forget_all()
+
+    def forget_all(self) -> None:
+        """They have changed: read them again when they are asked for."""
+        while self._opened:
+            self._opened.popitem()[1].close()
+
+    def of_file(self, folder: Folder, name: str) -> TopicOfFile | None:
+        """The topic that has a file's letters too, as the file says, or else the plan. None where there is none, and for a replay under a
+        token of its own, which asks for none."""
+        if self._plan.token is not None:
+            return None
+        info = _info(folder, name)
+        topic = info.topic if info.topic is not None and self._is_there(info.topic, info.topic_id) else self._plan.topic
+        if topic is None:
+            return None
+        if topic not in self._opened:
+            self._opened[topic] = TopicOfFile(self._spark, self._plan, topic)
+        return self._opened[topic]
+
+    def _is_there(self, topic: str, topic_id: bytes) -> bool:
+        """Whether the cluster has this topic: not another one of its name, as another cluster may have, or after it was deleted."""
+        from chaffinch.spark.target import find_topic
+
+        if (topic, topic_id) not in self._exists:
+            with writing.asking(self._plan.client) as client:
+                found = find_topic(client, topic, CLIENT_TIMEOUT_MS)
+            is_same = found is not None and (not any(topic_id) or not any(found.topic_id) or found.topic_id == topic_id)
+            self._exists[topic, topic_id] = is_same
+        return self._exists[topic, topic_id]
+
+
+def _info(folder: Folder, name: str) -> LettersInfo:
+    """What a file says of itself; nothing where it cannot be read, of which more is said when it is to be replayed."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    filesystem, _ = folder.opened()
+    try:
+        with filesystem.open_input_file(folder.path(name)) as file:
+            metadata: Mapping[bytes, bytes] | None = pq.read_schema(file).metadata
+        info = LettersInfo.of(metadata)
+    except (OSError, ValueError, pa.ArrowException):
+        return LettersInfo()
+    if info.format > FORMAT:
+        raise NewerFormat(info.format, FORMAT).refusal(f"--parquet={folder.shown}: {name}")
+    return info

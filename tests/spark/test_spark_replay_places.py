@@ -1,0 +1,312 @@
+"""Letters that are in a topic and in Parquet files alike, replayed from both with a real Spark: each is written once, in every order."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pyarrow.parquet as pq
+import pytest
+
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.identifiers import TopicPartition
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.replay import of_files, writing
+from chaffinch.spark.replay.ledger import read_ledger
+from chaffinch.spark.replay.replaying import replay
+from chaffinch.spark.tasks import letter_headers
+from tests.spark.source.source_topics import drop_first
+from tests.spark.test_spark_replay import outcome, plan
+from tests.spark.test_spark_write import alter, values, write
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+LARGE = "x" * 2000
+CUT_AT = 1_500
+ALL = Counter({f"v{number}": 1 for number in range(8)} | {f"{LARGE}{number}": 1 for number in (8, 9)} | {"old": 1, "good": 1})
+"""What is in the topic when all letters are written."""
+
+
+@pytest.fixture
+def both(spark, broker, topic, dead, tmp_path):
+    """Letters of one batch in both places: eight without keys, two of them alike, two that the dead letter topic cuts, one that is too old;
+    and a good row."""
+    alter(broker, dead, "max.message.bytes", str(CUT_AT))
+    alter(broker, topic, "message.timestamp.before.max.ms", "1000000000000")
+    keyless = "if(id < 10, null, 'k')"
+    value = f"CASE WHEN id < 8 THEN concat('v', id) WHEN id < 10 THEN concat('{LARGE}', id) WHEN id = 10 THEN 'old' ELSE 'good' END"
+    frame = spark.range(12).selectExpr(
+        f"{keyless} as key",
+        f"cast({value} as binary) as value",
+        "if(id = 10, timestamp_millis(5), timestamp_millis(1700000000000)) as timestamp",
+    )
+    folder = str(tmp_path / "letters")
+    places = {"errors__dead__letter__queue__topic__name": dead, "errors__dead__letter__path": folder}
+    write(frame.repartition(2), broker, topic, errors__tolerance="all", **places)
+    assert (broker.read(dead).num_rows, values(broker, topic)) == (11, {"good": 1})
+    alter(broker, topic, "max.message.bytes", "100000")
+    repairs = {"key": "coalesce(key, 'k')", "timestamp": "timestamp_millis(1700000000000)"}
+    of_topic_ = plan(broker, topic=dead, repairs=repairs)
+    return of_topic_, replace(of_topic_, topic=None, path=folder)
+
+
+def written(spark, *plans):
+    return [
+        (report.read, report.written, report.written_before, sum(report.still_rejected.values()))
+        for report in (replay(spark, each) for each in plans)
+    ]
+
+
+def without_identity(monkeypatch):
+    """Letters as an earlier version makes them: without the row in the topic, and without a word of the topic in the file."""
+    from chaffinch.records.columns import RecordColumns
+    from chaffinch.spark.tasks import dead_letters
+
+    really = letter_headers.with_reasons
+
+    def as_before(*given):
+        found = really(*given)
+        headers = [[pair for pair in found.headers(index) if pair[0] != letter_headers.ROW] for index in range(len(found))]
+        keys, bytes_of = ([read(index) for index in range(len(found))] for read in (found.key, found.value))
+        return RecordColumns.from_lists(keys, bytes_of, found.timestamps, headers)
+
+    monkeypatch.setattr(dead_letters, "with_reasons", as_before)
+
+
+def test_the_topic_then_the_files(spark, broker, topic, both, dead):
+    """What the topic holds cut comes from the files, and nothing is written twice."""
+    of_topic_, of_files_ = both
+    (first,) = written(spark, of_topic_)
+    assert first == (11, 9, 0, 2)
+    tried = replay(spark, replace(of_files_, is_dry_run=True))
+    assert (tried.read, tried.written, tried.written_before, tried.still_rejected) == (11, 11, 9, {})
+    ((name, count),) = tried.written_before_by.items()
+    assert name.startswith("replay ")
+    assert f" of {dead}, " in name
+    assert count == 9
+    assert written(spark, of_files_, of_files_, of_topic_) == [(11, 11, 9, 0), (0, 0, 0, 0), (0, 0, 0, 0)]
+    assert values(broker, topic) == ALL
+
+
+def test_the_files_then_the_topic(spark, broker, topic, both):
+    of_topic_, of_files_ = both
+    assert written(spark, of_files_) == [(11, 11, 0, 0)]
+    tried = replay(spark, replace(of_topic_, is_dry_run=True))
+    assert (tried.read, tried.written, tried.written_before) == (11, 11, 11)
+    ((name, _),) = tried.written_before_by.items()
+    assert " of a Parquet file, noted in " in name
+    assert written(spark, of_topic_, of_topic_, of_files_) == [(11, 11, 11, 0), (0, 0, 0, 0), (0, 0, 0, 0)]
+    assert values(broker, topic) == ALL
+
+
+@pytest.mark.parametrize("order", ["ttff", "ffft", "tfft", "fttf"])
+def test_selected_letters_then_the_rest(spark, broker, topic, both, order):
+    """Of either place, after a selection in either."""
+    of_topic_, of_files_ = both
+    places = {"t": of_topic_, "f": of_files_}
+    assert broker.read(topic).num_rows == 1
+    (old,) = written(spark, replace(places[order[0]], only=["INVALID_TIMESTAMP"]))
+    assert old[:2] == (1, 1)
+    assert values(broker, topic) == {"good": 1, "old": 1}
+    some = replay(spark, replace(places[order[1]], where="cast(value as string) < 'v3'"))
+    assert some.not_selected > 0
+    for place in order[2:]:
+        replay(spark, places[place])
+    replay(spark, of_files_)
+    assert values(broker, topic) == ALL
+    assert written(spark, of_topic_, of_files_)[1] == (0, 0, 0, 0)
+    assert values(broker, topic) == ALL
+
+
+def test_a_condition_that_is_another_one_each_time(spark, broker, topic, both):
+    """What is written and what is noted are the same letters."""
+    for place in both:
+        replay(spark, replace(place, where="rand() < 0.5"))
+    for place in reversed(both):
+        replay(spark, place)
+    assert values(broker, topic) == ALL
+
+
+def test_a_replay_of_files_that_dies_at_each_step(spark, broker, topic, both, monkeypatch):
+    """Behind the write, the note in the topic says that the file is done with, and what became of its letters."""
+    of_topic_, of_files_ = both
+    some = replace(of_files_, where="cast(value as string) < 'v3'")
+
+    def dies(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "write", dies)
+        with pytest.raises(KeyboardInterrupt):
+            replay(spark, some)
+    assert values(broker, topic) == {"good": 1}
+    with monkeypatch.context() as patch:
+        patch.setattr(of_files, "_done_with", dies)
+        with pytest.raises(KeyboardInterrupt):
+            replay(spark, some)
+    assert sum(values(broker, topic).values()) == 5
+    again = replay(spark, some)
+    assert (again.written, again.written_before) == (3, 3) or again.read >= 3
+    replay(spark, of_topic_)
+    replay(spark, of_files_)
+    assert values(broker, topic) == ALL
+
+
+def test_letters_that_wait_for_their_name_behind_the_write(spark, broker, topic, both, monkeypatch, tmp_path):
+    """Those that were not selected are in a pending file only: the next replay gives it its name, as the note says."""
+    _, of_files_ = both
+    folder = tmp_path / "letters"
+    (name,) = (path.name for path in folder.glob("*.parquet"))
+    with monkeypatch.context() as patch:
+        patch.setattr(of_files, "_done_with", lambda *_: None)
+        replay(spark, replace(of_files_, only=["INVALID_TIMESTAMP"]))
+    (rest,) = (path for path in folder.glob("*.parquet") if path.name != name)
+    (noted,) = read_ledger(spark, of_files_.client, both[0].topic).replays
+    rest.rename(folder / f".{rest.name}.{noted.notes.run}.pending")
+    replay(spark, of_files_)
+    assert rest.exists()
+    replay(spark, of_files_)
+    assert values(broker, topic) == ALL
+
+
+@pytest.mark.parametrize("late", ["topic", "files"])
+def test_replays_of_both_places_at_once(spark, broker, topic, both, monkeypatch, late):
+    """One of them writes; a replay of files reads again what is left for it, one of the topic says so."""
+    of_topic_, of_files_ = both
+    mine, others = (of_topic_, of_files_) if late == "topic" else (of_files_, of_topic_)
+    really = writing.write
+
+    def meanwhile(*given):
+        monkeypatch.setattr(writing, "write", really)
+        replay(spark, others)
+        really(*given)
+
+    monkeypatch.setattr(writing, "write", meanwhile)
+    if late == "topic":
+        with pytest.raises(Refusal, match="REPLAYED_MEANWHILE"):
+            replay(spark, mine)
+    else:
+        report = replay(spark, mine)
+        assert (report.read, report.written, report.written_before) == (11, 11, 9)
+    for place in both:
+        replay(spark, place)
+    assert values(broker, topic) == ALL
+
+
+def test_what_is_rejected_again_is_a_letter_in_both_places(spark, broker, topic, both):
+    """Replayed files leave their letters where the query left them, and these are known by each other too."""
+    of_topic_, of_files_ = both
+    as_it_is = {"timestamp": "timestamp_millis(1700000000000)"}
+    report = replay(spark, replace(of_files_, repairs=as_it_is))
+    assert outcome(report) == (11, 1, {"INVALID_COMPACTION_KEY": 10})
+    assert replay(spark, of_topic_).written_before == 11
+    replay(spark, of_files_)
+    replay(spark, of_topic_)
+    assert values(broker, topic) == ALL
+
+
+def test_letters_of_an_earlier_version(spark, broker, topic, dead, tmp_path, monkeypatch):
+    """They have no row in the topic, and the file does not name it: with both named, those that are alike are counted off."""
+    alter(broker, dead, "max.message.bytes", str(CUT_AT))
+    without_identity(monkeypatch)
+    folder = tmp_path / "letters"
+    frame = spark.range(5).selectExpr(
+        "cast(null as string) as key", f"cast(CASE WHEN id < 3 THEN 'same' WHEN id < 4 THEN 'v' ELSE '{LARGE}' END as binary) as value"
+    )
+    places = {"errors__dead__letter__queue__topic__name": dead, "errors__dead__letter__path": str(folder)}
+    write(frame.coalesce(1), broker, topic, errors__tolerance="all", **places)
+    (path,) = folder.glob("*.parquet")
+    pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
+    alter(broker, topic, "max.message.bytes", "100000")
+    of_topic_ = plan(broker, topic=dead, repairs={"key": "'k'"})
+    of_files_ = replace(of_topic_, path=str(folder))
+    half = replay(spark, replace(of_topic_, where="value = cast('v' as binary)"))
+    assert (half.written, half.not_selected) == (1, 4)
+    assert written(spark, of_files_, of_topic_) == [(5, 5, 1, 0), (5, 5, 5, 0)]
+    assert values(broker, topic) == {"same": 3, "v": 1, LARGE: 1}
+
+
+def test_files_of_an_earlier_version_by_themselves(spark, broker, topic, dead, tmp_path):
+    """Without columns for the letter's origin, and without a topic: as ever."""
+    folder = tmp_path / "letters"
+    frame = spark.range(2).selectExpr("cast(null as string) as key", "cast(concat('v', id) as binary) as value")
+    write(frame, broker, topic, errors__tolerance="all", errors__dead__letter__path=str(folder))
+    (path,) = folder.glob("*.parquet")
+    pq.write_table(pq.read_table(path).drop_columns(["task", "row"]).replace_schema_metadata(None), path)
+    keyed = plan(broker, path=str(folder), repairs={"key": "'k'"})
+    assert written(spark, replace(keyed, where="value = cast('v1' as binary)"), keyed, keyed) == [(1, 1, 0, 0), (1, 1, 0, 0), (0, 0, 0, 0)]
+    assert values(broker, topic) == {"v0": 1, "v1": 1}
+    assert list(folder.glob("*.parquet")) == []
+
+
+def test_letters_that_the_topic_has_no_more(spark, broker, topic, both, dead):
+    """Retention took them after a replay of the topic: nobody can tell whether they are written, and nothing is."""
+    of_topic_, of_files_ = both
+    replay(spark, replace(of_topic_, only=["INVALID_TIMESTAMP"]))
+    with SyncClient(broker.bootstrap_servers) as client:
+        drop_first(client, TopicPartition(dead, 0), 3)
+    with pytest.raises(
+        Refusal, match=r"LETTERS_NOT_IN_TOPIC: --parquet=.*: 3 of 11 letters of .* are not in topic .*--where and a --token"
+    ):
+        replay(spark, of_files_)
+    assert values(broker, topic) == {"good": 1, "old": 1}
+
+
+def test_a_topic_of_the_same_name_that_is_another_one(spark, broker, topic, both, dead):
+    """As in another cluster: its letters are not those of the file, and no note is left there."""
+    from chaffinch.admin.topics import delete_topics
+
+    _, of_files_ = both
+    with SyncClient(broker.bootstrap_servers) as client:
+        delete_topics(client, [dead])
+    broker.create_topic(dead, 1, 1, {})
+    assert written(spark, of_files_) == [(11, 11, 0, 0)]
+    assert broker.read(dead).num_rows == 0
+    assert values(broker, topic) == ALL
+
+
+def test_a_file_of_a_later_version_is_refused_by_name(spark, broker, topic, both, tmp_path):
+    (path,) = (tmp_path / "letters").glob("*.parquet")
+    pq.write_table(pq.read_table(path).replace_schema_metadata({"chaffinch.letters.format": "3"}), path)
+    with pytest.raises(Refusal, match=r"FORMAT_NEWER: --parquet=.*: chaffinch-.*.parquet cannot be read: it has format version 3, this Ch"):
+        replay(spark, both[1])
+    assert values(broker, topic) == {"good": 1}
+
+
+def test_a_note_of_a_later_version_is_refused_by_name(spark, broker, topic, both, dead):
+    headers = ", ".join(
+        f"named_struct('key', '{key}', 'value', cast('{value}' as binary))"
+        for key, value in {"chaffinch.replayed": json.dumps({"a later format": 3}), "chaffinch.replayed.by": "later"}.items()
+    )
+    write(spark.range(1).selectExpr("cast('{}' as binary) as value", f"array({headers}) as headers"), broker, dead)
+    for each in both:
+        with pytest.raises(
+            Refusal, match=r"FORMAT_NEWER: a note of a replay in dead-\d+ cannot be read: it has format version 3, this Chaffinch knows"
+        ):
+            replay(spark, each)
+    assert values(broker, topic) == {"good": 1}
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("nothing = 1", "--where nothing = 1: a letter has no column `nothing`; there are: key, value"),
+        ("value", "--where value: .*DATATYPE_MISMATCH"),
+        ("explode(array(true))", "UNSUPPORTED_GENERATOR|DATATYPE_MISMATCH"),
+        ("true) or (true", "--where true"),
+    ],
+)
+def test_a_condition_that_cannot_be(spark, broker, both, where, says):
+    for place in both:
+        with pytest.raises(Exception, match=says):
+            replay(spark, replace(place, where=where))
+
+
+def test_a_condition_that_fails_for_a_letter(spark, broker, topic, both):
+    for place in both:
+        with pytest.raises(Refusal, match=r"CONFIG: --where cast\(cast\(value as string\) as int\) = 1: \[CAST_INVALID_INPUT\].*nothing"):
+            replay(spark, replace(place, where="cast(cast(value as string) as int) = 1"))
+    assert values(broker, topic) == {"good": 1}
