@@ -11,7 +11,7 @@ import pytest
 from chaffinch.admin import by_leader, offsets, options
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import TimeoutException, TopicAuthorizationException, codes
+from chaffinch.errors import NetworkException, Stored, TimeoutException, TopicAuthorizationException, codes, exception_for
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -168,3 +168,10 @@ def test_nothing_to_ask() -> None:
     with ScriptedServer() as server, options.connect(bootstrap_servers=server.bootstrap_servers) as client:
         assert offsets.latest(client, []) == {}
         assert server.seen == []
+
+
+def test_last_error_of_a_broker_that_did_not_answer_is_its_reason() -> None:
+    """Not REQUEST_TIMED_OUT, which names no address."""
+    assert by_leader.last_code(TimeoutException("no broker reachable at b:1 (refused)")) == "no broker reachable at b:1 (refused)"
+    assert by_leader.last_code(NetworkException("b:1: connection lost", stored=Stored.NO, api="ListOffsets")) == "b:1: connection lost"
+    assert by_leader.last_code(exception_for(codes.NOT_LEADER_OR_FOLLOWER)) == "NOT_LEADER_OR_FOLLOWER"

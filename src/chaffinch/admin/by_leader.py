@@ -7,7 +7,15 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from chaffinch.client.exchange import Deadline
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import BrokerNotAvailableException, ErrorCode, RetriableException, codes, exception_for
+from chaffinch.errors import (
+    BrokerNotAvailableException,
+    ErrorCode,
+    NetworkException,
+    RetriableException,
+    TimeoutException,
+    codes,
+    exception_for,
+)
 from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.schema import Message
@@ -111,6 +119,8 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def last_code(error: BaseException | None) -> str:
-    """The name of an error's code, for a message."""
+    """The name of an error's code, for a message; where no broker has answered, the reason."""
+    if isinstance(error, NetworkException | TimeoutException):
+        return error.message  # It names the address, and why.
     code = getattr(error, "code", None)
     return code.name if isinstance(code, ErrorCode) else str(error)

@@ -8,6 +8,9 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from chaffinch.client.exchange import Deadline
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.spark.source import topic_discovery
 from chaffinch.spark.source.stream_reader import IS_LIMITED
 
 SCHEMA = (
@@ -63,3 +66,14 @@ def plain(offsets):
 def travelled(offsets):
     """Through the checkpoint."""
     return json.loads(json.dumps(offsets))
+
+
+def wait_by(clock, monkeypatch):
+    """Waits for open transactions count by this clock."""
+    really = SyncClient.deadline
+
+    def deadline(client, timeout_ms, what, message=None):
+        is_meant = what == topic_discovery.OPEN_TRANSACTIONS
+        return Deadline(clock, timeout_ms, what) if is_meant else really(client, timeout_ms, what, message)
+
+    monkeypatch.setattr(SyncClient, "deadline", deadline)

@@ -119,6 +119,26 @@ def test_a_partition_that_gives_nothing_is_given_up_in_time():
     assert cluster.clock.now_ms() == 1000
 
 
+def test_partition_that_gives_nothing_is_logged_within_3_seconds(caplog):
+    with pytest.raises(Refusal, match="REQUEST_TIMED_OUT"):
+        read(Cluster(records(0, 3)), 0, 7, **{"kafka.default.api.timeout.ms": "9000"})
+    assert caplog.messages == [
+        "reading t-0, for 2500 ms: the leader gives no record at offset 3, and its high watermark is 100; "
+        "still asking, for up to 6500 ms more (kafka.default.api.timeout.ms)"
+    ]
+
+
+def test_answer_that_does_not_come_is_logged_within_3_seconds(caplog):
+    """Of the request that was sent ahead."""
+    cluster = Cluster(records(0, 3))
+    cluster.pump = cluster.clock.advance
+    with pytest.raises(Refusal, match="REQUEST_TIMED_OUT"):
+        read(cluster, 0, 7, **{"kafka.default.api.timeout.ms": "9000"})
+    assert caplog.messages[0] == (
+        "reading t-0, for 2500 ms: no answer from leader yet; still asking, for up to 6500 ms more (kafka.default.api.timeout.ms)"
+    )
+
+
 def test_what_comes_late_is_waited_for_anew():
     """Patience is for each stretch without progress, not for all of the range."""
     silence = [b""] * 15

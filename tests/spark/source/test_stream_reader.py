@@ -17,14 +17,15 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import UnknownTopicOrPartitionException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from chaffinch.runtime.clock import ManualClock
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import writing
-from chaffinch.spark.source import stream_reader, topic_discovery
+from chaffinch.spark.source import stream_reader
 from chaffinch.spark.source.batch_reader import planned_reader
 from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.source.stream_reader import IS_LIMITED, TopicStreamReader, planned_stream_reader
 from chaffinch.spark.source.topic_discovery import Discovery
-from tests.spark.source.played_reader import SCHEMA, begun, latest, plain, rows_of, values
+from tests.spark.source.played_reader import SCHEMA, begun, latest, plain, rows_of, values, wait_by
 from tests.spark.source.source_topics import FIRST_MS, drop_first, numbers
 
 GONE = "b-0 is gone, deleted or not subscribed to any more"
@@ -74,16 +75,16 @@ class TestStreams:
     def test_what_a_transaction_has_written_is_waited_for(self, kafka, monkeypatch):
         """As `replay` does: brokers end a transaction everywhere only after they have said that it is ended."""
         given = {"kafka.bootstrap.servers": kafka.servers, "kafka.default.api.timeout.ms": "5000"}
-        now_s, pauses = [0.0], []
+        clock, pauses = ManualClock(), []
 
         def pause(client, pause_ms):
             pauses.append(pause_ms)
-            now_s[0] += 1.0
+            clock.advance(1_000)
             if len(pauses) == ended_at:
                 producer.commit_transaction()
                 kafka.broker.read("a")
 
-        monkeypatch.setattr(topic_discovery, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+        wait_by(clock, monkeypatch)
         monkeypatch.setattr(SyncClient, "pause", pause)
         with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
             producer.init_transactions()
@@ -296,17 +297,17 @@ class TestBatches:
             assert f"{text}; reading what is left" in caplog.text
 
     @pytest.mark.parametrize("ends", ["in time", "never"])
-    def test_an_end_that_is_named_behind_an_open_transaction_is_waited_for(self, kafka, monkeypatch, ends):
+    def test_an_end_that_is_named_behind_an_open_transaction_is_waited_for(self, kafka, monkeypatch, ends, caplog):
         """It is no loss: what is committed a moment later would be left out for good by who lets losses pass."""
-        now_s = [0.0]
+        clock = ManualClock()
 
         def pause(client, pause_ms):
-            now_s[0] += 1.0
+            clock.advance(1_000)
             if ends == "in time":
                 producer.commit_transaction()
                 kafka.broker.read("a")
 
-        monkeypatch.setattr(topic_discovery, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+        wait_by(clock, monkeypatch)
         monkeypatch.setattr(SyncClient, "pause", pause)
         named = {"endingOffsets": {"a": {"0": 1, "1": -1}}, "failOnDataLoss": "false", "kafka.default.api.timeout.ms": "5000"}
         reader = kafka.stream(is_batch=True, **named)
@@ -317,6 +318,9 @@ class TestBatches:
             if ends == "never":
                 with pytest.raises(Refusal, match="REQUEST_TIMED_OUT: a-0 has had an open transaction for 5000 ms, behind which nothing"):
                     reader.partitions()
+                said = "the end of open transactions, for 3000 ms: a-0 has an open transaction before offset 1; still asking"
+                assert [text for text in caplog.messages if said in text], "with clocks of whole seconds"
+                assert len([text for text in caplog.messages if "open transaction" in text]) == 1
             else:
                 assert rows_of(reader, reader.partitions()) == {"a-0": [1]}
 

@@ -20,6 +20,7 @@ from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.source.errors import refusals, report_loss
+from chaffinch.spark.source.waits import LOOK_MS, SourceWaits
 from chaffinch.spark.topic_ids import created_again, loss
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _pieces(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> I
     where, position, end = wanted.where, wanted.start, wanted.end
     is_promised = wanted.is_promised
     fetches = Fetches(client, wanted, options)
-    patience = client.deadline(options.timeout_ms, f"reading {where}")
+    patience, waits = client.deadline(options.timeout_ms, f"reading {where}"), SourceWaits()
     while position < end:
         data = fetches.answer(position, end)
         if codes.by_number(data.error_code) is codes.OFFSET_OUT_OF_RANGE:
@@ -125,6 +126,7 @@ def _pieces(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> I
             fetches.take_in()
         position = max(position, records.position)
         if position > before:
+            waits.over()
             patience = client.deadline(options.timeout_ms, f"reading {where}")
         elif patience.is_over and data.high_watermark <= position and _ends_by(client, where, position, options):
             _report_end(where, position, end, options)
@@ -133,6 +135,7 @@ def _pieces(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> I
             text = f"{where} gave nothing at offset {position} for {patience.waited_ms} ms; offsets up to {end - 1} were there when the"
             raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text} read was planned")
         else:
+            waits.say(patience, f"the leader gives no record at offset {position}, and its high watermark is {data.high_watermark}")
             fetches.pause()
     fetches.check_id()
 
@@ -233,10 +236,11 @@ class Fetches:
     def _answer_ahead(self, exchange: Exchange) -> PartitionData | None:
         from chaffinch.client.connections import Answered
 
-        patience = self._client.deadline(self._options.timeout_ms, f"reading {self._where}")
+        patience, waits = self._client.deadline(self._options.timeout_ms, f"reading {self._where}"), SourceWaits()
         with self._client.lock:
             while exchange.outcome is None and not patience.is_over:
-                self._client.pump(patience.left_ms)
+                self._client.pump(min(patience.left_ms, LOOK_MS))
+                waits.say(patience, f"no answer from {exchange.address} yet")
         if not isinstance(exchange.outcome, Answered) or exchange.outcome.message.error_code:
             return None
         data = self._only_part(exchange.outcome.message)

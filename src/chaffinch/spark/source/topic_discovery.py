@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import shown_value
 from chaffinch.spark import topic_ids
 from chaffinch.spark.refusals import Refusal, refusal_for
+from chaffinch.spark.source.waits import SourceWaits
 from chaffinch.spark.target import UNKNOWN_TOPIC_PATIENCE_MS, UNKNOWN_TOPIC_WAIT_MS
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ _WAITS: Final = UNKNOWN_TOPIC_PATIENCE_MS // UNKNOWN_TOPIC_WAIT_MS
 _NO_SUCH_TOPIC: Final = (codes.NONE, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INVALID_TOPIC_EXCEPTION)
 
 OPEN_TRANSACTION_WAIT_MS: Final = 50
+OPEN_TRANSACTIONS: Final = "the end of open transactions"
 
 
 class _Topic(NamedTuple):
@@ -193,9 +194,10 @@ class Discovery:
     def wait_until_readable(self, ends: Mapping[TopicPartition, int]) -> None:
         """Until all offsets below these, of records that are there, can be read: no transaction is open in between. Refusal after
         `kafka.default.api.timeout.ms`."""
-        deadline_s = time.monotonic() + self._options.timeout_ms / 1000
+        deadline, waits = self._client.deadline(self._options.timeout_ms, OPEN_TRANSACTIONS), SourceWaits()
         while open_in := [where for where, offset in self.latest(ends).items() if offset < ends[where]]:
-            if time.monotonic() >= deadline_s:
+            waits.say(deadline, f"{open_in[0]} has an open transaction before offset {ends[open_in[0]]}")
+            if deadline.is_over:
                 text = f"{open_in[0]} has had an open transaction for {self._options.timeout_ms} ms, behind which nothing can be read"
                 raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text}; begin again when it has ended")
             self._client.pause(OPEN_TRANSACTION_WAIT_MS)  # Nobody tells when a transaction ends.
