@@ -3,6 +3,7 @@
 import json
 import socket
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -97,8 +98,6 @@ def test_options_of_the_writing_stand_in_the_same_file(replayed, tmp_path, caplo
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("custom.exception.handler.class=a.B", "a replay leaves no letter out: what is rejected still becomes a dead letter again"),
-        ("drop.invalid.large.records=true", "a replay leaves no letter out: what is rejected still becomes a dead letter again"),
         ("transactional.id=mine", "a replay names its transactions itself, after the letters or the token"),
         ("acks=1", "option acks cannot be '1': it must be one of all, -1"),
         ("compression.typ=zstd", "the nearest known one is 'compression.type'"),
@@ -125,7 +124,7 @@ def test_json(replayed):
     status, out, _ = run(*SERVER, "--topic", "d", "--json")
     assert (status, json.loads(out)) == (1, {
         "source": "d", "dry_run": False, "repetition": False, "read": 3, "written": 1, "written_before": 0,
-        "written_before_by": {}, "not_selected": 0,
+        "written_before_by": {}, "not_selected": 0, "dropped": {},
         "still_rejected": {"INVALID_RECORD": 2},
         "examples": ["topic orders: INVALID_RECORD: too old"],
     })  # fmt: skip
@@ -273,6 +272,12 @@ def test_which_replay_has_written_before_is_told(replayed):
     assert run(*SERVER, "--parquet", "/p")[1] == (
         f"/p: 11 letters read, 11 written, 0 still rejected; 9 of them written before, {before}; 4 not selected\n"
     )
+    replayed.report = replace(replayed.report, written=10, dropped={"MESSAGE_TOO_LARGE": 1})
+    assert run(*SERVER, "--parquet", "/p")[1] == (
+        "/p: 11 letters read, 10 written, 0 still rejected; 1 left out by the handler (1 MESSAGE_TOO_LARGE); "
+        f"9 of them written before, {before}; 4 not selected\n"
+    )
+    replayed.report = replace(replayed.report, written=11, dropped={})
     assert run(*SERVER, "--parquet", "/p", "--dry-run")[1] == (
         f"/p: 11 letters read, 2 would be written, 0 would still be rejected; 9 were written before, {before}; 4 not selected\n"
     )

@@ -63,7 +63,7 @@ def test_the_page_s_example_is_a_plan():
         ({"writing": {"kafka.linger.ms": 5}}, "writing cannot be {'kafka.linger.ms': 5}: it must be a mapping of options named kafka.*"),
         ({"writing": {"kafka.compression.type": "zip"}}, "option kafka.compression.type cannot be 'zip': it must be "),
         ({"writing": {"topic": "t"}}, "unknown option 'topic'"),
-        ({"writing": {"kafka.custom.exception.handler.class": "a.B"}}, "'kafka.custom.exception.handler.class': a replay leaves no letter"),
+        ({"writing": {"kafka.transactional.id": "a"}}, "'kafka.transactional.id': a replay names its transactions itself"),
         ({"repairs": ["key"]}, "repairs cannot be ['key']: it must be a mapping of columns to SQL expressions, strings both"),
         ({"only": "INVALID_RECORD"}, "--only cannot be 'INVALID_RECORD': it must be a sequence of names of errors"),
         ({"only": 5}, "--only cannot be 5: it must be a sequence of names of errors"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 
+from chaffinch import NonRetriableResponse, ProducerExceptionHandler
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.refusals import Refusal
@@ -74,6 +75,41 @@ def without_identity(monkeypatch):
         return RecordColumns.from_lists(keys, bytes_of, found.timestamps, headers)
 
     monkeypatch.setattr(dead_letters, "with_reasons", as_before)
+
+
+class LeaveOutLarge(ProducerExceptionHandler):
+    """Tasks import it by its name."""
+
+    def handle_record_too_large(self, record, exception):
+        return NonRetriableResponse.SWALLOW
+
+
+@pytest.mark.parametrize("place", ["topic", "files"])
+@pytest.mark.parametrize(
+    "handler",
+    [
+        {"kafka.drop.invalid.large.records": "true"},
+        {"kafka.custom.exception.handler.class": "tests.spark.test_spark_replay_places.LeaveOutLarge"},
+    ],
+    ids=["option", "handler"],
+)
+def test_letters_that_are_too_large_are_offered_to_the_handler(spark, broker, topic, dead, tmp_path, place, handler):
+    """KIP-1038, by what the topic takes; what it swallows is done with, in both places."""
+    folder = str(tmp_path / "letters")
+    frame = spark.range(4).selectExpr(
+        "if(id = 0, null, cast(id as string)) as key", f"cast(if(id = 1, '{LARGE}', concat('v', id)) as binary) as value"
+    )
+    places = {"errors__dead__letter__queue__topic__name": dead, "errors__dead__letter__path": folder}
+    write(frame, broker, topic, errors__tolerance="all", **places)
+    of_topic_ = plan(broker, topic=dead, repairs={"key": "coalesce(key, 'k')"}, writing=handler)
+    of_files_ = replace(of_topic_, topic=None, path=folder)
+    mine, others = (of_topic_, of_files_) if place == "topic" else (of_files_, of_topic_)
+    for each in (replace(mine, is_dry_run=True), mine):
+        report = replay(spark, each)
+        assert (outcome(report), report.dropped) == ((2, 1, {}), {"MESSAGE_TOO_LARGE": 1})
+    assert replay(spark, others).written_before == 2
+    assert (replay(spark, mine).read, replay(spark, others).read) == (0, 0)
+    assert values(broker, topic) == {"v0": 1, "v2": 1, "v3": 1}
 
 
 def test_the_topic_then_the_files(spark, broker, topic, both, dead):

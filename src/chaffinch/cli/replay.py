@@ -164,6 +164,7 @@ def _report(plan: ReplayPlan, report: ReplayReport, *, as_json: bool) -> None:
             "source": source, "dry_run": plan.is_dry_run, "repetition": report.is_repetition, "read": report.read,
             "written": report.written, "written_before": report.written_before,
             "written_before_by": dict(sorted(report.written_before_by.items())), "not_selected": report.not_selected,
+            "dropped": dict(sorted(report.dropped.items())),
             "still_rejected": dict(sorted(report.still_rejected.items())), "examples": list(report.examples),
         })  # fmt: skip
     elif report.is_repetition and not report.read:
@@ -174,6 +175,9 @@ def _report(plan: ReplayPlan, report: ReplayReport, *, as_json: bool) -> None:
         written = report.written - report.written_before if plan.is_dry_run else report.written
         line = f"{source}: {counted(report.read, 'letter')} read, {written} {would[0]}, {rejected} {would[1]}"
         line += f" ({names})" if names else ""
+        if report.dropped:
+            left_out = ", ".join(f"{count} {name}" for name, count in sorted(report.dropped.items()))
+            line += f"; {sum(report.dropped.values())} left out by the handler ({left_out})"
         if report.written_before:
             by = "; ".join(f"{count} by {name}" for name, count in sorted(report.written_before_by.items())) or "by another replay"
             line += f"; {report.written_before} {'were' if plan.is_dry_run else 'of them'} written before, {by}"

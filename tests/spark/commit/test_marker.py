@@ -245,3 +245,9 @@ def test_a_state_from_before_an_acknowledged_batch_was_kept_apart():
 def test_other_texts_are_no_states(text):
     with pytest.raises(ValueError, match=r".*"):
         CheckpointState.from_text(text)
+
+
+def test_a_marker_says_what_a_handler_left_out_of_a_batch_write():
+    marker = Marker(batch_id=0, writer_id="w", dropped={"MESSAGE_TOO_LARGE": 3})
+    assert Marker.from_text(marker.to_text()) == marker
+    assert "dropped" not in Marker(batch_id=0, writer_id="w").to_text(), "of all others it is as ever"

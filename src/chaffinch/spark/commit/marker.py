@@ -8,6 +8,7 @@ batch, the writer, and the digest of the checkpoint's own record of the batch. `
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import groupby
@@ -31,10 +32,14 @@ class Marker:
     batch_id: int
     writer_id: str
     digest: str = ""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Rows of a batch write that the user's handler said to leave out, by error: a replay has no other way to know. Earlier versions pass
+    over it."""
 
     def to_text(self) -> str:
         """The metadata of the offset commit; Kafka allows 4096 bytes, this takes about 130."""
-        return json.dumps({"batch": self.batch_id, "writer": self.writer_id, "digest": self.digest}, separators=(",", ":"))
+        fields: dict[str, Any] = {"batch": self.batch_id, "writer": self.writer_id, "digest": self.digest}
+        return json.dumps(fields | ({"dropped": dict(self.dropped)} if self.dropped else {}), separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> Marker:
@@ -44,7 +49,10 @@ class Marker:
             check_format(fields, MARKER_VERSION)
         if not isinstance(fields, dict) or not isinstance(fields.get("batch"), int):
             raise ValueError(f"no marker: {text[:100]!r}")
-        return cls(batch_id=fields["batch"], writer_id=str(fields.get("writer", "")), digest=str(fields.get("digest", "")))
+        dropped = {str(name): int(count) for name, count in dict(fields.get("dropped", {})).items()}
+        return cls(
+            batch_id=fields["batch"], writer_id=str(fields.get("writer", "")), digest=str(fields.get("digest", "")), dropped=dropped
+        )  # fmt: skip
 
 
 Stage = Literal["ending", "written", "empty"]

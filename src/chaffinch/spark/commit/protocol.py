@@ -214,7 +214,8 @@ class _Writer:
             yield WriteDeadLetters(step=Step.WRITE_DEAD_LETTERS, rows=self._dead_rows(), writer_id=hidden)
 
         if plan.group_id is not None:
-            marker = Marker(batch_id=plan.batch_id, writer_id=plan.writer_id, digest=plan.digest)
+            dropped = {} if plan.is_stream else dict(self.tally.task_dropped + self.tally.broker_dropped)
+            marker = Marker(batch_id=plan.batch_id, writer_id=plan.writer_id, digest=plan.digest, dropped=dropped)
             yield from requests.add_offsets(Step.ADD_OFFSETS, plan.transactional_id, identity, plan.group_id, plan.patience)
             yield from requests.commit_marker(
                 Step.COMMIT_MARKER, plan.transactional_id, identity, plan.group_id, plan.marker_partition, marker, plan.patience

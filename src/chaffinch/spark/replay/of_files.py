@@ -206,11 +206,12 @@ class _FilesReplay:
     def _settled(self, name: str, token: str, read: int, by: str | None) -> ReplayReport:
         """Of a file that is written, under this token. `by`: the replay that has done so, if it was another one."""
         again = _letters_of(token)
-        report = ReplayReport.of(read, {}, ())
+        dropped = writing.dropped_under(self.plan, token, is_others=by is not None)
+        report = ReplayReport.of(read, {}, (), dropped)
         if again in self.folder.names():
             outcome = letters.outcome_in_file(self.spark, self.folder.in_spark(again), token)
             kept = 0 if self.plan.token is not None else outcome.kept
-            report = replace(ReplayReport.of(read - kept, outcome.rejected, outcome.examples), not_selected=kept)
+            report = replace(ReplayReport.of(read - kept, outcome.rejected, outcome.examples, dropped), not_selected=kept)
         if self.plan.token is None and not self.plan.is_dry_run:
             _done_with(self.folder, name)
         return report if by is None else replace(report, written_before=report.written, written_before_by={by: report.written})

@@ -79,7 +79,8 @@ def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRep
         outcome = letters.outcome_in_topic(spark, plan.client, topic, ends_of(spark, plan.client, ledger), token)
     if notes is not None and outcome.runs != {notes.run}:
         raise meanwhile(topic)
-    return left + ReplayReport.of(counts[Sort.CHOSEN], outcome.rejected, outcome.examples)
+    dropped = writing.dropped_under(plan, token)
+    return left + ReplayReport.of(counts[Sort.CHOSEN], outcome.rejected, outcome.examples, dropped)
 
 
 def _passed_over(plan: ReplayPlan, topic: str, sorted_out: SortedOut) -> ReplayReport:

@@ -14,10 +14,7 @@ from chaffinch.settings import Option, OptionTable
 from chaffinch.spark.options import CLIENT, KAFKA
 from chaffinch.spark.sink.option_tables import SINK, SINK_WITHOUT_EFFECT
 
-_LEAVES_NOTHING_OUT: Final = "a replay leaves no letter out: what is rejected still becomes a dead letter again"
 _REFUSED: Final = {
-    "custom.exception.handler.class": _LEAVES_NOTHING_OUT,
-    "drop.invalid.large.records": _LEAVES_NOTHING_OUT,
     "transactional.id": "a replay names its transactions itself, after the letters or the token",
 }
 _OTHERS: Final = {option.name for option in CLIENT} | {KAFKA + name for name in _REFUSED}

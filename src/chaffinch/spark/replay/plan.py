@@ -41,6 +41,12 @@ class ReplayPlan:
     is_dry_run: bool = False
 
     @property
+    def asks_handler(self) -> bool:
+        """Whether a handler of KIP-1038, or its option, may leave letters out."""
+        settings = WRITING.parse(self.writing)
+        return settings["kafka.custom.exception.handler.class"] is not None or bool(settings["kafka.drop.invalid.large.records"])
+
+    @property
     def selects(self) -> bool:
         """Whether some letters are passed over."""
         return bool(self.only) or self.where is not None
@@ -127,6 +133,8 @@ class ReplayReport:
     """Letters that were passed over, and are not read: another replay may write them."""
     still_rejected: Mapping[str, int] = field(default_factory=dict)
     examples: tuple[str, ...] = ()
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Letters that the handler said to leave out, by error: they are done with, and written nowhere."""
     is_repetition: bool = False
 
     @classmethod
@@ -136,13 +144,16 @@ class ReplayReport:
         return cls(read=count, written=count, written_before=count, written_before_by=dict(names))
 
     @classmethod
-    def of(cls, read: int, rejected: Mapping[str, int], examples: Sequence[str]) -> ReplayReport:
-        written = read - sum(rejected.values())
-        return cls(read=read, written=written, still_rejected=dict(rejected), examples=tuple(examples[:REJECTIONS_NAMED_MAX]))
+    def of(cls, read: int, rejected: Mapping[str, int], examples: Sequence[str], dropped: Mapping[str, int] | None = None) -> ReplayReport:
+        left_out = dict(dropped or {})
+        written = read - sum(rejected.values()) - sum(left_out.values())
+        named = tuple(examples[:REJECTIONS_NAMED_MAX])
+        return cls(read=read, written=written, still_rejected=dict(rejected), examples=named, dropped=left_out)
 
     def __add__(self, other: ReplayReport) -> ReplayReport:
         rejected = Counter(self.still_rejected) + Counter(other.still_rejected)
-        report = ReplayReport.of(self.read + other.read, rejected, self.examples + other.examples)
+        dropped = Counter(self.dropped) + Counter(other.dropped)
+        report = ReplayReport.of(self.read + other.read, rejected, self.examples + other.examples, dropped)
         return replace(
             report,
             is_repetition=self.is_repetition or other.is_repetition,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from chaffinch.client.sync_client import SyncClient
 
 
+MARKER_WAIT_S: Final = 30.0
+MARKER_PAUSE_S: Final = 0.05
 _STATE: Final = re.compile(r" SQLSTATE: \w+$")
 
 
@@ -56,7 +59,7 @@ def noted_of_interruptions(what: str) -> Iterator[None]:
 def tried(plan: ReplayPlan, rows: DataFrame) -> ReplayReport:
     """What would become of the rows."""
     tried = dry_run_of({**plan.client, **plan.writing}, rows)
-    return ReplayReport.of(tried.row_count, tried.rejected, list(map(str, tried.rejections)))
+    return ReplayReport.of(tried.row_count, tried.rejected, list(map(str, tried.rejections)), tried.dropped)
 
 
 def repaired(found: DataFrame, plan: ReplayPlan) -> DataFrame:
@@ -156,14 +159,32 @@ def is_written(client: Mapping[str, str], token: str) -> bool:
 
 def writer_of(client: Mapping[str, str], token: str) -> str | None:
     """Who has written what is written under a token, as its marker in Kafka says; None: nothing is."""
+    found = _marker_of(client, token)
+    return None if found is None else found.writer_id
+
+
+def _marker_of(client: Mapping[str, str], token: str) -> Marker | None:
     from chaffinch.admin.group_offsets import committed_offsets
 
     with asking(client) as asked:
         found = committed_offsets(asked, f"chaffinch-{token}")
     for offset in found.values():
         with suppress(ValueError):
-            return Marker.from_text(offset.metadata).writer_id
-    return "" if found else None
+            return Marker.from_text(offset.metadata)
+    return Marker(batch_id=0, writer_id="") if found else None
+
+
+def dropped_under(plan: ReplayPlan, token: str, *, is_others: bool = False) -> Mapping[str, int]:
+    """Letters that the handler left out in what is written under a token, by error; `is_others`: by another replay.
+
+    Brokers end a transaction in the group's offsets only
+    after they have said that it is ended: that is waited for."""
+    if not plan.asks_handler and not is_others:
+        return {}
+    deadline_s = time.monotonic() + MARKER_WAIT_S
+    while (found := _marker_of(plan.client, token)) is None and time.monotonic() < deadline_s:
+        time.sleep(MARKER_PAUSE_S)
+    return {} if found is None else found.dropped
 
 
 @contextmanager
