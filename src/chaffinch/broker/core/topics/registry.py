@@ -40,6 +40,10 @@ VERIFY_BYTES_MAX = 64 << 20
 LOGS = "logs"
 """Directory of all partition logs."""
 
+DIRECTORY_NAME_LENGTH_MAX = 222
+"""Characters of a topic's name in its directory's: with the id behind them that is 255, as much as file systems take. The id tells topics
+apart."""
+
 ACCEPT_LOSS = "accept.data.loss"
 """The broker option that accepts that files or records are missing."""
 
@@ -86,7 +90,7 @@ class Topic:
 
     @property
     def directory(self) -> str:
-        return f"{LOGS}/{self.name}.{self.topic_id.hex}"
+        return f"{LOGS}/{self.name[:DIRECTORY_NAME_LENGTH_MAX]}.{self.topic_id.hex}"
 
 
 class CreatedTopic(NamedTuple):
