@@ -17,7 +17,7 @@ import pytest
 from chaffinch.broker.core import options
 from chaffinch.broker.listeners import Address, listening_socket
 from chaffinch.broker.topic_arguments import TopicArgument, parse_text
-from chaffinch.cli.broker import Ports, addresses, exposed, load_users, parse_address, parse_config
+from chaffinch.cli.broker import Ports, addresses, exposed, load_users, parse_address, parse_config, warn_of_readable_secrets
 from chaffinch.errors import ConfigException
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.broker.batches import batch_of
@@ -421,3 +421,29 @@ def test_a_file_of_users_that_is_none(tmp_path: Path, text: str, says: str) -> N
     path.write_text(text)
     with pytest.raises(ConfigException, match=f"--users {path}:.*{says}"):
         load_users(str(path))
+
+
+@pytest.mark.parametrize(("mode", "is_warned"), [(0o600, False), (0o400, False), (0o640, True), (0o644, True), (0o604, True)])
+def test_files_with_secrets_that_others_may_read_are_named(
+    tmp_path: Path, mode: int, is_warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = [tmp_path / name for name in ("users", "config", "server.pem", "data/journals/cluster.journal")]
+    paths[-1].parent.mkdir(parents=True)
+    (tmp_path / "data").chmod(0o755)
+    for path in paths:
+        path.write_text("alice=secret\n")
+        path.chmod(mode)
+    users, config, key, journal = map(str, paths)
+    warn_of_readable_secrets(users, config, {"ssl.keystore.location": key, "ssl.key.password": "x"}, str(tmp_path / "data"))
+    named = [path for path in (users, config, key, journal) if f"chmod 600 {path}" in caplog.text]
+    assert named == ([users, config, key, journal] if is_warned else [])
+    assert f"(mode {mode:04o})" in caplog.text or not is_warned
+
+
+def test_a_journal_in_a_private_directory_is_not_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "journals").mkdir()
+    (tmp_path / "journals" / "cluster.journal").write_bytes(b"")
+    tmp_path.chmod(0o700)
+    warn_of_readable_secrets(None, None, {}, str(tmp_path))
+    warn_of_readable_secrets(str(tmp_path / "missing"), None, {}, str(tmp_path / "missing"))
+    assert caplog.text == ""

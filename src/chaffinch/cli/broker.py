@@ -25,6 +25,7 @@ import typer
 from chaffinch.broker.argument_checks import BROKERS_MAX, check_users
 from chaffinch.broker.control import Control
 from chaffinch.broker.core import options
+from chaffinch.broker.core.opening import JOURNALS
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.security.options import refuse_idle
@@ -53,6 +54,7 @@ from chaffinch.protocol.security_options import SASL_PROTOCOLS, TLS_PROTOCOLS
 from chaffinch.runtime import loop
 from chaffinch.runtime.allocator import keep_freed_memory
 from chaffinch.runtime.exposure import is_loopback, warning
+from chaffinch.runtime.secret_files import is_entered_by_others, warn_if_readable
 from chaffinch.settings import Settings
 from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFileSystem, MissingLog, StorageError
 
@@ -130,6 +132,7 @@ def broker(
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     topics = parse_topics(topic or [])
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    warn_of_readable_secrets(users, config_file, settings, data_dir)
     try:
         loop.run(_main(address, advertised, data_dir, brokers, topics, settings, ports, passwords))
     except CorruptLog as error:
@@ -301,6 +304,17 @@ def parse_topics(texts: list[str]) -> list[TopicArgument]:
             raise ConfigException(f"--topic {topic.name}: the name is for what a broker keeps for itself, and nobody could write to it")
         topics[topic.name] = topic
     return list(topics.values())
+
+
+def warn_of_readable_secrets(users: str | None, config_file: str | None, settings: Mapping[str, str], data_dir: str | None) -> None:
+    if users is not None:
+        warn_if_readable(LOG, "--users", users)
+    if config_file is not None and any("password" in name or "jaas" in name for name in settings):
+        warn_if_readable(LOG, "--config-file", config_file)
+    if "ssl.keystore.location" in settings:
+        warn_if_readable(LOG, "ssl.keystore.location", settings["ssl.keystore.location"])
+    if data_dir is not None and is_entered_by_others(data_dir):  # An earlier version has made it so.
+        warn_if_readable(LOG, "the journal with the users' credentials", f"{data_dir}/{JOURNALS}/cluster.journal")
 
 
 def load_users(path: str) -> dict[str, str]:

@@ -5,11 +5,15 @@ them, and its own syncs succeed. So whoever is told writes that down here, over 
 first has the system forget what it holds of all files, and so reads what the disk has. The note need not survive a loss of power: that
 does the same. There is none where a process is killed inside of the very sync that fails, or where the note cannot be written.
 
+Two things are locked: the directory itself, because the file may be deleted while it is locked, and the file, because earlier versions look
+at it alone. Where a file system cannot lock a directory (NFS), the file alone counts.
+
 The file is a line with the process id of its holder and, once a sync has failed, one more: how many processes have written that down, and
 for how many of them the files were read anew since.
 """
 
 import fcntl
+import logging
 import os
 import stat
 from contextlib import suppress
@@ -17,7 +21,9 @@ from contextlib import suppress
 from chaffinch.storage.files import AlreadyLocked, StorageError
 from chaffinch.storage.whole_sync import WholeSync
 
+LOGGER = logging.getLogger(__name__)
 TEXT_BYTES_MAX = 100
+FILE_MODE = 0o600
 
 
 class DiskLock:
@@ -29,17 +35,23 @@ class DiskLock:
     def __init__(self, path: str, whole: WholeSync) -> None:
         self._path = path
         self._whole = whole
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._directory = _locked_directory(path)
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        except BaseException:
+            os.close(self._directory)
+            raise
         try:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise AlreadyLocked(path, self._lines()[0].strip() or None) from None
+                raise AlreadyLocked(path, _holder(path)) from None
             self.losses, self._faced = _counts(self._lines())
             self._write()
             whole.begin()
         except BaseException:
             os.close(self._descriptor)
+            os.close(self._directory)
             raise
 
     def _lines(self) -> list[str]:
@@ -85,7 +97,30 @@ class DiskLock:
         if self._descriptor >= 0:
             self._whole.end()
             os.close(self._descriptor)
+            os.close(self._directory)
             self._descriptor = -1
+
+
+def _locked_directory(path: str) -> int:
+    """A descriptor of the directory that holds the file `path`, locked where that is possible. Raises AlreadyLocked, OSError."""
+    descriptor = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise AlreadyLocked(path, _holder(path)) from None
+    except OSError as error:
+        LOGGER.warning("%s cannot be locked (%s): do not delete %s", os.path.dirname(path), error.strerror, path)
+    return descriptor
+
+
+def _holder(path: str) -> str | None:
+    """What the holder of the lock wrote about itself, if its file is still there."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(TEXT_BYTES_MAX).decode("ascii", "replace").split("\n")[0].strip() or None
+    except OSError:
+        return None
 
 
 def _counts(lines: list[str]) -> tuple[int, int]:

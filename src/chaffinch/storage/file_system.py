@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from chaffinch.storage import aside
 from chaffinch.storage.disk_file import NO_SPACE, DiskFile, translated
-from chaffinch.storage.disk_lock import DiskLock
+from chaffinch.storage.disk_lock import FILE_MODE, DiskLock
 from chaffinch.storage.disk_reads import FileId, Holders, storage_error
 from chaffinch.storage.files import AlreadyLocked, CorruptLog, File, FileSystem, Lock, MissingLog, Names, StorageError
 from chaffinch.storage.memory_files import Interrupted, MemoryFileSystem
@@ -42,6 +42,8 @@ __all__ = [
 
 LOGGER = logging.getLogger(__name__)
 DESCRIPTORS_MAX = 256  # The usual soft limit of a process is 1024, and connections need theirs.
+DIRECTORY_MODE = 0o700
+"""Records, and the credentials of users, are for the user of the process alone."""
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 T = TypeVar("T")
@@ -78,7 +80,7 @@ class DiskFileSystem:
                 raise storage_error(full, "open", error) from error
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with translated(full, "open"):
-            descriptor = self._named(partial(os.open, full, flags, 0o644))
+            descriptor = self._named(partial(os.open, full, flags, FILE_MODE))
         file = DiskFile(self, full, 0, descriptor)
         self.remember(file)
         return file
@@ -102,11 +104,26 @@ class DiskFileSystem:
         full = self.describe(directory)
         try:
             with translated(full, "make directory"):
-                self._named(partial(os.makedirs, full, exist_ok=True))
+                self._named(partial(self._make_private, full))
         except StorageError as error:
             if error.error_number != errno.EEXIST:
                 raise
             raise StorageError(full, "make directory", "there is a file of this name, where a directory is wanted") from error
+
+    def _make_private(self, full: str) -> None:
+        """Raises OSError. The parents of the root get the mode that the process gives to its directories."""
+        try:
+            os.mkdir(full, DIRECTORY_MODE)
+        except FileNotFoundError:
+            parent = os.path.dirname(full)
+            if full == self.root:
+                os.makedirs(parent, exist_ok=True)
+            else:
+                self._make_private(parent)
+            self._make_private(full)
+        except FileExistsError:
+            if not os.path.isdir(full):
+                raise
 
     def remove(self, path: str) -> None:
         full = self.describe(path)
