@@ -62,14 +62,21 @@ def system(monkeypatch: pytest.MonkeyPatch) -> System:
     return made
 
 
+def another_on(root: Path) -> DiskFileSystem:
+    """That of a second broker on the same disk."""
+    other = DiskFileSystem(root / "other")
+    other.make_directory("")
+    return other
+
+
 class TestFailure:
     def test_it_is_heard_of_though_another_has_heard_before(self, tmp_path: Path, system: System) -> None:
-        files, other = DiskFileSystem(tmp_path), DiskFileSystem(tmp_path)
-        lock, others_lock = files.lock("lock"), other.lock("other")
+        files, other = DiskFileSystem(tmp_path), another_on(tmp_path)
+        lock, others_lock = files.lock("lock"), other.lock("lock")
         files.sync_all()
         system.fail()
         for disk in (other, files):
-            with pytest.raises(StorageError, match=f"cannot sync {tmp_path}: Input/output error"):
+            with pytest.raises(StorageError, match=f"cannot sync {disk.root}: Input/output error"):
                 disk.sync_all()
         lock.release()
         others_lock.release()
@@ -256,8 +263,8 @@ class TestRealDisks:
     """What Linux itself does; skipped where file systems may not be mounted."""
 
     def test_bytes_that_a_full_device_has_not_taken_are_heard_of(self, too_small_device: Path) -> None:
-        files, other = DiskFileSystem(too_small_device), DiskFileSystem(too_small_device)
-        lock, others_lock = files.lock("lock"), other.lock("other")
+        files, other = DiskFileSystem(too_small_device), another_on(too_small_device)
+        lock, others_lock = files.lock("lock"), other.lock("lock")
         file = files.open("a")
         for _ in range(60):
             file.append((b"x" * (1 << 20),))
@@ -272,8 +279,8 @@ class TestRealDisks:
         others_lock.release()
 
     def test_logs_with_such_bytes_are_not_synced(self, too_small_device: Path) -> None:
-        files, other = DiskFileSystem(too_small_device), DiskFileSystem(too_small_device)
-        lock, others_lock = files.lock("lock"), other.lock("other")
+        files, other = DiskFileSystem(too_small_device), another_on(too_small_device)
+        lock, others_lock = files.lock("lock"), other.lock("lock")
         logs = filled(files)
         for _ in range(6):
             for log in logs:
