@@ -27,6 +27,10 @@ class Certificates:
         self.strange_client = self._leaf("strange-client", self._other.issue_cert("mallory@example.org"))
         self.locked_client = self._locked(self._root.issue_cert("alice@example.org"))
 
+    def rsa_server(self) -> str:
+        """A server with an RSA key. The others have keys on elliptic curves."""
+        return self._leaf("rsa-server", self._root.issue_cert("127.0.0.1", key_type=trustme.KeyType.RSA))
+
     def _put(self, name: str, data: bytes) -> str:
         path = self._folder / f"{name}.pem"
         path.write_bytes(data)

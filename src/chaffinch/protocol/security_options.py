@@ -22,7 +22,9 @@ TLS_OPTIONS: Final = (
     Option("ssl.keystore.certificate.chain", "string", None, "the certificates of ssl.keystore.key, its own first, as PEM"),
     Option("ssl.key.password", "string", None, "password of an encrypted private key"),
     Option("ssl.enabled.protocols", "list", ("TLSv1.2", "TLSv1.3"), "versions of TLS that may be spoken", choices=TLS_VERSIONS),
-    Option("ssl.cipher.suites", "list", None, "ciphers of TLSv1.2 that may be used, named as in OpenSSL; without it, OpenSSL's choice"),
+    Option(
+        "ssl.cipher.suites", "list", None, "ciphers of TLSv1.2 that may be used, named as in OpenSSL; by default those with forward secrecy"
+    ),
 )
 
 TLS_WITHOUT_EFFECT: Final = frozenset(

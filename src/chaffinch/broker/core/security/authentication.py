@@ -75,6 +75,8 @@ class Authentication:
             raise ConfigException(f"users are given, and security.protocol={protocol} asks nobody who it is")
         if self.is_needed and not settings["sasl.enabled.mechanisms"]:
             raise ConfigException(f"security.protocol={protocol} asks for a login, and sasl.enabled.mechanisms is empty")
+        if self.is_needed:
+            credentials.prepare(settings["sasl.enabled.mechanisms"])
         self.credentials: Final = credentials
         self.counts: Counter[str] = Counter()
         self._mechanisms: tuple[str, ...] = settings["sasl.enabled.mechanisms"]

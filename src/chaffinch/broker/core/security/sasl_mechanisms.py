@@ -74,8 +74,7 @@ class Scram:
 
     def _challenge(self, first: ClientFirst) -> bytes:
         self.user = first.user
-        known = self._credentials.find(first.user, self._mechanism)
-        self._credential = credential = known or self._credentials.made_up(first.user, self._mechanism)
+        self._credential = credential = self._credentials.find(first.user, self._mechanism)
         self._nonce = first.nonce + self._nonce
         self._first_bare, self._header = first.bare, first.header.encode()
         self._server_first = str(ServerFirst(self._nonce, credential.salt, credential.iterations))

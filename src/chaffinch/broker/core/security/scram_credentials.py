@@ -1,26 +1,51 @@
 """Who may log in: users given at start with their passwords, and SCRAM credentials that administrators add (KIP-554).
 
 Added ones are kept in the journal of the cluster, as in Kafka without the password; they win over a password of the same user given at
-start. For a user that nobody knows a login goes on with a made-up salt, the same each time, and fails at its end: who asks does not learn
-which users there are.
+start.
+
+A login does not tell which users there are, nor how the secret of one is stored. For an unknown user it goes on with a made-up credential
+and fails at its end. Salt and iterations of that are the same each time, over restarts too: they are derived from a secret in the journal.
+They have the shape of those of an existing user. Both paths do the same work: what takes long is derived at the start.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import hmac
 import json
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from chaffinch.broker.core.topics.registry import Dice
 from chaffinch.protocol import scram
 from chaffinch.protocol.scram import Credential, ScramMechanism
+from chaffinch.storage.files import StorageError
 from chaffinch.storage.journal import Journal
 
 _PREFIX: Final = b"scram.credential/"
+_SECRET: Final = b"scram.secret"
 SALT_BYTES: Final = 16
 SECRET_BITS: Final = 256
+SALT_DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
+"""The salts of Apache Kafka's own tool are made of these."""
+
+
+class _Shape(NamedTuple):
+    """What can be seen of a credential."""
+
+    iterations: int
+    salt_bytes: int
+    has_digits: bool
+
+    @classmethod
+    def of(cls, credential: Credential) -> _Shape:
+        return cls(credential.iterations, len(credential.salt), not credential.salt.translate(None, SALT_DIGITS))
+
+
+_OF_USERS: Final = _Shape(scram.ITERATIONS_MIN, SALT_BYTES, has_digits=False)
+"""That of users with a password given at start."""
 
 
 class ScramCredentials:
@@ -30,8 +55,10 @@ class ScramCredentials:
         self._journal = journal
         self._users = dict(users)
         self._dice = dice
-        self._secret = b""  # Of this process: what salts are made of. Thrown when the first is needed.
+        self._secret = b""  # What salts are made of; see `prepare`.
+        self._digests: dict[str, bytes] = {}  # Of the passwords.
         self._of_users: dict[tuple[str, ScramMechanism], Credential] = {}
+        self._shapes: dict[ScramMechanism, list[_Shape]] = {}
         self._added: dict[tuple[str, ScramMechanism], Credential] = {}
         for key, value in journal.items().items():
             if key.startswith(_PREFIX):
@@ -46,26 +73,33 @@ class ScramCredentials:
         """Whether users were given at start."""
         return bool(self._users)
 
+    def prepare(self, mechanisms: Iterable[str]) -> None:
+        """Before the first login by any of `mechanisms`: derive what takes long. Some milliseconds for each user given at start."""
+        self._secret = self._stored_secret()
+        self._digests = {user: self._digest(password) for user, password in self._users.items()}
+        for mechanism in ScramMechanism:
+            if mechanism.title in mechanisms:
+                self._of_users |= {(user, mechanism): self._derived(mechanism, user, password) for user, password in self._users.items()}
+        self._note_shapes()
+
     def is_password(self, user: str, password: str) -> bool:
-        """Whether it is the password that this user was given at start."""
-        expected = self._users.get(user)
-        return hmac.compare_digest(password.encode(), (expected or "").encode()) and expected is not None
+        """Whether it is the password that this user was given at start. Takes as long for every user."""
+        expected = self._digests.get(user, self._secret)
+        return hmac.compare_digest(self._digest(password), expected) and user in self._digests
 
-    def find(self, user: str, mechanism: ScramMechanism) -> Credential | None:
-        """What to check a proof of this user with; None when there is nothing."""
-        added = self._added.get((user, mechanism))
-        if added is not None or user not in self._users:
-            return added
-        known = self._of_users.get((user, mechanism))
-        if known is None:
-            known = self._of_users[user, mechanism] = self._derived(mechanism, user, self._users[user])
-        return known
+    def find(self, user: str, mechanism: ScramMechanism) -> Credential:
+        """What to check a proof of this user with. For an unknown one no proof fits. Takes as long for every user."""
+        made_up = self._made_up(user, mechanism)
+        return self._added.get((user, mechanism)) or self._of_users.get((user, mechanism)) or made_up
 
-    def made_up(self, user: str, mechanism: ScramMechanism) -> Credential:
-        """What nobody's proof fits."""
-        nothing = bytes(len(hmac.digest(b"", b"", mechanism.hash_name)))
-        salt = self._salt(mechanism, user)
-        return Credential(mechanism=mechanism, salt=salt, iterations=scram.ITERATIONS_MIN, stored_key=nothing, server_key=nothing)
+    def _made_up(self, user: str, mechanism: ScramMechanism) -> Credential:
+        nothing = bytes(hashlib.new(mechanism.hash_name).digest_size)
+        number = int.from_bytes(self._bytes(f"shape {mechanism.title}", user, 8), "big")
+        shape = self._shapes[mechanism][number % len(self._shapes[mechanism])]
+        salt = self._bytes(mechanism.title, user, shape.salt_bytes)
+        if shape.has_digits:
+            salt = bytes(SALT_DIGITS[byte % len(SALT_DIGITS)] for byte in salt)
+        return Credential(mechanism=mechanism, salt=salt, iterations=shape.iterations, stored_key=nothing, server_key=nothing)
 
     def added(self) -> Mapping[tuple[str, ScramMechanism], Credential]:
         """Those that administrators added. To look at, not to change."""
@@ -79,15 +113,34 @@ class ScramCredentials:
                 self._added.pop(place, None)
             else:
                 self._added[place] = credential
+        self._note_shapes()
+
+    def _note_shapes(self) -> None:
+        """Each kind of credential that there is, once: rarely does another come or go."""
+        for mechanism in ScramMechanism:
+            found = {_Shape.of(credential) for (_, of), credential in self._added.items() if of is mechanism}
+            self._shapes[mechanism] = sorted(found | {_OF_USERS} if self._users or not found else found)
 
     def _derived(self, mechanism: ScramMechanism, user: str, password: str) -> Credential:
-        salt = self._salt(mechanism, user)
+        salt = self._bytes(mechanism.title, user, SALT_BYTES)
         salted = scram.salted_password(mechanism, password, salt, scram.ITERATIONS_MIN)
         return Credential.of_salted(mechanism, salt, scram.ITERATIONS_MIN, salted)
 
-    def _salt(self, mechanism: ScramMechanism, user: str) -> bytes:
-        self._secret = self._secret or self._dice.getrandbits(SECRET_BITS).to_bytes(SECRET_BITS // 8, "big")
-        return hmac.digest(self._secret, f"{mechanism.title} {user}".encode(), "sha256")[:SALT_BYTES]
+    def _digest(self, password: str) -> bytes:
+        return hmac.digest(self._secret, password.encode(), "sha256")
+
+    def _bytes(self, purpose: str, user: str, count: int) -> bytes:
+        """The same each time, and not to be guessed."""
+        return hashlib.shake_256(self._secret + f"{purpose} {user}".encode()).digest(count)
+
+    def _stored_secret(self) -> bytes:
+        stored = self._journal.get(_SECRET)
+        if stored is None:
+            stored = self._dice.getrandbits(SECRET_BITS).to_bytes(SECRET_BITS // 8, "big")
+            with suppress(StorageError):  # On a full disk the next start makes another one.
+                self._journal.put({_SECRET: stored})
+                self._journal.sync()
+        return stored
 
 
 def _key(user: str, mechanism: ScramMechanism) -> bytes:
