@@ -167,6 +167,34 @@ def make_letters(folder: Path) -> dict[str, Any]:
     return {"written": written, "in_topic": in_topic, "in_files": in_files}
 
 
+def make_both_places(folder: Path) -> dict[str, Any]:
+    """Dead letters that are in a topic and in Parquet files alike, one of them cut in the topic: one is replayed from the topic, one from a
+    file that the replay did not come to moving."""
+    topics = ["rows:1,cleanup.policy=compact", "dead:2,max.message.bytes=3000"]
+    letters = str(folder / query.LETTERS)
+    spark = session("upgrades", master="local[2]", config=query.SESSION)
+    try:
+        with StoppedBroker(folder / "broker", flush_policy="os", topics=topics, config=CONFIG) as broker:
+            client, keyed = {"kafka.bootstrap.servers": broker.bootstrap_servers}, {"key": "'k'"}
+            places = {"errors.dead.letter.queue.topic.name": "dead", "errors.dead.letter.path": letters}
+            given = {**client, **places, "topic": "rows", "errors.tolerance": "all"}
+            for name in ("first", "second"):
+                value = f"cast(if(id = 0, rpad('{name} 0', 5000, 'x'), concat('{name} ', id)) as binary) as value"
+                rows = spark.range(UNREPLAYED).selectExpr("cast(null as string) as key", value)
+                rows.coalesce(1).write.format("chaffinch").mode("append").options(**given).save()
+            replay(spark, ReplayPlan(client=client, topic="dead", repairs=keyed, where="cast(value as string) = 'first 1'"))
+            with mock.patch.object(of_files, "_done_with"):
+                replay(spark, ReplayPlan(client=client, path=letters, repairs=keyed, where="cast(value as string) = 'second 2'"))
+            broker.end(signal.SIGKILL)
+    finally:
+        spark.stop()
+    numbers = range(1, UNREPLAYED)
+    return {
+        "all": [f"{name} 0".ljust(20, "x") for name in ("first", "second")]
+        + [f"{name} {n}" for name in ("first", "second") for n in numbers]
+    }
+
+
 def expect(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdout is not None
     found = process.stdout.readline().strip()
@@ -195,6 +223,7 @@ def makers() -> dict[str, Callable[[Path], dict[str, Any]]]:
         **{name: lambda folder, end=end: make_broker(folder, end) for name, end in BROKERS.items()},
         **{name: lambda folder, cut=cut: make_query(folder, cut) for name, cut in QUERIES.items()},
         LETTERS: make_letters,
+        "both_places": make_both_places,
         MESSAGES: make_messages,
     }
 
