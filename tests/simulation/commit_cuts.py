@@ -54,7 +54,8 @@ class Ends(Enum):
     REFUSED = "r"
     """A driver says why it does not go on; another one writes the batch, or finds it in Kafka."""
     RACE = "?"
-    """Any of these: of two drivers time tells; or the next batch, where there is one, is what meets a broker that is away."""
+    """Any of these. Of two drivers, the order of their requests decides, and whether the broker dies in a disk operation before or after it
+    answers the second one. Or the next batch, if there is one, is the one that meets a broker that is away."""
     UNREACHABLE = "-"
 
 
@@ -156,9 +157,9 @@ write_dead_letters        w w - - r r r r r - r r r r r -
 add_offsets               w w r r r r r r r r r r r - - -
 commit_marker             w w r r r r r r r r r r r - - -
 note_ending               w w - - r r r r r - r r r r r -
-end_transaction           w s r r r r r r r r r r r - - -
-name_dead_letters         s s - - r r r s r - s r r r r -
-note_done                 s s - - r r r s r - s r r r r -
+end_transaction           w s r r r ? r r r r r r r - - -
+name_dead_letters         s s - - r ? r s r - s r r r r -
+note_done                 s s - - r ? r s r - s r r r r -
 abort                     w w r r r r r r r r r r r - - -
 read_marker_after_fencing w w r r r r r r r r r r r - - -
 OVERTAKEN
