@@ -109,6 +109,36 @@ class TestTheJournalItself:
             open_contents(files, "journals", must_exist=True, accepts_loss=True)
         assert "whether other files are missing is not known" in caplog.text
 
+    def damaged(self, files: MemoryFileSystem) -> None:
+        """The note of offset 9 is, and a later one is not."""
+        contents = begun(files, is_new=True)
+        contents.note({LOG: Extent(0, 5, 5)})
+        file = files.open("journals/contents.journal")
+        position = file.size
+        contents.note({LOG: Extent(0, 9, 9)})
+        contents.note({LOG: Extent(0, 12, 12)})
+        data = bytearray(file.read(0, file.size))
+        data[position + 70] ^= 1
+        file.truncate(0)
+        file.append((data,))
+
+    def test_damage_by_a_loss_of_power_ends_it(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The system writes pages in its own order. The directory is whole, so it must not be refused for that."""
+        files = MemoryFileSystem()
+        self.damaged(files)
+        files.crash(lambda path, unsynced: unsynced)
+        with caplog.at_level(logging.WARNING):
+            assert opened(files).expected(LOG) == Expected(0, 5)
+        assert "contents.journal" in caplog.text
+
+    def test_other_damage_is_refused_unless_the_loss_is_accepted(self) -> None:
+        files = MemoryFileSystem()
+        self.damaged(files)
+        files.kill()
+        with pytest.raises(CorruptLog, match=r"contents\.journal: at byte .* a whole batch follows"):
+            opened(files)
+        assert open_contents(files, "journals", must_exist=True, accepts_loss=True).expected(LOG) == Expected(0, 5)
+
 
 class TestJournals:
     def written(self, files: MemoryFileSystem, count: int) -> None:

@@ -115,12 +115,21 @@ class Contents:
 def open_contents(
     file_system: FileSystem, directory: str, *, must_exist: bool, accepts_loss: bool = False, rewrite_bytes_min: int = REWRITE_BYTES_MIN
 ) -> Contents:
-    """Open the contents journal in `directory`. `must_exist`: a missing or empty one is an error; otherwise it begins anew with the first
-    note. Raises CorruptLog, MissingLog, StorageError."""
+    """Open the contents journal in `directory`. `must_exist`: a missing or empty one is an error; otherwise it begins with the first note.
+
+    A loss of power may damage notes that no sync has covered, and leave later ones: all from the damage on are cut off then, which expects
+    less. Raises CorruptLog, MissingLog, StorageError.
+    """
     if not must_exist:
         return Contents(None, partial(_new_journal, file_system, directory, rewrite_bytes_min), file_system.incarnation)
     journal = Journal.open(
-        file_system, directory, JOURNAL_NAME, must_exist=True, accepts_loss=accepts_loss, rewrite_bytes_min=rewrite_bytes_min
+        file_system,
+        directory,
+        JOURNAL_NAME,
+        must_exist=True,
+        accepts_loss=accepts_loss,
+        ends_at_damage=lambda items: accepts_loss or items.get(_INCARNATION, b"").decode() != file_system.incarnation,
+        rewrite_bytes_min=rewrite_bytes_min,
     )
     if not journal.count:
         lost = CorruptLog(journal.path, 0, "the journal is empty, though the directory was in use")

@@ -83,7 +83,7 @@ class BrokerCore:
                 opening.JOURNALS,
                 must_exist=self._directory.knows_contents,
                 accepts_loss=accepts_loss,
-                rewrite_bytes_min=journal_rewrite_bytes,
+                rewrite_bytes_min=4 * journal_rewrite_bytes,  # It grows all the time, and each rewrite is synced.
             )
             self._journals = opening.open_journals(file_system, self._directory, contents, journal_rewrite_bytes, accepts_loss=accepts_loss)
             self._metadata = self._journals["cluster"]
