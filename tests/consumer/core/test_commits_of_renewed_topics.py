@@ -6,7 +6,8 @@ import pytest
 
 from chaffinch import errors
 from chaffinch.consumer.core.membership_moves import State
-from chaffinch.consumer.core.positions import Stage
+from chaffinch.consumer.core.positions import Position, Stage
+from chaffinch.consumer.core.topic_ids import TopicIds
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest
@@ -156,6 +157,36 @@ class TestATopicThatIsAnotherOneNow:
         answer_check(rig, TOPIC_ID)
         assert offsets_of(answer(rig)) == {0: 5, 1: 7}
         assert not any("created again" in report for report in rig.reports)
+
+
+@pytest.mark.parametrize("way", [by_poll, by_hand, in_close])
+def test_a_coordinator_that_still_has_the_deleted_topic_does_not_bring_it_back(way):
+    """Positions in the new topic are kept: with auto.offset.reset=latest records would be skipped, with earliest read twice."""
+    rig = member()
+    rig.topic_id = NEW_ID
+    rig.core.watch.refresh()
+    rig.advance(1_000)
+    rig.tell_metadata()
+    for state in rig.core.subscriptions.assigned.values():
+        state.seek(Position(3, -1))
+    way(rig)
+    answer(rig, "UNKNOWN_TOPIC_ID")
+    answer_check(rig, TOPIC_ID)
+    assert answer(rig).message.topics[0].topic_id == NEW_ID
+    assert [state.position.offset for state in rig.core.subscriptions.assigned.values()] == [3, 3]
+    assert len([report for report in rig.reports if "created again" in report]) == 1
+
+
+def test_an_id_that_coordinators_do_not_know_for_long_gives_way_to_one_that_was_known_before():
+    """A broker that lagged behind has reported the deleted topic last."""
+    ids = TopicIds()
+    ids.learn("t", NEW_ID)
+    ids.learn("t", TOPIC_ID)
+    ids.doubt(TOPIC_ID, 0)
+    assert ids.learn("t", NEW_ID) is None
+    ids.doubt(TOPIC_ID, 3_000)
+    assert ids.learn("t", NEW_ID) == ("t", TOPIC_ID, NEW_ID)
+    assert ids.present("t") == NEW_ID
 
 
 def test_the_version_is_found_once_for_a_connection():

@@ -338,7 +338,7 @@ class Commits:
                 self._taken(commit, place)
                 continue
             if code is codes.UNKNOWN_TOPIC_ID:
-                self._wiring.ids.doubt(commit.topic_ids.get(place, ZERO_UUID))
+                self._wiring.ids.doubt(commit.topic_ids.get(place, ZERO_UUID), now_ms)
                 if commit.doubts == 1:
                     continue
             if code in UNKNOWN and commit.is_automatic:

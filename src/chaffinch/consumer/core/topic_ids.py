@@ -6,11 +6,14 @@ for a new one. Kafka before 2.8 reports no ids; then nothing is known here.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from chaffinch.identifiers import kafka_id
 from chaffinch.protocol.primitives import ZERO_UUID
+
+DOUBT_MS: Final = 3_000
+"""A coordinator that does not know an id for less may lag behind, and its metadata, too."""
 
 
 class Renewal(NamedTuple):
@@ -31,6 +34,7 @@ class TopicIds:
         self._known: dict[str, set[UUID]] = {}
         self._present: dict[str, UUID] = {}
         self._doubted: set[UUID] = set()
+        self._unknown_since_ms: dict[UUID, int] = {}
 
     def learn(self, topic: str, topic_id: UUID) -> Renewal | None:
         """Metadata reports this id; returns the renewal if the topic is another one than before."""
@@ -43,11 +47,13 @@ class TopicIds:
         if topic_id == before or is_new:
             self._present[topic] = topic_id
             self._doubted.discard(topic_id)
+            self._unknown_since_ms.pop(topic_id, None)
         return Renewal(topic, before, topic_id) if is_new and topic_id != before else None
 
-    def doubt(self, topic_id: UUID) -> None:
-        """A coordinator does not know this id: the next id that metadata reports holds, even if it was known before."""
-        self._doubted.add(topic_id)
+    def doubt(self, topic_id: UUID, now_ms: int) -> None:
+        """A coordinator does not know this id. Once that lasts, the next id that metadata reports holds, even if it was known before."""
+        if now_ms - self._unknown_since_ms.setdefault(topic_id, now_ms) >= DOUBT_MS:
+            self._doubted.add(topic_id)
 
     def present(self, topic: str) -> UUID:
         """The id of the topic that has this name now; zero if none was reported."""

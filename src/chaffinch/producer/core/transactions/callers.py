@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from chaffinch.errors import KafkaException, TimeoutException
@@ -16,6 +16,9 @@ from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall
 from chaffinch.producer.records import GroupMetadata
 from chaffinch.protocol.messages.metadata import MetadataResponse
 from chaffinch.protocol.primitives import ZERO_UUID
+
+LAG_MS: Final = 3_000
+"""How long the coordinator's metadata may have the id of a deleted topic, because the coordinator lags behind."""
 
 
 @dataclass(slots=True)
@@ -49,6 +52,8 @@ class Offsets:
     """The coordinator did not know one of the ids."""
     takes_only_names: bool = False
     """The coordinator takes no topic ids (before Apache Kafka 4.4)."""
+    differs_since_ms: int | None = None
+    """Since when the coordinator's metadata has another id for a topic."""
 
     @property
     def topic_ids(self) -> dict[TopicPartition, UUID]:
@@ -68,11 +73,22 @@ class Offsets:
         """An attempt was answered: what was compared before is old now."""
         self.is_checked, self.is_doubted = False, is_doubted
 
+    def _past(self, now: Mapping[str | None, UUID]) -> dict[TopicPartition, UUID]:
+        return {place: topic_id for place, topic_id in self.topic_ids.items() if now.get(place.topic, topic_id) != topic_id}
+
+    def must_check_again(self, answer: MetadataResponse, now_ms: int) -> bool:
+        """Whether the coordinator may lag behind: an offset that is left out for that is read, and written, a second time."""
+        if not self._past(_ids(answer)):
+            self.differs_since_ms = None
+        elif self.differs_since_ms is None:
+            self.differs_since_ms = now_ms
+        return self.differs_since_ms is not None and now_ms - self.differs_since_ms < LAG_MS
+
     def check(self, answer: MetadataResponse) -> list[str]:
         """Drop offsets of topics that were deleted and created again: in the new topic they mean nothing. Returns what to log."""
-        self.is_checked, self.is_doubted = True, False
-        now = {topic.name: topic.topic_id for topic in answer.topics if not topic.error_code and topic.topic_id != ZERO_UUID}
-        past = {place: topic_id for place, topic_id in self.topic_ids.items() if now.get(place.topic, topic_id) != topic_id}
+        self.is_checked, self.is_doubted, self.differs_since_ms = True, False, None
+        now = _ids(answer)
+        past = self._past(now)
         self.offsets = {place: offset for place, offset in self.offsets.items() if place not in past}
         changed = {place.topic: topic_id for place, topic_id in past.items()}
         return [
@@ -80,6 +96,10 @@ class Offsets:
             f" of group {self.group.group_id!r} in the deleted topic are left out of the transaction"
             for topic, before in changed.items()
         ]
+
+
+def _ids(answer: MetadataResponse) -> dict[str | None, UUID]:
+    return {topic.name: topic.topic_id for topic in answer.topics if not topic.error_code and topic.topic_id != ZERO_UUID}
 
 
 class Callers:

@@ -334,7 +334,7 @@ class TransactionManager:
     def answered(self, step: Step, answer: Any, wait_ms: int, now_ms: int) -> list[Effect]:
         """The answer to the request under way; `wait_ms` is how long to wait should it be asked again."""
         self.asking.over()
-        code, message, topic_partition = code_of(step, answer, self._first_offsets)
+        code, message, topic_partition = code_of(step, answer, self._first_offsets, now_ms)
         if step is Step.COMMIT_OFFSETS and self._first_offsets is not None:
             self._first_offsets.tried(is_doubted=code is codes.UNKNOWN_TOPIC_ID)
         if code is codes.NONE or self._is_nothing_to_abort(step, code):
