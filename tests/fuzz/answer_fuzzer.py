@@ -218,6 +218,7 @@ def consume(seed: int) -> set[Outcome]:
         "bootstrap.servers": str(SERVER),
         "group.id": "group-a",
         "auto.offset.reset": dice.choice(("earliest", "latest", "none", "by_duration:PT1H")),
+        "auto.offset.reset.new.partitions": dice.choice(("earliest", "latest")),
         "partition.assignment.strategy": dice.choice(("range", "sticky", "cooperative-sticky")),
         "isolation.level": dice.choice(("read_committed", "read_uncommitted")),
         "auto.commit.interval.ms": 100,
@@ -242,11 +243,10 @@ def consume(seed: int) -> set[Outcome]:
             finally:
                 core.poll_ends(cluster.now_ms)
         elif what < 0.6:
-            core.commit(
-                {dice.choice(places): OffsetAndMetadata(3)}, cluster.now_ms + CALL_MS, lambda error: None, retries=dice.random() < 0.5
-            )
+            named = {dice.choice(places): OffsetAndMetadata(3)}  # None commits the positions, by topic id.
+            core.commit(dice.choice((named, None)), cluster.now_ms + CALL_MS, lambda error: None, retries=dice.random() < 0.5)
         elif what < 0.65:
-            core.seek_to(core.subscriptions.assigned, core.reset_strategy)
+            core.seek_to(core.subscriptions.assigned, core.resets.base)
         else:
             cluster.advance(dice.choice(WAITS_MS))
         world.carry_out(core.handle(ConsumerTimePassed(), cluster.now_ms))
