@@ -4,12 +4,16 @@ Section 2 of the KIP (broker side) as `records.validation` does it; what travels
 tested with the broker and the producer. Indices count from 0 within the batch.
 """
 
+import gzip
+
+import cramjam
 import pytest
 
 from chaffinch.errors import codes, exceptions
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records.batch import TimestampType
-from chaffinch.records.compression import Compression
+from chaffinch.records.compression import Compression, compress, decompress
+from chaffinch.records.lz4_frames import with_right_checksum
 from chaffinch.records.validation import Accepted, Origin, Rejected, ValidationPolicy, response_fields, validate
 from chaffinch.records.validation_rules import BATCH_RULES, RULE_BY_REASON
 from tests.support.raw_batches import NOW_MS, raw_batch, record, varint, view
@@ -192,6 +196,50 @@ LYING_TABLE = [
 ]
 
 
+def halves(write):
+    """Two streams, one behind the other."""
+    return lambda payload: bytes(write(payload[: len(payload) // 2])) + bytes(write(payload[len(payload) // 2 :]))
+
+
+def ours(compression):
+    return lambda payload: bytes(compress(compression, payload))
+
+
+def lz4_frame(*, linked=False, checksum=False, size=False):
+    """As other writers make it: with the content's size or checksum, or linked blocks."""
+
+    def write(payload):
+        compressor = cramjam.lz4.Compressor(level=1, content_checksum=checksum, block_linked=linked)
+        compressor.compress(payload)
+        frame = bytes(compressor.finish())
+        if size:
+            head = bytes([frame[4] | 0b1000]) + frame[5:6] + len(payload).to_bytes(8, "little")
+            frame = bytes(with_right_checksum(frame[:4] + head + b"\0" + frame[7:]))
+        return frame
+
+    return write
+
+
+SECOND, LINKED = "a second stream follows the first", "its blocks depend on each other"
+NOT_PORTABLE = [
+    ("two lz4 frames", Compression.LZ4, halves(ours(Compression.LZ4)), SECOND),
+    ("two lz4 frames with checksums", Compression.LZ4, halves(lz4_frame(checksum=True)), SECOND),
+    ("two lz4 frames with sizes", Compression.LZ4, halves(lz4_frame(size=True)), SECOND),
+    ("an lz4 frame and an empty one", Compression.LZ4, lambda payload: lz4_frame()(payload) + lz4_frame()(b""), SECOND),
+    ("linked lz4 blocks", Compression.LZ4, lz4_frame(linked=True), LINKED),
+    ("two gzip members", Compression.GZIP, halves(gzip.compress), SECOND),
+    ("a gzip member and an empty one", Compression.GZIP, lambda payload: gzip.compress(payload) + gzip.compress(b""), SECOND),
+    ("two gzip members without compression", Compression.GZIP, halves(lambda payload: gzip.compress(payload, 0)), SECOND),
+]
+PORTABLE = [
+    ("lz4", Compression.LZ4, ours(Compression.LZ4)),
+    ("lz4 with a checksum", Compression.LZ4, lz4_frame(checksum=True)),
+    ("lz4 with a size", Compression.LZ4, lz4_frame(size=True)),
+    ("gzip", Compression.GZIP, gzip.compress),
+    ("gzip without compression", Compression.GZIP, lambda payload: gzip.compress(payload, 0)),
+]
+
+
 class TestPayloads:
     """Decision: a payload that does not decompress or parse, although its CRC is right, is INVALID_RECORD without culprits.
 
@@ -211,6 +259,22 @@ class TestPayloads:
         verdict = refused(raw_batch(payload, compression=compression))
         assert (verdict.code, verdict.culprits, verdict.counts) == (codes.INVALID_RECORD, (), ())
         assert f"the {compression.name.lower()} payload does not decompress" in verdict.message
+
+    @pytest.mark.parametrize(("name", "compression", "change", "says"), NOT_PORTABLE, ids=[row[0] for row in NOT_PORTABLE])
+    def test_what_other_clients_cannot_read(self, name, compression, change, says):
+        """It decompresses here. Apache Kafka refuses lz4 so too, as it finds too few records."""
+        payload = b"".join(record(index, value=b"v" * 1000) for index in range(200))
+        stored = change(payload)
+        assert bytes(decompress(compression, stored, len(payload))) == payload
+        verdict = refused(raw_batch(stored, compression=compression, count=200, last_offset_delta=199))
+        assert (verdict.code, verdict.culprits, verdict.counts) == (codes.INVALID_RECORD, (), ())
+        assert f"other clients cannot read the {compression.name.lower()} payload: {says}" in verdict.message
+
+    @pytest.mark.parametrize(("name", "compression", "change"), PORTABLE, ids=[row[0] for row in PORTABLE])
+    def test_what_looks_like_a_second_stream_and_is_none(self, name, compression, change):
+        payload = record(0, value=bytes(range(256)) + b"\x04\x22\x4d\x18" + gzip.compress(b"x"))
+        batch = raw_batch(change(payload), compression=compression, count=1, last_offset_delta=0)
+        assert isinstance(validate(view(batch), policy(), Origin.CLIENT, NOW_MS), Accepted)
 
     @pytest.mark.parametrize("compression", list(Compression)[1:])
     def test_decompression_is_bounded(self, compression):

@@ -36,6 +36,7 @@ from chaffinch.records.compression import Compression, CompressionError, compres
 from chaffinch.records.faults import CorruptBatch, Fault
 from chaffinch.records.findings import CULPRITS_SPELLED_MAX, Finding, culprits_of, rejected
 from chaffinch.records.kernels_reference import walk
+from chaffinch.records.single_stream import check_portable
 from chaffinch.records.validation_policy import Origin, ValidationPolicy
 from chaffinch.records.validation_rules import (
     BATCH_RULES_BY_ORIGIN,
@@ -108,6 +109,7 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
     try:
         if header.attributes & ATTRIBUTE_COMPRESSION:
             records = np.frombuffer(decompressed_payload(view, policy.decompressed_bytes_max), _UINT8)
+            check_portable(header.compression, view.payload)
         else:
             records = np.frombuffer(view.data, _UINT8, -1, HEADER_BYTES)
     except CompressionError as error:
