@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from chaffinch.spark.sink import writers
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.target import forget_client
 from chaffinch.spark.task_facts import TaskContextFacts
-from tests.spark.test_spark_write import values
+from tests.spark.test_spark_write import alter, values
 
 ROWS = {"key": ["a", "b"], "value": [b"1", b"2"]}
 
@@ -33,12 +34,12 @@ def write(kafka, tmp_path, monkeypatch):
         (tmp_path / "offsets" / str(batch_id)).write_text(f"v1\n{batch_id}")
     clients = set()
 
-    def written(name, batch_id, rows=ROWS, is_told=True):
+    def written(name, batch_id, rows=ROWS, is_told=True, **changes):
         """`is_told`: tasks know the query from Spark, as they do but on Spark Connect."""
         given = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "checkpointlocation": str(tmp_path),
             "chaffinch.sink": name, "chaffinch.batch.id": str(batch_id),
-        }  # fmt: skip
+        } | {option.replace("__", "."): value for option, value in changes.items()}  # fmt: skip
         facts = TaskContextFacts(task=0, query_id="q", run_id="run", batch_id=batch_id, master="local[2]")
         if not is_told:
             given["chaffinch.query.id"], facts = "q", TaskContextFacts(task=0, master="local[2]")
@@ -83,3 +84,22 @@ def test_a_batch_older_than_the_marker_is_refused(write):
 def test_a_batch_without_tasks_writes_nothing(kafka, write):
     write("one", 0, rows=None)
     assert values(kafka, "orders") == {}
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"kafka__drop__invalid__large__records": "true"},
+        {"kafka__custom__exception__handler__class": "tests.spark.tasks.test_row_handler.SwallowOdd"},
+    ],
+    ids=["option", "handler"],
+)
+def test_rows_that_are_too_large_are_left_out(kafka, write, guarantee, how):
+    """KIP-1038 at default options: the limit is the topic's."""
+    alter(kafka, "orders", "max.message.bytes", "1000")
+    rows = {"key": ["a", "b"], "value": [Random(7).randbytes(2000), b"0"]}
+    with pytest.raises(Refusal, match="1 MESSAGE_TOO_LARGE"):
+        write("one", 0, rows, deliveryGuarantee=guarantee)
+    write("one", 0, rows, deliveryGuarantee=guarantee, **how)
+    assert values(kafka, "orders") == {"0": 1}
