@@ -149,13 +149,23 @@ def test_query_that_ends_with_what_there_was(kafka, five, create_again):
     assert read_on(kafka.stream(**LENIENT), end)[1] == {"a-0": numbers(9)}
 
 
-def test_checkpoint_without_ids_goes_on_and_has_them_then(kafka, five):
-    """One of Spark's Kafka source, or of a broker before 2.8."""
+def test_checkpoint_without_ids_gets_them_from_a_batch_without_rows(kafka, five, create_again):
+    """One of an earlier version, of Spark's Kafka source, or of a broker before 2.8: no new record is needed."""
     start = plain(five)
-    reader = kafka.stream()
-    assert latest(reader, start) == start
+    end, rows = read_on(kafka.stream(), start)
+    assert (plain(end), rows) == (start, {})
+    assert end.keys() - start.keys() == {f"a@{shown(topic_id(kafka))}"}
+    assert latest(kafka.stream(), travelled(end)) == end, "one batch is enough"
+    said = create_again({0: 8})
+    with pytest.raises(Refusal, match="deleted and created again") as caught:
+        read_on(kafka.stream(), end)
+    assert said in str(caught.value)
+    assert read_on(kafka.stream(**LENIENT), end)[1] == {"a-0": numbers(8)}
+
+
+def test_checkpoint_without_ids_reads_on_where_it_was(kafka, five):
     kafka.fill("a", {1: 2})
-    end, rows = read_on(reader, start)
+    end, rows = read_on(kafka.stream(), plain(five))
     assert rows == {"a-1": [0, 1]}
     assert end.keys() - plain(end).keys() == {f"a@{shown(topic_id(kafka))}"}
 
