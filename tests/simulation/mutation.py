@@ -16,6 +16,8 @@ from chaffinch.simulation.consumers import consumer_checkers
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import Faults
 from chaffinch.simulation.scenario import run
+from chaffinch.storage.contents import Contents
+from chaffinch.storage.log_state import NOTHING_EXPECTED
 
 Patch = pytest.MonkeyPatch
 
@@ -79,6 +81,16 @@ class Mutation:
 
 def returns(target: Any, name: str, value: Any) -> Callable[[Patch], None]:
     return lambda patch: patch.setattr(target, name, lambda *_arguments, **_keywords: value)
+
+
+def unnoted(breaks: Callable[[Patch], None]) -> Callable[[Patch], None]:
+    """The same, and the data directory does not know what it must contain: the broker would refuse to start before a checker finds more."""
+
+    def both(patch: Patch) -> None:
+        breaks(patch)
+        patch.setattr(Contents, "expected", lambda *_: NOTHING_EXPECTED)
+
+    return both
 
 
 def find(mutation: Mutation, patch: Patch) -> None:

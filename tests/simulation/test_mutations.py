@@ -190,7 +190,7 @@ BROKER = [
         name="once real: a part of a transaction is not synced before its bytes",
         breaks=unmended(parts_are_not_synced),
         knobs=VERSION_2,
-        first=4,
+        first=49,
         says=("visible", "is not there"),
     ),
     Mutation(

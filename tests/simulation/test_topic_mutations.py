@@ -23,7 +23,7 @@ from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.producer_sequences import ProducerSequences
 from chaffinch.storage.snapshot import SnapshotFiles
 from tests.simulation.kept_seeds import REMADE_ROUGHLY
-from tests.simulation.mutation import CORRUPT, REMADE, SHORTENED, Mutation, Patch, find
+from tests.simulation.mutation import CORRUPT, REMADE, SHORTENED, Mutation, Patch, find, unnoted
 
 
 def takes_old_ids(patch: Patch) -> None:
@@ -130,6 +130,12 @@ POWER_LOST: dict[str, Any] = {
     "flush_policy": "always",
     "deeds": Deeds(broker_death_ms=400, power_loss_share=0.9, shorten_ms=200),
 }
+BEYOND: dict[str, Any] = {
+    **POWER_LOST,
+    "transactional_count": 0,
+    "value_bytes_max": 50,
+    "deeds": Deeds(broker_death_ms=60, power_loss_share=0.95, shorten_ms=4),
+}
 READ: dict[str, Any] = {**SHORTENED, "reader_count": 2}
 MUTATIONS = [
     Mutation(
@@ -169,7 +175,7 @@ MUTATIONS = [
     ),
     Mutation(
         name="once real: snapshots are lost after the records",
-        breaks=loses_snapshots,
+        breaks=unnoted(loses_snapshots),
         knobs=POWER_LOST,
         says=("stored 2 times",),
         seeds=60,
@@ -178,17 +184,24 @@ MUTATIONS = [
     Mutation(
         name="once real: a log starts beyond what is on disk",
         breaks=starts_beyond_the_disk,
-        knobs={
-            **POWER_LOST,
-            "transactional_count": 0,
-            "value_bytes_max": 50,
-            "deeds": Deeds(broker_death_ms=60, power_loss_share=0.95, shorten_ms=4),
-        },
+        knobs=BEYOND,
         raises=(CORRUPT,),
         first=5,
     ),
     Mutation(
-        name="producers are forgotten with the last segment", breaks=forgets_producers, knobs=SHORTENED, says=("stored 2 times",), first=16
+        name="a log starts beyond what is on disk, and nothing is noted of it",
+        breaks=unnoted(starts_beyond_the_disk),
+        knobs=BEYOND,
+        says=("has sequence",),
+        by="sequences_run_on",
+        first=5,
+    ),
+    Mutation(
+        name="producers are forgotten with the last segment",
+        breaks=unnoted(forgets_producers),
+        knobs=SHORTENED,
+        says=("stored 2 times",),
+        first=16,
     ),
 ]
 
