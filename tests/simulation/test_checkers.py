@@ -9,7 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from chaffinch.errors import InvalidRecordException, InvalidTimestampException, Stored, TimeoutException, UnknownTopicOrPartitionException
+from chaffinch.errors import (
+    InvalidRecordException,
+    InvalidTimestampException,
+    Stored,
+    TimeoutException,
+    UnknownTopicIdException,
+    UnknownTopicOrPartitionException,
+)
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.producer.core.exception_handler import RetriableResponse
 from chaffinch.simulation import checkers
@@ -78,6 +85,7 @@ def query(*rows: Row, **fields: Any) -> Query:
 
 
 LOST = TimeoutException("late", stored=Stored.POSSIBLY)
+FORMER = UnknownTopicIdException("created again", stored=Stored.POSSIBLY)
 NOT_STORED = TimeoutException("late", stored=Stored.NO)
 COMMIT, ABORT = Marker(2, FIRST, True), Marker(2, FIRST, False)
 IN_TRANSACTION = (at(0, 7, is_transactional=True), at(1, 8, SECOND))
@@ -124,6 +132,7 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("compacted since", lambda: checkers.only_the_end_is_lost(compacted(log(at(0, 7), at(1, 8))), logs(log(at(1, 8), end=2)), {PLACE: 2})),
     ("topics that stay", lambda: checkers.topics_stay({"orders": UUID(int=1)}, {"orders": UUID(int=1)})),
     ("well in the end", lambda: checkers.all_is_well_in_the_end(ledger(told(7, 0), told(8, LOST)), {7, 9})),
+    ("interrupted", lambda: checkers.all_is_well_in_the_end(ledger(told(7, FORMER, was_interrupted=True)), {7})),
     ("in order", lambda: checkers.order_is_kept(ledger(told(7), told(8)), logs(log(at(0, 7), at(1, 8))))),
     (
         "whole",
@@ -253,6 +262,8 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("after a loss of power None", lambda: checkers.topics_stay({"orders": UUID(int=1)}, {})),
     ("topic orders was None", lambda: checkers.topics_stay({}, {"orders": UUID(int=1)})),
     ("in the end, and failed", lambda: checkers.all_is_well_in_the_end(ledger(told(7, LOST)), {7})),
+    ("in the end, and failed", lambda: checkers.all_is_well_in_the_end(ledger(told(7, FORMER)), {7})),
+    ("in the end, and failed", lambda: checkers.all_is_well_in_the_end(ledger(told(7, LOST, was_interrupted=True)), {7})),
     ("for no good reason", lambda: blamed_unknown()),
     ("for no good reason", lambda: blamed_unknown(said=RetriableResponse.RETRY)),
     (

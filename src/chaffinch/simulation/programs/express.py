@@ -157,13 +157,15 @@ class Lane:
         world = self._world
         if not self._express.is_free or world.chance(ORDINARY_SHARE):
             return False
-        place, ticket = record.topic_partition, _Ticket()
+        place, ticket, was_interrupted = record.topic_partition, _Ticket(), False
         try:
             if not self._express.send(place, record.key, record.value, record.timestamp_ms, size, cast(Any, ticket)):
                 return False
         except KeyboardInterrupt:
+            was_interrupted = True
             world.tell(self._who, "the caller is interrupted while he writes")
         told, receipts = note(record), ticket.batch
+        told.was_interrupted = was_interrupted
         receipts[0] = told
         world.count("express records sent")
         way = WAITING if waits else world.dice.choice((ELSEWHERE, NOBODY))

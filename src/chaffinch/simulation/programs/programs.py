@@ -134,6 +134,8 @@ class Told:
     transaction: Transaction | None = None
     is_orphan: bool = False
     """The producer was killed before it could tell."""
+    was_interrupted: bool = False
+    """Its caller was interrupted in the write: it may be stored."""
 
 
 @dataclass(slots=True, kw_only=True)
