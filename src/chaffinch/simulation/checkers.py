@@ -253,7 +253,7 @@ def outcomes_are_true(ledger: Ledger, logs: Logs, away: Set[int] = frozenset(), 
 def all_is_well_in_the_end(ledger: Ledger, last: Set[int]) -> Iterator[str]:
     """What is sent when nothing has gone wrong for long is acknowledged, also in a topic that was gone. `last`: those records.
 
-    The exception: a write that was interrupted may be in the topic of the id that its producer knew, so it is not sent to the next topic."""
+    The exception: a write that was interrupted may be in the topic of the id that its producer knew. It is not sent to the next topic."""
     for number in sorted(last & ledger.told.keys()):
         told = ledger.told[number]
         is_of_former = told.was_interrupted and any(isinstance(error, UnknownTopicIdException) for error in told.errors)
