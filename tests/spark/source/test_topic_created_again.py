@@ -88,8 +88,8 @@ def test_new_topic_has_fewer_partitions(kafka, create_again):
     assert (plain(end), rows) == ({"a": {"0": 3}}, {"a-0": numbers(3)})
 
 
-def test_batch_that_was_planned_before_has_nothing_of_it_and_the_next_one_everything(kafka, five, create_again):
-    """As after a restart in the middle of the batch."""
+def test_batch_that_was_planned_before_has_nothing_of_it_and_the_next_one_everything(kafka, five, create_again, caplog):
+    """As after a restart in the middle of the batch. The log has one reason for it."""
     kafka.fill("a", {0: 3})
     planned = latest(kafka.stream(), travelled(five))
     said = create_again({0: 9})
@@ -98,6 +98,8 @@ def test_batch_that_was_planned_before_has_nothing_of_it_and_the_next_one_everyt
     assert said in str(caught.value)
     reader = kafka.stream(**LENIENT)
     assert values(reader, five, planned) == {}
+    assert said in caplog.text
+    assert "is gone" not in caplog.text
     assert read_on(reader, planned)[1] == {"a-0": numbers(9)}
 
 
