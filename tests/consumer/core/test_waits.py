@@ -7,10 +7,12 @@ from chaffinch.client.connections import Connected, Disconnected, Failed
 from chaffinch.client.pending_responses import ATTEMPTS_GAP_MS_MAX, PendingResponses
 from chaffinch.consumer.core.lookups import OffsetsCall
 from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.wiring import LANE_FETCH, LANE_GROUP
 from chaffinch.errors import codes
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.fetch import FetchRequest, FetchResponse
 from chaffinch.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest
 from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest
@@ -121,6 +123,27 @@ class TestAdvertisedAddress:
         for error in errors:
             assert "waiting for n:9, which coordinates group 'g'" in str(error)
             assert f": {why}; {ADVERTISED}" in str(error)
+
+
+def test_coordinator_that_has_to_respond_to_nothing_is_not_waited_for():
+    """The connection ended between two heartbeats, as when the broker starts again; a request comes with the next one."""
+    world = World(**{"heartbeat.interval.ms": 10_000})
+    world.refuses = set()
+    world.reach(State.STABLE)
+    world.answer_offsets({0: 5, 1: 7})
+    world.step(Connected(address=NODE._replace(lane=LANE_FETCH)))
+    world.core.wiring.attempts.failed(NODE._replace(lane=LANE_GROUP), "closed by the broker", world.now_ms, was_answered=True)
+    world.core.group.finder.forget()
+    world.core.group.finder.answered(
+        FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=0, host="n", port=9)]), world.now_ms
+    )
+    for _ in range(60):
+        world.advance(50)
+        for sent in world.pending(FetchRequest):
+            world.waiting.remove(sent)
+            world.answer(sent, FetchResponse())
+    assert world.core.group.finder.address_known == NODE._replace(lane=LANE_GROUP)
+    assert world.reports == []
 
 
 def test_lines_are_repeated_with_growing_pauses():
@@ -339,3 +362,20 @@ class TestPendingResponses:
         assert responses.since_ms(NODE) == 50
         responses.answered(NODE, 60)
         assert responses.since_ms(NODE) is None
+
+
+class TestHeartbeat:
+    """Until the next one of the usual interval the log would say that the coordinator is waited for."""
+
+    @pytest.mark.parametrize("is_lost", [False, True])
+    def test_that_failed_goes_again_at_once(self, is_lost):
+        rig = Rig().reach(State.STABLE)
+        rig.answer_offsets({0: 5, 1: 7})
+        rig.advance(3_000)
+        if is_lost:
+            rig.fail(HeartbeatRequest)
+        else:
+            rig.answer(HeartbeatRequest, HeartbeatResponse(error_code=number_of("NOT_COORDINATOR")))
+        rig.find_coordinator()
+        rig.advance(200)
+        assert rig.pending(HeartbeatRequest)

@@ -287,8 +287,10 @@ class Membership:
         self._wait(now_ms)
 
     def _wait(self, now_ms: int) -> None:
+        """What failed goes again after this wait. So does a heartbeat, which need not be the next one of the usual interval."""
         self._failures += 1
         self._not_before_ms = now_ms + self._wiring.wait_ms(self._failures)
+        self._heartbeat_ms = min(self._heartbeat_ms, now_ms)
 
     def _join_answered(self, address: Address, answer: Any, code: ErrorCode, now_ms: int) -> None:
         if self.state is not State.JOINING:  # Unsubscribed meanwhile: the group need not wait for us.

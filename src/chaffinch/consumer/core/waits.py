@@ -181,11 +181,12 @@ class Waits:
         yield from ((place, 0) for place in wanted if place not in states or not _waits(states[place]))
 
     def _is_silent(self, address: Address, now_ms: int, *, is_parked: bool = False) -> bool:
-        """`is_parked`: the broker may hold its response for as long as it likes."""
+        """`is_parked`: the broker may hold its response for as long as it likes. A connection that ended while nothing was asked for is no
+        silence: the next request makes another one."""
         since_ms = self.responses.since_ms(address)
-        if not self.responses.is_connected(address):
-            return since_ms is not None or self._wiring.attempts.failures(address) > 0
-        return since_ms is not None and not is_parked and now_ms - since_ms > self._patience_ms(address)
+        if since_ms is None or not self.responses.is_connected(address):
+            return since_ms is not None
+        return not is_parked and now_ms - since_ms > self._patience_ms(address)
 
     def _patience_ms(self, address: Address) -> int:
         return self._fetch_wait_ms if address.lane == LANE_FETCH else 0
