@@ -22,7 +22,7 @@ from chaffinch.runtime.sockets import SocketFailed, reason_of
 # OpenSSL makes records of 16 KiB; so many bytes at once keep it busy, and only small buffers are joined.
 SEND_BYTES: Final = 1 << 18
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-_FORWARD_SECRET: Final = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20:ECDHE+AES:DHE+AES:!aNULL:!eNULL:!PSK:!SRP:!aDSS:!SHA1:!AESCCM"
+_FORWARD_SECRET: Final = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20:ECDHE+AES:DHE+AES:!PSK:!SRP:!aDSS:!SHA1:!AESCCM"
 """Ciphers of TLS 1.2 whose sessions stay secret though the private key becomes known. Those of TLS 1.3 all do."""
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _JKS_MAGIC: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
