@@ -314,7 +314,7 @@ PRODUCER = [
         breaks=takes_sequences_back,
         knobs=TRANSACTIONAL,
         says=("is not there",),
-        first=23,
+        first=44,
     ),
     Mutation(
         name="innocents are sent again although they may be stored",
