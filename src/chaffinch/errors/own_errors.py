@@ -164,7 +164,7 @@ OF_SPARK: Final = (
         "Begin again for those that are left.",
     ),
     OwnError(
-        "LETTERS_NOT_IN_TOPIC", _CONFIG, "Letters of a Parquet file are not in the replayed topic that had them too: nobody can tell whether they are written.",
+        "LETTERS_NOT_IN_TOPIC", _CONFIG, "Letters of a Parquet file are not in the topic that had them too, which was replayed: it is not known whether they are written.",
         "Look for them where they were to go, and write those that are missing with --where and a --token of your own.",
     ),
     OwnError(

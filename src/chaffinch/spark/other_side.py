@@ -24,6 +24,6 @@ OF_SOURCE: Final = (
 
 
 def hints(names: Iterable[str], side: str, known: Iterable[str]) -> dict[str, str]:
-    """What each of these names is told that is not `known` here. `side`: where it belongs."""
+    """The advice for each of these names that is not `known` here. `side`: where it belongs."""
     here = "source" if side == "sink" else "sink"
     return dict.fromkeys(set(names) - set(known), f"it is an option of the {side}; leave it out of the {here}'s")

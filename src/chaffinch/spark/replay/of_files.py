@@ -226,15 +226,15 @@ def _is_of_another(plan: ReplayPlan, token: str, run: str) -> bool:
 
 
 def _refuse_unknown(plan: ReplayPlan, folder: Folder, name: str, topic: TopicOfFile, marked: DataFrame) -> None:
-    """Letters that the topic ought to have, and has not: where it was replayed, nobody can tell whether they were written by that."""
+    """Refuses letters that are no longer in a topic that was replayed: it is not known whether that replay wrote them."""
     if not topic.ledger.replays:
         return
     ((missing, count),) = marked.selectExpr("count_if(NOT is_there)", "count(*)").collect()
     if missing:
         where = topic.ledger.topic
-        text = f"--parquet={folder.shown}: {missing} of {count} letters of {name} are not in topic {where}, or no more, and it was replayed"
+        text = f"--parquet={folder.shown}: {missing} of {count} letters of {name} are not in topic {where}, which was replayed"
         advice = "look for them where they were to go, and write those that are missing with --where and a --token of your own"
-        raise Refusal(Group.INVALID_CONFIGURATION, "LETTERS_NOT_IN_TOPIC", f"{text}: nobody can tell whether they are written; {advice}")
+        raise Refusal(Group.INVALID_CONFIGURATION, "LETTERS_NOT_IN_TOPIC", f"{text}: it is not known whether they are written; {advice}")
 
 
 def _first_topic(frame: DataFrame) -> str | None:

@@ -177,8 +177,7 @@ def _marker_of(client: Mapping[str, str], token: str) -> Marker | None:
 def dropped_under(plan: ReplayPlan, token: str, *, is_others: bool = False) -> Mapping[str, int]:
     """Letters that the handler left out in what is written under a token, by error; `is_others`: by another replay.
 
-    Brokers end a transaction in the group's offsets only
-    after they have said that it is ended: that is waited for."""
+    Brokers may answer EndTxn before the marker is visible in the group's offsets, so this waits for it."""
     if not plan.asks_handler and not is_others:
         return {}
     deadline_s = time.monotonic() + MARKER_WAIT_S

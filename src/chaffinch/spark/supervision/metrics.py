@@ -52,7 +52,7 @@ class Metrics:
     def __enter__(self) -> Self:
         self._thread.start()
         _log.info("metrics at http://%s/metrics", self.address)
-        risk = "whoever reaches it can read names of queries and sinks, and their counts; use a loopback address, or a firewall"
+        risk = "clients that reach it can read names of queries and sinks, and their counts; use a loopback address, or a firewall"
         option, host = f"metrics={self.address}", str(self._server.server_address[0])
         if (text := warning(option, host, has_tls=False, has_login=False, risk=risk)) is not None:
             _log.warning("%s", text)
