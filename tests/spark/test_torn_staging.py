@@ -89,7 +89,9 @@ def test_what_nobody_thought_of_aborts_the_transaction_and_has_a_tag(kafka, quer
         with pytest.raises(Refusal, match=text) as caught:
             query.run(ROWS)
     assert caught.value.group is Group.APPLICATION_RECOVERABLE
-    assert isinstance(caught.value.__cause__, pa.ArrowInvalid)
+    (traceback_of_cause,) = caught.value.__notes__
+    assert "in fails\n" in traceback_of_cause
+    assert "ArrowInvalid: Tried reading" in traceback_of_cause
     assert end_of_transaction(kafka) == "CompleteAbort"
     query.run(ROWS)
     assert kafka.read("orders").num_rows == 1

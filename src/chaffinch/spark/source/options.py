@@ -82,6 +82,7 @@ _HINTS: Final = {
     **{f"kafka.{name}": hint for name, hint in OF_JAVA.items()},
     "path": "load() takes no path here; topics are named by one of subscribe, subscribePattern and assign",
     "kafka.auto.offset.reset": "say where to start with startingOffsets",
+    "kafka.auto.offset.reset.new.partitions": "partitions that come while a query runs are read from their first record",
     "kafka.key.deserializer": _BYTES,
     "kafka.value.deserializer": _BYTES,
     "kafka.enable.auto.commit": "Spark's checkpoint keeps the offsets, nothing is committed to Kafka",

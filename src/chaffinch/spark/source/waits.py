@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
+from chaffinch import plain_text
 from chaffinch.client.wait_log import WaitLog
 
 if TYPE_CHECKING:
     from chaffinch.client.exchange import Deadline
 
-_log = logging.getLogger(__name__)
+_log = plain_text.logger(__name__)
 
 LOOK_MS: Final = 500
 """How often a wait is looked at: its first line is due after 2.5 s, and comes within 3."""
