@@ -7,7 +7,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit unit-waiting unit-computing unit-simulation format lint types layers simulate cuts fuzz interop versions pyspark cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs lock clean all
+.PHONY: help setup demo test unit unit-spark unit-waiting unit-computing unit-simulation format lint types layers simulate cuts fuzz interop versions pyspark cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -21,19 +21,23 @@ demo: setup ## the main job on real input: Spark to Kafka, with kills, counted b
 
 test: setup lint types layers unit ## everything CI runs
 
-# Tests that mostly wait, for Spark, other processes and clients' timers. The others mostly compute, the simulated worlds half of that time: side by
-# side they use two processors.
-WAITING := tests/cli tests/consumer tests/examples tests/interop tests/producer tests/soak tests/spark tests/upgrades tests/test_documents.py
+# Tests that mostly wait: for Spark, or for other processes and clients' timers. The others mostly compute, the simulated worlds half of that time:
+# next to each other they use two processors.
+SPARK := tests/spark tests/upgrades
+WAITING := tests/cli tests/consumer tests/examples tests/interop tests/producer tests/soak tests/test_documents.py
 
-unit: setup ## the tests alone, in three processes
-	@echo "tests: in three processes; each says what it found when it ends (10 minutes)"
-	@$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target unit-waiting unit-computing unit-simulation
+unit: setup ## the tests alone, in four processes
+	@echo "tests: in four processes; each reports when it ends (10 minutes)"
+	@$(MAKE) --no-print-directory --jobs=4 --keep-going --output-sync=target unit-spark unit-waiting unit-computing unit-simulation
+
+unit-spark:
+	@$(BIN)/pytest $(SPARK)
 
 unit-waiting:
 	@$(BIN)/pytest $(WAITING)
 
 unit-computing:
-	@$(BIN)/pytest $(addprefix --ignore=,$(WAITING) tests/simulation)
+	@$(BIN)/pytest $(addprefix --ignore=,$(SPARK) $(WAITING) tests/simulation)
 
 unit-simulation:
 	@$(BIN)/pytest tests/simulation

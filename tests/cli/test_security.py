@@ -86,6 +86,7 @@ def test_the_broker_command(certificates: Certificates, tmp_path: Path) -> None:
 def test_a_broker_that_makes_no_sense(arguments: tuple[str, ...], text: str, tmp_path: Path) -> None:
     shell = Shell("127.0.0.1:1", tmp_path, "t")
     files = {"USERS": shell.file("users", "alice=s3cret\n"), "EMPTY": shell.file("empty", "alice=\n")}
+    Path(files["USERS"]).chmod(0o600)  # Else the mode is a line of its own.
     command = [*COMMAND, "--listen", "127.0.0.1:0", *(files.get(argument, argument) for argument in arguments)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert ended.returncode != 0

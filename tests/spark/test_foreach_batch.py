@@ -14,6 +14,7 @@ from chaffinch.spark.sink import writers
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.target import forget_client
 from chaffinch.spark.task_facts import TaskContextFacts
+from chaffinch.spark.tasks.direct import forget_producer
 from tests.spark.test_spark_write import alter, values
 
 ROWS = {"key": ["a", "b"], "value": [b"1", b"2"]}
@@ -32,7 +33,7 @@ def write(kafka, tmp_path, monkeypatch):
     (tmp_path / "metadata").write_text('{"id":"q"}')
     for batch_id in range(3):
         (tmp_path / "offsets" / str(batch_id)).write_text(f"v1\n{batch_id}")
-    clients = set()
+    used = []
 
     def written(name, batch_id, rows=ROWS, is_told=True, **changes):
         """`is_told`: tasks know the query from Spark, as they do but on Spark Connect."""
@@ -44,14 +45,15 @@ def write(kafka, tmp_path, monkeypatch):
         if not is_told:
             given["chaffinch.query.id"], facts = "q", TaskContextFacts(task=0, master="local[2]")
         options = SinkOptions.parse(given, is_stream=False)
-        clients.add(options.client)
+        used.append(options)
         monkeypatch.setattr(writers, "task_facts", lambda: facts)
         writer = pickle.loads(pickle.dumps(writers.batch_writer(options)))
         writer.commit([writer.write(iter([pa.record_batch(rows)]))] if rows else [])
 
     yield written
-    for client in clients:
-        forget_client(client)
+    for options in used:
+        forget_producer(options.producer)
+        forget_client(options.client)
 
 
 def test_each_named_sink_writes_each_batch_once(kafka, write, tmp_path):
