@@ -308,7 +308,9 @@ func sendOffset(producer *kgo.Client, offset int64) {
 	partition := kmsg.NewTxnOffsetCommitRequestTopicPartition()
 	partition.Partition, partition.Offset = 0, offset
 	topic := kmsg.NewTxnOffsetCommitRequestTopic()
-	topic.Topic, topic.Partitions = name, append(topic.Partitions, partition)
+	described, err := kadm.NewClient(producer).ListTopics(ctx, name)
+	must(err)
+	topic.Topic, topic.TopicID, topic.Partitions = name, described[name].ID, append(topic.Partitions, partition) // By id from version 6 on.
 	commit.Topics = append(commit.Topics, topic)
 	committed, err := commit.RequestWith(ctx, producer)
 	must(err)
