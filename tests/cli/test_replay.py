@@ -111,11 +111,11 @@ def test_options_of_the_writing_that_cannot_be(replayed, tmp_path, line, says):
 
 
 def test_what_is_printed(replayed):
-    lines = "d: 3 letters read, 1 {}, 2 {} (2 INVALID_RECORD)\n  topic orders: INVALID_RECORD: too old\n"
-    assert run(*SERVER, "--topic", "d") == (1, lines.format("written", "still rejected"), "")
+    lines = "d: 3 letters read: 1 {}, 2 {} (2 INVALID_RECORD)\n  topic orders: INVALID_RECORD: too old\n"
+    assert run(*SERVER, "--topic", "d") == (1, lines.format("written now", "still rejected"), "")
     assert run(*SERVER, "--topic", "d", "--dry-run") == (1, lines.format("would be written", "would still be rejected"), "")
     replayed.report = ReplayReport(read=1, written=1)
-    assert run(*SERVER, "--parquet", "/p") == (0, "/p: 1 letter read, 1 written, 0 still rejected\n", "")
+    assert run(*SERVER, "--parquet", "/p") == (0, "/p: 1 letter read: 1 written now, 0 still rejected\n", "")
     replayed.report = ReplayReport(is_repetition=True)
     assert run(*SERVER, "--topic", "d", "--token", "n") == (0, "d: nothing written: it was replayed under the token n before\n", "")
 
@@ -270,22 +270,28 @@ def test_which_replay_has_written_before_is_told(replayed):
     replayed.report = ReplayReport(read=11, written=11, written_before=9, written_before_by=by, not_selected=4)
     (before,) = (f"{count} by {name}" for name, count in by.items())
     assert run(*SERVER, "--parquet", "/p")[1] == (
-        f"/p: 11 letters read, 11 written, 0 still rejected; 9 of them written before, {before}; 4 not selected\n"
+        f"/p: 11 letters read: 2 written now, 9 written before ({before}), 0 still rejected; 4 not selected\n"
     )
     replayed.report = replace(replayed.report, written=10, dropped={"MESSAGE_TOO_LARGE": 1})
     assert run(*SERVER, "--parquet", "/p")[1] == (
-        "/p: 11 letters read, 10 written, 0 still rejected; 1 left out by the handler (1 MESSAGE_TOO_LARGE); "
-        f"9 of them written before, {before}; 4 not selected\n"
+        f"/p: 11 letters read: 1 written now, 9 written before ({before}), 1 left out by the handler (1 MESSAGE_TOO_LARGE), "
+        "0 still rejected; 4 not selected\n"
     )
     replayed.report = replace(replayed.report, written=11, dropped={})
     assert run(*SERVER, "--parquet", "/p", "--dry-run")[1] == (
-        f"/p: 11 letters read, 2 would be written, 0 would still be rejected; 9 were written before, {before}; 4 not selected\n"
+        f"/p: 11 letters read: 2 would be written, 9 were written before ({before}), 0 would still be rejected; 4 not selected\n"
     )
 
 
 def test_what_another_replay_has_written_is_told(replayed):
-    replayed.report = ReplayReport(read=3, written=3, written_before=2)
-    assert (
-        run(*SERVER, "--parquet", "/p")[1]
-        == "/p: 3 letters read, 3 written, 0 still rejected; 2 of them written before, by another replay\n"
-    )
+    replayed.report = ReplayReport(read=3, written=3, written_before=1)
+    lines = "/p: 3 letters read: 2 {}, 1 {} before (by another replay), 0 {} rejected\n"
+    assert run(*SERVER, "--parquet", "/p")[1] == lines.format("written now", "written", "still")
+    assert run(*SERVER, "--parquet", "/p", "--dry-run")[1] == lines.format("would be written", "was written", "would still be")
+
+
+def test_a_replay_that_writes_nothing_does_not_count_earlier_rows_as_its_own(replayed):
+    replayed.report = ReplayReport(read=10, written=10, written_before=10)
+    line = "/p: 10 letters read: 0 written now, 10 written before (by another replay), 0 still rejected\n"
+    assert run(*SERVER, "--parquet", "/p") == (0, line, "")
+    assert json.loads(run(*SERVER, "--parquet", "/p", "--json")[1])["written"] == 10

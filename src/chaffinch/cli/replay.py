@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -170,19 +170,28 @@ def _report(plan: ReplayPlan, report: ReplayReport, *, as_json: bool) -> None:
     elif report.is_repetition and not report.read:
         say(f"{source}: nothing written: it was replayed under the token {plan.token} before")
     else:
-        would = ("would be written", "would still be rejected") if plan.is_dry_run else ("written", "still rejected")
-        names = ", ".join(f"{count} {name}" for name, count in sorted(report.still_rejected.items()))
-        written = report.written - report.written_before if plan.is_dry_run else report.written
-        line = f"{source}: {counted(report.read, 'letter')} read, {written} {would[0]}, {rejected} {would[1]}"
-        line += f" ({names})" if names else ""
-        if report.dropped:
-            left_out = ", ".join(f"{count} {name}" for name, count in sorted(report.dropped.items()))
-            line += f"; {sum(report.dropped.values())} left out by the handler ({left_out})"
-        if report.written_before:
-            by = "; ".join(f"{count} by {name}" for name, count in sorted(report.written_before_by.items())) or "by another replay"
-            line += f"; {report.written_before} {'were' if plan.is_dry_run else 'of them'} written before, {by}"
-        say(line + (f"; {report.not_selected} not selected" if report.not_selected else ""))
+        say(f"{source}: {_line(report, is_dry_run=plan.is_dry_run)}")
         for example in report.examples:
             say(f"  {example}")
     if rejected:
         raise typer.Exit(EXIT_REFUSED)
+
+
+def _line(report: ReplayReport, *, is_dry_run: bool) -> str:
+    """What became of each letter that was read, or would: a letter is in one count alone."""
+    rejected, before = sum(report.still_rejected.values()), report.written_before
+    parts = [f"{report.written - before} {'would be written' if is_dry_run else 'written now'}"]
+    if before:
+        by = "; ".join(f"{count} by {name}" for name, count in sorted(report.written_before_by.items())) or "by another replay"
+        verb = ("was " if before == 1 else "were ") if is_dry_run else ""
+        parts.append(f"{before} {verb}written before ({by})")
+    if report.dropped:
+        parts.append(f"{sum(report.dropped.values())} left out by the handler ({_by_error(report.dropped)})")
+    names = f" ({_by_error(report.still_rejected)})" if rejected else ""
+    parts.append(f"{rejected} {'would still be rejected' if is_dry_run else 'still rejected'}{names}")
+    line = f"{counted(report.read, 'letter')} read: {', '.join(parts)}"
+    return line + (f"; {report.not_selected} not selected" if report.not_selected else "")
+
+
+def _by_error(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
