@@ -113,6 +113,18 @@ def test_topic_that_is_created_again_is_new():
     assert "reading starts again where auto.offset.reset.new.partitions says, earliest" in rig.reports[-1]
 
 
+@pytest.mark.parametrize("is_assigned", [True, False])
+def test_topic_that_is_created_again_under_latest_names_what_is_not_read(is_assigned):
+    rig = Rig(**{"auto.offset.reset": "latest", "group.id": None}).assign(0)
+    if not is_assigned:
+        rig.core.assign([TopicPartition("other", 0)], rig.now_ms)
+    rig.topic_id = UUID(int=8)
+    refresh(rig)
+    starts = "reading starts again" if is_assigned else "once a partition is assigned, reading starts"
+    expected = f"{starts} where auto.offset.reset says, latest: records that are written before that are not read (auto.offset.reset.new."
+    assert expected in rig.reports[-1]
+
+
 def test_broker_without_topic_ids_does_not_make_a_topic_new():
     rig = Rig(**{**SAFE, "group.id": None}).assign(0)
     rig.topic_id = UUID(int=0)

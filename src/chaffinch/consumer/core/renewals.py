@@ -6,16 +6,22 @@ A partition's position, what was fetched, its paused state and its lag are dropp
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Final
 
 from chaffinch.consumer.core.fetcher import Fetcher
 from chaffinch.consumer.core.late import names_of
-from chaffinch.consumer.core.options import NONE
+from chaffinch.consumer.core.options import EARLIEST, LATEST, NEW_PARTITIONS, NONE
 from chaffinch.consumer.core.positions import Subscriptions
 from chaffinch.consumer.core.reset_policy import ResetPolicy
 from chaffinch.consumer.core.topic_ids import Renewal
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
+
+_CONSEQUENCES: Final = {
+    NONE: ": seek",
+    LATEST: f": records that are written before that are not read ({NEW_PARTITIONS}={EARLIEST.name} reads them)",
+}
 
 
 class Renewals:
@@ -49,10 +55,10 @@ class Renewals:
         return resumed
 
     def _in_words(self, renewal: Renewal, resumed: Collection[TopicPartition]) -> str:
-        text = f"{renewal}; positions in the deleted topic are dropped"
-        if any(place.topic == renewal.topic for place in self._subscriptions.assigned):
-            place = TopicPartition(renewal.topic, 0)
-            seek = ": seek" if self._resets.of(place) is NONE else ""
-            text += f", reading starts again where {self._resets.in_words(place)}{seek}"
+        place = TopicPartition(renewal.topic, 0)
+        is_assigned = any(each.topic == renewal.topic for each in self._subscriptions.assigned)
+        starts = "reading starts again" if is_assigned else "once a partition is assigned, reading starts"
+        text = f"{renewal}; positions in the deleted topic are dropped, {starts} where {self._resets.in_words(place)}"
+        text += _CONSEQUENCES.get(self._resets.of(place), "")
         paused = sorted(place for place in resumed if place.topic == renewal.topic)
         return text + (f"; {names_of(paused)} {'is' if len(paused) == 1 else 'are'} not paused any more" if paused else "")
