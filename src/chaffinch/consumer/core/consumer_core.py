@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -17,19 +17,18 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
 from chaffinch.consumer.core.absences import Absences
-from chaffinch.consumer.core.commits import Commits
-from chaffinch.consumer.core.coordinator import CoordinatorFinder
 from chaffinch.consumer.core.departure import LeaveSent
 from chaffinch.consumer.core.effects import CompleteCall, Effect
 from chaffinch.consumer.core.fetcher import Fetcher, FetchSent, Portion
+from chaffinch.consumer.core.group import Group
 from chaffinch.consumer.core.join_probe import JoinProbed
 from chaffinch.consumer.core.late import IN_TIME, network_error
 from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups, OffsetsCall
-from chaffinch.consumer.core.membership import GroupAsked, Membership
+from chaffinch.consumer.core.membership import GroupAsked
 from chaffinch.consumer.core.membership_moves import Happening, State
 from chaffinch.consumer.core.offsets_asked import Commit, CommitSent, Lookup, Outcome, TopicsAsked
 from chaffinch.consumer.core.positions import Kind, Position, Stage, Subscriptions
-from chaffinch.consumer.core.rebalance import Callback, Rebalance
+from chaffinch.consumer.core.rebalance import Callback
 from chaffinch.consumer.core.refused_join import GroupKindAsked
 from chaffinch.consumer.core.renewals import Renewals
 from chaffinch.consumer.core.reset_policy import ResetPolicy
@@ -68,26 +67,6 @@ INT64_MAX: Final = 2**63 - 1
 
 _METADATA_ASKED: Final = MetadataAsked()
 _COORDINATOR_ASKED: Final = CoordinatorAsked()
-
-
-class Group:
-    """The parts that a consumer with a group.id has."""
-
-    def __init__(
-        self,
-        wiring: Wiring,
-        subscriptions: Subscriptions,
-        watch: TopicWatch,
-        absences: Absences,
-        fetcher: Fetcher,
-        resets: ResetPolicy,
-        fail: Callable[[KafkaException], None],
-        unreachable: Callable[..., KafkaException],
-    ) -> None:
-        self.finder = CoordinatorFinder(wiring, wiring.settings["group.id"])
-        self.membership = Membership(wiring, subscriptions, self.finder, fail)
-        self.commits = Commits(wiring, subscriptions, self.membership, self.finder, watch, absences, resets, fail, unreachable)
-        self.rebalance = Rebalance(wiring, subscriptions, self.membership, self.commits, fetcher)
 
 
 class ConsumerCore:

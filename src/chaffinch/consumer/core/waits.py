@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
@@ -16,6 +16,7 @@ from chaffinch.client.effects import SendRequest
 from chaffinch.client.pending_responses import PendingResponses
 from chaffinch.client.wait_log import FIRST_LINE_MS, Wait, WaitLog, in_words
 from chaffinch.consumer.core.effects import Effect
+from chaffinch.consumer.core.group import Group
 from chaffinch.consumer.core.late import names_of
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.positions import PartitionState, Stage, Subscriptions
@@ -23,9 +24,6 @@ from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import LANE_FETCH, LANES, Wiring
 from chaffinch.errors import ErrorCode, KafkaException, Stored, TimeoutException, codes
 from chaffinch.identifiers import TopicPartition
-
-if TYPE_CHECKING:
-    from chaffinch.consumer.core.consumer_core import Group
 
 ALL_BROKERS: Final = ("brokers",)
 GAP_MS_MAX: Final = 1_500
