@@ -59,7 +59,7 @@ def _parse(text: str) -> Address:
 class Attempts:
     """What came of connecting to each address: failures in a row, the last reason, and when it may be tried again."""
 
-    __slots__ = ("_asked", "_backoff", "_dice", "_failures", "_forgiven", "_reasons", "_wait_until_ms")
+    __slots__ = ("_asked", "_backoff", "_dice", "_failures", "_forgiven", "_reached", "_reasons", "_wait_until_ms")
 
     def __init__(self, backoff: Backoff, dice: Dice) -> None:
         self._backoff = backoff
@@ -70,6 +70,7 @@ class Attempts:
         self._asked: set[Address] = set()
         self._forgiven: dict[Address, int] = {}
         """Failures before the connection there is now."""
+        self._reached: set[Address] = set()
 
     def asks(self, address: Address) -> None:
         """Something is sent there."""
@@ -77,6 +78,7 @@ class Attempts:
 
     def succeeded(self, address: Address) -> None:
         """A connection is ready: forget the failures, unless it ends before it has answered anything."""
+        self._reached.add(address.first_lane)
         if address in self._failures:
             self._forgiven[address] = self._failures.pop(address)
         for facts in (self._reasons, self._wait_until_ms):
@@ -121,6 +123,10 @@ class Attempts:
         return f"no broker reachable at {', '.join(f'{address} ({self._reason(address)})' for address in addresses)}" + (
             "" if waited_ms is None else f"; tried for {waited_ms} ms"
         )
+
+    def was_reached(self, address: Address) -> bool:
+        """Whether a connection to the listener was ever ready."""
+        return address.first_lane in self._reached
 
     def reason(self, address: Address) -> str:
         """Why the last attempt failed; empty after a success, or without one."""

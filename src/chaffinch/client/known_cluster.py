@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from chaffinch.client.addresses import Address, Attempts
+from chaffinch.client.advertised import AnyEvent, explained
 from chaffinch.client.backoff import Backoff, Dice
 from chaffinch.client.bootstrap import Bootstrap
 from chaffinch.client.cluster import ClusterState
@@ -25,6 +26,10 @@ class KnownCluster:
     def wait_ms(self, failures: int) -> int:
         """How long to wait before something is tried again after so many failures."""
         return self.retry_backoff.wait_ms(failures, self.dice)
+
+    def explained(self, event: AnyEvent) -> AnyEvent:
+        """The event with what is known here of why the address cannot be reached."""
+        return explained(event, self.attempts, self.bootstrap.servers)
 
     @property
     def known_addresses(self) -> list[Address]:

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from chaffinch.client import answers, coordinators
 from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_servers
+from chaffinch.client.advertised import explained
 from chaffinch.client.backoff import RETRY_BACKOFF, Backoff, Dice
 from chaffinch.client.bootstrap import first_patience_ms
 from chaffinch.client.cluster import ClusterState
@@ -283,6 +284,7 @@ class SyncClient:
             raise
 
     def _take_in(self, event: ConnectionEvent) -> None:
+        event = explained(event, self._attempts, self._bootstrap)
         match event:
             case Answered() | Failed() | Written():
                 # Without the way back: each would keep the other, and the bytes sent or received, until a collection of garbage.
@@ -291,7 +293,7 @@ class SyncClient:
                 self._attempts.succeeded(event.address)
             case Disconnected():
                 # That the caller has no more time says nothing about the broker.
-                if event.reason != OUT_OF_TIME:
+                if not event.reason.startswith(OUT_OF_TIME):
                     self._attempts.failed(event.address, event.reason, self._clock.now_ms(), was_answered=event.was_answered)
                 self._coordinators.forget_address(event.address)
 
@@ -455,7 +457,7 @@ class SyncClient:
             failures += 1
             self.pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
             if deadline.is_over:
-                raise deadline.error(f"{address} cannot be reached" if address else nobody.message)
+                raise deadline.error(self._attempts.describe([address]) if address else nobody.message)
 
     def _raise_for_topic(self, topic_partition: TopicPartition) -> None:
         """A topic that is unknown twice in a row, or cannot be used, is an error, not something to wait for."""

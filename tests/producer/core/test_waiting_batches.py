@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from chaffinch.client.addresses import Address
+from chaffinch.client.advertised import HINT
+from chaffinch.client.connections import Disconnected
 from chaffinch.client.wait_log import FIRST_LINE_MS, FIRST_PAUSE_MS
 from chaffinch.errors import KafkaException, TimeoutException, codes
 from chaffinch.errors.exceptions import TEXT_CHARACTERS_MAX
@@ -131,7 +133,7 @@ def unreachable(rig: Rig) -> None:
     moved = metadata({"orders": 2}, {5: 9}, leader_id=5)
     rig.scripted[MetadataRequest] = [moved] * 10_000
     hear(rig)
-    rig.core.wiring.attempts.failed(Address("127.0.0.1", 9), "connection refused", rig.now_ms)
+    rig.step(Disconnected(address=Address("127.0.0.1", 9), reason="connection refused"))
 
 
 def hear(rig: Rig) -> None:
@@ -153,7 +155,7 @@ CAUSES = {
         unreachable,
         "orders-1 at 127.0.0.1:9",
         "NETWORK_EXCEPTION",
-        "its leader cannot be reached: no broker reachable at 127.0.0.1:9 (connection refused)",
+        f"its leader cannot be reached: no broker reachable at 127.0.0.1:9 (connection refused; {HINT})",
     ),
 }
 

@@ -106,6 +106,7 @@ class ConsumerCore:
     def handle_all(self, heard: Iterable[Event], now_ms: int) -> list[Effect]:
         """Several events of one moment, in order, and one round for all."""
         for event in heard:
+            event = self.wiring.explained(event)
             if not isinstance(event, TimePassed):
                 self.waits.note(event, now_ms)
             match event:

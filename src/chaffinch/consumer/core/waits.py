@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from chaffinch.client.addresses import Address
+from chaffinch.client.advertised import hinted
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
 from chaffinch.client.effects import SendRequest
 from chaffinch.client.pending_responses import PendingResponses
@@ -198,10 +199,8 @@ class Waits:
         if self.responses.is_connected(address):
             return "no response yet"
         attempts, listener = self._wiring.attempts, address.first_lane
-        why = attempts.reason(address) or attempts.reason(listener) or "no connection yet"
-        if listener in self._wiring.bootstrap.servers:
-            return why
-        return f"{why}; brokers advertise this address (advertised.listeners), bootstrap.servers does not have it"
+        why = attempts.reason(address) or attempts.reason(listener)
+        return why or hinted("no connection yet", listener, self._wiring.bootstrap.servers)
 
     # The group.
 

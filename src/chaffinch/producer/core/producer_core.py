@@ -366,6 +366,7 @@ class ProducerCore:
             self.transaction.features_heard(event.features)
 
     def _disconnected(self, event: Disconnected, now_ms: int) -> None:
+        event = self.wiring.explained(event)
         self.wiring.attempts.failed(event.address, event.reason, now_ms, was_answered=event.was_answered)
         if self.outage.lost(now_ms):
             self.waiting.log.logged(OUTAGE, now_ms, now_ms)
@@ -388,6 +389,7 @@ class ProducerCore:
             self.inquiries.answered(event, now_ms)
 
     def _failed(self, event: Failed, now_ms: int) -> None:
+        event = self.wiring.explained(event)
         if isinstance(event.token, ProduceSent):
             self.sending.request_is_over(event.token)
             self.delivery.failed(event, now_ms)
