@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from chaffinch.errors import TransactionAbortableException, codes
+from chaffinch.errors import Stored, TransactionAbortableException, codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.producer.core import events
 from chaffinch.producer.core.exception_handler import RetriableResponse
@@ -182,6 +182,33 @@ def test_a_transaction_that_wrote_to_the_old_topic_must_be_aborted(version: int)
     assert "deleted and created again" in str(error)
     assert rig.call(events.AbortCalled, "abort") == "done"
     assert rig.call(events.BeginTransactionCalled, "begin again") == "done"
+
+
+@pytest.mark.parametrize("is_known_first", [True, False], ids=["metadata first", "refusal first"])
+def test_a_record_that_the_old_topic_refuses_fails_as_abortable_and_is_not_sent_to_the_new_one(is_known_first: bool) -> None:
+    rig = Rig(topic_id=OLD, options={"transactional.id": "t"})
+    rig.connect(2, epoch=1)
+    rig.call(events.InitTransactionsCalled, "init")
+    rig.call(events.BeginTransactionCalled, "begin")
+    rig.send("a")
+    rig.answer(OK)
+    rig.sleep(15_000)
+    rig.send("b")
+    rig.topic_id = NEW
+    if is_known_first:
+        hear(rig)
+    rig.answer(Answer(codes.UNKNOWN_TOPIC_ID))
+    rig.sleep(1_000)
+    assert [batch.values for batch in rig.sent] == ["a", "b"]
+    error = rig.error("b")
+    assert (type(error), error.stored) == (TransactionAbortableException, Stored.NO)
+    assert error.message == "topic 'orders' was deleted and created again in this transaction: this batch is not sent to the new one"
+    assert "not stored; abort the transaction" in str(error)
+    assert rig.call(events.AbortCalled, "abort") == "done"
+    assert rig.call(events.BeginTransactionCalled, "begin again") == "done"
+    rig.send("c")
+    rig.answer(OK)
+    assert rig.call(events.CommitCalled, "commit") == "done"
 
 
 def test_a_transaction_that_has_sent_nothing_to_the_topic_goes_on() -> None:

@@ -35,7 +35,7 @@ from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.refusals import batch_answers, culprits
 from chaffinch.producer.core.refusals.batch_answers import BatchAnswer
 from chaffinch.producer.core.refusals.culprits import Situation
-from chaffinch.producer.core.refusals.late_errors import exhausted, former_topic_error, given_up
+from chaffinch.producer.core.refusals.late_errors import exhausted, former_topic_error, given_up, lost_with_topic
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.refusals.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts
 from chaffinch.producer.core.transactions.manager import CONCURRENT_WAIT_MS, TransactionManager
@@ -241,6 +241,9 @@ class Delivery:
         batch.last_error = verdict.error
         if batch.is_elsewhere and batch.possibly_stored:
             self.fail_of_former_topic(batch)
+            return
+        if batch.is_elsewhere and self._transaction is not None and self._transaction.has_sent_to(batch.topic_partition.topic):
+            self._endings.end(batch, lost_with_topic(batch), is_unstored=True)
             return
         is_early = self._is_early(verdict.error.code)
         batch.attempts += not is_early

@@ -6,7 +6,8 @@ A topic is known by its id (Metadata 10, Apache Kafka 2.8). When metadata has an
   again for each record whose caller named none; order per key starts again.
 - Records whose caller named a partition that the new topic does not have fail, unless an exception handler decides about them (KIP-1038).
 - A batch that may be stored in the old topic is never sent to the new one: it fails as possibly stored.
-- A transaction that has sent anything to the old topic must be aborted: a commit would not contain those records.
+- A transaction that has sent anything to the old topic must be aborted: a commit would not contain those records. Its batches that come
+  back unstored are not sent to the new topic, which would lack those before them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from chaffinch.producer.core.effects import Report
 from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.partitioner import Partitioner
+from chaffinch.producer.core.refusals.late_errors import lost_with_topic
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.wiring import Wiring
 
@@ -86,6 +88,7 @@ class RenewedTopics:
             text = f"topic {topic!r} was deleted and created again in this transaction: what it had written there is gone"
             error = TransactionAbortableException(text, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
             self._endings.out += self._transaction.record_failed(error)
+            self._fail_unstored(topic)
         if new_count != old_count:
             self._resized.add(topic)
             self._move(topic, [tp for tp in self._outstanding.partitions() if tp.topic == topic], new_count, takes_waiting=True)
@@ -124,6 +127,12 @@ class RenewedTopics:
                 count += batch.count
                 self._delivery.fail_of_former_topic(batch)
         return count
+
+    def _fail_unstored(self, topic: str) -> None:
+        """Batches of the transaction that wait to go again: their numbers go on from those of batches that are gone."""
+        for queue in self._queues_of(topic):
+            for batch in list(queue.retries):
+                self._endings.end(batch, lost_with_topic(batch), is_unstored=True)
 
     def _move(self, topic: str, topic_partitions: list[TopicPartition], count: int, *, takes_waiting: bool) -> None:
         """Choose a partition again for the records of these partitions that are surely not stored. `takes_waiting`: also for those in the

@@ -62,6 +62,15 @@ def given_up(batch: ProducerBatch, error: KafkaException, waited_for: KafkaExcep
     return told
 
 
+def lost_with_topic(batch: ProducerBatch) -> KafkaException:
+    """The error of a batch that is surely not stored, of a transaction whose topic was deleted and created again."""
+    topic = batch.topic_partition.topic
+    text = f"topic {topic!r} was deleted and created again in this transaction: this batch is not sent to the new one"
+    error = TransactionAbortableException(text, topic_partition=batch.topic_partition, stored=Stored.NO, api="Produce")
+    error.__cause__ = batch.last_error
+    return error
+
+
 def former_topic_error(batch: ProducerBatch) -> KafkaException:
     """The error of a batch that may be stored in a topic that was deleted since it was sent."""
     text = "the topic was deleted and created again after this batch was sent: it is not sent to the new topic"
