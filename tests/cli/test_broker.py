@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -181,6 +182,24 @@ def test_what_is_missing_in_a_directory_is_named_with_what_to_do(tmp_path: Path,
         in line
     )
     assert not found.exists()
+
+
+def test_a_directory_that_was_emptied_begins_again_only_where_that_is_accepted(tmp_path: Path) -> None:
+    arguments = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
+    for accepted in (), ("--config", "accept.data.loss=true"):
+        if accepted:
+            status, line = refused(*arguments)
+            assert status == 1
+            assert f"cannot use {tmp_path}: it was emptied" in line
+            assert "; nothing was made in its place: put a copy" in line
+        with running(*arguments, *accepted) as (process, _):
+            process.kill()
+            assert process.stderr is not None
+            said = process.stderr.read()
+        assert said.count(f" INFO made a new data directory {tmp_path}, cluster id ") == 1
+        assert said.count(f" WARNING {tmp_path} was emptied: ") == len(accepted) // 2
+        for path in [path for path in tmp_path.iterdir() if path.name != ".lock"]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def test_a_directory_in_the_place_of_a_log_is_called_one(tmp_path: Path) -> None:

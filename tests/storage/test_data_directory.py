@@ -1,5 +1,6 @@
 """Which directories a broker may use, and what it says about the others."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from chaffinch.records.checksum import crc32c
 from chaffinch.storage.data_directory import META_NAME, DataDirectory, DataDirectoryError
-from chaffinch.storage.file_system import AlreadyLocked, DiskFileSystem, Interrupted, MemoryFileSystem, StorageError
+from chaffinch.storage.file_system import AlreadyLocked, DiskFileSystem, Interrupted, MemoryFileSystem, MissingLog, StorageError
 
 
 def opened(root: Path, cluster_id: str = "other") -> DataDirectory:
@@ -157,6 +158,55 @@ def test_a_refused_directory_is_not_left_locked(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(DataDirectoryError, match="damaged"):
             opened(tmp_path)
+
+
+def test_one_that_was_emptied_is_no_new_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The lock file stays where all other files are removed, and tells it from one whose first start was cut short."""
+    opened(tmp_path, "begun").close()
+    (tmp_path / f"{META_NAME}.new").unlink()
+    made(tmp_path)
+    for _ in range(2):
+        opened(tmp_path, "third").close()
+    (tmp_path / META_NAME).unlink()
+    for _ in range(2):
+        with pytest.raises(MissingLog, match=f"cannot use {tmp_path}: it was emptied: its .lock says .* data of cluster other"):
+            opened(tmp_path, "second")
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    directory = DataDirectory.open(DiskFileSystem(tmp_path), cluster_id="second", accepts_loss=True)
+    assert (directory.cluster_id, directory.is_new, caplog.text) == ("second", True, "")
+    directory.complete()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"{tmp_path} was emptied: all data of cluster other are lost, and cluster second begins" in caplog.text
+    directory.close()
+    caplog.clear()
+    again = opened(tmp_path, "third")
+    assert (again.cluster_id, caplog.text) == ("second", "")
+    again.close()
+
+
+def test_the_lock_of_an_older_version_learns_the_cluster(tmp_path: Path) -> None:
+    made(tmp_path)
+    (tmp_path / ".lock").write_text("123\n")
+    opened(tmp_path).close()
+    (tmp_path / META_NAME).unlink()
+    with pytest.raises(MissingLog, match="emptied"):
+        opened(tmp_path)
+
+
+def test_a_lock_file_that_takes_no_note_is_no_reason_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = opened(tmp_path)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        directory.complete()
+    assert ".lock does not say that its directory is in use: No space left on device" in caplog.text
+    directory.close()
+    opened(tmp_path).close()
 
 
 def test_a_file_in_its_place(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import gc
 import logging
+import os
 import random
 import resource
 import signal
@@ -56,6 +57,7 @@ from chaffinch.runtime.allocator import keep_freed_memory
 from chaffinch.runtime.exposure import is_loopback, warning
 from chaffinch.runtime.secret_files import is_entered_by_others, warn_if_readable
 from chaffinch.settings import Settings
+from chaffinch.storage.data_directory import META_NAME
 from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFileSystem, MissingLog, StorageError
 
 LOG = logging.getLogger("chaffinch.broker")
@@ -160,7 +162,10 @@ async def _main(
         listeners = listen(address, brokers)
     nodes = nodes_of(listeners, address.host, advertised)
     file_system = MemoryFileSystem() if data_dir is None else DiskFileSystem(data_dir)
+    is_new = data_dir is not None and not os.path.exists(os.path.join(data_dir, META_NAME))
     server = await BrokerServer.start(file_system, settings, listeners=listeners, nodes=nodes, dice=random.SystemRandom(), users=users)
+    if is_new:
+        LOG.info("made a new data directory %s, cluster id %s", file_system.describe(""), server.core.state.cluster_id)
     for text in exposed(address, ports, server.core.state.settings):
         LOG.warning("%s", text)
     try:

@@ -10,11 +10,13 @@ is one of version 2 that has none of these: opening it writes the new version do
 Version 3 knows what it must contain (`contents`). An older directory becomes one of version 3 by `complete`, once that is noted.
 """
 
+import logging
 from dataclasses import dataclass
 
 from chaffinch.records.checksum import crc32c
-from chaffinch.storage.files import AlreadyLocked, FileSystem, Lock, StorageError
+from chaffinch.storage.files import AlreadyLocked, FileSystem, Lock, MissingLog, StorageError
 
+LOGGER = logging.getLogger(__name__)
 META_NAME = "chaffinch.meta"
 NEW_META_NAME = META_NAME + ".new"
 LOCK_NAME = ".lock"
@@ -43,11 +45,11 @@ class DataDirectory:
     file_system: FileSystem
 
     @classmethod
-    def open(cls, file_system: FileSystem, *, cluster_id: str) -> "DataDirectory":
+    def open(cls, file_system: FileSystem, *, cluster_id: str, accepts_loss: bool = False) -> "DataDirectory":
         """Lock the root of `file_system` and read what it is; an empty one is begun under `cluster_id`, which is else not used.
 
-        Raises AlreadyLocked (with the holder's process id), DataDirectoryError (foreign, damaged, of a newer format), StorageError
-        (not writable).
+        `accepts_loss`: so is one that was emptied. Raises AlreadyLocked (with the holder's process id), MissingLog (emptied),
+        DataDirectoryError (foreign, damaged, of a newer format), StorageError (not writable).
         """
         file_system.make_directory("")
         foreign = _foreign_names(file_system)
@@ -59,6 +61,9 @@ class DataDirectory:
         lock = _locked(file_system)
         try:
             is_new = not file_system.exists(META_NAME)
+            if is_new and lock.cluster_id and not accepts_loss:
+                reason = f"it was emptied: its {LOCK_NAME} says that it held the data of cluster {lock.cluster_id}"
+                raise MissingLog(file_system.describe(""), "use", reason)
             if is_new:
                 _begin(file_system, cluster_id, FORMAT_VERSION)
             version, cluster_id = _read(file_system, NEW_META_NAME if is_new else META_NAME)
@@ -66,6 +71,8 @@ class DataDirectory:
                 version = COMPACTION_VERSION
                 _begin(file_system, cluster_id, version)
                 _end(file_system)
+            if not is_new:
+                lock.note_cluster(cluster_id)
             return cls(cluster_id=cluster_id, format_version=version, is_new=is_new, lock=lock, file_system=file_system)
         except BaseException:
             lock.release()
@@ -78,6 +85,11 @@ class DataDirectory:
         elif not self.is_new:
             return
         _end(self.file_system)
+        lost = self.lock.cluster_id if self.is_new else ""
+        self.lock.note_cluster(self.cluster_id)
+        if lost:
+            text = "%s was emptied: all data of cluster %s are lost, and cluster %s begins: the loss is accepted"
+            LOGGER.warning(text, self.file_system.describe(""), lost, self.cluster_id)
         self.is_new, self.format_version = False, FORMAT_VERSION
 
     @property

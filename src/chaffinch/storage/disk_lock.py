@@ -8,8 +8,9 @@ does the same. There is none where a process is killed inside of the very sync t
 Two things are locked: the directory itself, because the file may be deleted while it is locked, and the file, because earlier versions look
 at it alone. Where a file system cannot lock a directory (NFS), the file alone counts.
 
-The file is a line with the process id of its holder and, once a sync has failed, one more: how many processes have written that down, and
-for how many of them the files were read anew since.
+The file has up to three lines: the process id of its holder; how many processes have noted a failed sync, and for how many of them the
+files were read again since; the id of the cluster whose data the directory holds. The third tells a directory that was emptied from one
+whose first start was cut short.
 """
 
 import fcntl
@@ -24,6 +25,7 @@ from chaffinch.storage.whole_sync import WholeSync
 LOGGER = logging.getLogger(__name__)
 TEXT_BYTES_MAX = 100
 FILE_MODE = 0o600
+CLUSTER_LINE = 2
 
 
 class DiskLock:
@@ -46,7 +48,9 @@ class DiskLock:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise AlreadyLocked(path, _holder(path)) from None
-            self.losses, self._faced = _counts(self._lines())
+            lines = self._lines()
+            self.losses, self._faced = _counts(lines)
+            self.cluster_id = lines[CLUSTER_LINE] if len(lines) > CLUSTER_LINE + 1 else ""
             self._write()
             whole.begin()
         except BaseException:
@@ -58,8 +62,9 @@ class DiskLock:
         return os.pread(self._descriptor, TEXT_BYTES_MAX, 0).decode("ascii", "replace").split("\n")
 
     def _write(self) -> None:
-        counts = f"{self.losses} {self._faced}\n" if self.losses else ""
-        text = f"{os.getpid()}\n{counts}".encode()
+        counts = f"{self.losses} {self._faced}\n" if self.losses or self.cluster_id else ""
+        cluster = f"{self.cluster_id}\n" if self.cluster_id else ""
+        text = f"{os.getpid()}\n{counts}{cluster}".encode()
         os.pwrite(self._descriptor, text, 0)
         os.ftruncate(self._descriptor, len(text))
 
@@ -68,6 +73,14 @@ class DiskLock:
         if self._descriptor >= 0:
             self.losses += 1
             self._write()
+
+    def note_cluster(self, cluster_id: str) -> None:
+        if self._descriptor >= 0 and cluster_id != self.cluster_id:
+            self.cluster_id = cluster_id
+            try:
+                self._write()
+            except OSError as error:
+                LOGGER.warning("%s does not say that its directory is in use: %s", self._path, error.strerror)
 
     def face_losses(self, root: str) -> None:
         """Where a process before this one has noted a loss: have all files below `root` read from the disk from now on. Raises StorageError

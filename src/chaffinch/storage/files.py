@@ -63,7 +63,13 @@ class NewerFormat(StorageError):
 
 
 class Lock(Protocol):
-    """Held until `release`, or until the process ends in whatever way."""
+    """Held until `release`, or until the process ends in whatever way. `cluster_id`: of the last cluster that was noted; "" before."""
+
+    cluster_id: str
+
+    def note_cluster(self, cluster_id: str) -> None:
+        """Note whose data the directory holds, for later processes. Nothing is raised: without the note they know less."""
+        ...
 
     def release(self) -> None: ...
 

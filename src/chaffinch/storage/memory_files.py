@@ -188,6 +188,10 @@ class MemoryLock:
         self._owner = owner
         self._path = path
         self._life = owner.life
+        self.cluster_id = owner.noted_clusters.get(path, "")
+
+    def note_cluster(self, cluster_id: str) -> None:
+        self.cluster_id = self._owner.noted_clusters[self._path] = cluster_id
 
     def release(self) -> None:
         if self._life == self._owner.life:
@@ -207,6 +211,7 @@ class MemoryFileSystem:
         self.bytes_free: int | None = None
         self.life = 0
         self.locks: set[str] = set()
+        self.noted_clusters: dict[str, str] = {}  # By the path of the lock.
         self.has_failed_sync = False
         self.failed: list[_Contents] = []  # What could not be synced.
         self._outages = 0

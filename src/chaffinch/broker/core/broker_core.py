@@ -75,9 +75,9 @@ class BrokerCore:
         """
         static = settings if isinstance(settings, Settings) else options.parse(settings)
         cluster_id = base64.urlsafe_b64encode(dice.getrandbits(128).to_bytes(16, "big")).rstrip(b"=").decode()
-        self._directory = DataDirectory.open(file_system, cluster_id=cluster_id)
+        accepts_loss = static[ACCEPT_LOSS]
+        self._directory = DataDirectory.open(file_system, cluster_id=cluster_id, accepts_loss=accepts_loss)
         try:
-            accepts_loss = static[ACCEPT_LOSS]
             contents = open_contents(
                 file_system,
                 opening.JOURNALS,
