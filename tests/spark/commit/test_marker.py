@@ -201,7 +201,13 @@ FULL = replace(remembered(3, "written"), counts=COUNTS, is_without_marker=True, 
 @pytest.mark.parametrize("acknowledged", [None, Acknowledged(batch_id=2, marker="orders-0")])
 def test_the_state_survives_its_text(kept, totals, written_to, acknowledged, topic_ids):
     state = CheckpointState(
-        transactional_id="t", remembered=kept, totals=totals, written_to=written_to, acknowledged=acknowledged, topic_ids=topic_ids
+        transactional_id="t",
+        remembered=kept,
+        totals=totals,
+        written_to=written_to,
+        acknowledged=acknowledged,
+        topic_ids=topic_ids,
+        partition_counts=dict.fromkeys(topic_ids, 3),
     )
     assert CheckpointState.from_text(state.to_text()) == state
 

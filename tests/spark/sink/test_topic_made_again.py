@@ -2,7 +2,9 @@
 
 import json
 import pickle
+import re
 import time
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -11,11 +13,12 @@ from chaffinch.admin.topics import add_partitions, delete_topics
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.spark.refusals import Refusal, Remedy
-from chaffinch.spark.sink import writers
+from chaffinch.spark.sink import rows_lost, writers
 from chaffinch.spark.sink.commit_shell import CommitShell
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.target import client_for, forget_client, wall_ms
 from chaffinch.spark.task_facts import TaskContextFacts
+from chaffinch.spark.tasks.direct import forget_producer
 from tests.spark.played_query import PlayedQuery
 from tests.spark.test_spark_write import values
 
@@ -31,7 +34,8 @@ class World:
     def __init__(self, broker, given, *, is_stream):
         self.broker = broker
         # Without a checkpoint the marker of the batch before is missing.
-        way = {"onMissingMarker": "write"} if is_stream or "chaffinch.sink" in given else {}
+        has_marker = given.get("deliveryGuarantee", "exactly-once") == "exactly-once" and (is_stream or "chaffinch.sink" in given)
+        way = {"onMissingMarker": "write"} if has_marker else {}
         parsed = SinkOptions.parse({"kafka.bootstrap.servers": broker.bootstrap_servers, **way, **given}, is_stream=is_stream)
         self.options, self.is_stream = parsed, is_stream
 
@@ -247,3 +251,101 @@ class TestMarkers:
         assert caught.value.remedy is Remedy.AGAIN
         played.run(KEYED)
         assert set(values(broker, "orders")) == {str(number) for number in range(20)}
+
+
+GUARANTEES = ["exactly-once", "at-least-once", "none"]
+
+
+class TestItIsSaidOnce:
+    """A topic is created again between two batches: the batch that is written to the new one says so, and no other."""
+
+    @pytest.fixture(autouse=True)
+    def forgotten(self, monkeypatch):
+        monkeypatch.setattr(rows_lost, "_written", {})
+
+    @pytest.fixture
+    def broker(self):
+        with EmbeddedBroker(topics={"orders": {"partitions": 4}, "others": {"partitions": 1}}) as broker:
+            yield broker
+
+    @pytest.fixture
+    def query(self, broker, tmp_path, monkeypatch):
+        queries = []
+
+        def begin(**given):
+            queries.append(PlayedQuery(monkeypatch, broker.bootstrap_servers, tmp_path / "checkpoint", **given))
+            return queries[-1]
+
+        yield begin
+        for played in queries:
+            played.close()
+
+    @staticmethod
+    def lines(caplog):
+        """The sink's; a task's producer may have its own."""
+        ours = [record for record in caplog.records if record.name.startswith("chaffinch.spark")]
+        found = [record for record in ours if "deleted and created again" in record.getMessage()]
+        assert all(record.levelname == "WARNING" for record in found)
+        return [record.getMessage() for record in found]
+
+    @pytest.mark.parametrize("guarantee", GUARANTEES)
+    @pytest.mark.parametrize("restarts", [False, True])
+    def test_stream(self, broker, query, caplog, guarantee, restarts):
+        played = query(deliveryGuarantee=guarantee)
+        played.run(KEYED, batch_id=0)
+        played.run(KEYED, batch_id=1)
+        assert self.lines(caplog) == []
+        TestMarkers.create_again(broker, "orders", 1)
+        if restarts:
+            played.close()
+            played = query(deliveryGuarantee=guarantee)
+        for batch_id in (2, 3):
+            played.run(KEYED, batch_id=batch_id)
+            (line,) = self.lines(caplog)
+        assert re.fullmatch(
+            r"query q, batch 2: topic 'orders' was deleted and created again \(id \S{22}, was \S{22}; 1 partition, were 4\): "
+            "rows written before are not in it; order per key starts again",
+            line,
+        )
+
+    @pytest.mark.parametrize("guarantee", GUARANTEES)
+    @pytest.mark.parametrize("has_checkpoint", [True, False])
+    def test_kafka_sink(self, broker, query, tmp_path, monkeypatch, caplog, guarantee, has_checkpoint):
+        query()
+        where = {"checkpointLocation": str(tmp_path / "checkpoint")} if has_checkpoint else {}
+        for batch_id in range(4):
+            if batch_id == 2:
+                TestMarkers.create_again(broker, "orders", 6)
+            given = {"topic": "orders", "deliveryGuarantee": guarantee, **where, **OF_A_SINK, "chaffinch.batch.id": str(batch_id)}
+            world = World(broker, given, is_stream=False)
+            monkeypatch.setattr(writers, "task_facts", lambda batch_id=batch_id: replace(FACTS, batch_id=batch_id))
+            writer = world.planned()
+            world.commit(writer, writer.write(iter([pa.record_batch(KEYED)])))
+            forget_client(world.options.client)
+            assert len(self.lines(caplog)) == (batch_id > 1)
+        forget_producer(world.options.producer)
+
+    @pytest.mark.parametrize("guarantee", GUARANTEES)
+    def test_topic_that_was_not_written_to_before_is_no_matter(self, broker, query, caplog, guarantee):
+        """Another one is remembered over batches without rows for it."""
+        played = query(deliveryGuarantee=guarantee, **({"markerTopic": "others"} if guarantee == "exactly-once" else {}))
+        del played.options["topic"]
+        played.run({**KEYED, "topic": ["others"] * 20}, batch_id=0)
+        TestMarkers.create_again(broker, "orders", 2)
+        played.run(NAMED, batch_id=1)
+        assert self.lines(caplog) == []
+        played.run({**KEYED, "topic": ["others"] * 20}, batch_id=2)
+        TestMarkers.create_again(broker, "orders", 2)
+        played.run({**KEYED, "topic": ["others"] * 20}, batch_id=3)
+        assert self.lines(caplog) == []
+        played.run(NAMED, batch_id=4)
+        (line,) = self.lines(caplog)
+        assert "topic 'orders'" in line
+        assert "2 partitions, were 2)" in line
+
+    def test_guarantee_that_changes(self, broker, query, caplog):
+        query().run(KEYED, batch_id=0)
+        TestMarkers.create_again(broker, "orders", 2)
+        query(deliveryGuarantee="at-least-once").run(KEYED, batch_id=1)
+        query().run(KEYED, batch_id=2)
+        assert len(self.lines(caplog)) == 1

@@ -60,7 +60,10 @@ def note_batch(plan: CommitPlan) -> Commit:
             batch_id=plan.batch_id, stage="written", digest=plan.digest, noted_ms=plan.wall_ms, counts=counts, is_without_marker=True
         )
         totals = (state.totals or BatchCounts()) + counts
-        yield WriteState(step=Step.NOTE_DONE, state=replace(state.noting(remembered), totals=totals))
+        # Partitions of a transaction before are not looked for in a topic of another id.
+        left = replace(state.noting(remembered), totals=totals, written_to=state.still_there(plan.topic_ids))
+        noted = left.noting_topics(plan.topics_used(), plan.topic_ids, plan.partition_counts)
+        yield WriteState(step=Step.NOTE_DONE, state=noted)
     return CommitResult(outcome="written" if plan.row_count else "empty", counts=counts)
 
 

@@ -8,7 +8,7 @@ batch, the writer, and the digest of the checkpoint's own record of the batch. `
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import groupby
@@ -18,7 +18,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.topic_ids import TopicIds, created_again, parsed, shown
+from chaffinch.spark.topic_ids import PartitionCounts, TopicIds, created_again, parsed, shown
 from chaffinch.spark.versions import check_format
 
 MARKER_VERSION: Final = 1
@@ -97,7 +97,9 @@ class CheckpointState:
     written_to: tuple[TopicPartition, ...] | None = None
     """The partitions of the newest transaction that was to be committed: its end is looked after there. None: not noted."""
     topic_ids: TopicIds = field(default_factory=dict)
-    """Of the topics in `written_to`, and of the one with the marker, as they were then."""
+    """Of each topic that was written to, and of the one with the marker, as they were then."""
+    partition_counts: PartitionCounts = field(default_factory=dict)
+    """Of the same topics. For people. Versions that keep none pass over it, and leave it out."""
     sink: str = ""
     """The name of the sink whose state it is; none of the query's own. For people."""
     acknowledged: Acknowledged | None = None
@@ -113,6 +115,15 @@ class CheckpointState:
         if newest is not None and _is_acknowledged(newest):
             return Acknowledged(batch_id=newest.batch_id, marker=newest.marker)
         return self.acknowledged
+
+    def noting_topics(self, topics: Iterable[str], ids: TopicIds, counts: PartitionCounts) -> CheckpointState:
+        """With what these topics are now. Others stay as they were."""
+        used = set(topics)
+        return replace(
+            self,
+            topic_ids={**self.topic_ids, **{topic: ids[topic] for topic in used & ids.keys()}},
+            partition_counts={**self.partition_counts, **{topic: counts[topic] for topic in used & counts.keys()}},
+        )
 
     def still_there(self, ids: TopicIds) -> tuple[TopicPartition, ...] | None:
         """`written_to` without topics that were created again since: `ids` are those of now."""
@@ -136,6 +147,7 @@ class CheckpointState:
                 for topic, places in groupby(sorted(self.written_to), lambda place: place.topic)
             },
             "topic_ids": {topic: shown(topic_id) for topic, topic_id in sorted(self.topic_ids.items())},
+            "partition_counts": dict(sorted(self.partition_counts.items())),
             "acknowledged": None if self.acknowledged is None else {
                 "id": self.acknowledged.batch_id, "marker": self.acknowledged.marker,
             },
@@ -161,6 +173,7 @@ class CheckpointState:
             transactional_id=fields.get("transactional.id"), remembered=remembered, totals=_counts(fields.get("totals")),
             written_to=_places(fields.get("written_to")), acknowledged=_acknowledged(fields.get("acknowledged")),
             sink=str(fields.get("sink", "")), topic_ids={topic: parsed(text) for topic, text in fields.get("topic_ids", {}).items()},
+            partition_counts={topic: int(count) for topic, count in fields.get("partition_counts", {}).items()},
         )  # fmt: skip
 
 

@@ -75,6 +75,14 @@ class CommitPlan:
         return {topic.topic: UUID(bytes=topic.topic_id) for topic in self.target.topics}
 
     @property
+    def partition_counts(self) -> dict[str, int]:
+        return {topic.topic: topic.partition_count for topic in self.target.topics}
+
+    def topics_used(self) -> set[str]:
+        """Topics that tasks have rows for, and those of staged dead letters."""
+        return {where.topic for where in self.partitions()} | {used.topic for outcome in self.outcomes for used in outcome.snapshots}
+
+    @property
     def has_own_id(self) -> bool:
         """Whether nobody else is to use the transactional id: it is this query's by default, or fixed in its checkpoint. One that was given
         to a batch write may be that of others, before it and after it."""

@@ -221,8 +221,8 @@ class _Writer:
                 Step.COMMIT_MARKER, plan.transactional_id, identity, plan.group_id, plan.marker_partition, marker, plan.patience
             )
         topics = {where.topic for where in (*joined, plan.marker_partition)}
-        ids = {topic: topic_id for topic, topic_id in plan.topic_ids.items() if topic in topics}
-        self.state = replace(self.state, written_to=tuple(sorted(joined)), topic_ids=ids)
+        noted = self.state.noting_topics(topics, plan.topic_ids, plan.partition_counts)
+        self.state = replace(noted, written_to=tuple(sorted(joined)))
         yield from _write_state(plan, Step.NOTE_ENDING, "ending", self.state)
         ended_ms = pushed_ms = max(began_ms, push.answered_ms)
         if joined or plan.group_id is not None:

@@ -60,6 +60,7 @@ from chaffinch.spark.sink.commit_waits import CommitWaits, Unanswered
 from chaffinch.spark.sink.find_remains import count_partitions, find_remains, without_leader, write_markers
 from chaffinch.spark.sink.parquet_file import info_for, write_parquet
 from chaffinch.spark.sink.pause import pause, pause_is_due
+from chaffinch.spark.sink.rows_lost import warn_of_rows_lost
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.target import find_topic, wall_ms
 from chaffinch.spark.tasks.dead_letters import Origin, leftover_pattern, parquet_name, pending_name, rows_stream
@@ -140,6 +141,8 @@ class CommitShell:
         """By ticket: when its request was sent."""
         self._operation_ms = 0
         """How long the last operation took that was not a wait."""
+        self._remembered = CheckpointState()
+        """What the checkpoint holds."""
         self._waits = CommitWaits(partial(_log.warning, "batch %d waits for %s", plan.batch_id), plan.request_timeout_ms)
 
     def run(self, commit: Commit) -> CommitResult:
@@ -190,7 +193,8 @@ class CommitShell:
             case WriteDeadLetters() | NameDeadLetters():
                 return self._file_dead_letters(operation)
             case ReadState():
-                return self._read_state()
+                self._remembered = self._read_state()
+                return self._remembered
             case WriteState():
                 return self._write_state(operation)
             case FindRemains():
@@ -443,6 +447,9 @@ class CommitShell:
             if not operation.may_fail:
                 raise
             _log.warning("batch %d is in Kafka, but that is not noted: %s", self._plan.batch_id, refusal.reason)
+            return
+        warn_of_rows_lost(self._plan.origin.query, self._plan.batch_id, self._remembered, state)
+        self._remembered = state
 
     def _read_state(self) -> CheckpointState:
         folder = self._plan.state

@@ -24,6 +24,7 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.option_tables import NONE
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.sink.places import Places
+from chaffinch.spark.sink.rows_lost import note_in_process
 from chaffinch.spark.snapshot import TargetSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts
 
@@ -74,6 +75,8 @@ class Committer:
             raise
         if self._options.is_exactly_once:
             self.learn(result)
+        if plan.is_stream and not plan.has_checkpoint and result.outcome == "written":
+            note_in_process(self._query(facts), plan)
         show_log()
         if self._options.guarantee == NONE and (query := self._query(facts)) not in _told:
             _told.add(query)

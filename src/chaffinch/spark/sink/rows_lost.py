@@ -1,0 +1,32 @@
+"""Says in the log that a topic which a query writes to was deleted and created again, when the first batch is written to the new one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaffinch import plain_text
+from chaffinch.spark.commit.marker import CheckpointState
+from chaffinch.spark.commit.plan import CommitPlan
+from chaffinch.spark.topic_ids import rows_lost
+
+_log = plain_text.logger(__name__)
+QUERIES_MAX: Final = 1_000
+"""Whose topics a process remembers."""
+_written: Final[dict[str, CheckpointState]] = {}
+"""By query: the topics that this process has written to, where no checkpoint is known that keeps them."""
+
+
+def warn_of_rows_lost(query: str, batch_id: int, before: CheckpointState, now: CheckpointState) -> None:
+    """`before` and `now`: what is remembered of the topics, without this batch and with it."""
+    for line in rows_lost(before.topic_ids, before.partition_counts, now.topic_ids, now.partition_counts):
+        _log.warning("query %s, batch %d: %s", query, batch_id, line)
+
+
+def note_in_process(query: str, plan: CommitPlan) -> None:
+    """For a batch that is written by a query whose checkpoint is not known: another process of this query knows nothing of it."""
+    before = _written.pop(query, CheckpointState())
+    now = before.noting_topics(plan.topics_used(), plan.topic_ids, plan.partition_counts)
+    warn_of_rows_lost(query, plan.batch_id, before, now)
+    _written[query] = now
+    while len(_written) > QUERIES_MAX:
+        del _written[next(iter(_written))]
