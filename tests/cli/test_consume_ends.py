@@ -127,8 +127,19 @@ def test_a_record_that_the_format_cannot_hold_leaves_those_before_it(shell: Shel
     path, group = shell.folder / "two.csv", shell.name("texts")
     status, err = consume(shell, "", path, "--group", group, topic="two")
     assert (status, "two-1, offset 0: column value has bytes that are not UTF-8" in err) == (1, True)
+    assert err.endswith(f"; 1 record in {path}; group {group!r} has committed no offset of two-1\n")
     assert rows_of(path) == ["text"]
     assert shell.ok("consume", "--topic", "two", "--group", group, "--json", "--fields", "partition").lines == PARTITIONS[1:]
+
+
+def test_it_says_where_the_group_goes_on(shell: Shell) -> None:
+    path, group, topic = shell.folder / "mixed.csv", shell.name("mixed"), shell.name("mixed")
+    shell.ok("topics", "create", "--topic", topic, "--partitions", "2")
+    rows = b'{"value":"a","partition":1}\n{"value":"b","partition":1}\n{"value":"/w==","value_encoding":"base64","partition":1}\n'
+    shell.ok("produce", "--topic", topic, "--format", "json", stdin=rows)
+    status, err = consume(shell, "", path, "--group", group, topic=topic)
+    assert (status, err.endswith(f"; 2 records in {path}; group {group!r} goes on at {topic}-1, offset 2\n")) == (1, True)
+    assert rows_of(path) == ["a", "b"]
 
 
 def test_ctrl_c_between_two_writes_keeps_what_was_written(shell: Shell, path: Path) -> None:

@@ -75,6 +75,13 @@ class TopicDescription:
     topic: Topic
     configs: Mapping[str, ConfigEntry]
     warnings: tuple[str, ...]
+    offsets_error: ApiException | None = None
+    """Why the offsets are not known of partitions that have a leader."""
+
+    @property
+    def unknown_count(self) -> int:
+        """How many partitions have a leader whose offsets are not known."""
+        return sum(part.leader != NO_LEADER and part.end_offset is None for part in self.topic.partitions)
 
 
 def list_topics(client: SyncClient, *, node: Target = "any", timeout_ms: int | None = None) -> list[Topic]:
@@ -96,9 +103,10 @@ def describe_topics(client: SyncClient, names: Iterable[str] | None = None) -> l
     """These topics (None: all but internal ones), with configurations and offsets. UnknownTopic as `find_topics`."""
     found = [topic for topic in list_topics(client) if not topic.is_internal] if names is None else find_topics(client, names)
     entries = configs.describe_topic_configs(client, [topic.name for topic in found])
-    with_offsets = _with_offsets(client, found)
+    with_offsets, error = _with_offsets(client, found)
     return [
-        TopicDescription(topic=topic, configs=entries[topic.name], warnings=_warnings(topic, entries[topic.name])) for topic in with_offsets
+        TopicDescription(topic=topic, configs=entries[topic.name], warnings=_warnings(topic, entries[topic.name]), offsets_error=error)
+        for topic in with_offsets
     ]
 
 
@@ -203,17 +211,18 @@ def _unknown(name: str, known: list[str]) -> UnknownTopic:
     return UnknownTopic(f"topic {name!r} does not exist; {hint}", api="Metadata")
 
 
-def _with_offsets(client: SyncClient, found: list[Topic]) -> list[Topic]:
+def _with_offsets(client: SyncClient, found: list[Topic]) -> tuple[list[Topic], ApiException | None]:
+    """The topics with the offsets of their partitions; without them the error says why."""
     led = [TopicPartition(topic.name, part.partition) for topic in found for part in topic.partitions if part.leader != NO_LEADER]
     if not led:
-        return found
+        return found, None
     try:
         client.refresh_metadata({partition.topic for partition in led})
         first, end = offsets.earliest(client, led), offsets.latest(client, led)
-    except ApiException:
+    except ApiException as error:
         # A leader lost meanwhile: the rest of the description is worth showing.
-        return found
-    return [
+        return found, error
+    known = [
         replace(
             topic,
             partitions=tuple(
@@ -224,6 +233,7 @@ def _with_offsets(client: SyncClient, found: list[Topic]) -> list[Topic]:
         )
         for topic in found
     ]
+    return known, None
 
 
 def _warnings(topic: Topic, entries: Mapping[str, ConfigEntry]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import typer
 from chaffinch.admin import group_offsets, offsets, options, topics
 from chaffinch.admin.reading import RecordReader
 from chaffinch.cli.connection import BootstrapServer, CommandConfig, open_client, settings_of
-from chaffinch.cli.consume_run import ConsumeRun
+from chaffinch.cli.consume_run import ConsumeRun, Unwritable
 from chaffinch.cli.display import tell, terminal_text
 from chaffinch.cli.given import Given
 from chaffinch.cli.progress import progress
@@ -27,7 +27,7 @@ from chaffinch.cli.rows.sinks import BINARY_FORMATS, FORMATS, SCHEMA, SUFFIXES, 
 from chaffinch.cli.times import parse_place_in_time
 from chaffinch.cli.topic_names import legal_topic
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import ConfigException, OffsetOutOfRangeException, Stored
+from chaffinch.errors import ConfigException, KafkaException, OffsetOutOfRangeException, Stored
 from chaffinch.identifiers import NO_OFFSET, OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, counted, partitions_in_words
 from chaffinch.signals import deferred_signals
 
@@ -95,7 +95,10 @@ def consume(
         show = stack.enter_context(progress("reading", _expected(starts, ends, max_messages), is_wanted=output is not None))
         run = ConsumeRun(reader, sink, out, file_format=name, columns=columns, commit=partial(_commit, client, group, starts, reader))
         begun(run)
-        run.run(show)
+        try:
+            run.run(show)
+        except Unwritable as error:
+            raise KafkaException(f"{error.message}; {_reached(run.kept, output)}{_goes_on(group, error.place, run)}") from None
 
 
 @contextmanager
@@ -107,9 +110,20 @@ def _said_when_interrupted(output: str | None) -> Iterator[Callable[[ConsumeRun]
     except (KeyboardInterrupt, SystemExit):
         if output is not None:
             kept = begun[0].kept if begun else 0
-            reached = f"{counted(kept, 'record')} in {output}" if kept else "nothing written"
-            tell(f"interrupted: {reached}")
+            tell(f"interrupted: {_reached(kept, output)}")
         raise
+
+
+def _reached(kept: int, output: str | None) -> str:
+    return f"{counted(kept, 'record')} in {output or 'the output'}" if kept else "nothing written"
+
+
+def _goes_on(group: str | None, place: TopicPartition, run: ConsumeRun) -> str:
+    """Where the group starts next time in the partition of a record that ended the run."""
+    if group is None:
+        return ""
+    offset = run.committed.get(place)
+    return f"; group {group!r} " + (f"has committed no offset of {place}" if offset is None else f"goes on at {place}, offset {offset}")
 
 
 def _commit(
@@ -118,11 +132,13 @@ def _commit(
     starts: Mapping[TopicPartition, int],
     reader: RecordReader,
     positions: Mapping[TopicPartition, int],
-) -> None:
-    """What was written is committed, however the command ends; nothing else is."""
+) -> Mapping[TopicPartition, int]:
+    """What was written is committed, however the command ends; nothing else is. Returns what was committed."""
     moved = {place: position for place, position in positions.items() if position != starts[place]}
-    if moved and group is not None:
-        group_offsets.commit_offsets(client, group, moved, reader.topic_ids)
+    if not moved or group is None:
+        return {}
+    group_offsets.commit_offsets(client, group, moved, reader.topic_ids)
+    return moved
 
 
 # What is asked for --------------------------------------------------------------------------------------------------------------------

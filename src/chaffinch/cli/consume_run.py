@@ -16,8 +16,16 @@ from chaffinch.records.columns import RecordColumns
 from chaffinch.signals import deferred_signals
 
 
+class Unwritable(KafkaException):
+    """A record of `place` that the format cannot hold."""
+
+    def __init__(self, message: str, place: TopicPartition) -> None:
+        super().__init__(message)
+        self.place = place
+
+
 class ConsumeRun:
-    """From a reader to a sink. `commit` takes the positions behind what stays in the output."""
+    """From a reader to a sink. `commit` takes the positions behind what stays in the output, and returns those that it committed."""
 
     def __init__(
         self,
@@ -27,7 +35,7 @@ class ConsumeRun:
         *,
         file_format: str,
         columns: list[str],
-        commit: Callable[[Mapping[TopicPartition, int]], None],
+        commit: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]],
     ) -> None:
         self._reader = reader
         self._sink = sink
@@ -43,6 +51,7 @@ class ConsumeRun:
         """A write broke off, and nobody knows where."""
         self.kept = 0
         """How many records stay in the output."""
+        self.committed: Mapping[TopicPartition, int] = {}
 
     def run(self, show: Callable[[int], None]) -> None:
         """Everything there is. Where it breaks off, the records until then stay, if there are any."""
@@ -79,7 +88,7 @@ class ConsumeRun:
                 except NotText as earlier:
                     refused = earlier
             self._note(place, records, refused.row)
-            raise KafkaException(f"{place}, offset {records.offsets[refused.row]}: {refused.message}") from None
+            raise Unwritable(f"{place}, offset {records.offsets[refused.row]}: {refused.message}", place) from None
         self._note(place, records, len(records))
 
     def _put(self, batch: pa.RecordBatch) -> None:
@@ -108,4 +117,4 @@ class ConsumeRun:
             return
         self.kept = self._count
         positions = self._reader.positions.items()
-        self._commit({place: max(position, self._written.get(place, position)) for place, position in positions})
+        self.committed = self._commit({place: max(position, self._written.get(place, position)) for place, position in positions})

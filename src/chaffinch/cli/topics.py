@@ -9,7 +9,8 @@ import typer
 from chaffinch.admin import configs, topics
 from chaffinch.admin.topics import BY_BROKER, Topic, TopicDescription
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, parse_pairs, print_apart, warn
-from chaffinch.cli.display import print_json, print_table, say
+from chaffinch.cli.display import print_json, print_table, say, tell
+from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.topic_names import legal_topic, legal_topics
 from chaffinch.errors import ConfigException, TopicExistsException
 from chaffinch.identifiers import counted, kafka_id
@@ -54,8 +55,12 @@ def describe(
         found = topics.describe_topics(client, topic or None)
     if as_json:
         print_json([_details(description) for description in found])
-        return
-    print_apart(found, _print_description)
+    else:
+        print_apart(found, _print_description)
+    count = sum(description.unknown_count for description in found)
+    if count:
+        tell(f"the offsets of {counted(count, 'partition')} are not known: {found[0].offsets_error}")
+        raise typer.Exit(EXIT_REFUSED)
 
 
 @app.command()
