@@ -163,7 +163,15 @@ def test_a_damaged_journal_names_file_and_place(tmp_path: Path) -> None:
     assert "cluster.journal" in line
     assert "byte 0" in line or "offset 0" in line or "position 0" in line
     assert journal.read_bytes() == data
-    assert "the file is as it was: put a copy" in line
+    advice = "put a copy of the whole --data-dir in its place or start with another directory; accept.data.loss does not accept"
+    assert line.endswith(f"; the file is as it was: {advice} damage in the middle")
+    (tmp_path / "chaffinch.meta").unlink()
+    status, line = refused("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
+    assert (status, line) == (
+        1,
+        f"chaffinch: cannot use {tmp_path}/chaffinch.meta: the file is missing, though the directory was in use; nothing was changed: "
+        f"{advice} this",
+    )
 
 
 @pytest.mark.parametrize(("lost", "what"), [("logs/orders.*/0", "the log of orders-0"), ("journals/cluster.journal", "the journal")])

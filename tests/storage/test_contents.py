@@ -135,8 +135,9 @@ class TestTheJournalItself:
         files = MemoryFileSystem()
         self.damaged(files)
         files.kill()
-        with pytest.raises(CorruptLog, match=r"contents\.journal: at byte .* a whole batch follows"):
+        with pytest.raises(CorruptLog, match=r"contents\.journal: at byte .* a whole batch follows") as refusal:
             opened(files)
+        assert refusal.value.is_loss
         assert open_contents(files, "journals", must_exist=True, accepts_loss=True).expected(LOG) == Expected(0, 5)
 
 
@@ -154,6 +155,27 @@ class TestJournals:
         with caplog.at_level(logging.WARNING):
             assert len(Journal.open(files, "", "offsets", expected_count=4, accepts_loss=True)) == 3
         assert "1 entries at least are lost: the loss is accepted" in caplog.text
+
+    def test_damage_in_the_middle_is_never_called_accepted(self, caplog: pytest.LogCaptureFixture) -> None:
+        files = MemoryFileSystem()
+        self.written(files, 4)
+        flip(files, "offsets.journal", 70)
+        for accepts_loss in (False, True):
+            with pytest.raises(CorruptLog, match="must be, and a whole batch follows at byte ") as refusal:
+                Journal.open(files, "", "offsets", expected_count=4, accepts_loss=accepts_loss)
+            assert not refusal.value.is_loss
+        assert caplog.text == ""
+
+    def test_a_damaged_last_batch_is_not_called_an_unfinished_write(self, caplog: pytest.LogCaptureFixture) -> None:
+        files = MemoryFileSystem()
+        self.written(files, 4)
+        flip(files, "offsets.journal", files.open("offsets.journal").size - 1)
+        with pytest.raises(CorruptLog, match="offset 3 does not have the CRC that it claims, after 3 entries; it held 4") as refusal:
+            Journal.open(files, "", "offsets", expected_count=4)
+        assert refusal.value.is_loss
+        Journal.open(files, "", "offsets", expected_count=4, accepts_loss=True)
+        assert "bytes that cannot be read off" in caplog.text
+        assert "unfinished" not in caplog.text
 
     def test_a_journal_may_be_emptied_by_a_rewrite_only(self) -> None:
         """At every instant of a rewrite no more is expected than the file holds that a crash leaves."""
@@ -187,6 +209,16 @@ class _Died(BaseException):
     pass
 
 
+def flip(files: MemoryFileSystem, path: str, position: int) -> None:
+    """Change the byte at `position`; the file is no shorter."""
+    file = files.open(path, create=False)
+    data = bytearray(file.read(0, file.size))
+    data[position] ^= 0xFF
+    file.truncate(0)
+    file.append((bytes(data),))
+    file.sync()
+
+
 def _interrupting(operations: int):  # type: ignore[no-untyped-def]
     left = [operations]
 
@@ -217,7 +249,11 @@ class TestLogs:
         filled(files, 6)
         files.kill()
         files.open(FIRST + ".log").truncate(size)
-        match = rf"{FIRST}\.log: at byte {size // SIZE * SIZE}: the records end at offset {size // SIZE}; they went on to offset 5"
+        left = size // SIZE
+        text = f"the records end at offset {left}; they went on to offset 5"
+        if size % SIZE:
+            text = f"the batch of offset {left} ends after {size % SIZE} bytes; it held the records of offsets {left} to 5"
+        match = rf"{FIRST}\.log: at byte {left * SIZE}: {text}"
         for _ in range(2):
             with pytest.raises(CorruptLog, match=match):
                 self.reopened(files, Expected(0, 6))
@@ -231,6 +267,38 @@ class TestLogs:
         with pytest.raises(CorruptLog, match=rf"{FIRST}\.log: at byte 0: the file is missing; it held the records of offsets 0 to 5"):
             self.reopened(files, Expected(0, 6))
         assert not files.list(DIRECTORY)
+
+    @pytest.mark.parametrize("is_closed", [False, True])
+    def test_damage_in_the_middle_is_no_loss_that_can_be_accepted(self, is_closed: bool) -> None:
+        files = MemoryFileSystem()
+        log = filled(files, 6)
+        if is_closed:
+            log.close()
+        files.kill()
+        flip(files, FIRST + ".log", 2 * SIZE + 70)
+        with pytest.raises(CorruptLog, match=f"offset 2 does not have .* and a whole batch follows at byte {3 * SIZE}$") as refusal:
+            self.reopened(files, Expected(0, 6))
+        assert not refusal.value.is_loss
+        with pytest.raises(CorruptLog, match=r"not a loss that can be accepted|a whole batch follows") as refusal:
+            self.reopened(files, Expected(0, 6), accepts_loss=True)
+        assert not refusal.value.is_loss
+
+    @pytest.mark.parametrize("is_closed", [False, True])
+    def test_a_damaged_last_batch_is_named_as_that(self, is_closed: bool, caplog: pytest.LogCaptureFixture) -> None:
+        files = MemoryFileSystem()
+        log = filled(files, 6)
+        if is_closed:
+            log.close()
+        files.kill()
+        flip(files, FIRST + ".log", 6 * SIZE - 1)
+        text = f"at byte {5 * SIZE}: the batch of offset 5 does not have the CRC that it claims; it held the records of offsets 5 to 5$"
+        with pytest.raises(CorruptLog, match=text) as refusal:
+            self.reopened(files, Expected(0, 6))
+        assert refusal.value.is_loss
+        assert self.reopened(files, Expected(0, 6), accepts_loss=True).log_end_offset == 6
+        assert "1 offsets are lost, 5 to 5: the loss is accepted" in caplog.text
+        assert f"cut {SIZE} bytes that cannot be read off" in caplog.text
+        assert "unfinished" not in caplog.text
 
     @pytest.mark.parametrize("size", [0, 1, 3 * SIZE + 5, None])
     def test_offsets_of_lost_records_are_not_given_again(self, size: int | None, caplog: pytest.LogCaptureFixture) -> None:

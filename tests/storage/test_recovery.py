@@ -152,7 +152,7 @@ class TestDamage:
         files = MemoryFileSystem()
         filled(files).close()
         change(files, FIRST + ".log", 6 * SIZE - 1, b"\xff")
-        self.damaged(files, FIRST + ".log", 5 * SIZE, "it was whole before")
+        self.damaged(files, FIRST + ".log", 5 * SIZE, "it held the records of offsets 5 to 5")
 
     @pytest.mark.parametrize("with_snapshots", [True, False])
     def test_at_the_end_of_an_older_segment(self, with_snapshots: bool) -> None:

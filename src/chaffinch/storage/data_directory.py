@@ -26,11 +26,17 @@ CONTENTS_VERSION = 3
 COMPACTION_VERSION = 2
 """From this version on the logs of a directory may be compacted. An older one gets it when it is opened."""
 META_BYTES_MAX = 4096
+USED_NAMES = ("journals/cluster.journal", "journals/contents.journal")
+"""Where one of these is, the directory was one of Chaffinch."""
 NOT_FOREIGN = frozenset({LOCK_NAME, "lost+found"})
 
 
 class DataDirectoryError(StorageError):
     """The directory cannot be used as it is. Nothing in it was changed, but for the lock file."""
+
+
+class DamagedDirectory(DataDirectoryError):
+    """The file that every directory in use has is missing or damaged."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +59,8 @@ class DataDirectory:
         """
         file_system.make_directory("")
         foreign = _foreign_names(file_system)
+        if any(file_system.exists(name) for name in USED_NAMES) and foreign:
+            raise DamagedDirectory(file_system.describe(META_NAME), "use", "the file is missing, though the directory was in use")
         if foreign:
             shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
             raise DataDirectoryError(
@@ -151,7 +159,7 @@ def _read(file_system: FileSystem, name: str) -> tuple[int, str]:
         file.close()
     body, separator, crc = data.rpartition(b"crc32c=")
     if not separator or crc.strip() != b"%08x" % crc32c(body):
-        raise DataDirectoryError(path, "use", "the file is damaged: its CRC is not that of its contents")
+        raise DamagedDirectory(path, "use", "the file is damaged: its CRC is not that of its contents")
     fields = dict(line.split("=", 1) for line in body.decode().splitlines())
     version = int(fields["format.version"])
     if version > FORMAT_VERSION:

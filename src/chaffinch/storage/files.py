@@ -44,11 +44,15 @@ class AlreadyLocked(StorageError):
 
 
 class CorruptLog(StorageError):
-    """A file holds bytes that were not written by us, at a place where a torn write cannot explain them. `position` is in bytes."""
+    """A file holds bytes that were not written by us, at a place where a torn write cannot explain them. `position` is in bytes.
 
-    def __init__(self, path: str, position: int, reason: str) -> None:
+    `is_loss`: what is missing or damaged lies at an end, so that the broker can start without it.
+    """
+
+    def __init__(self, path: str, position: int, reason: str, *, is_loss: bool = False) -> None:
         super().__init__(path, "recover", f"at byte {position}: {reason}")
         self.position = position
+        self.is_loss = is_loss
 
 
 class MissingLog(StorageError):

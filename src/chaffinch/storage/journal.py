@@ -24,7 +24,7 @@ from chaffinch.records.few_records import FEW_RECORDS, encode_few, plain_records
 from chaffinch.storage.batch_scan import BatchScan
 from chaffinch.storage.batch_search import whole_batch_from
 from chaffinch.storage.files import CorruptLog, File, FileSystem, MissingLog, StorageError, sync_directories
-from chaffinch.storage.recovery import Cut
+from chaffinch.storage.recovery import UNFINISHED, UNREADABLE, Cut
 
 LOGGER = logging.getLogger(__name__)
 SUFFIX = ".journal"
@@ -96,8 +96,10 @@ class Journal:
             missing = MissingLog(file_system.describe(journal._path), "open", "the journal is missing, though the directory was in use")
             if not accepts_loss:
                 raise missing
+            journal._file = file_system.open(journal._path)
             LOGGER.warning("%s; it begins again, empty: the loss is accepted", missing)
-        journal._file = file_system.open(journal._path)
+        else:
+            journal._file = file_system.open(journal._path)
         closed_size = journal._closed_size()
         if journal._file.size != closed_size:
             journal._file.note_unsynced()
@@ -210,22 +212,28 @@ class Journal:
         for position, view in scan:
             self._replay_batch(position, view)
         self._next_offset = scan.offset
-        if scan.position < closed_size or scan.offset < expected_count:
-            held = f"{expected_count} entries" if scan.offset < expected_count else f"{closed_size} bytes, all whole"
-            lost = CorruptLog(
-                self._file.path, scan.position, f"{scan.damage or 'the file ends here'}, after {scan.offset} entries; it held {held}"
-            )
-            if not accepts_loss:
-                raise lost
-            LOGGER.warning("%s; %d entries at least are lost: the loss is accepted", lost, max(expected_count - scan.offset, 1))
-        if scan.damage is None:
-            return
-        found = whole_batch_from(self._file, scan.position + 1, scan.offset + 1)
+        found = None if scan.damage is None else whole_batch_from(self._file, scan.position + 1, scan.offset + 1)
         if found is not None and not ends_at_damage(self._items):
             raise CorruptLog(self._file.path, scan.position, f"{scan.damage}, and a whole batch follows at byte {found}")
-        self.cut = Cut(path=self._file.path, position=scan.position, bytes_cut=self._file.size - scan.position, reason=scan.damage)
-        LOGGER.warning("%s", self.cut)
-        self._file.truncate(scan.position)
+        lost = self._lost(scan, closed_size, expected_count)
+        if lost is not None and not accepts_loss:
+            raise lost
+        if scan.damage is not None:
+            what = UNFINISHED if lost is None and found is None else UNREADABLE
+            bytes_cut = self._file.size - scan.position
+            self.cut = Cut(path=self._file.path, position=scan.position, bytes_cut=bytes_cut, reason=scan.damage, what=what)
+            self._file.truncate(scan.position)
+            LOGGER.warning("%s", self.cut)
+        if lost is not None:
+            LOGGER.warning("%s; %d entries at least are lost: the loss is accepted", lost, max(expected_count - scan.offset, 1))
+
+    def _lost(self, scan: BatchScan, closed_size: int, expected_count: int) -> CorruptLog | None:
+        """What is missing at the end, for the one who may accept that."""
+        if scan.position >= closed_size and scan.offset >= expected_count:
+            return None
+        held = f"{expected_count} entries" if scan.offset < expected_count else f"{closed_size} bytes, all whole"
+        reason = f"{scan.damage or 'the file ends here'}, after {scan.offset} entries; it held {held}"
+        return CorruptLog(self._file.path, scan.position, reason, is_loss=True)
 
     def _replay_batch(self, position: int, view: BatchView) -> None:
         try:

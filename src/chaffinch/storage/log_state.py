@@ -93,7 +93,7 @@ def read(file_system: FileSystem, directory: str, names: Iterable[str]) -> LogSt
     finally:
         file.close()
     if crc != b"%08x" % crc32c(body):
-        raise CorruptLog(file.path, 0, "the CRC is not that of its contents")
+        raise CorruptLog(file.path, 0, "the CRC is not that of its contents", is_loss=True)
     fields = json.loads(body)
     version = fields.pop("version", 1)
     if version > FORMAT_VERSION:

@@ -17,7 +17,7 @@ from chaffinch.storage.batch_search import whole_batch_from
 from chaffinch.storage.files import NEW_SUFFIX, CorruptLog, FileSystem, StorageError
 from chaffinch.storage.log_config import NEVER, LogConfig
 from chaffinch.storage.log_state import NOTHING_EXPECTED, Expected, LogState
-from chaffinch.storage.recovery import RecoveredLog, Recovery, bases_of, settle, with_start
+from chaffinch.storage.recovery import UNREADABLE, Cut, RecoveredLog, Recovery, bases_of, settle, with_start
 from chaffinch.storage.segment import LOG_SUFFIX, Segment, remove_files, stem_of
 from chaffinch.storage.snapshot import Snapshot
 
@@ -63,8 +63,8 @@ def _settled(file_system: FileSystem, directory: str, state: LogState) -> LogSta
     try:
         settle(file_system, directory, state)
     except StorageError as error:
-        LOGGER.warning("%s; the compacted segment is given up: the loss is accepted", error)
         settle(file_system, directory, replace(state, swap=None))
+        LOGGER.warning("%s; the compacted segment is given up: the loss is accepted", error)
     return replace(state, swap=None)
 
 
@@ -112,6 +112,9 @@ class _LossyRecovery(Recovery):
 
     def _take_snapshot(self) -> Snapshot | None:
         return None
+
+    def _report(self, cut: Cut) -> None:
+        super()._report(replace(cut, what=UNREADABLE))
 
     def _get_over(self, segment: Segment, position: int, damage: str, later: list[int]) -> bool:
         followers = [self._opened(base) for base in later]

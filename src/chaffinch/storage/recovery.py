@@ -42,19 +42,23 @@ from chaffinch.storage.segment import (
 from chaffinch.storage.snapshot import Snapshot, SnapshotFiles
 
 LOGGER = logging.getLogger(__name__)
+UNFINISHED = "bytes of an unfinished write"
+UNREADABLE = "bytes that cannot be read"
+"""What a cut takes away where that was whole before, or may have been."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """A torn end that was cut off: `bytes_cut` bytes of the file from byte `position` on."""
+    """An end that was cut off: `bytes_cut` bytes of the file from byte `position` on. `what` they are, as far as is known."""
 
     path: str
     position: int
     bytes_cut: int
     reason: str
+    what: str = UNFINISHED
 
     def __str__(self) -> str:
-        return f"cut {self.bytes_cut} bytes of an unfinished write off {self.path} at byte {self.position}: {self.reason}"
+        return f"cut {self.bytes_cut} {self.what} off {self.path} at byte {self.position}: {self.reason}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -146,7 +150,7 @@ def _has_compacted(file_system: FileSystem, stem: str, swap: SegmentMark, *, may
     size, path = log.size, log.path
     log.close()
     if size != swap.size and not may_be_deleted:
-        raise CorruptLog(path, min(size, swap.size), f"the compacted segment has {size} bytes; it had {swap.size}")
+        raise CorruptLog(path, min(size, swap.size), f"the compacted segment has {size} bytes; it had {swap.size}", is_loss=True)
     return size == swap.size
 
 
@@ -216,16 +220,15 @@ class Recovery:
     def _without_snapshot(self, first: int) -> CorruptLog:
         """Nothing tells what the producers below offset `first` were: their batches, sent again, would be stored twice."""
         path = self._file_system.describe(f"{self._directory}/{snapshot.name_of(first)}")
-        return CorruptLog(
-            path, 0, "the snapshot, or a later one, is missing or damaged; it held the sequences of producers of deleted segments"
-        )
+        reason = "the snapshot, or a later one, is missing or damaged; it held the sequences of producers of deleted segments"
+        return CorruptLog(path, 0, reason, is_loss=True)
 
     def _missing(self, first: int, end: int) -> CorruptLog:
         path = self._file_system.describe(stem_of(self._directory, first) + LOG_SUFFIX)
-        return CorruptLog(path, 0, f"the file is missing; it held the records of offsets {first} to {end - 1}")
+        return CorruptLog(path, 0, f"the file is missing; it held the records of offsets {first} to {end - 1}", is_loss=True)
 
-    def _check_end(self, end: int) -> None:
-        """Whether records are missing at the end of the log, which was found to be `end`."""
+    def _check_end(self, end: int, damage: str | None = None) -> None:
+        """Whether records are missing at the end of the log, which was found to be `end`, for this damage."""
         if max(end, self._state.log_start_offset) >= self._expected.end:
             return
         if not self._segments:
@@ -233,7 +236,9 @@ class Recovery:
         last = self._segments[-1]
         following = f"{end:0{NAME_DIGITS}d}{LOG_SUFFIX}"
         reason = f"the records end at offset {end}; they went on to offset {self._expected.end - 1}: it was cut, or {following} is missing"
-        raise CorruptLog(last.log.path, last.known_size, reason)
+        if damage is not None:
+            reason = f"{damage}; it held the records of offsets {end} to {self._expected.end - 1}"
+        raise CorruptLog(last.log.path, last.known_size, reason, is_loss=True)
 
     def _begin_with(self, taken: Snapshot) -> None:
         """What a snapshot tells need not be read again."""
@@ -308,12 +313,13 @@ class Recovery:
         for mark in marks:
             path = stem_of(self._directory, mark.base_offset) + LOG_SUFFIX
             if mark.base_offset not in self._bases:
-                raise CorruptLog(self._file_system.describe(path), 0, f"the file is missing; it held {mark.size} bytes of records")
+                missing = f"the file is missing; it held {mark.size} bytes of records"
+                raise CorruptLog(self._file_system.describe(path), 0, missing, is_loss=True)
             segment = self._opened(mark.base_offset)
             segments.append(segment)
             if segment.size < mark.size or (segment.size > mark.size and mark is not marks[-1]):
-                reason = f"the file ends here; it held {mark.size} bytes of records"
-                raise CorruptLog(segment.log.path, min(segment.size, mark.size), reason if segment.size < mark.size else "bytes were added")
+                reason = f"the file ends here; it held {mark.size} bytes of records" if segment.size < mark.size else "bytes were added"
+                raise CorruptLog(segment.log.path, min(segment.size, mark.size), reason, is_loss=True)
             if not segment.restore(mark):
                 for opened in segments:
                     opened.close()
@@ -334,7 +340,11 @@ class Recovery:
             for _ in scan:
                 pass
             if scan.damage is not None:
-                raise CorruptLog(segment.log.path, scan.position, f"{scan.damage}; it was whole before")
+                found = whole_batch_from(segment.log, scan.position + 1, scan.offset + 1)
+                if found is not None:
+                    raise CorruptLog(segment.log.path, scan.position, f"{scan.damage}, and a whole batch follows at byte {found}")
+                held = f"it held the records of offsets {scan.offset} to {segment.end_offset - 1}"
+                raise CorruptLog(segment.log.path, scan.position, f"{scan.damage}; {held}", is_loss=True)
             left -= mark.size - position
             self._bytes_read += mark.size - position
 
@@ -413,8 +423,9 @@ class Recovery:
         for follower in followers:
             found = whole_batch_from(follower.log, 0, follower.base_offset)
             if found is not None:
-                raise CorruptLog(segment.log.path, position, f"{damage}, and a whole batch follows at byte {found} of {follower.log.path}")
-        self._check_end(segment.end_offset)
+                reason = f"{damage}, and a whole batch follows at byte {found} of {follower.log.path}"
+                raise CorruptLog(segment.log.path, position, reason, is_loss=True)
+        self._check_end(segment.end_offset, damage)
         if segment.size > position:
             self._report(Cut(path=segment.log.path, position=position, bytes_cut=segment.size - position, reason=damage))
             segment.log.truncate(position)
