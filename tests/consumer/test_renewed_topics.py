@@ -131,7 +131,6 @@ def test_the_same_consumer_reads_on(
 @pytest.mark.parametrize("count", [10, 30], ids=["shorter", "longer"])
 @pytest.mark.parametrize("version", [1, 2], ids=["transaction version 1", "transaction version 2"])
 def test_in_a_transaction(
-    topic: str,
     name: str,
     coordinator: str,
     consumer_of: Callable[..., Consumer],
@@ -142,12 +141,12 @@ def test_in_a_transaction(
 ) -> None:
     monkeypatch.setattr(manager, "spoken_version", lambda _levels: version)
     config = {"group.initial.rebalance.delay.ms": 0, "auto.create.topics.enable": False}
-    with EmbeddedBroker(topics=[topic, "out"], config=config) as broker:
-        write(broker, topic, b"old", OLD)
+    with EmbeddedBroker(topics=[name, "out"], config=config) as broker:
+        write(broker, name, b"old", OLD)
         consumer = consumer_of(broker, enable_auto_commit=False)
-        consumer.subscribe([topic])
+        consumer.subscribe([name])
         records = read(consumer, OLD)
-        new = renew(broker, topic, count)
+        new = renew(broker, name, count)
         with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=name) as producer:
             producer.init_transactions()
             with producer.transaction():
@@ -158,7 +157,7 @@ def test_in_a_transaction(
         assert "left out of the transaction" in caplog.text
         consumer.close()
         after = consumer_of(broker, enable_auto_commit=False)
-        after.subscribe([topic])
+        after.subscribe([name])
         assert [record.value for record in read(after, count)] == new
         after.close()
 
