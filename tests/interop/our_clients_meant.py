@@ -59,6 +59,10 @@ _NOT_ASKED = (
 _NO_LEADER = (
     "Before 3.2 a static member that led the group and comes back is not told that it does (KIP-814): nobody looks for what was added."
 )
+_MIGRATED = (
+    "Apache Kafka lets classic members join a group of the consumer protocol (`group.consumer.migration.policy=bidirectional`); "
+    "`chaffinch broker` refuses them."
+)
 _ALTERED = (
     r"test_sink\.py::test_a_topic_that_changes_between_tasks_and_commit",
     r"test_sink\.py::test_broker_found_culprits_in_compressed_batches\[.*",
@@ -71,6 +75,7 @@ _ALTERED = (
 
 MEANT = (
     Meant(test=r"test_groups\.py::TestStaticMembers::test_a_restart_finds_what_was_added_meanwhile\[.*", why=_NO_LEADER, before=(3, 2)),
+    Meant(test=r"test_mixed_groups\.py::test_group_of_the_consumer_protocol_is_named", why=_MIGRATED, since=(4,)),
     Meant(test=r"test_producer\.py::TestSend::test_min_insync_above_the_replicas", why=_CAPPED, since=(3, 7)),
     Meant(test=r"test_spark_replay\.py::test_a_dry_run_finds_min_insync_above_the_replicas", why=_NOT_TOLD),
     Meant(test=r"test_topics_made_anew\.py::test_fewer_partitions_are_noticed", why=_BY_NAME, before=(4, 1), is_certain=False),
