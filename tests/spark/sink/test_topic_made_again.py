@@ -128,7 +128,10 @@ class TestMarkers:
     @pytest.fixture
     def query(self, broker, tmp_path, monkeypatch):
         def begin(**given):
-            queries.append(PlayedQuery(monkeypatch, broker.bootstrap_servers, tmp_path / "checkpoint", **given))
+            checkpoint = (
+                tmp_path / "checkpoint"
+            )  # Its query has an id of its own: a broker remembers how the last transaction of an id ended.
+            queries.append(PlayedQuery(monkeypatch, broker.bootstrap_servers, checkpoint, query_id=tmp_path.name, **given))
             return queries[-1]
 
         queries = []
@@ -185,14 +188,14 @@ class TestMarkers:
         assert values(broker, "orders") == {str(number): 1 for number in range(20)}
 
     @pytest.mark.parametrize("is_first", [True, False], ids=["the token's topic", "another topic of the token"])
-    def test_token_whose_marker_is_gone_is_refused(self, broker, is_first):
+    def test_token_whose_marker_is_gone_is_refused(self, broker, is_first, tmp_path):
         """The coordinator knows that its transaction was committed. A marker on another topic may be that transaction's."""
         broker.create_topic("others", 1)
 
         def write(marker_topic):
             given = {
                 "kafka.bootstrap.servers": broker.bootstrap_servers,
-                "idempotencyToken": "t",
+                "idempotencyToken": tmp_path.name,
                 "topic": "orders",
                 "markerTopic": marker_topic,
             }
@@ -209,7 +212,8 @@ class TestMarkers:
         if is_first:
             self.create_again(broker, "markers", 1)
             with pytest.raises(
-                Refusal, match=r"MARKER_MISSING: .* last transaction of chaffinch-t is committed: its marker was lost since, as .*'markers'"
+                Refusal,
+                match=r"MARKER_MISSING: .* last transaction of chaffinch-[^ ]+ is committed: its marker was lost since, as .*'markers'",
             ):
                 write("markers")
         else:
