@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -23,8 +24,11 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
+from chaffinch.admin.transactions import list_transactions
 from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_texts, parse_python
 from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import UnsupportedVersionException
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from chaffinch.records.columns import RecordColumns
 from tests.interop import transaction_version
@@ -129,6 +133,8 @@ class BorrowedBroker:
             self._send_away_members(group)
         for deleted in self._admin.delete_consumer_groups(groups, request_timeout=REQUEST_S).values() if groups else ():
             deleted.exception(2 * REQUEST_S)
+        if groups:
+            self._forget_commits()
         if self._version != NEWEST:
             transaction_version.tell(self.address, NEWEST)
 
@@ -188,6 +194,13 @@ class BorrowedBroker:
         """Whether a group still remembers deleted topics: their coordinator hears of it later, and a static member keeps its group."""
         (found,) = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
         return any(place.topic in self._made for place in found.result(REQUEST_S).topic_partitions)
+
+    def _forget_commits(self) -> None:
+        """The coordinator remembers how the last transaction of an id ended; the next test's query of that id is a new one to it."""
+        with SyncClient(self.address) as client, suppress(UnsupportedVersionException):  # ListTransactions is there since 3.0.
+            for found in list_transactions(client, states=["CompleteCommit"]):
+                init = InitProducerIdRequest(transactional_id=found.transactional_id, transaction_timeout_ms=60_000)
+                client.coordinator_request(found.transactional_id, "transaction", init)
 
     def _send_away_members(self, group: str) -> None:
         """Those that nobody closed. A static one that came back, in another test, would have the partitions of a topic that is gone."""
