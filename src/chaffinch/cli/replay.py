@@ -102,7 +102,7 @@ def _said_when_interrupted() -> Iterator[None]:
 
 
 def _replayed(plan: ReplayPlan) -> ReplayReport:
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     from chaffinch.spark.error_texts import first_line, tag_of

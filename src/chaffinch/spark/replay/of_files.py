@@ -256,7 +256,7 @@ def _marker_topic(plan: ReplayPlan, original: str | None, repaired: str) -> str:
 
 def _letters_in(spark: SparkSession, folder: Folder, name: str) -> DataFrame:
     """Refuses a file that the sink cannot have written, or Spark cannot read."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     try:
