@@ -46,7 +46,7 @@ format: setup ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 lint: setup ## ruff and codespell
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell src tests docs benchmarks tools *.md
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell src simulation tests docs benchmarks tools *.md
 
 types: setup ## mypy, strict
 	@$(BIN)/mypy
@@ -55,7 +55,7 @@ layers: setup ## who may import whom
 	@$(BIN)/lint-imports
 
 simulate: setup ## simulated worlds on all processors: make simulate SEEDS=100000; one with its story: make simulate SEED=17
-	@$(BIN)/python -m chaffinch.simulation $(SEED) $(if $(filter command line,$(origin SEED)),$(if $(filter command line,$(origin SEEDS)),--count $(SEEDS),--verbose),--count $(SEEDS))
+	@$(BIN)/python -m simulation $(SEED) $(if $(filter command line,$(origin SEED)),$(if $(filter command line,$(origin SEEDS)),--count $(SEEDS),--verbose),--count $(SEEDS))
 
 cuts: setup ## the commit of a Spark batch cut at every step, in every way: make cuts SEEDS=10 (4 minutes for each)
 	@$(BIN)/python -m tests.simulation.all_cuts --seeds $(if $(filter command line,$(origin SEEDS)),$(SEEDS),3)

@@ -144,7 +144,7 @@ def test_every_page_can_be_found() -> None:
 
 @cache
 def all_files() -> tuple[str, ...]:
-    folders = ("src", "tests", "docs", "tools", "examples", "benchmarks")
+    folders = ("src", "simulation", "tests", "docs", "tools", "examples", "benchmarks")
     found = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
     return tuple(f"/{name_of(path)}" for path in [*found, *(path for path in ROOT.iterdir() if path.is_file())])
 

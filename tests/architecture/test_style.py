@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("src", "tests", "examples", "benchmarks")
+FOLDERS = ("src", "simulation", "tests", "examples", "benchmarks")
 FILES = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 
 FILE_LINES_MAX = 500

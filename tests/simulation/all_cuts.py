@@ -11,7 +11,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 
-from chaffinch.simulation.workers import prepare
+from simulation.workers import prepare
 from tests.simulation.commit_cuts import CUTS, Ends, played
 
 OCCURRENCES = 3

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from chaffinch.simulation.nemesis import Deeds
-from chaffinch.simulation.network import CALM
-from chaffinch.simulation.queries.cuts import Cut, CutKind
-from chaffinch.simulation.report import Report
-from chaffinch.simulation.scenario import run
 from chaffinch.spark.commit.operations import Step
+from simulation.nemesis import Deeds
+from simulation.network import CALM
+from simulation.queries.cuts import Cut, CutKind
+from simulation.report import Report
+from simulation.scenario import run
 
 
 class Phase(Enum):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from chaffinch.simulation.nemesis import Deeds
-from chaffinch.simulation.network import Faults
+from simulation.nemesis import Deeds
+from simulation.network import Faults
 from tests.simulation.mutation import NOBODY, REMADE
 
 ROUGH = Faults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)

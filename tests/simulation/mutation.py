@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import pytest
 
-from chaffinch.simulation import checkers
-from chaffinch.simulation.consumers import consumer_checkers
-from chaffinch.simulation.nemesis import Deeds
-from chaffinch.simulation.network import Faults
-from chaffinch.simulation.scenario import run
 from chaffinch.storage.contents import Contents
 from chaffinch.storage.log_state import NOTHING_EXPECTED
+from simulation import checkers
+from simulation.consumers import consumer_checkers
+from simulation.nemesis import Deeds
+from simulation.network import Faults
+from simulation.scenario import run
 
 Patch = pytest.MonkeyPatch
 

@@ -19,12 +19,12 @@ from chaffinch.errors import (
 )
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.producer.core.exception_handler import RetriableResponse
-from chaffinch.simulation import checkers
-from chaffinch.simulation.programs.programs import Fate, Ledger, Told, Transaction
-from chaffinch.simulation.queries.query import Query, Row
-from chaffinch.simulation.reading import LogContents, LogRecord, Marker
-from chaffinch.simulation.records import Fault, Record
 from chaffinch.spark.snapshot import TopicSnapshot
+from simulation import checkers
+from simulation.programs.programs import Fate, Ledger, Told, Transaction
+from simulation.queries.query import Query, Row
+from simulation.reading import LogContents, LogRecord, Marker
+from simulation.records import Fault, Record
 
 PLACE, OTHER, DEAD = TopicPartition("plain", 0), TopicPartition("plain", 1), TopicPartition("dead", 0)
 FIRST, SECOND = ProducerIdentity(1, 0), ProducerIdentity(2, 0)

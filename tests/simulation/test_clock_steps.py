@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.simulation.nemesis import Deeds
-from chaffinch.simulation.scenario import run
+from simulation.nemesis import Deeds
+from simulation.scenario import run
 
 STEPS = Deeds(broker_death_ms=1_500, client_death_ms=8_000, clock_step_ms=400)
 SEEDS = 12

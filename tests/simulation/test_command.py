@@ -1,4 +1,4 @@
-"""`python -m chaffinch.simulation`: replays, tells, and says by its exit status whether promises were kept."""
+"""`python -m simulation`: replays, tells, and says by its exit status whether promises were kept."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from chaffinch.simulation import __main__ as command
-from chaffinch.simulation.report import CRASHES_UNDER_WAY, PRODUCE_ANSWERS_LOST, Report
+from simulation import __main__ as command
+from simulation.report import CRASHES_UNDER_WAY, PRODUCE_ANSWERS_LOST, Report
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def test_one_line_per_failing_seed_says_how_to_replay(monkeypatch: pytest.Monkey
     monkeypatch.setattr(command, "run", lambda seed, **_: report(seed, "lost", "and found") if seed == 8 else report(seed))
     assert command.main(["7", "--count", "3", "--processes", "1"]) == 1
     said = capsys.readouterr()
-    assert said.out.splitlines() == ["seed 8: lost (and 1 more); replay: python -m chaffinch.simulation 8 --verbose"]
+    assert said.out.splitlines() == ["seed 8: lost (and 1 more); replay: python -m simulation 8 --verbose"]
     assert "3 worlds" in said.err
     assert "1 failed, 0 lacked" in said.err
 
@@ -60,7 +60,7 @@ def test_a_world_that_lacks_what_each_must_have_has_failed(
     monkeypatch.setattr(command, "run", lambda seed, **_: reports[seed])
     assert command.main(["7", "--processes", "1"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"seed 7: the world lacks what each must have: {words}; replay: python -m chaffinch.simulation 7 --verbose"]
+    assert lines == [f"seed 7: the world lacks what each must have: {words}; replay: python -m simulation 7 --verbose"]
     assert command.main(["7", "--count", "3", "--processes", "1"]) == 1
     said = capsys.readouterr()
     assert [line.partition(";")[0] for line in said.out.splitlines()][1:] == ["seed 8: lost"]
@@ -84,14 +84,14 @@ def test_the_report_is_the_same_from_several_processes(capsys: pytest.CaptureFix
 
 def test_the_command_itself_plays_in_several_processes() -> None:
     """As `make simulate` calls it: what spawned processes need is not in the program's own file."""
-    command = [sys.executable, "-m", "chaffinch.simulation", "3", "--count", "2", "--processes", "2"]
+    command = [sys.executable, "-m", "simulation", "3", "--count", "2", "--processes", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "2 worlds" in done.stderr
 
 
 def test_no_process_stays_when_the_command_is_killed() -> None:
-    command = [sys.executable, "-m", "chaffinch.simulation", "3", "--count", "1000", "--processes", "2", "--verbose"]
+    command = [sys.executable, "-m", "simulation", "3", "--count", "1000", "--processes", "2", "--verbose"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         assert running.stdout.readline(), "the first world has been played"
@@ -101,7 +101,7 @@ def test_no_process_stays_when_the_command_is_killed() -> None:
 
 def test_what_runs_in_the_background_is_ended_by_sigterm_and_says_how_far_it_came() -> None:
     """As by Ctrl-C, which a shell has such commands ignore."""
-    command = f"trap '' INT; exec {sys.executable} -m chaffinch.simulation 3 --count 1000 --processes 1 --verbose"
+    command = f"trap '' INT; exec {sys.executable} -m simulation 3 --count 1000 --processes 1 --verbose"
     with subprocess.Popen(["sh", "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         assert running.stdout.readline(), "the first world has been played"

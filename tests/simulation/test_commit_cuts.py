@@ -9,8 +9,8 @@ from itertools import product
 
 import pytest
 
-from chaffinch.simulation.queries.cuts import CutKind
 from chaffinch.spark.commit.operations import Step
+from simulation.queries.cuts import CutKind
 from tests.simulation.commit_cuts import CUTS, UNREACHABLE, Cell, Ends, Phase, fault_of, play
 
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from chaffinch.simulation.nemesis import Deeds
-from chaffinch.simulation.network import CALM
-from chaffinch.simulation.queries.cuts import Cut, CutKind
-from chaffinch.simulation.report import Report
-from chaffinch.simulation.scenario import run
 from chaffinch.spark.commit.operations import Step
+from simulation.nemesis import Deeds
+from simulation.network import CALM
+from simulation.queries.cuts import Cut, CutKind
+from simulation.report import Report
+from simulation.scenario import run
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
-from chaffinch.simulation.consumers import consumer_checkers
-from chaffinch.simulation.consumers.diaries import Commit, Diary, Span, Taking
-from chaffinch.simulation.programs.programs import Fate, Ledger, Told, Transaction
-from chaffinch.simulation.reading import LogContents, LogRecord, Marker
-from chaffinch.simulation.records import Record
+from simulation.consumers import consumer_checkers
+from simulation.consumers.diaries import Commit, Diary, Span, Taking
+from simulation.programs.programs import Fate, Ledger, Told, Transaction
+from simulation.reading import LogContents, LogRecord, Marker
+from simulation.records import Record
 
 PLACE = TopicPartition("plain", 0)
 WRITER = ProducerIdentity(1, 0)

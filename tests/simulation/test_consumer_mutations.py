@@ -23,9 +23,9 @@ from chaffinch.consumer.core.positions import PartitionState, Position, Subscrip
 from chaffinch.errors import codes
 from chaffinch.identifiers import GroupMetadata, TopicPartition
 from chaffinch.records.fetched import FetchedRecords
-from chaffinch.simulation.nemesis import Deeds
-from chaffinch.simulation.network import Faults
 from chaffinch.storage import leader_epochs
+from simulation.nemesis import Deeds
+from simulation.network import Faults
 from tests.simulation.mutation import NOBODY, Mutation, Patch, find
 
 LOSSY = Faults(lost_answer_share=0.05, cut_share=0.2)

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.simulation.brokers.disk import Death, Disk
-from chaffinch.simulation.world import World
 from chaffinch.storage.compaction import Compaction
 from chaffinch.storage.file_system import Interrupted, StorageError
 from chaffinch.storage.journal import Journal
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
+from simulation.brokers.disk import Death, Disk
+from simulation.world import World
 from tests.storage.batches import batch
 
 

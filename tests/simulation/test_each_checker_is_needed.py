@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.simulation import checkers
-from chaffinch.simulation.consumers import consumer_checkers
+from simulation import checkers
+from simulation.consumers import consumer_checkers
 from tests.simulation import (
     test_consumer_mutations,
     test_express_mutations,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from chaffinch.simulation.nemesis import Deeds
-from chaffinch.simulation.network import CALM
-from chaffinch.simulation.report import CRASHES_UNDER_WAY, PRODUCE_ANSWERS_LOST
-from chaffinch.simulation.scenario import run
+from simulation.nemesis import Deeds
+from simulation.network import CALM
+from simulation.report import CRASHES_UNDER_WAY, PRODUCE_ANSWERS_LOST
+from simulation.scenario import run
 
 ONE_PRODUCER: dict[str, Any] = {
     "plain_count": 1,

@@ -14,7 +14,7 @@ from chaffinch.client.connections import BrokerConnection
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.express import Express
 from chaffinch.producer.express_lane import ExpressLane
-from chaffinch.simulation.transport import Transport
+from simulation.transport import Transport
 from tests.simulation.mutation import PLAIN, Mutation, Patch, find, returns
 
 

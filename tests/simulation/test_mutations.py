@@ -16,9 +16,6 @@ from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.broker.core.transactions import power_loss
 from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
-from chaffinch.simulation.nemesis import Deeds
-from chaffinch.simulation.network import CALM, Faults
-from chaffinch.simulation.queries.cuts import Cut, CutKind
 from chaffinch.spark.commit import protocol, push, requests
 from chaffinch.spark.commit.marker import Verdict
 from chaffinch.spark.commit.operations import Step
@@ -28,6 +25,9 @@ from chaffinch.storage.files import StorageError
 from chaffinch.storage.memory_files import MemoryFile
 from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.producer_sequences import ProducerSequences
+from simulation.nemesis import Deeds
+from simulation.network import CALM, Faults
+from simulation.queries.cuts import Cut, CutKind
 from tests.simulation.mutation import (
     CORRUPT,
     OUT_OF_RANGE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from chaffinch.client.addresses import Address
-from chaffinch.simulation.network import CALM, Faults, Link, Network
-from chaffinch.simulation.world import World
+from simulation.network import CALM, Faults, Link, Network
+from simulation.world import World
 
 PLACE = Address("broker", 9092)
 ROUGH = Faults(cut_share=0.5, silent_share=0.3, slow_share=0.3)

@@ -25,8 +25,8 @@ from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.refusals import batch_answers, culprits
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.transactions.manager import TransactionManager
-from chaffinch.simulation.nemesis import Deeds
-from chaffinch.simulation.network import Faults
+from simulation.nemesis import Deeds
+from simulation.network import Faults
 from tests.simulation.kept_seeds import OVERTAKEN
 from tests.simulation.mutation import PLAIN, REMADE, SLOW, TRANSACTIONAL, TRANSACTIONAL_2, Mutation, Patch, find, returns
 

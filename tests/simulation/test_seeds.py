@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.simulation.scenario import run
+from simulation.scenario import run
 from tests.simulation.kept_seeds import KEPT, VERSION_2
 from tests.simulation.reached import REACHED
 
@@ -39,7 +39,7 @@ def test_every_promise_is_kept(chunk: int) -> None:
     """Rough worlds and calm ones; each has its 200 records, a crash and a lost answer."""
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         report = played(seed)
-        assert report.violations == (), f"replay: python -m chaffinch.simulation {seed} --verbose"
+        assert report.violations == (), f"replay: python -m simulation {seed} --verbose"
         assert report.lacks == (), seed
 
 
@@ -74,9 +74,7 @@ def test_a_seed_is_all_there_is_to_a_world(seed: int) -> None:
     """The same in one process, and in processes whose sets and dictionaries of strings are ordered differently."""
     expected = run(seed)
     assert run(seed, keeps_story=True).digest == expected.digest
-    program = (
-        f"import json; from chaffinch.simulation.scenario import run; r = run({seed}); print(json.dumps([r.digest, dict(r.counters)]))"
-    )
+    program = f"import json; from simulation.scenario import run; r = run({seed}); print(json.dumps([r.digest, dict(r.counters)]))"
     for hash_seed in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True

@@ -16,12 +16,12 @@ from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.refusals import culprits
-from chaffinch.simulation.nemesis import Deeds
-from chaffinch.simulation.network import Faults
 from chaffinch.storage import log_state, snapshot
 from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.producer_sequences import ProducerSequences
 from chaffinch.storage.snapshot import SnapshotFiles
+from simulation.nemesis import Deeds
+from simulation.network import Faults
 from tests.simulation.kept_seeds import REMADE_ROUGHLY
 from tests.simulation.mutation import CORRUPT, REMADE, SHORTENED, Mutation, Patch, find, unnoted
 

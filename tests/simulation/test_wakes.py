@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.simulation.wakes import WAKES_FREE, WakeTimer
-from chaffinch.simulation.world import World
+from simulation.wakes import WAKES_FREE, WakeTimer
+from simulation.world import World
 
 
 def woken(*deadlines: tuple[int, int | None], until: int = 100) -> list[int]:

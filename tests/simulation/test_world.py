@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.simulation.world import BEGIN_MS, Stuck, World, all_hold
+from simulation.world import BEGIN_MS, Stuck, World, all_hold
 
 
 def test_actions_happen_in_the_order_of_their_times_then_of_their_planning() -> None:

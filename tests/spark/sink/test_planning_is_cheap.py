@@ -35,7 +35,7 @@ COMMIT = (
 )  # fmt: skip
 RECORDS = ("chaffinch.records.batch", "chaffinch.records.batch_codec", "crc32c", "cramjam")
 ELSEWHERE = (
-    "chaffinch.broker", "chaffinch.consumer", "chaffinch.producer.producer", "chaffinch.simulation", "chaffinch.spark.replay",
+    "chaffinch.broker", "chaffinch.consumer", "chaffinch.producer.producer", "simulation", "chaffinch.spark.replay",
     "chaffinch.spark.source", "chaffinch.spark.supervision", "llvmlite", "numba", "pandas.core.frame",
 )  # fmt: skip
 

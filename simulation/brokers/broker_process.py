@@ -1,0 +1,484 @@
+"""The broker's process in the simulated world: the very `BrokerCore`, its connections, a disk it may die on, and a new life after that.
+
+The shell's part: bytes in through `ServerConnection`, events to the core, effects back as bytes. A death forgets everything but the disk;
+the next start opens the same file system, and may die in the middle of that too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+from chaffinch.broker.core import options
+from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Failed, Report, Respond, SlowDown
+from chaffinch.broker.core.events import ConnectionLost, Event, NodeStarted, NodeStopped, RequestReceived, TimePassed
+from chaffinch.broker.core.replicas.declared_replicas import Node
+from chaffinch.broker.core.topics.registry import Partition
+from chaffinch.client.addresses import Address
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.frames import BufferPool
+from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
+from chaffinch.protocol.schema import Message
+from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
+from chaffinch.protocol.violations import ProtocolViolation
+from chaffinch.records.stretch import Stretch, loaded
+from chaffinch.storage.file_system import Interrupted, StorageError
+from simulation.brokers.disk import Death, Disk
+from simulation.brokers.lying_broker import Liar, remembers_last_batches_only
+from simulation.brokers.validation_first import ValidationFirst
+from simulation.network import Link, Network, joined
+from simulation.wakes import WakeTimer
+from simulation.world import World
+
+PORT_FIRST: Final = 9092
+DOWN_MIN_MS = 20
+DOWN_MAX_MS: Final = (100, 300, 1_500)
+"""Short most of the time: while the broker is down a world only tries to connect."""
+TURN_MS: Final = 1
+"""How long answers wait for others to be synced with them."""
+REWRITE_BYTES: Final = 2_000
+"""Journals are written anew from this size on, so that worlds see it happen."""
+WHO: Final = "broker"
+PRODUCE_BY_NAME_MAX: Final = 12
+"""The last version of Produce that names topics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlan:
+    """A topic that exists from the beginning."""
+
+    name: str
+    partition_count: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Connection:
+    """The broker's end of one link: frames wait as they came behind a request whose answer waits, as those of a server do."""
+
+    def __init__(self, process: BrokerProcess, link: Link, connection_id: int, node_id: int) -> None:
+        self.protocol = ServerConnection(pool=process.pool)
+        self.link = link
+        self.connection_id = connection_id
+        self.node_id = node_id
+        self.backlog: deque[memoryview] = deque()
+        self.waiting: ReceivedRequest | None = None
+        self.is_finished = False
+        """The client has closed. What it asked for before is done all the same, until an answer finds that nobody is there."""
+        self._process = process
+
+    @property
+    def open_count(self) -> int:
+        return len(self.protocol.open_requests) + len(self.backlog)
+
+    def arrived(self, data: bytes) -> None:
+        self._process.received(self, data)
+
+    def finished(self, _reason: str) -> None:
+        self.is_finished = True
+        self._process.end_if_done(self)
+
+    def closed(self, _reason: str) -> None:
+        self._process.lost(self)
+
+
+class BrokerProcess:
+    """See the module. `core` is None while the process is down."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        *,
+        node_count: int,
+        settings: Mapping[str, Any],
+        topics: Sequence[TopicPlan],
+        validation_first_share: float = 0.0,
+        lying_share: float = 0.0,
+        is_forgetful: bool = False,
+        replication: int = 1,
+        lost_answer_at: int = 0,
+        takes_topic_ids: bool = True,
+    ) -> None:
+        """`takes_topic_ids`: whether Produce may tell topics by their ids (KIP-516), as it may since Kafka 4.1."""
+        self.disk = Disk(world)
+        self.pool = BufferPool()
+        """All connections read into the same buffers, as those of a server do."""
+        self.validation_first = ValidationFirst(world, validation_first_share)
+        self.liar = Liar(world, lying_share)
+        self._is_forgetful = is_forgetful
+        self.replication = replication
+        self._lost_answer_in = lost_answer_at
+        self._takes_topic_ids = takes_topic_ids
+        self.core: BrokerCore | None = None
+        self.absent: set[str] = set()
+        """Planned topics that somebody has deleted: a start does not make them again."""
+        self.made_ms: dict[UUID, int] = {}
+        """From when on each topic was there, by its id: at the latest."""
+        self.began: dict[TopicPartition, int] = {}
+        """The latest start of each log that anybody can have seen. What a process was killed over may not be so after a loss of power."""
+        self.nodes = [Node(id=number, host="broker", port=PORT_FIRST + number) for number in range(node_count)]
+        self.addresses = [Address(node.host, node.port) for node in self.nodes]
+        self._world = world
+        self._network = network
+        self._settings = options.parse(settings)
+        self._topics = list(topics)
+        self._connections: dict[int, _Connection] = {}
+        self._connection_count = 0
+        self._order_count = 0
+        self._timer = WakeTimer(world, WHO, lambda: self.handle(TimePassed()))
+        self._life = 0
+        self._syncs = self._settings["flush.policy"] == "always"
+        self._unsent: list[Effect] = []
+        self._is_sync_planned = False
+        self._wall_ahead_ms = 0  # The machine's wall clock, of the world's time; and that of the core, since it began.
+        self._core_ahead_ms = 0
+
+    def stop_lying(self) -> None:
+        """Answer as the core does from here on."""
+        self.validation_first.stop()
+        self.liar.stop()
+
+    def lose_next_answer(self) -> None:
+        """To a Produce."""
+        self._lost_answer_in = 1
+
+    @property
+    def accused(self) -> set[int]:
+        """Numbers of records that were blamed for nothing, or not for what is wrong with them."""
+        return self.validation_first.accused | self.liar.accused
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing waits to be synced, as what a chore has done in this very moment does."""
+        return not self._is_sync_planned
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """Those of the planned topics."""
+        return [TopicPartition(topic.name, index) for topic in self._topics for index in range(topic.partition_count)]
+
+    def leader_address(self, topic_partition: TopicPartition) -> Address:
+        """Where the partition's leader listens; anywhere while there is none."""
+        partition = None if self.core is None else self.core.topics.partition(*topic_partition)
+        return self.addresses[0 if partition is None else max(0, partition.replicas.leader)]
+
+    # Life and death --------------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the disk and listen. Dying while doing so is a death like any other."""
+        if self.core is not None:
+            return
+        self._life += 1
+        self._core_ahead_ms = self._wall_ahead_ms
+        try:
+            core = BrokerCore(
+                self.disk.file_system,
+                self._settings,
+                nodes=self.nodes,
+                dice=self._world.new_dice(),
+                now_ms=self._core_ms,
+                journal_rewrite_bytes=REWRITE_BYTES,
+            )
+            for topic in self._topics:
+                if core.topics.get(topic.name) is None and topic.name not in self.absent:
+                    core.create_topic(topic.name, topic.partition_count, self.replication, topic.config, now_ms=self._core_ms)
+        except Interrupted:
+            self._world.count("deaths while starting")
+            self._end(self.disk.armed_death)
+            return
+        except StorageError as error:
+            if not self.disk.is_full:
+                raise
+            self._world.tell(WHO, f"does not start: {error}")
+            self._world.count("starts on a full disk")
+            self._end(Death.KILLED)
+            return
+        core.lends_files = not self._syncs  # As the server does; effects are carried out at once then.
+        if self._is_forgetful:
+            remembers_last_batches_only(core)
+        self.core = core
+        self._note_topics()
+        self._world.tell(WHO, f"starts, life {self._life}")
+        for node in self.nodes:
+            self._network.listen(Address(node.host, node.port), self, node.id)
+        self._watch()
+
+    def die(self, death: Death, *, away_ms: int | None = None) -> None:
+        """End the process now, and plan its next start: after `away_ms`, or when the dice say."""
+        if self.core is None:
+            return
+        if death is Death.STOPPED:
+            try:
+                self.core.close()
+            except Interrupted:
+                death = self.disk.armed_death
+            except StorageError:
+                if not self.disk.is_full:
+                    raise
+                death = Death.KILLED
+        self._world.count(f"broker {death.value}")
+        self._end(death, away_ms)
+
+    def _end(self, death: Death, away_ms: int | None = None) -> None:
+        self._world.tell(WHO, death.value)
+        self.disk.end(death)
+        self.core = None
+        self._unsent.clear()
+        self._is_sync_planned = False
+        for node in self.nodes:
+            self._network.stop_listening(Address(node.host, node.port))
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            self._world.count("answers never given", connection.open_count)
+            connection.link.close_by_broker(f"the broker's process: {death.value}")
+        self._timer.set(None)
+        if away_ms is None:
+            away_ms = self._world.dice.randint(DOWN_MIN_MS, self._world.dice.choice(DOWN_MAX_MS))
+        self._world.after(away_ms, self.start)
+
+    @property
+    def _core_ms(self) -> int:
+        """The core's steady time: that of the world, from where the machine's wall clock stood when the process began."""
+        return self._world.now_ms + self._core_ahead_ms
+
+    def set_wall_clock(self, ahead_ms: int) -> None:
+        """Somebody sets the machine's: now it is so far ahead of the world's time."""
+        self._world.tell(WHO, f"the wall clock is set to {ahead_ms} ms ahead")
+        self._wall_ahead_ms = ahead_ms
+        if self.core is not None:
+            self.core.set_wall_clock(self._world.now_ms + ahead_ms, self._core_ms)
+            self._watch()
+
+    # Nodes -----------------------------------------------------------------------------------------------------------------------------
+
+    def stop_node(self, node_id: int, *, abruptly: bool) -> None:
+        """Stop one declared node, unless it is the last that runs: its partitions and groups go to others."""
+        if self.core is None or len(self.core.state.nodes.stopped | {node_id}) == len(self.nodes):
+            return
+        if self._change_nodes(NodeStopped(node_id=node_id, abruptly=abruptly)):
+            self._world.count("nodes stopped")
+            self._world.tell(WHO, f"node {node_id} stops{' abruptly' if abruptly else ''}")
+            self._network.stop_listening(Address(self.nodes[node_id].host, self.nodes[node_id].port))
+            for connection in [found for found in self._connections.values() if found.node_id == node_id]:
+                del self._connections[connection.connection_id]
+                connection.link.close_by_broker(f"node {node_id} has stopped")
+                self.handle(ConnectionLost(connection_id=connection.connection_id))
+
+    def start_nodes(self) -> None:
+        """Every node that was stopped runs again."""
+        for node in self.nodes:
+            if self.core is not None and node.id in self.core.state.nodes.stopped and self._change_nodes(NodeStarted(node_id=node.id)):
+                self._world.tell(WHO, f"node {node.id} starts")
+                self._network.listen(Address(node.host, node.port), self, node.id)
+
+    def _change_nodes(self, event: NodeStopped | NodeStarted) -> bool:
+        """Whether it happened: the change has to be written down, and the process may die of it."""
+        try:
+            self.handle(event)
+        except StorageError:
+            if not self.disk.is_full:
+                raise
+            return False
+        return self.core is not None
+
+    # Connections -----------------------------------------------------------------------------------------------------------------------
+
+    def accept(self, link: Link, node_id: int) -> None:
+        self._connection_count += 1
+        connection = _Connection(self, link, self._connection_count, node_id)
+        self._connections[connection.connection_id] = connection
+        link.to_broker.receiver = connection
+
+    def received(self, connection: _Connection, data: bytes) -> None:
+        if connection.connection_id not in self._connections:
+            return
+        try:
+            connection.backlog += connection.protocol.frames_in(data)
+        except ProtocolViolation as violation:
+            raise AssertionError(f"a client of ours broke the protocol: {violation}") from violation
+        connection.protocol.end_turn()
+        self._work_on(connection)
+
+    def _work_on(self, connection: _Connection) -> None:
+        """Do what came on it, up to a request that waits for something."""
+        while connection.backlog and connection.waiting is None and connection.connection_id in self._connections:
+            request = connection.protocol.request(connection.backlog.popleft())
+            self._world.tell(WHO, f"{connection.link.name}: {request.api.name} v{request.version} #{request.correlation_id}")
+            if self.core is not None:
+                self.validation_first.notice(self.core, connection.connection_id, request)
+            self.handle(
+                RequestReceived(
+                    connection_id=connection.connection_id,
+                    request=request,
+                    node_id=connection.node_id,
+                    client_software_name=connection.protocol.client_software_name,
+                )
+            )
+            if self.core is not None and self.core.waits(connection.connection_id):
+                connection.waiting = request
+        self.end_if_done(connection)
+
+    def end_if_done(self, connection: _Connection) -> None:
+        """A client that has closed is forgotten when all is done that it asked for."""
+        if connection.is_finished and not connection.open_count and connection.waiting is None:
+            self.lost(connection)
+
+    def lost(self, connection: _Connection) -> None:
+        if self._connections.pop(connection.connection_id, None) is not None:
+            self.handle(ConnectionLost(connection_id=connection.connection_id))
+
+    # The core --------------------------------------------------------------------------------------------------------------------------
+
+    def order(self, message: Message, version: int, node_id: int = 0) -> None:
+        """A request that comes without a network between, on a connection of its own; nobody hears the answer."""
+        request = ReceivedRequest(api=api_of(message), version=version, correlation_id=0, client_id=None, message=message)
+        self._order_count += 1
+        self.handle(RequestReceived(connection_id=-self._order_count, request=request, node_id=node_id))
+        self._note_topics()
+
+    def expire(self, partition: Partition, *, retention_ms: int, retention_bytes: int) -> None:
+        """Retention is checked now, with these limits in place of the topic's."""
+        log, config = partition.log, partition.log.config
+        log.config = replace(config, retention_ms=retention_ms, retention_bytes=retention_bytes)
+        try:
+            log.expire(self._core_ms)
+        except Interrupted:
+            self._dies_inside()
+        except StorageError:
+            if not self.disk.is_full:
+                raise
+        finally:
+            log.config = config
+
+    def _note_topics(self) -> None:
+        if self.core is not None:
+            for topic in self.core.topics:
+                self.made_ms.setdefault(topic.topic_id, self._world.now_ms)
+                for partition in topic.partitions:
+                    place = partition.topic_partition
+                    self.began[place] = max(self.began.get(place, 0), partition.log.log_start_offset)
+
+    def handle(self, event: Event) -> None:
+        """One event through the core, and its effects; or the process dies in the middle, and no answer leaves."""
+        if self.core is None:
+            return
+        try:
+            effects = self.core.apply(event, self._core_ms)
+        except Interrupted:
+            self._dies_inside()
+            return
+        if self._syncs:
+            self._send_later(effects)
+        else:
+            for effect in effects:
+                self._perform(effect)
+        self._watch()
+
+    def _dies_inside(self) -> None:
+        self._world.count(f"broker {self.disk.armed_death.value}")
+        if self._lacks_markers():
+            self._world.count("deaths between a decision and its markers")
+        self._end(self.disk.armed_death)
+
+    def _lacks_markers(self) -> bool:
+        """Whether a transaction is decided, and still open in some partition."""
+        core = self.core
+        if core is None:
+            return False
+        decided = [metadata for metadata in core.state.transactions if metadata.is_decided]
+        found = ((core.topics.partition(*place), metadata.producer_id) for metadata in decided for place in metadata.partitions)
+        return any(partition is not None and partition.log.has_ongoing_transaction(producer_id) for partition, producer_id in found)
+
+    def _send_later(self, effects: Sequence[Effect]) -> None:
+        """With flush.policy=always: one sync for all that comes within a moment, as the server does it."""
+        self._unsent += effects
+        if not self._is_sync_planned:
+            self._is_sync_planned = True
+            life = self._life
+            self._world.after(TURN_MS, lambda: self._sync_and_send(life))
+
+    def _sync_and_send(self, life: int) -> None:
+        if life != self._life or self.core is None:
+            return
+        effects, self._unsent = self._unsent, []
+        self._is_sync_planned = False
+        try:
+            self.core.sync()
+        except Interrupted:
+            self._dies_inside()
+            return
+        for effect in effects:
+            self._perform(effect)
+
+    def _perform(self, effect: Effect) -> None:
+        if isinstance(effect, Report):
+            self._world.tell(WHO, effect.text)
+            return
+        if isinstance(effect, Failed):
+            raise effect.error
+        assert not isinstance(effect, SlowDown), "only fault scripts ask for it, and here are none"
+        connection = self._connections.get(effect.connection_id)
+        if connection is None:
+            return
+        if isinstance(effect, CloseConnection):
+            self._world.tell(WHO, f"closes {connection.link.name}: {effect.reason}")
+            del self._connections[effect.connection_id]
+            connection.link.close_by_broker(effect.reason)
+            return
+        if effect.request is connection.waiting:
+            connection.waiting = None
+            self._world.after(0, partial(self._work_on, connection))
+        if isinstance(effect, CompleteSilently):
+            connection.link.to_client.send(joined(connection.protocol.skip_response(effect.request)))
+        else:
+            self._respond(connection, effect)
+
+    def _respond(self, connection: _Connection, effect: Respond) -> None:
+        message = self.validation_first.answer(connection.connection_id, effect.request, effect.message)
+        message = self.liar.answer(effect.request, message)
+        if isinstance(message, ApiVersionsResponse) and not self._takes_topic_ids:
+            message.api_keys = [_by_name(row) for row in message.api_keys]
+        parts = connection.protocol.response_parts(effect.request, message)
+        if any(isinstance(part, Stretch) for part in parts):
+            self._world.count("answers with records from files")
+        data = joined(loaded(parts))
+        if self._loses_answer(effect):
+            # Between append and answer: the request is done, and nobody will hear of it.
+            self._world.count("answers lost")
+            if isinstance(effect.message, ProduceResponse):
+                self._world.count("produce answers lost")
+            self._world.tell(WHO, f"{connection.link.name}: the answer to #{effect.request.correlation_id} is lost")
+            del self._connections[connection.connection_id]
+            connection.link.cut("cut between append and answer")
+            self.handle(ConnectionLost(connection_id=connection.connection_id))
+            return
+        connection.link.to_client.send(data)
+        if connection.is_finished:
+            self._world.count("answers to clients that have closed")
+            self._world.after(connection.link.delay_ms(), partial(self.lost, connection))
+
+    def _loses_answer(self, effect: Respond) -> bool:
+        """One answer to a Produce for sure, others by chance."""
+        if self._lost_answer_in and isinstance(effect.message, ProduceResponse):
+            self._lost_answer_in -= 1
+            if not self._lost_answer_in:
+                return True
+        return self._world.chance(self._network.faults.lost_answer_share)
+
+    def _watch(self) -> None:
+        deadline_ms = None if self.core is None else self.core.next_deadline_ms
+        self._timer.set(None if deadline_ms is None else deadline_ms - self._core_ahead_ms)
+
+
+def _by_name(row: ApiVersion) -> ApiVersion:
+    """What a broker announces that takes topics by their names only."""
+    if row.api_key != ProduceRequest.API_KEY:
+        return row
+    return ApiVersion(api_key=row.api_key, min_version=row.min_version, max_version=PRODUCE_BY_NAME_MAX)

@@ -1,0 +1,102 @@
+"""A broker whose answers are wrong on purpose: culprits that are none, or not all, or nowhere; codes that promise what never comes.
+
+It lies about records that it has refused, and never about what is stored: for that no client could make up. Producers are lied to; the
+queries of Spark decide by themselves which rows are bad, and read of none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+from uuid import UUID
+
+from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceRequest, ProduceResponse
+from chaffinch.protocol.schema import Message
+from chaffinch.protocol.server_connection import ReceivedRequest
+from chaffinch.records import batch as batches
+from simulation.records import number_of
+from simulation.world import World
+
+LIED_TO: Final = ("plain", "transactional")
+"""How the names of those begin who are lied to."""
+HOPELESS: Final = (codes.CORRUPT_MESSAGE, codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS)
+"""Codes that ask for another attempt, and say that this one was not stored: which is true."""
+HOPELESS_OF: Final = 3
+"""One batch of so many that were refused is never told why."""
+
+
+class Liar:
+    """Twists `share` of the refusals. `accused`: numbers of the records that were blamed although they are innocent, or not by name."""
+
+    def __init__(self, world: World, share: float) -> None:
+        self.accused: set[int] = set()
+        self._world = world
+        self._share = share
+
+    def stop(self) -> None:
+        """Tell the truth from here on."""
+        self._share = 0.0
+
+    def answer(self, request: ReceivedRequest, message: Message) -> Message:
+        """The answer to send."""
+        is_lied_to = (request.client_id or "").startswith(LIED_TO)
+        if self._share and is_lied_to and isinstance(message, ProduceResponse) and isinstance(request.message, ProduceRequest):
+            data = dict(_batches(request.message))
+            for topic in message.responses:
+                for index, part in enumerate(topic.partition_responses):
+                    if part.record_errors:
+                        numbers = _numbers(data[topic.name, topic.topic_id, part.index])
+                        topic.partition_responses[index] = self._twisted(part, numbers)
+        return message
+
+    def _twisted(self, part: PartitionProduceResponse, numbers: Sequence[int]) -> PartitionProduceResponse:
+        world, named = self._world, part.record_errors
+        if numbers[0] % HOPELESS_OF == 0:
+            world.count("refusals told as retriable")
+            code = HOPELESS[numbers[0] // HOPELESS_OF % len(HOPELESS)]
+            return PartitionProduceResponse(index=part.index, error_code=code.number, base_offset=-1)
+        if not world.chance(self._share):
+            return part
+        world.count("culprits twisted")
+        first = named[0]
+        lie = world.dice.randrange(5)
+        if lie == 0:  # Only one at a time.
+            return _blaming(part, [first])
+        if lie == 1:  # Out of order and twice.
+            return _blaming(part, [*reversed(named), first])
+        if lie == 2:  # Anybody.
+            someone = world.dice.randrange(len(numbers))
+            self.accused.add(numbers[someone])
+            return _blaming(part, [first, BatchIndexAndErrorMessage(batch_index=someone, batch_index_error_message="you")])
+        self.accused.update(numbers)
+        if lie == 3:  # Nobody.
+            return _blaming(part, [])
+        return _blaming(part, [*named, BatchIndexAndErrorMessage(batch_index=world.dice.choice((-1, len(numbers))))])
+
+
+def remembers_last_batches_only(core: BrokerCore) -> None:
+    """As Apache Kafka after a start from its snapshots: of each producer the last batch is known, and the four before it are not."""
+    for partition in core.topics.partitions():
+        for _, state in partition.log.producers.states():
+            del state.batches[:-1]
+
+
+def _blaming(part: PartitionProduceResponse, named: list[BatchIndexAndErrorMessage]) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=part.index, error_code=part.error_code, base_offset=-1, record_errors=named, error_message=part.error_message
+    )
+
+
+def _batches(request: ProduceRequest) -> Iterator[tuple[tuple[str, UUID, int], bytes]]:
+    """Each batch, by its topic's name or id, whichever the version of the request has, and its partition."""
+    for topic in request.topics:
+        for data in topic.partitions:
+            if data.records is not None and not isinstance(data.records, list):
+                yield (topic.name, topic.topic_id, data.index), bytes(data.records)
+
+
+def _numbers(data: bytes) -> list[int]:
+    columns = batches.decode(data)
+    return [number_of(columns.value(index)) for index in range(columns.count)]

@@ -1,0 +1,251 @@
+"""Groups of consumers in the simulated world: members that come and go, are killed, are too slow, and read until all is read.
+
+`Group` is what a group shares: its diary, its topics, and when it is over. `Member` survives its processes, as `ProducerUser` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from chaffinch.errors import KafkaException
+from chaffinch.errors.codes import FENCED_INSTANCE_ID
+from chaffinch.identifiers import TopicPartition
+from simulation.brokers.broker_process import BrokerProcess
+from simulation.consumers.consumer_checkers import seen
+from simulation.consumers.consumer_shell import ConsumerShell
+from simulation.consumers.diaries import Diary
+from simulation.network import Network
+from simulation.programs.program_process import ProgramProcess
+from simulation.programs.programs import Commit, Leave, Ledger, Poll, Program, Restart, Sleep
+from simulation.reading import read_log
+from simulation.workload import REMADE
+from simulation.world import World, all_hold
+
+POLL_INTERVAL_MS: Final = 3_000
+RESTART_MS_MAX: Final = 1_500
+SLOW_SHARE: Final = 0.01
+"""Of polls: what they gave takes longer than max.poll.interval.ms."""
+LOOK_MS: Final = 50
+LARGE_BYTES: Final = 2_000
+"""Up to this size of values the fetches of members hold from less than one to all of them."""
+INCARNATIONS_MAX: Final = 80
+STRATEGIES: Final = ("range", "roundrobin", "sticky", "cooperative-sticky", "range,cooperative-sticky")
+
+
+class Group:
+    """See the module. `shells`: those of the processes that live."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        broker: BrokerProcess,
+        name: str,
+        topics: Sequence[str],
+        *,
+        committed_only: bool,
+        begins_at_end: bool = False,
+        value_bytes_max: int = LARGE_BYTES,
+    ):
+        """`value_bytes_max`: what is read; where values are large, so are fetches."""
+        self.world = world
+        self.network = network
+        self.broker = broker
+        self.name = name
+        self.topics = tuple(topics)
+        self.diary = Diary(group=name, is_committed_only=committed_only, begins_at_end=begins_at_end, end_of=self._end_of)
+        self.places = [place for place in broker.partitions if place.topic in topics and place.topic != REMADE.name]
+        self.shells: list[ConsumerShell] = []
+        self._is_finishing = False
+        self._is_over = False
+        self._is_all_read = all_hold(lambda place: not self._left(place), self.places)
+        self._looks_at_ms = 0
+        self._options = self._common_options(world, committed_only, max(1, value_bytes_max // LARGE_BYTES))
+
+    def _common_options(self, world: World, committed_only: bool, size: int) -> dict[str, Any]:
+        dice = world.dice
+        return {
+            "bootstrap.servers": ",".join(map(str, self.broker.addresses)),
+            "group.id": self.name,
+            "auto.offset.reset": "latest" if self.diary.begins_at_end else "earliest",
+            "isolation.level": "read_committed" if committed_only else "read_uncommitted",
+            "partition.assignment.strategy": dice.choice(STRATEGIES),
+            "session.timeout.ms": 2_000,
+            "heartbeat.interval.ms": 400,
+            "max.poll.interval.ms": POLL_INTERVAL_MS,
+            "request.timeout.ms": 1_000,
+            "retry.backoff.ms": 20,
+            "retry.backoff.max.ms": 400,
+            "fetch.max.wait.ms": dice.choice((100, 400)),
+            "fetch.max.bytes": dice.choice((2_000, 20_000, 1 << 20)) * size,
+            "max.partition.fetch.bytes": dice.choice((1_000, 10_000)) * size,
+            "metadata.max.age.ms": 5_000,
+        }
+
+    def shell(self, who: str, options: Mapping[str, Any], go_on: Callable[[Any], None], *, commits_on_revoke: bool) -> ConsumerShell:
+        """A new consumer in the group."""
+        shell = ConsumerShell(
+            self.world,
+            self.network,
+            who,
+            {**self._options, **options, "client.id": who},
+            self.topics,
+            self.diary,
+            go_on,
+            commits_on_revoke=commits_on_revoke,
+        )
+        self.shells.append(shell)
+        return shell
+
+    def finish(self) -> None:
+        """Nothing more will be written: members are to end when all is read."""
+        self._is_finishing = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether members may end: all that is there to read is read and committed. Once so, for good."""
+        if self._is_finishing and not self._is_over and self.world.now_ms >= self._looks_at_ms:
+            self._looks_at_ms = self.world.now_ms + LOOK_MS
+            self._is_over = self._is_all_read()
+        return self._is_over
+
+    @property
+    def is_finishing(self) -> bool:
+        return self._is_finishing
+
+    def _end_of(self, place: TopicPartition) -> int | None:
+        """Where who begins at the end begins at the moment; None while nobody can say."""
+        core = self.broker.core
+        partition = None if core is None else core.topics.partition(*place)
+        if partition is None:
+            return None
+        return partition.log.last_stable_offset if self.diary.is_committed_only else partition.log.high_watermark
+
+    def _left(self, place: TopicPartition) -> bool:
+        """Whether something comes after the committed offset."""
+        core = self.broker.core
+        partition = None if core is None else core.topics.partition(*place)
+        if core is None or partition is None:
+            return True
+        committed = core.state.offsets.fetch(self.name, place)
+        if committed is None and self.diary.begins_at_end:
+            return True
+        contents = read_log(partition, max(partition.log.log_start_offset, 0 if committed is None else committed.offset))
+        return bool(seen(self.diary, contents))
+
+
+class Member:
+    """One place in a group, and the processes that fill it one after the other. `is_leaving`: the process is to end in order.
+
+    A process that does not know of the next one ends when it is fenced, or with the group."""
+
+    def __init__(self, group: Group, name: str, options: Mapping[str, Any]) -> None:
+        self.ledger = Ledger(name=name)
+        self.group = group
+        self.world = group.world
+        self.options = options
+        self.is_leaving = False
+        self._incarnations = 0
+        self._live_count = 0
+        self._newest: MemberProcess | None = None
+
+    @property
+    def name(self) -> str:
+        return self.ledger.name
+
+    @property
+    def is_done(self) -> bool:
+        """The group is over, and no process is left."""
+        return self.group.is_over and not self._live_count
+
+    def start(self) -> None:
+        if not self.group.is_over and self._newest is None:
+            self._start_another()
+
+    def start_twin(self) -> None:
+        """Another process with the same group.instance.id, while the newest still works."""
+        if not (self.group.is_over or self._newest is None or self.is_leaving):
+            self.world.count("members given a twin")
+            self._start_another()
+
+    def _start_another(self) -> None:
+        self._incarnations += 1
+        self._live_count += 1
+        self.is_leaving = False
+        assert self._incarnations <= INCARNATIONS_MAX, f"{self.name} restarts for ever: {self.ledger.calls_failed[-3:]}"
+        self._newest = MemberProcess(self, f"{self.name}.{self._incarnations}")
+        self._newest.go_on()
+
+    def kill(self) -> None:
+        """SIGKILL to the newest process: the group does not hear of it before the session is over."""
+        if self._newest is not None:
+            self.world.count("members killed")
+            self._newest.die("killed")
+            self._start_after(self._newest)
+
+    def start_beside(self) -> None:
+        """The process leaves the group in order; another one comes later."""
+        self.world.count("members asked to leave")
+        self.is_leaving = True
+
+    def finished(self, process: ProgramProcess) -> None:
+        self._start_after(process)
+
+    def ended(self) -> None:
+        self._live_count -= 1
+
+    def wants_restart(self, process: ProgramProcess) -> None:
+        process.die("its program asks for a new consumer")
+        self._start_after(process)
+
+    def _start_after(self, process: ProgramProcess) -> None:
+        """Soon, unless another process has overtaken it."""
+        if process is self._newest:
+            self._newest = None
+            self.world.after(self.world.dice.randint(1, RESTART_MS_MAX), self.start)
+
+
+class MemberProcess(ProgramProcess):
+    """One consumer and its program."""
+
+    def __init__(self, member: Member, who: str) -> None:
+        super().__init__(member, who, reading_program(member))
+        self._group = member.group
+        commits_itself = bool(member.options["enable.auto.commit"])
+        self.shell = member.group.shell(who, member.options, self.go_on, commits_on_revoke=not commits_itself)
+
+    def _begin(self, wanted: Any) -> None:
+        if isinstance(wanted, Sleep):
+            self._world.after(wanted.ms, self.go_on)
+        else:
+            self.shell.begin(wanted)
+
+    def _close(self) -> None:
+        self.shell.close()
+        self._group.shells.remove(self.shell)
+
+
+def reading_program(member: Member) -> Program:
+    """Poll, work, commit unless that is automatic, until the group is over or the process is to leave."""
+    dice, is_automatic = member.world.new_dice(), bool(member.options["enable.auto.commit"])
+    while not (member.group.is_over or member.is_leaving):
+        got = yield Poll(dice.choice((0, 50, 300)))
+        if isinstance(got, KafkaException):
+            member.ledger.calls_failed.append(f"poll: {got!r}")
+            member.world.count(f"polls failed: {type(got).__name__}")
+            if got.code is FENCED_INSTANCE_ID:
+                raise Restart from got
+        yield Sleep(POLL_INTERVAL_MS + 500 if dice.random() < SLOW_SHARE else dice.choice((1, 20, 60)))
+        if not is_automatic and (member.group.is_finishing or (got and dice.random() < 0.7)):
+            yield Commit(waits=dice.random() < 0.7)
+    if not is_automatic:
+        yield from _commit_all(member)
+    yield Leave()
+
+
+def _commit_all(member: Member) -> Iterator[Any]:
+    """As at the end of a program: a commit that fails is left to whoever reads on."""
+    error = yield Commit()
+    if error is not None:
+        member.ledger.calls_failed.append(f"commit: {error!r}")

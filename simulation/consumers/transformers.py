@@ -1,0 +1,151 @@
+"""Programs that consume, transform and produce: every record read becomes one record written, and both happen in one transaction.
+
+The pattern of KIP-447 and of KIP-1050's TransactionalClientDemo: a group of consumers with read_committed, a producer with a transactional
+id of its own beside each, `send_offsets_to_transaction` with the group's metadata, and after an abort back to what is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, TypeAlias
+
+from chaffinch.consumer.core.fetcher import Portion
+from chaffinch.errors import KafkaException
+from chaffinch.errors.codes import FENCED_INSTANCE_ID
+from chaffinch.identifiers import GroupMetadata, OffsetAndMetadata, TopicPartition
+from simulation.consumers.diaries import Commit
+from simulation.consumers.groups import POLL_INTERVAL_MS, SLOW_SHARE, Group
+from simulation.programs.producers import ProducerProcess, ProducerUser
+from simulation.programs.programs import (
+    Burst,
+    Call,
+    Fate,
+    GoBack,
+    Leave,
+    Ledger,
+    PlannedTransaction,
+    Poll,
+    Program,
+    Restart,
+    Sleep,
+    Transaction,
+    Verb,
+    call_again,
+    in_transaction,
+    insist,
+)
+from simulation.records import Record, number_of
+
+MakeRecord: TypeAlias = Callable[[int], Record]
+"""The record to write for the record of that number."""
+OPTIONS: Mapping[str, Any] = {"enable.auto.commit": False, "max.poll.records": 12}
+
+
+class Transformer(ProducerUser):
+    """One instance of the program. `made_from`: number of a record it wrote, to that of the record it read."""
+
+    def __init__(
+        self,
+        group: Group,
+        name: str,
+        options: Mapping[str, Any],
+        make_record: MakeRecord,
+        *,
+        abort_share: float,
+        go_back_ms: int,
+        is_static: bool,
+    ) -> None:
+        """`abort_share`: of transactions, which it aborts though nothing went wrong. `go_back_ms`: how long `committed()` may take.
+        `is_static`: it has a group.instance.id."""
+        super().__init__(group.world, group.network, group.broker.addresses, name, options, iter(()), process=TransformerProcess)
+        self.group = group
+        self.abort_share = abort_share
+        self.go_back_ms = go_back_ms
+        self.consumer_options = {**OPTIONS, "group.instance.id": name} if is_static else OPTIONS
+        self.make_record = make_record
+        self.made_from: dict[int, int] = {}
+        self.commits: dict[int, list[Commit]] = {}
+        """Of each transaction, by its number."""
+
+    def program(self) -> Program:
+        return transform_program(self)
+
+
+class TransformerProcess(ProducerProcess):
+    """A producer, and a consumer beside it in the same process."""
+
+    def __init__(self, user: Transformer, who: str, program: Program) -> None:
+        super().__init__(user, who, program)
+        self._group = user.group
+        self._shell = user.group.shell(who, user.consumer_options, self.go_on, commits_on_revoke=False)
+        self._commits = user.commits
+
+    def _begin(self, wanted: Any) -> None:
+        if isinstance(wanted, Poll | GoBack | Leave):
+            self._shell.begin(wanted)
+        else:
+            super()._begin(wanted)
+
+    def _offsets(self, call: Call) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
+        """What was read, and who this member is now."""
+        offsets, self._commits[call.offset] = self._shell.committing()
+        return offsets, self._shell.core.group_metadata()
+
+    def _close(self) -> None:
+        super()._close()
+        self._shell.close()
+        self._group.shells.remove(self._shell)
+
+
+def transform_program(user: Transformer) -> Program:
+    """See the module. Raises Restart."""
+    ledger, dice = user.ledger, user.world.new_dice()
+    yield from insist(ledger, Verb.INIT)
+    while not user.group.is_over:
+        got = yield Poll(dice.choice((50, 300)))
+        if isinstance(got, KafkaException):
+            ledger.calls_failed.append(f"poll: {got!r}")
+            user.world.count(f"polls failed: {type(got).__name__}")
+            if got.code is FENCED_INSTANCE_ID:
+                raise Restart from got
+            continue
+        yield Sleep(POLL_INTERVAL_MS + 500 if dice.random() < SLOW_SHARE else dice.choice((1, 20)))
+        if got and not (yield from _write(user, ledger, got)):
+            yield from _go_back(user)
+    yield Leave()
+    yield Call(Verb.CLOSE)
+
+
+def _write(user: Transformer, ledger: Ledger, got: list[Portion]) -> Generator[Any, Any, bool]:
+    """Whether the transaction is committed."""
+    read = [number_of(portion.columns.value(row)) for portion in got for row in range(len(portion.columns))]
+    records = [user.make_record(number) for number in read]
+    user.made_from.update(zip((record.number for record in records), read, strict=True))
+    transaction = Transaction(len(ledger.transactions))
+    ledger.transactions.append(transaction)
+    burst = Burst(records=tuple(records), as_table=False, pause_ms=0)
+    error = yield from in_transaction(ledger, transaction, PlannedTransaction(bursts=(burst,), commits=True, sends_offsets=True))
+    if error is None and not user.world.chance(user.abort_share):
+        if user.world.chance(SLOW_SHARE):  # The group goes on meanwhile; whoever reads on has to wait for what becomes of these offsets.
+            yield Sleep(POLL_INTERVAL_MS + 500)
+        transaction.fate = Fate.COMMITTING
+        error = yield from call_again(ledger, Call(Verb.COMMIT))
+        if error is None:
+            transaction.fate = Fate.COMMITTED
+            for commit in user.commits.get(transaction.number, ()):
+                commit.ended = user.group.diary.next_moment()
+            return True
+    yield from insist(ledger, Verb.ABORT)
+    transaction.fate = Fate.ABORTED
+    for commit in user.commits.get(transaction.number, ()):
+        commit.is_refused = True
+    return False
+
+
+def _go_back(user: Transformer) -> Generator[Any, Any, None]:
+    """Read again from what is committed; who cannot learn it begins anew."""
+    error = yield GoBack(user.go_back_ms)
+    user.world.count("transformers that went back" if error is None else "transformers that could not go back")
+    if error is not None:
+        user.ledger.calls_failed.append(f"committed: {error!r}")
+        raise Restart from error

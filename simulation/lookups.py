@@ -1,0 +1,111 @@
+"""A client that asks with callbacks: requests to leaders and coordinators, each outcome told once.
+
+For actors of the simulation that are not the producer's core: the commit protocol's shell. What it knows of the cluster lives in the same
+`ClusterState` and `Coordinators` as in the real client; no request is repeated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.cluster import ClusterState
+from chaffinch.client.connections import Answered, BrokerConnection, ConnectionEvent, Failed
+from chaffinch.client.coordinators import CoordinatorKind, Coordinators, find_request, read_answer
+from chaffinch.errors import codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from chaffinch.protocol.schema import Message
+from simulation.network import Network
+from simulation.transport import Transport
+from simulation.world import World
+
+Done = Callable[[Answered | Failed], None]
+Found = Callable[[Address | None, str], None]
+"""Called with the address, or with None and the reason."""
+
+
+class Lookups:
+    """See the module. Each client asks a bootstrap address chosen by the dice when it knows no better."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        who: str,
+        bootstrap: Sequence[Address],
+        *,
+        request_timeout_ms: int,
+        connect_timeout_ms: int,
+        connection: type[BrokerConnection] = BrokerConnection,
+    ) -> None:
+        self.cluster = ClusterState()
+        self.coordinators = Coordinators()
+        self._world = world
+        self._bootstrap = list(bootstrap)
+        self._transport = Transport(
+            world,
+            network,
+            who,
+            self._told,
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            connection=connection,
+        )
+
+    def request(self, address: Address, message: Message, done: Done) -> None:
+        self._transport.send(address, message, done)
+
+    def disconnect(self, address: Address) -> None:
+        self._transport.disconnect(address, "given up by the client")
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def with_coordinator(self, key: str, kind: CoordinatorKind, found: Found) -> None:
+        known = self.coordinators.address_of(key, kind)
+        if known is not None:
+            found(known, "")
+            return
+
+        def answered(event: Answered | Failed) -> None:
+            if isinstance(event, Failed):
+                found(None, event.reason)
+                return
+            answer = read_answer(event.message)
+            if answer.code is codes.NONE:
+                self.coordinators.learn(key, kind, answer.address)
+                found(answer.address, "")
+            else:
+                found(None, answer.code.name)
+
+        self.request(self._any(), find_request(key, kind), answered)
+
+    def with_leader(self, topic_partition: TopicPartition, refresh: bool, found: Found) -> None:
+        if not refresh and (known := self._leader(topic_partition)) is not None:
+            found(known, "")
+            return
+
+        def answered(event: Answered | Failed) -> None:
+            if isinstance(event, Failed):
+                found(None, event.reason)
+                return
+            self.cluster.update(event.message, self._world.now_ms)
+            found(self._leader(topic_partition), f"no leader of {topic_partition}")
+
+        topics = [MetadataRequestTopic(name=topic_partition.topic)]
+        self.request(self._any(), MetadataRequest(topics=topics, allow_auto_topic_creation=False), answered)
+
+    def _leader(self, topic_partition: TopicPartition) -> Address | None:
+        leader = self.cluster.leader_of(topic_partition)
+        return None if leader is None else self.cluster.address_of(leader)
+
+    def _any(self) -> Address:
+        return self._world.dice.choice(self._bootstrap)
+
+    def _told(self, events: Sequence[ConnectionEvent]) -> None:
+        for event in events:
+            if isinstance(event, Answered | Failed) and not self._transport.is_closed:
+                done: Any = event.token
+                done(event)

@@ -1,0 +1,141 @@
+"""Who makes things go wrong beside the network: broker deaths, now or inside a disk operation to come, nodes that stop and leave their
+partitions to others, full disks, killed clients, a wall clock that is set, and what an administrator does to topics.
+
+Works until `stop`; the world's quiet phase begins then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from simulation.administrator import Administrator
+from simulation.brokers.broker_process import BrokerProcess
+from simulation.brokers.disk import Death
+from simulation.report import CRASHES
+from simulation.world import World
+
+ARMED_OPERATIONS_MAX = 60
+FULL_BYTES_MAX = 3_000
+FULL_MS_MAX = 1_200
+CLOCK_AHEAD_MS_MAX = 1_800_000
+"""Forward or back; half of what `message.timestamp.after.max.ms` allows, so that good records stay good."""
+NODE_DOWN_MS_MAX = 2_500
+UP_AGAIN_MS = 5
+"""How often is looked for a broker that is to die."""
+ARMED_START_OPERATIONS_MAX = 12
+"""A start does few changing operations: an armed one dies in them, or soon after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deeds:
+    """How often what happens: mean times between two deeds in ms, 0 for never; shares of the broker's deaths."""
+
+    broker_death_ms: int = 0
+    client_death_ms: int = 0
+    zombie_ms: int = 0
+    full_disk_ms: int = 0
+    clock_step_ms: int = 0
+    node_stop_ms: int = 0
+    remake_ms: int = 0
+    """A topic is deleted, and made again."""
+    twin_ms: int = 0
+    """A member's group.instance.id is given to a second process."""
+    shorten_ms: int = 0
+    """A log loses its oldest records."""
+    first_death_ms: int = 0
+    """One death of the broker that is certain, while there is work: at this time, or, if it is down then and has not crashed, after it."""
+    in_operation_share: float = 0.5
+    clean_stop_share: float = 0.15
+    power_loss_share: float = 0.0
+    """Only with flush.policy=always."""
+    dies_starting_share: float = 0.1
+
+
+class Nemesis:
+    """See the module. `kills`: per client, ends its process and lets it come back; `doubles`: starts another one beside it.
+    `twins`: does so for a member of a group, under the same group.instance.id."""
+
+    def __init__(
+        self,
+        world: World,
+        deeds: Deeds,
+        broker: BrokerProcess,
+        administrator: Administrator,
+        kills: Sequence[Callable[[], None]],
+        doubles: Sequence[Callable[[], None]],
+        twins: Sequence[Callable[[], None]],
+    ) -> None:
+        self._world = world
+        self._deeds = deeds
+        self._broker = broker
+        self._administrator = administrator
+        self._is_over = False
+        self._plan(deeds.broker_death_ms, self._kill_broker)
+        self._plan(deeds.client_death_ms, lambda: world.dice.choice(kills)())
+        self._plan(deeds.full_disk_ms, self._fill_disk)
+        self._plan(deeds.clock_step_ms, self._set_clock)
+        self._plan(deeds.node_stop_ms, self._stop_node)
+        if deeds.first_death_ms:
+            world.after(deeds.first_death_ms, self._kill_once)
+        self._plan(deeds.remake_ms, administrator.delete)
+        self._plan(deeds.shorten_ms, administrator.shorten)
+        self._plan(deeds.zombie_ms, lambda: world.dice.choice(doubles)())
+        if twins:
+            self._plan(deeds.twin_ms, lambda: world.dice.choice(twins)())
+
+    def stop(self) -> None:
+        self._is_over = True
+        self._broker.disk.disarm()
+        self._broker.disk.empty()
+        self._broker.start_nodes()
+        self._administrator.stop()
+
+    @property
+    def owes_a_death(self) -> bool:
+        """Whether the one that is certain is still to come."""
+        return self._deeds.first_death_ms > 0 and not any(self._world.counters[name] for name in CRASHES)
+
+    def _kill_once(self) -> None:
+        if self._broker.core is None and self.owes_a_death:
+            self._world.after(UP_AGAIN_MS, self._kill_once)
+        elif not self._is_over:
+            self._broker.die(Death.POWER_LOST if self._world.chance(self._deeds.power_loss_share) else Death.KILLED)
+
+    def _stop_node(self) -> None:
+        dice = self._world.dice
+        self._broker.stop_node(dice.choice(self._broker.nodes).id, abruptly=dice.random() < 0.5)
+        self._world.after(dice.randint(1, NODE_DOWN_MS_MAX), self._broker.start_nodes)
+
+    def _set_clock(self) -> None:
+        dice = self._world.dice
+        size_ms = dice.choice((1_000, 60_000, CLOCK_AHEAD_MS_MAX))
+        self._world.count("clock steps")
+        self._broker.set_wall_clock(dice.randint(-size_ms, size_ms))
+
+    def _fill_disk(self) -> None:
+        disk, dice = self._broker.disk, self._world.dice
+        disk.fill(dice.choice((0, dice.randint(0, FULL_BYTES_MAX))))
+        self._world.after(dice.randint(1, FULL_MS_MAX), disk.empty)
+
+    def _plan(self, mean_ms: int, deed: Callable[[], None]) -> None:
+        if mean_ms and not self._is_over:
+            self._world.after(self._world.dice.randint(1, 2 * mean_ms), lambda: self._do(mean_ms, deed))
+
+    def _do(self, mean_ms: int, deed: Callable[[], None]) -> None:
+        if not self._is_over:
+            deed()
+            self._plan(mean_ms, deed)
+
+    def _kill_broker(self) -> None:
+        world, deeds, dice = self._world, self._deeds, self._world.dice
+        death = Death.POWER_LOST if world.chance(deeds.power_loss_share) else Death.KILLED
+        if self._broker.core is None:
+            if world.chance(deeds.dies_starting_share):
+                self._broker.disk.arm(dice.randrange(ARMED_START_OPERATIONS_MAX), death)
+        elif world.chance(deeds.in_operation_share):
+            self._broker.disk.arm(dice.randrange(ARMED_OPERATIONS_MAX), death)
+        elif world.chance(deeds.clean_stop_share):
+            self._broker.die(Death.STOPPED)
+        else:
+            self._broker.die(death)

@@ -1,0 +1,246 @@
+"""A network that loses, delays and cuts, as TCP lets it: never inside a stream, always between streams.
+
+A `Link` is one connection: two streams of bytes. Bytes of one stream arrive in order, in pieces cut anywhere, each after a delay of its
+own; streams do not wait for each other, so what an old connection still carries may arrive after what a newer one brought. A link ends
+by being closed by one side, by being cut at a byte chosen beforehand, or in silence: it then swallows everything and nobody is told.
+What was written before a close is delivered or lost as the dice say.
+
+`Faults` says how often; `Network.heal` sets all of it to nothing, and ends the links that had gone silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from chaffinch.client.addresses import Address
+from chaffinch.protocol.primitives import Buffer
+from simulation.world import World
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """How bad the network is. Shares are of links, or of answers; times in ms."""
+
+    latency_max_ms: int = 4
+    slow_share: float = 0.0
+    """Of pieces: delayed by up to `slow_max_ms`, beyond a request's time-out."""
+    slow_max_ms: int = 3_000
+    cut_share: float = 0.0
+    """Of links: cut at some byte of one of their streams."""
+    silent_share: float = 0.0
+    """Of links: swallow everything from some byte on."""
+    lost_answer_share: float = 0.0
+    """Of answers: the link is cut when the broker has done the request and says so."""
+    unreachable_share: float = 0.0
+    """Of attempts to connect: no answer at all."""
+
+
+CALM = Faults()
+CUT_BYTES_MIN, CUT_BYTES_MAX = 1, 40_000
+PIECES_MAX = 3
+MANGLED_AFTER_BYTES = 64
+"""Short writes are cut in pieces less often, or a world would consist of nothing else."""
+
+
+class End(Protocol):
+    """One side of a link."""
+
+    def arrived(self, data: bytes) -> None:
+        """The next bytes of the stream."""
+
+    def finished(self, reason: str) -> None:
+        """The other side has closed; all that it sent before has arrived."""
+
+    def closed(self, reason: str) -> None:
+        """The link is gone; nothing more will arrive."""
+
+
+class Stream:
+    """One direction of a link. `cut_at`, `silent_at`: after how many bytes that happens; None: never."""
+
+    __slots__ = ("_link", "_world", "arrives_ms", "bytes_sent", "cut_at", "receiver", "silent_at", "under_way")
+
+    def __init__(self, link: Link, world: World) -> None:
+        self.receiver: End | None = None
+        self.bytes_sent = 0
+        self.cut_at: int | None = None
+        self.silent_at: int | None = None
+        self.under_way = 0
+        self.arrives_ms = 0
+        """When the last of what was sent arrives, or has."""
+        self._link = link
+        self._world = world
+
+    def send(self, data: bytes) -> None:
+        """Put bytes on their way. The receiver gets them, a part of them, or nothing."""
+        world, link = self._world, self._link
+        start = self.bytes_sent
+        self.bytes_sent += len(data)
+        if self.silent_at is not None and self.bytes_sent > self.silent_at and not link.is_calm:
+            link.fall_silent()
+        if link.is_silent:
+            return
+        is_cut = False
+        if self.cut_at is not None and self.bytes_sent > self.cut_at and not link.is_calm:
+            is_cut = True
+            data = data[: max(0, self.cut_at - start)]
+        for piece in self._pieces(data):
+            arrives_ms = world.now_ms + link.delay_ms()
+            if arrives_ms > self.arrives_ms:
+                self.arrives_ms = arrives_ms
+            self.under_way += 1
+            world.at(self.arrives_ms, partial(self._arrive, piece))
+        if is_cut:
+            world.count("links cut at a byte")
+            world.at(self.arrives_ms, lambda: link.cut("cut by the network"))
+
+    def _pieces(self, data: bytes) -> list[bytes]:
+        dice = self._world.dice
+        if len(data) <= MANGLED_AFTER_BYTES or self._link.is_calm or dice.random() < 0.5:
+            return [data] if data else []
+        places = sorted(dice.randrange(1, len(data)) for _ in range(dice.randrange(PIECES_MAX)))
+        return [data[start:stop] for start, stop in zip([0, *places], [*places, len(data)], strict=True) if start < stop]
+
+    def _arrive(self, piece: bytes) -> None:
+        self.under_way -= 1
+        if self.receiver is not None and not self._link.is_silent:
+            self.receiver.arrived(piece)
+
+    def finish(self, reason: str, *, delivers: bool) -> None:
+        """The sender has closed: what is under way arrives first, or not at all; then the receiver is told."""
+        if not delivers:
+            receiver, self.receiver = self.receiver, None
+            if receiver is not None:
+                self._world.after(self._link.delay_ms(), lambda: receiver.closed(reason))
+            return
+        self.arrives_ms = max(self.arrives_ms, self._world.now_ms + self._link.delay_ms())
+        self._world.at(self.arrives_ms, lambda: self._say_closed(reason))
+
+    def _say_closed(self, reason: str) -> None:
+        receiver, self.receiver = self.receiver, None
+        if receiver is not None:
+            receiver.finished(reason)
+
+
+class Link:
+    """One connection between a client and a broker's listener."""
+
+    def __init__(self, world: World, network: Network, name: str, who: str) -> None:
+        self.name = name
+        self.who = who
+        """The process that has connected."""
+        self.is_silent = False
+        self.to_broker = Stream(self, world)
+        self.to_client = Stream(self, world)
+        self._world = world
+        self._network = network
+        self._roll(network.faults)
+
+    def _roll(self, faults: Faults) -> None:
+        """What will happen to this link is decided when it is made."""
+        dice = self._world.dice
+        place = int(CUT_BYTES_MIN * (CUT_BYTES_MAX / CUT_BYTES_MIN) ** dice.random())
+        stream = dice.choice((self.to_broker, self.to_client))
+        if self._world.chance(faults.cut_share):
+            stream.cut_at = place
+        elif self._world.chance(faults.silent_share):
+            stream.silent_at = place
+
+    @property
+    def is_calm(self) -> bool:
+        return self._network.faults is CALM
+
+    def delay_ms(self) -> int:
+        faults, dice = self._network.faults, self._world.dice
+        if faults.slow_share and self._world.chance(faults.slow_share):
+            self._world.count("pieces delayed")
+            return dice.randint(faults.latency_max_ms, faults.slow_max_ms)
+        return int(dice.random() * (faults.latency_max_ms + 1))
+
+    def fall_silent(self) -> None:
+        if not self.is_silent:
+            self.is_silent = True
+            self._world.count("links gone silent")
+            self._world.tell(self.name, "goes silent")
+            self._network.silent.append(self)
+
+    def cut(self, reason: str) -> None:
+        """Both ends lose the link, each after a delay of its own; nothing under way arrives."""
+        self.to_broker.finish(reason, delivers=False)
+        self.to_client.finish(reason, delivers=False)
+
+    def close_by_client(self, reason: str) -> None:
+        """The client has closed: it hears nothing more; the broker may still get what was sent before."""
+        self.to_client.receiver = None
+        if not self.is_silent:
+            self.to_broker.finish(reason, delivers=self._world.dice.random() < 0.5)
+
+    def close_by_broker(self, reason: str) -> None:
+        """The broker has closed, or its process ended: the client may still get what was sent before."""
+        self.to_broker.receiver = None
+        if not self.is_silent:
+            self.to_client.finish(reason, delivers=self._world.dice.random() < 0.5)
+
+
+class Listener(Protocol):
+    """Who takes connections at an address."""
+
+    def accept(self, link: Link, node_id: int) -> None:
+        """A client has connected: set `link.to_broker.receiver`."""
+
+
+class Network:
+    """All links and listeners of a world."""
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self.faults = faults
+        self.silent: list[Link] = []
+        self._links: list[Link] = []
+        self._world = world
+        self._listeners: dict[Address, tuple[Listener, int]] = {}
+
+    def listen(self, address: Address, listener: Listener, node_id: int) -> None:
+        self._listeners[address] = (listener, node_id)
+
+    def stop_listening(self, address: Address) -> None:
+        self._listeners.pop(address, None)
+
+    def connect(self, who: str, address: Address, done: Callable[[Link | None], None]) -> None:
+        """Calls `done` later with a link whose client end is not set yet, or with None when the connection is refused. Or never."""
+        if self._world.chance(self.faults.unreachable_share):
+            self._world.count("connects without an answer")
+            return
+        delay_ms = self._world.dice.randint(0, self.faults.latency_max_ms)
+        self._world.after(delay_ms, lambda: self._connected(who, address, done))
+
+    def _connected(self, who: str, address: Address, done: Callable[[Link | None], None]) -> None:
+        found = self._listeners.get(address)
+        if found is None:
+            done(None)
+            return
+        link = Link(self._world, self, f"link {len(self._links) + 1} of {who}", who)
+        self._links.append(link)
+        self._world.count("links")
+        done(link)
+        listener, node_id = found
+        listener.accept(link, node_id)
+
+    def arrives_ms(self, processes: Callable[[str], bool]) -> int:
+        """When all has arrived that these processes have sent so far, dead or alive."""
+        return max((link.to_broker.arrives_ms for link in self._links if processes(link.who)), default=0)
+
+    def heal(self) -> None:
+        """From here on nothing goes wrong. Links made before keep what they have on their way; silent ones end."""
+        self.faults = CALM
+        for link in self.silent:
+            link.is_silent = False
+            link.cut("silent until the network healed")
+        self.silent.clear()
+
+
+def joined(buffers: list[Buffer] | list[memoryview]) -> bytes:
+    """The bytes of what a protocol wants written. Copied: buffers are lent."""
+    return b"".join(buffers)

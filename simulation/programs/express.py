@@ -1,0 +1,226 @@
+"""The express lane in the simulated world: the very `ExpressLane`, over lent connections that are simulated, and callers by dice.
+
+A caller sends, and then waits for the answer himself, has another thread do it, or nobody does; what he writes goes as a whole, in part, or
+he is interrupted and nobody knows how much has gone; what he reads is lost with an interruption, or is not there after all. Whatever
+wakes the sender up closes the lane first, as in its thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from threading import RLock
+from typing import Any, Final, Protocol, cast
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.effects import SendRequest
+from chaffinch.client.lent_connection import ANSWER_BYTES_MAX, Borrowed
+from chaffinch.client.network import Network
+from chaffinch.producer.core.batches.batch import Receipts
+from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.producer.express_lane import ExpressLane
+from chaffinch.runtime.clock import Clock
+from simulation.programs.programs import Told
+from simulation.records import Record
+from simulation.transport import Connection, Transport
+from simulation.world import World
+
+ORDINARY_SHARE: Final = 0.15
+"""Of records that could go by the lane: sent in another way, with headers for example."""
+IN_PART_SHARE, REFUSED_SHARE, INTERRUPTED_SHARE = 0.06, 0.02, 0.04
+"""Of writes, and of reads."""
+SLOW_WAKE_MS: Final = (0, 0, 1, 4)
+"""How long a thread takes to wake up."""
+WAITING, ELSEWHERE, NOBODY = "the caller waits", "another thread waits", "nobody waits"
+
+
+class Owner(Protocol):
+    """The process."""
+
+    def look(self) -> None: ...
+    def is_told(self, told: Told) -> None: ...
+
+
+class _Ticket:
+    """In place of a future."""
+
+    batch: Any = None
+    index = 0
+
+
+class _Lent:
+    """What `LentConnection` is to a socket, and the bell of the system beside it."""
+
+    def __init__(self, world: World, end: Connection, is_used: Callable[[Connection], None]) -> None:
+        self.connection = end.core
+        self._is_used = is_used
+        self.end = end
+        self.bell = self
+        self._world = world
+
+    def send(self, frame: bytes) -> int:
+        """Raises OSError, and KeyboardInterrupt at any byte."""
+        world, link = self._world, self.end.link
+        assert link is not None
+        self._is_used(self.end)
+        if world.chance(REFUSED_SHARE):
+            raise world.dice.choice((BlockingIOError, BrokenPipeError))
+        is_interrupted = world.chance(INTERRUPTED_SHARE)
+        count = world.dice.randrange(len(frame)) if is_interrupted or world.chance(IN_PART_SHARE) else len(frame)
+        if count:
+            link.to_broker.send(frame[:count])
+        if is_interrupted:
+            raise KeyboardInterrupt
+        if count < len(frame):
+            world.count("express records written in part")
+        return count
+
+    def wait(self, _timeout_ms: int) -> bool:
+        return True
+
+    def receive(self) -> bytes:
+        """Raises OSError where nothing is there any more, and KeyboardInterrupt with what was read."""
+        if self._world.chance(REFUSED_SHARE):
+            raise BlockingIOError
+        end = self.end
+        data = bytes(end.unread[:ANSWER_BYTES_MAX])
+        del end.unread[:ANSWER_BYTES_MAX]
+        if self._world.chance(INTERRUPTED_SHARE):
+            raise KeyboardInterrupt
+        return data
+
+    def take_the_ear(self) -> None:
+        self.end.is_unheard = True
+
+    def give_the_ear_back(self) -> None:
+        self.end.is_unheard = False
+
+    def ring(self) -> None:
+        raise AssertionError("callers here come when the answer is there: none waits while another is served")
+
+    def heard(self) -> None:
+        pass
+
+
+class Lane:
+    """The lane of one process. `is_open`: from one round of the core to the next thing that wakes the sender up."""
+
+    def __init__(self, world: World, who: str, core: ProducerCore, transport: Transport, owner: Owner) -> None:
+        self.is_open = False
+        self._world = world
+        self._who = who
+        self._core = core
+        self._transport = transport
+        self._owner = owner
+        self._end: Connection | None = None
+        """Over which the last one went."""
+        self._is_waking = False
+        self._express = ExpressLane(core, cast(Network, self), cast(Clock, self), RLock(), self.wakeup)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a record is on its way."""
+        return self._core.express.parcel is not None
+
+    # By the sender.
+
+    def open(self) -> int | None:
+        """If there is nothing to do; when the sender wakes up by itself."""
+        core = self._core
+        self.is_open, deadline_ms = core.takes_express and core.is_idle, core.next_deadline_ms
+        if not self.is_open:
+            return deadline_ms
+        look_at_ms = self._world.now_ms + self._express.open()
+        return look_at_ms if deadline_ms is None else min(look_at_ms, deadline_ms)
+
+    def close(self) -> None:
+        """The sender is awake."""
+        self.is_open = False
+        self._express.close()
+        if self._end is not None:
+            self._end.caller = None
+        self._transport.drain()
+
+    def wakeup(self) -> None:
+        """The sender is to wake up."""
+        if not self._is_waking:
+            self._is_waking = True
+            self._world.after(self._world.dice.choice(SLOW_WAKE_MS), self._woken)
+
+    def _woken(self) -> None:
+        self._is_waking = False
+        self._owner.look()
+
+    # By a caller.
+
+    def send(self, record: Record, size: int, note: Callable[[Record], Told], *, waits: bool) -> bool:
+        """Whether the record, for which there are a topic and memory, is on its way. `waits`: its caller waits for its outcome."""
+        world = self._world
+        if not self._express.is_free or world.chance(ORDINARY_SHARE):
+            return False
+        place, ticket, was_interrupted = record.topic_partition, _Ticket(), False
+        try:
+            if not self._express.send(place, record.key, record.value, record.timestamp_ms, size, cast(Any, ticket)):
+                return False
+        except KeyboardInterrupt:
+            was_interrupted = True
+            world.tell(self._who, "the caller is interrupted while he writes")
+        told, receipts = note(record), ticket.batch
+        told.was_interrupted = was_interrupted
+        receipts[0] = told
+        world.count("express records sent")
+        way = WAITING if waits else world.dice.choice((ELSEWHERE, NOBODY))
+        world.tell(self._who, f"record {record.number} goes by the lane, {way}")
+        assert self._end is not None
+        if way != NOBODY:
+            self._end.caller = lambda: self._fetch(told, receipts)
+        return True
+
+    def _fetch(self, told: Told, receipts: Receipts) -> None:
+        """Bytes have come, and their caller looks at them."""
+        world, parcel = self._world, self._core.express.parcel
+        assert self._end is not None
+        assert parcel is not None
+        self._end.caller = None
+        try:
+            self._express.fetch(receipts, None)
+        except KeyboardInterrupt:
+            world.tell(self._who, "the caller is interrupted while he reads")
+        if receipts.outcome is not None:
+            offset = receipts.outcome(0).offset
+            told.offsets.append(offset)
+            world.count("express records written")
+            world.tell(self._who, f"record {told.record.number} is written in {told.record.topic_partition} at offset {offset}")
+            assert not self._core.callers.for_memory, f"{self._who}: memory is free again, and nobody tells who waits for it"
+            self._owner.is_told(told)
+        elif self._core.express.parcel is parcel:  # Half an answer, say. There are more callers than one.
+            self._end.caller = lambda: self._fetch(told, receipts)
+
+    # In place of network and clock.
+
+    def lend(self, address: Address) -> _Lent | None:
+        end = self._transport.lend(address)
+        if end is None:
+            return None
+        if self._world.chance(INTERRUPTED_SHARE):
+            end.core.take_correlation_id()  # By a caller who came no further.
+        return _Lent(self._world, end, self._goes_over)
+
+    def _goes_over(self, end: Connection) -> None:
+        self._end = end
+
+    def get_ready_to_lend(self) -> None:
+        pass
+
+    def was_used(self, addresses: Iterable[Address]) -> None:
+        pass
+
+    def take_back(self, request: SendRequest, borrowed: Borrowed) -> None:
+        is_interrupted = borrowed.is_unclear
+        self._world.count("express records interrupted" if is_interrupted else "express records adopted")
+        if borrowed.received:
+            self._world.count("express answers handed over")
+        self._world.tell(self._who, f"the record on the lane is a batch in flight, {'interrupted' if is_interrupted else 'as sent'}")
+        self._transport.take_back(request, borrowed)
+
+    def now_ms(self) -> int:
+        return self._world.now_ms

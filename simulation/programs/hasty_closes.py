@@ -1,0 +1,55 @@
+"""A transactional producer that is closed within a limit while its commit is not done: by a signal handler, or another thread."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaffinch.errors import IllegalStateException, KafkaException
+from chaffinch.producer.core import events
+from simulation.programs.producers import ProducerProcess
+from simulation.programs.programs import Call, Verb
+
+CLOSES_SHARE: Final = 0.2
+"""Of commits."""
+BEGINS_MS_MAX: Final = 60
+"""After the commit."""
+LIMIT_MS_MAX: Final = 150
+ENDS_MS_MAX: Final = 30
+"""Between the end of close's wait and that of the sender, which goes on meanwhile."""
+CLOSE: Final = Call(Verb.CLOSE)
+
+
+class HastyProcess(ProducerProcess):
+    """At times somebody closes it in the midst of a commit; its program then asks for a new one."""
+
+    _is_closed = False
+
+    def _call(self, call: Call) -> None:
+        if self._is_closed:
+            self._go_on_soon(IllegalStateException("the producer is closed"))
+            return
+        if call.verb is Verb.COMMIT and self._world.chance(CLOSES_SHARE):
+            self._world.after(self._world.dice.randint(0, BEGINS_MS_MAX), self._close_meanwhile)
+        super()._call(call)
+
+    def _close_meanwhile(self) -> None:
+        if self._awaited is None or self._awaited.verb is not Verb.COMMIT or self._is_closed:
+            return
+        self._is_closed = True
+        limit_ms = self._world.dice.randint(0, LIMIT_MS_MAX)
+        self._world.count("closes in the midst of a commit")
+        self._world.tell(self.who, f"is closed within {limit_ms} ms")
+        self._core.shut()
+        self.handle(events.CloseCalled(call=CLOSE, deadline_ms=self._world.now_ms + limit_ms))
+
+    def _returned(self, call: Call | None, error: KafkaException | None) -> None:
+        if call is CLOSE:
+            self._world.after(self._world.dice.randint(0, ENDS_MS_MAX), self._end_sender)
+        elif call is not None:  # Else it is the abort that close itself wants.
+            super()._returned(call, error)
+
+    def _end_sender(self) -> None:
+        """What `SenderThread._end` does: who still waits is told that nobody goes on."""
+        if not self._is_dead:
+            for effect in self._core.give_up(IllegalStateException("the producer is closed")):
+                self._perform(effect)

@@ -1,0 +1,498 @@
+"""A producer's process in the simulated world: the very `ProducerCore` behind a shell without threads, driven by a program.
+
+The shell's part is that of `sender_thread.py` and `producer.py`: requests out, events in, outcomes to whoever waits, and callers that wait
+for metadata or memory. `ProducerUser` is what survives the process: its ledger and the work that is left; it starts a new one after a
+death, a restart that the program asks for, or beside the old one, which is then a zombie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from chaffinch.client.addresses import Address
+from chaffinch.errors import KafkaException
+from chaffinch.identifiers import GroupMetadata, OffsetAndMetadata, TopicPartition
+from chaffinch.producer.core import events
+from chaffinch.producer.core.batches.accumulator import record_size
+from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.effects import (
+    AskHandler,
+    CompleteBatch,
+    CompleteCall,
+    Effect,
+    FailCall,
+    FailRecords,
+    SendRequest,
+    WakeCallers,
+)
+from chaffinch.producer.core.exception_handler import HandlerSaid, Question, RetriableResponse
+from chaffinch.producer.core.options import parse_options
+from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.producer.core.refusals.record_errors import ScreenedErrors
+from chaffinch.records.columns import RecordColumns
+from simulation.network import Network
+from simulation.programs.express import Lane
+from simulation.programs.program_process import ProgramProcess
+from simulation.programs.programs import (
+    GROUP_PARTITION,
+    Burst,
+    Call,
+    Ledger,
+    PlannedTransaction,
+    Program,
+    Send,
+    Sleep,
+    Told,
+    Verb,
+    Wanted,
+    plain_program,
+    transactional_program,
+)
+from simulation.records import Record
+from simulation.transport import Transport
+from simulation.wakes import WakeTimer
+from simulation.world import World
+
+CONNECT_TIMEOUT_MS: Final = 700
+MAX_BLOCK_MS: Final = 10_000
+WAITS_SHARE: Final = 0.6
+"""Of bursts, of a producer with an express lane."""
+CLOSE_WITHIN_MS: Final = 60_000
+RESTART_MS_MAX: Final = 800
+INCARNATIONS_MAX: Final = 60
+HANDLER_MS: Final = 700
+"""How long an exception handler thinks at times: batches expire meanwhile, and answers come."""
+KEPT_OF: Final = 4
+"""A handler lets one rejected record of so many fail."""
+SAID_OF: Final = 12
+"""A handler that is asked about a topic that nobody knows lets one record of so many fail, drops one, and has the others tried again."""
+BY_NUMBER: Final = {0: RetriableResponse.FAIL, 1: RetriableResponse.SWALLOW}
+
+
+NOTHING: Final = Burst(records=(), as_table=False, pause_ms=0)
+MakeProcess: TypeAlias = "Callable[[Any, str, Program], ProgramProcess]"
+"""Made of a `ProducerUser`, the incarnation's name, and its program."""
+
+
+class ProducerUser:
+    """See the module. `work` is consumed by the incarnations: what one has begun, the next does not repeat.
+
+    `process`: what an incarnation is; by default our own producer. `last`: what it sends in the end, if it is no transactional one.
+    `has_handler`: it has an exception handler (KIP-1038), which drops most of the records that a broker rejects, and has most of those
+    tried again whose topic nobody knows. `has_express`: its callers send by the express lane where they may.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        bootstrap: Sequence[Address],
+        name: str,
+        options: Mapping[str, Any],
+        work: Iterator[Burst] | Iterator[PlannedTransaction],
+        process: MakeProcess | None = None,
+        *,
+        last: Callable[[], Burst | None] = lambda: NOTHING,
+        has_handler: bool = False,
+        has_express: bool = False,
+    ) -> None:
+        self.is_waiting = False
+        """All is sent but what is sent in the end."""
+        self._last = last
+        self.ledger = Ledger(name=name)
+        self.has_handler = has_handler
+        self.has_express = has_express
+        self.options = {**options, "bootstrap.servers": ",".join(map(str, bootstrap)), "client.id": name}
+        self.is_transactional = "transactional.id" in options
+        self.world = world
+        self.network = network
+        self.ledger.patience_ms = self.options["delivery.timeout.ms"]
+        self._work: Any = work
+        self._process = process or ProducerProcess
+        self._incarnations = 0
+        self._newest: ProgramProcess | None = None
+        self._live_count = 0
+        self._is_finished = False
+        self._is_starting = False
+
+    @property
+    def name(self) -> str:
+        return self.ledger.name
+
+    @property
+    def is_done(self) -> bool:
+        """The work is done, and no process is left, zombies included."""
+        return self._is_finished and not self._live_count
+
+    def start(self) -> None:
+        """A new process; an older one that still lives does not know."""
+        self._is_starting = False
+        self._incarnations += 1
+        assert self._incarnations <= INCARNATIONS_MAX, f"{self.ledger.name} restarts for ever: {self.ledger.calls_failed[-3:]}"
+        self._live_count += 1
+        self._newest = self._process(self, f"{self.ledger.name}.{self._incarnations}", self.program())
+        self._newest.go_on()
+
+    def program(self) -> Program:
+        """What an incarnation does."""
+        return transactional_program(self.ledger, self._work) if self.is_transactional else plain_program(self._work, self._last_burst)
+
+    def _last_burst(self) -> Burst | None:
+        self.is_waiting = True
+        return self._last()
+
+    def kill(self) -> None:
+        """SIGKILL to the newest process."""
+        if self._newest is not None and not self._is_finished and not self._is_starting:
+            self.world.count("producers killed")
+            self._newest.die("killed")
+            self._start_soon()
+
+    def start_beside(self) -> None:
+        """Start another process while the newest still works: a zombie is made."""
+        if self.is_transactional and not self._is_finished and not self._is_starting:
+            self.world.count("producers made zombies")
+            self.start()
+
+    def finished(self, process: ProgramProcess) -> None:
+        """The program came to its end. An older process that does is only a zombie: the newest has the work that is left."""
+        if process is self._newest:
+            self._is_finished = True
+
+    def ended(self) -> None:
+        """A process is gone, in whatever way."""
+        self._live_count -= 1
+
+    def wants_restart(self, process: ProgramProcess) -> None:
+        """The program cannot go on with this producer. A zombie simply ends: it was fenced."""
+        self.world.count("producers restarted")
+        process.die("its program asks for a new producer")
+        if process is self._newest:
+            self._start_soon()
+
+    def _start_soon(self) -> None:
+        if not self._is_starting:
+            self._is_starting = True
+            self.world.after(self.world.dice.randint(1, RESTART_MS_MAX), self.start)
+
+
+class ProducerProcess(ProgramProcess):
+    """One incarnation: a core, its connections, and a program somewhere in the middle."""
+
+    def __init__(self, user: ProducerUser, who: str, program: Program) -> None:
+        super().__init__(user, who, program)
+        settings = parse_options(user.options)
+        questions = frozenset(Question) if user.has_handler else frozenset()
+        self._core = ProducerCore(settings, self._world.new_dice(), questions=questions)
+        self._transport = Transport(
+            self._world,
+            user.network,
+            who,
+            self._heard_all,
+            request_timeout_ms=settings["request.timeout.ms"],
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
+            on_awake=self._awake,
+        )
+        self._lane = Lane(self._world, who, self._core, self._transport, self) if user.has_express else None
+        self._blocked: Callable[[], bool] | None = None
+        self._awaited: Call | None = None
+        self._awaited_record: Told | None = None
+        # A batch that is larger than all the memory would wait for it in vain; `tables/sending.py` cuts there too.
+        self._batch_bytes: int = min(settings["batch.size"], settings["buffer.memory"])
+        self._timer = WakeTimer(self._world, who, lambda: self.handle(events.TimePassed()))
+
+    # The program -----------------------------------------------------------------------------------------------------------------------
+
+    def _begin(self, wanted: Wanted) -> None:
+        match wanted:
+            case Sleep():
+                self._world.after(wanted.ms, self.go_on)
+            case Send():
+                self._transaction = wanted.transaction
+                self._send_each(wanted.burst)
+            case Call():
+                self._call(wanted)
+
+    def _close(self) -> None:
+        self._transport.close()
+
+    # Sending, as `Producer.send` and `send_table` do -------------------------------------------------------------------------------------
+
+    def _send_each(self, burst: Burst) -> None:
+        """One after the other; a caller without metadata or memory waits, up to max.block.ms. With a lane some wait for each outcome."""
+        left = list(burst.records)
+        waits = self._lane is not None and not burst.as_table and self._world.chance(WAITS_SHARE)
+        began_ms = self._world.now_ms
+
+        def try_all() -> bool:
+            nonlocal began_ms
+            while left:
+                if self._awaited_record is not None:  # Its caller waits for it, as long as it takes.
+                    began_ms = self._world.now_ms
+                    return False
+                count = self._try_table(left, began_ms) if burst.as_table else self._try_send(left[0], waits=waits)
+                if not count and self._world.now_ms - began_ms >= MAX_BLOCK_MS:
+                    topic, partition = left[0].topic_partition
+                    error = self._core.records_refused(1, self._core.reasons.waited_in_vain(topic, partition, MAX_BLOCK_MS))
+                    self._note(left[0]).errors.append(error)
+                    count = 1
+                if not count:
+                    return False
+                if waits:
+                    self._await(left[0])
+                del left[:count]
+            self._go_on_soon()
+            return True
+
+        self._world.after(MAX_BLOCK_MS, self._wake)
+        self._block(try_all)
+
+    def _await(self, record: Record) -> None:
+        """Its caller waits for the outcome, if there is none yet."""
+        told = self._user.ledger.told[record.number]
+        self._awaited_record = told if told.ended_ms is None and not told.errors else None
+
+    def _try_send(self, record: Record, *, waits: bool) -> int:
+        """1 when the record's `send` has returned, 0 while it has to wait."""
+        refusal = self._refusal()
+        if refusal is not None:
+            self._note(record).errors.append(refusal)
+            return 1
+        size = record_size(record.key, record.value, ())
+        if not self._is_known(record) or not self._has_memory(size):
+            return 0
+        if self._lane is not None and self._lane.send(record, size, self._note, waits=waits):
+            return 1
+        self._core.append(
+            record.topic_partition, record.key, record.value, record.timestamp_ms, (), self._note(record), size, self._world.now_ms
+        )
+        return 1
+
+    def _try_table(self, records: Sequence[Record], handed_over_ms: int) -> int:
+        """How many records, all of one partition, went into a ready-made batch."""
+        first = records[0]
+        refusal = self._refusal()
+        if refusal is not None:
+            self._note(first).errors.append(refusal)
+            return 1
+        taken: list[Record] = []
+        memory_bytes = 0
+        for record in records:
+            size = record_size(record.key, record.value, ())
+            if record.topic_partition != first.topic_partition or (taken and memory_bytes + size > self._batch_bytes):
+                break
+            taken.append(record)
+            memory_bytes += size
+        if not self._is_known(first) or not self._has_memory(memory_bytes):
+            return 0
+        goes = self._screened(taken, handed_over_ms)
+        if goes:
+            self._append_batch(goes, memory_bytes, handed_over_ms)
+        return len(taken)
+
+    def _screened(self, records: list[Record], handed_over_ms: int) -> list[Record]:
+        """Those that go on; the others fail before they are encoded."""
+        place = records[0].topic_partition
+        reason = self._core.screening.of_rows(place.topic, handed_over_ms, self._world.now_ms).get(place.partition)
+        keyless = [] if reason is None else [record for record in records if record.key is None]
+        if reason is None or not keyless:
+            return records
+        rows = np.array([record.number for record in keyless], np.int64)
+        for record, error in zip(keyless, ScreenedErrors(range(len(rows)), rows, place, reason).values(), strict=True):
+            told = self._note(record)
+            told.errors.append(error)
+            told.ended_ms = self._world.now_ms
+        self._core.screening.failed(len(rows))
+        self._world.count("records screened before they are encoded", len(rows))
+        self._world.tell(self.who, f"records {rows.tolist()} of {place} fail unsent")
+        return [record for record in records if record.key is not None]
+
+    def _append_batch(self, taken: Sequence[Record], memory_bytes: int, handed_over_ms: int) -> None:
+        columns = RecordColumns.from_lists(
+            [record.key for record in taken], [record.value for record in taken], [record.timestamp_ms for record in taken]
+        )
+        batch = ProducerBatch(
+            topic_partition=taken[0].topic_partition,
+            receipt=[self._note(record) for record in taken],
+            rows=np.arange(len(taken), dtype=np.int64),
+            timestamps=columns.timestamps,
+            data=self._core.accumulator.encode_rows(columns),
+            created_ms=self._world.now_ms,
+            position=0,
+            memory_bytes=memory_bytes,
+            key_valid=columns.key_valid,
+            handed_over_ms=handed_over_ms,
+        )
+        self._core.append_batch(batch, self._world.now_ms)
+
+    def _refusal(self) -> KafkaException | None:
+        transaction = self._core.transaction
+        return None if transaction is None else transaction.refusal_of_send()
+
+    def _is_known(self, record: Record) -> bool:
+        topic, partition = record.topic_partition
+        count = self._core.wiring.cluster.partition_count(topic)
+        if count is not None and partition < count:
+            return True
+        self.handle(events.TopicWanted(topic=topic, is_stale=count is not None))
+        return False
+
+    def _has_memory(self, size: int) -> bool:
+        self._core.callers.for_memory = int(not self._core.accumulator.has_room_for(size))
+        return not self._core.callers.for_memory
+
+    # Calls -----------------------------------------------------------------------------------------------------------------------------
+
+    def _call(self, call: Call) -> None:
+        self._awaited = call
+        deadline_ms = self._world.now_ms + MAX_BLOCK_MS
+        match call.verb:
+            case Verb.INIT:
+                event: events.Event = events.InitTransactionsCalled(call=call, deadline_ms=deadline_ms)
+            case Verb.BEGIN:
+                event = events.BeginTransactionCalled(call=call)
+            case Verb.OFFSETS:
+                offsets, group = self._offsets(call)
+                event = events.SendOffsetsCalled(call=call, deadline_ms=deadline_ms, offsets=offsets, group=group)
+            case Verb.COMMIT:
+                event = events.CommitCalled(call=call, deadline_ms=deadline_ms)
+            case Verb.ABORT:
+                event = events.AbortCalled(call=call, deadline_ms=deadline_ms)
+            case Verb.FLUSH:
+                event = events.FlushCalled(call=call)
+            case Verb.CLOSE:
+                event = events.CloseCalled(call=call, deadline_ms=self._world.now_ms + CLOSE_WITHIN_MS)
+        self.handle(event)
+
+    def _offsets(self, call: Call) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
+        """What goes into the transaction, and for which group."""
+        return {GROUP_PARTITION: OffsetAndMetadata(call.offset)}, GroupMetadata(group_of_producer(self._user.ledger.name))
+
+    # The core --------------------------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: events.Event) -> None:
+        """One event through the core, and its effects."""
+        self._heard_all((event,))
+
+    def _heard_all(self, heard: Sequence[events.Event]) -> None:
+        """What the network reports at one moment goes through the core together, as in the sender's thread."""
+        if self._is_dead:
+            return
+        if self._lane is not None:
+            self._lane.close()
+        for effect in self._core.handle_all(heard, self._world.now_ms):
+            self._perform(effect)
+        self._timer.set(self._core.next_deadline_ms if self._lane is None else self._lane.open())
+
+    def _awake(self) -> None:
+        """The network has something to say: the lane is closed before it does, and opened in the round that follows."""
+        if self._lane is not None and self._lane.is_open:
+            self._lane.close()
+            self._world.after(0, self.look)
+
+    def look(self) -> None:
+        """The sender wakes up, for whatever reason."""
+        self._heard_all(())
+
+    def is_told(self, told: Told) -> None:
+        """A record has its outcome."""
+        told.ended_ms = self._world.now_ms
+        if told is self._awaited_record:
+            self._awaited_record = None
+            self._world.after(MAX_BLOCK_MS, self._wake)
+            self._world.after(0, self._wake)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case SendRequest():
+                self._transport.send(
+                    effect.address,
+                    effect.message,
+                    effect.token,
+                    timeout_ms=effect.timeout_ms,
+                    version_max=effect.version_max,
+                    expects_answer=effect.expects_answer,
+                )
+            case CompleteBatch():
+                self._complete(effect)
+            case FailRecords():
+                self._fail(effect)
+            case AskHandler():
+                self._world.after(self._world.dice.choice((0, 0, HANDLER_MS)), lambda: self._answer(effect))
+            case CompleteCall():
+                self._returned(effect.call, None)
+            case FailCall():
+                self._returned(effect.call, effect.error)
+            case WakeCallers():
+                self._world.after(0, self._wake)
+
+    def _complete(self, effect: CompleteBatch) -> None:
+        numbers = []
+        for index, row in enumerate(effect.batch.rows):
+            told: Told = effect.batch.receipt[row]
+            told.offsets.append(effect.base_offset + index if effect.base_offset >= 0 else -1)
+            self.is_told(told)
+            numbers.append(told.record.number)
+        self._world.tell(self.who, f"records {numbers} are written in {effect.batch.topic_partition} from offset {effect.base_offset}")
+
+    def _returned(self, call: Call, error: KafkaException | None) -> None:
+        assert call is self._awaited, f"{self.who}: {call} returns, awaited is {self._awaited}"
+        self._awaited = None
+        self._world.tell(self.who, f"{call.verb.value} {'returns' if error is None else f'raises {type(error).__name__}: {error}'}")
+        self._go_on_soon(error)
+
+    def _fail(self, effect: FailRecords) -> None:
+        if isinstance(effect.errors, ScreenedErrors):
+            self._world.count("records screened", len(effect.errors))
+        for index, row in enumerate(effect.batch.rows):
+            told: Told = effect.batch.receipt[row]
+            error = effect.errors.get(index, effect.error)
+            if index in effect.dropped or error is not None:
+                self.is_told(told)
+            if index in effect.dropped:
+                told.drops += 1
+                self._world.tell(self.who, f"record {told.record.number} is dropped")
+                self._world.count("records dropped")
+            elif error is not None:
+                told.errors.append(error)
+                self._world.tell(self.who, f"record {told.record.number} failed, {error.stored.value}: {type(error).__name__}: {error}")
+                self._world.count(f"records failed: {type(error).__name__}")
+
+    def _answer(self, effect: AskHandler) -> None:
+        """What the exception handler says."""
+        asked: dict[int, Told] = {index: effect.batch.receipt[effect.batch.rows[index]] for index in effect.errors}
+        if effect.question is Question.REJECTED:
+            said = HandlerSaid(swallowed=frozenset(index for index, told in asked.items() if told.record.number % KEPT_OF))
+        else:
+            for told in asked.values():
+                told.said = BY_NUMBER.get(told.record.number % SAID_OF, RetriableResponse.RETRY)
+            said = HandlerSaid(
+                swallowed=frozenset(index for index, told in asked.items() if told.said is RetriableResponse.SWALLOW),
+                retried=frozenset(index for index, told in asked.items() if told.said is RetriableResponse.RETRY),
+            )
+            self._world.count("records to be tried again, says the handler", len(said.retried))
+        self.handle(events.HandlerAnswered(batch=effect.batch, said=said))
+
+    def _block(self, attempt: Callable[[], bool]) -> None:
+        """The caller waits until `attempt` says that it need not any more."""
+        self._blocked = attempt
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._blocked is None or self._is_dead:
+            return
+        attempt, self._blocked = self._blocked, None
+        if not attempt() and self._blocked is None:
+            self._blocked = attempt
+        if self._lane is None or not self._lane.is_busy:
+            self.handle(events.TimePassed())
+        elif not self._core.accumulator.is_empty:
+            self._lane.wakeup()
+
+
+def group_of_producer(name: str) -> str:
+    """The consumer group for which a transactional producer commits offsets."""
+    return f"group-of-{name}"

@@ -1,0 +1,267 @@
+"""Another producer of transaction version 2 (KIP-890) than our own: it speaks Produce 12, TxnOffsetCommit 5 and EndTxn 5.
+
+In its simplest form: one request at a time, repeated until it is answered. It runs the programs of our producer and keeps the same ledger,
+so that the same checkers judge it: all or nothing, nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.connections import Answered, BrokerConnection, Failed
+from chaffinch.client.coordinators import CoordinatorKind
+from chaffinch.errors import KafkaException, Stored, TransactionAbortableException, codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.errors.exceptions import exception_for
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
+from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
+from chaffinch.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from chaffinch.protocol.schema import Message
+from chaffinch.records import batch as batches
+from chaffinch.records.columns import RecordColumns
+from simulation.lookups import Found, Lookups
+from simulation.programs.producers import ProducerUser, group_of_producer
+from simulation.programs.program_process import ProgramProcess
+from simulation.programs.programs import GROUP_PARTITION, Call, Program, Send, Sleep, Told, Verb, Wanted
+from simulation.records import Record
+
+REQUEST_TIMEOUT_MS: Final = 1_000
+CONNECT_TIMEOUT_MS: Final = 500
+BACKOFF_MS_MAX: Final = 100
+RECORDS_PER_BATCH_MAX: Final = 3
+VERSIONS: Final[dict[type[Message], int]] = {ProduceRequest: 12, TxnOffsetCommitRequest: 5, EndTxnRequest: 5}
+
+Find = Callable[[bool, Found], None]
+"""Look an address up, anew or not."""
+
+
+class Version2Connection(BrokerConnection):
+    """Speaks versions beyond those that our client uses of itself."""
+
+    def _version(self, request: Any) -> int:
+        return VERSIONS.get(type(request.message)) or super()._version(request)
+
+
+class Version2Process(ProgramProcess):
+    """One incarnation. `before_end` is called before the first EndTxn of each transaction leaves."""
+
+    def __init__(
+        self, user: ProducerUser, who: str, program: Program, *, bootstrap: Sequence[Address], before_end: Callable[[], None]
+    ) -> None:
+        super().__init__(user, who, program)
+        self._transactional_id: str = user.options["transactional.id"]
+        self._timeout_ms: int = user.options["transaction.timeout.ms"]
+        self._group = group_of_producer(user.ledger.name)
+        self._before_end = before_end
+        self._client = Lookups(
+            user.world,
+            user.network,
+            who,
+            bootstrap,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
+            connection=Version2Connection,
+        )
+        self._identity = NO_PRODUCER
+        self._sequences: dict[TopicPartition, int] = {}
+        self._has_begun = False
+        self._failure: KafkaException | None = None
+
+    def _close(self) -> None:
+        self._client.close()
+
+    def _begin(self, wanted: Wanted) -> None:
+        match wanted:
+            case Sleep():
+                self._world.after(wanted.ms, self.go_on)
+            case Send():
+                self._transaction = wanted.transaction
+                self._send(_in_batches(wanted.burst.records))
+            case Call(verb=Verb.INIT):
+                request = InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout_ms=self._timeout_ms)
+                self._insist(self._coordinator, request, _code, self._initialised)
+            case Call(verb=Verb.OFFSETS):
+                self._send_offset(wanted.offset)
+            case Call(verb=Verb.COMMIT | Verb.ABORT):
+                self._finish(is_commit=wanted.verb is Verb.COMMIT)
+            case _:
+                self._go_on_soon()
+
+    def _initialised(self, answer: Any, code: ErrorCode, _attempts: int) -> None:
+        if code is codes.NONE:
+            self._take(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+        self._go_on_soon(None if code is codes.NONE else exception_for(code, api="InitProducerId"))
+
+    def _take(self, identity: ProducerIdentity) -> None:
+        """Every identity numbers its batches from 0."""
+        self._identity = identity
+        self._sequences.clear()
+        self._has_begun = False
+        self._failure = None
+
+    # Inside a transaction ----------------------------------------------------------------------------------------------------------------
+
+    def _send(self, left: list[list[Record]]) -> None:
+        """One batch after the other; after a failure no more of this transaction."""
+        if not left:
+            self._go_on_soon()
+            return
+        told = [self._note(record) for record in left.pop(0)]
+        if self._failure is not None:
+            for one in told:
+                one.errors.append(TransactionAbortableException("not sent: the transaction has failed", stored=Stored.NO))
+            self._send(left)
+            return
+        self._has_begun = True
+        records = [one.record for one in told]
+        place = records[0].topic_partition
+        columns = RecordColumns.from_lists(
+            [record.key for record in records], [record.value for record in records], [record.timestamp_ms for record in records]
+        )
+        sequence = self._sequences.get(place, 0)
+        data = batches.encode(columns, identity=self._identity, base_sequence=sequence, is_transactional=True)
+        request = ProduceRequest(
+            transactional_id=self._transactional_id,
+            acks=-1,
+            timeout_ms=REQUEST_TIMEOUT_MS,
+            topics=[TopicProduceData(name=place.topic, partitions=[PartitionProduceData(index=place.partition, records=data)])],
+        )
+
+        def find(refresh: bool, found: Found) -> None:
+            self._client.with_leader(place, refresh, found)
+
+        def answered(answer: Any, code: ErrorCode, attempts: int) -> None:
+            part = answer.responses[0].partition_responses[0]
+            if code is codes.NONE:
+                self._sequences[place] = sequence + len(told)
+                for index, one in enumerate(told):
+                    one.offsets.append(part.base_offset + index)
+            else:
+                self._refused(told, part, code, Stored.NO if attempts == 1 else Stored.POSSIBLY)
+            self._send(left)
+
+        self._insist(find, request, lambda answer: answer.responses[0].partition_responses[0].error_code, answered)
+
+    def _refused(self, told: Sequence[Told], part: PartitionProduceResponse, code: ErrorCode, stored: Stored) -> None:
+        """Culprits hear what is wrong with them, all others that the transaction has failed."""
+        self._world.count(f"version 2: refused with {code.name}")
+        self._failure = TransactionAbortableException(f"a batch was refused: {code.name}")
+        culprits = {row.batch_index: codes.by_number(row.chaffinch_error_code or code.number, "kip") for row in part.record_errors}
+        for index, one in enumerate(told):
+            is_blamed = index in culprits or (not culprits and len(told) == 1)
+            error = exception_for(culprits.get(index, code) if is_blamed else codes.TRANSACTION_ABORTABLE, api="Produce", stored=stored)
+            one.errors.append(error)
+
+    def _send_offset(self, offset: int) -> None:
+        if self._failure is not None:
+            self._go_on_soon(self._failure)
+            return
+        self._has_begun = True
+        part = TxnOffsetCommitRequestPartition(partition_index=GROUP_PARTITION.partition, committed_offset=offset, committed_metadata="")
+        request = TxnOffsetCommitRequest(
+            transactional_id=self._transactional_id,
+            group_id=self._group,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+            topics=[TxnOffsetCommitRequestTopic(name=GROUP_PARTITION.topic, partitions=[part])],
+        )
+
+        def answered(_answer: Any, code: ErrorCode, _attempts: int) -> None:
+            if code is not codes.NONE:
+                self._failure = TransactionAbortableException(f"an offset was refused: {code.name}")
+            self._go_on_soon(self._failure)
+
+        self._insist(self._group_coordinator, request, lambda answer: answer.topics[0].partitions[0].error_code, answered)
+
+    # Its end -----------------------------------------------------------------------------------------------------------------------------
+
+    def _finish(self, *, is_commit: bool) -> None:
+        """A commit of nothing is the client's own affair; an abort of nothing is asked for, since the broker takes it."""
+        if is_commit and (self._failure is not None or not self._has_begun):
+            self._go_on_soon(self._failure)
+            return
+        request = EndTxnRequest(
+            transactional_id=self._transactional_id,
+            producer_id=self._identity.producer_id,
+            producer_epoch=self._identity.epoch,
+            committed=is_commit,
+        )
+
+        def answered(answer: Any, code: ErrorCode, _attempts: int) -> None:
+            self._world.tell(self.who, f"{'commit' if is_commit else 'abort'}: {code.name}")
+            if code is codes.NONE:
+                self._take(ProducerIdentity(answer.producer_id, answer.producer_epoch))
+                self._go_on_soon()
+            elif code is codes.INVALID_TXN_STATE and is_commit:
+                self._go_on_soon(TransactionAbortableException("the coordinator has aborted it"))
+            else:
+                assert code is not codes.INVALID_TXN_STATE, f"{self.who}: what was to be aborted is committed"
+                self._go_on_soon(exception_for(code, api="EndTxn"))
+
+        self._before_end()
+        self._insist(self._coordinator, request, _code, answered)
+
+    # Requests ----------------------------------------------------------------------------------------------------------------------------
+
+    def _coordinator(self, refresh: bool, found: Found) -> None:
+        self._find_coordinator(self._transactional_id, "transaction", refresh, found)
+
+    def _group_coordinator(self, refresh: bool, found: Found) -> None:
+        self._find_coordinator(self._group, "group", refresh, found)
+
+    def _find_coordinator(self, key: str, kind: CoordinatorKind, refresh: bool, found: Found) -> None:
+        if refresh:
+            self._client.coordinators.forget(key, kind)
+        self._client.with_coordinator(key, kind, found)
+
+    def _insist(
+        self, find: Find, request: Message, code_of: Callable[[Any], int], done: Callable[[Any, ErrorCode, int], None], attempts: int = 1
+    ) -> None:
+        """Ask until there is an answer that no repetition would change: `done(answer, its code, attempts)`."""
+
+        def found(address: Address | None, _reason: str) -> None:
+            if address is None:
+                again(sent=False)
+            else:
+                self._client.request(address, request, answered)
+
+        def answered(event: Answered | Failed) -> None:
+            if self._is_dead:
+                return
+            code = codes.by_number(code_of(event.message)) if isinstance(event, Answered) else codes.NETWORK_EXCEPTION
+            if code.is_retriable or isinstance(event, Failed):
+                again(sent=True)
+            else:
+                done(event.message, code, attempts)
+
+        def again(*, sent: bool) -> None:
+            backoff_ms = self._world.dice.randint(1, BACKOFF_MS_MAX)
+            self._world.after(backoff_ms, lambda: None if self._is_dead else self._insist(find, request, code_of, done, attempts + sent))
+
+        find(attempts > 1, found)
+
+
+def _code(answer: Any) -> int:
+    code: int = answer.error_code
+    return code
+
+
+def _in_batches(records: Sequence[Record]) -> list[list[Record]]:
+    """Good neighbours of one partition together; a bad record alone."""
+    found: list[list[Record]] = []
+    for record in records:
+        last = found[-1] if found else None
+        is_neighbour = last is not None and last[-1].topic_partition == record.topic_partition and last[-1].fault is None
+        if last is not None and is_neighbour and record.fault is None and len(last) < RECORDS_PER_BATCH_MAX:
+            last.append(record)
+        else:
+            found.append([record])
+    return found

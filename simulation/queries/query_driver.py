@@ -1,0 +1,477 @@
+"""One run of a query: drives `commit_batch` for batch after batch, doing what the generator yields over the simulated network.
+
+It can be cut at any step (`cuts.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.backoff import RETRY_BACKOFF
+from chaffinch.client.connections import Answered, Failed
+from chaffinch.errors import codes
+from chaffinch.errors.codes import Group
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
+from chaffinch.records import batch as batches
+from chaffinch.records.columns import RecordColumns
+from chaffinch.spark.commit import remains
+from chaffinch.spark.commit.marker import CheckpointState
+from chaffinch.spark.commit.messages import Rejection, StagedBatch, TaskOutcome
+from chaffinch.spark.commit.operations import (
+    Ask,
+    AskHandler,
+    BatchAnswer,
+    CountPartitions,
+    DeadLetters,
+    FindRemains,
+    LeftOpen,
+    Lost,
+    NameDeadLetters,
+    NextAnswer,
+    Operation,
+    ReadState,
+    Remains,
+    Reply,
+    SendBatch,
+    SetAside,
+    Step,
+    Told,
+    Wait,
+    WriteDeadLetters,
+    WriteMarkers,
+    WriteState,
+)
+from chaffinch.spark.commit.patience import Patience
+from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
+from chaffinch.spark.commit.protocol import commit_batch
+from chaffinch.spark.commit.tolerance import Tolerance
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.snapshot import TargetSnapshot
+from chaffinch.spark.task_facts import TaskContextFacts
+from chaffinch.spark.tasks.dead_letters import Origin
+from chaffinch.spark.tasks.staged import broker_found
+from simulation.brokers.broker_process import DOWN_MAX_MS
+from simulation.lookups import Lookups
+from simulation.network import Network
+from simulation.queries.cuts import Cut, CutKind
+from simulation.queries.query import Query, inline, staged
+from simulation.world import World
+
+REQUEST_TIMEOUT_MS: Final = 1_000
+CONNECT_TIMEOUT_MS: Final = 500
+BLOCK_MAX_MS: Final = 8_000
+TRANSACTION_TIMEOUT_MS: Final = 6_000
+AWAY_MS: Final = BLOCK_MAX_MS + 2_000
+"""A broker that is away so long is given up."""
+STALL_MS: Final = 2 * TRANSACTION_TIMEOUT_MS
+RESTARTED_MS: Final = DOWN_MAX_MS[-1] + 300
+"""A broker that died is back by then."""
+PAUSES_MS: Final = {
+    CutKind.SECOND_DRIVER: 0,
+    CutKind.DRIVER_STALLS: STALL_MS,
+    CutKind.ZOMBIE: STALL_MS,
+    CutKind.BROKER_RESTARTS: RESTARTED_MS,
+}
+"""Cuts before an operation, after which it comes all the same: how long the driver stands still."""
+
+
+class Keeper(Protocol):
+    """Who starts drivers and hears of their ends: `supervisor.py`."""
+
+    query: Query
+
+    def start(self) -> None: ...
+    def ended(self, driver: Driver) -> None: ...
+    def cut_due(self, operation: Operation) -> Cut | None: ...
+    def made(self, kind: CutKind, step: Step) -> None: ...
+    def told(self, outcome: str) -> None: ...
+    def cut_broker(self, kind: CutKind) -> None: ...
+
+
+class Driver:
+    """One run of a query: the commit protocol's shell over the simulated network."""
+
+    def __init__(self, world: World, network: Network, bootstrap: Sequence[Address], supervisor: Keeper, who: str) -> None:
+        self.who = who
+        self._world = world
+        self._supervisor = supervisor
+        self._query = supervisor.query
+        self._client = Lookups(world, network, who, bootstrap, request_timeout_ms=REQUEST_TIMEOUT_MS, connect_timeout_ms=CONNECT_TIMEOUT_MS)
+        self._commit: Commit | None = None
+        self._batch_id = -1
+        self._settled: list[BatchAnswer] = []
+        self._waits_for_answer: NextAnswer | None = None
+        self._after: CutKind | None = None
+        self._asked_to_end = False
+        self._is_dead = False
+
+    # Batches ---------------------------------------------------------------------------------------------------------------------------
+
+    def next_batch(self) -> None:
+        if self._is_dead:
+            return
+        if self._query.is_done:
+            self._end()
+            return
+        self._batch_id = self._query.committed + 1
+        self._settled.clear()
+        self._asked_to_end = False
+        self._commit = commit_batch(self._plan(self._batch_id))
+        self._advance(lambda commit: next(commit))
+
+    def die(self, reason: str) -> None:
+        """The process is gone in the middle of whatever it did."""
+        if not self._is_dead:
+            self._world.tell(self.who, reason)
+            self._end()
+
+    def _end(self) -> None:
+        self._is_dead = True
+        self._client.close()
+        self._supervisor.ended(self)
+
+    def _committed(self, result: CommitResult) -> None:
+        query, batch_id = self._query, self._batch_id
+        self._world.tell(self.who, f"batch {batch_id}: {result.outcome}")
+        self._supervisor.told(result.outcome)
+        query.outcomes.setdefault(batch_id, []).append(result.outcome)
+        if result.outcome == "written":
+            query.written_by[batch_id] = self.who
+        query.committed = max(query.committed, batch_id)
+        self._world.after(0, self.next_batch)
+
+    def _refused(self, refusal: Refusal) -> None:
+        self._world.tell(self.who, f"batch {self._batch_id}: {refusal}")
+        self._supervisor.told("refused")
+        self._query.refusals.append(str(refusal))
+        self._end()
+
+    def _plan(self, batch_id: int) -> CommitPlan:
+        query = self._query
+        outcomes = tuple(
+            TaskOutcome(context=TaskContextFacts(task=task), row_count=len(rows), batches=tuple(staged(rows, query.record_count_max)))
+            for task, rows in enumerate(query.batches[batch_id])
+        )
+        return CommitPlan(
+            batch_id=batch_id,
+            wall_ms=self._world.now_ms,
+            writer_id=self.who,
+            outcomes=outcomes,
+            target=TargetSnapshot(topics=()),
+            transactional_id=query.transactional_id,
+            group_id=query.transactional_id,
+            marker_partition=query.marker_partition,
+            is_stream=query.is_stream,
+            digest=f"{batch_id:064x}" if query.has_checkpoint else "",
+            has_checkpoint=query.has_checkpoint,
+            tolerance=Tolerance(tolerates=True),
+            writes_dead_letter_file=True,
+            has_handler=query.has_handler,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            push_bytes_per_s=1e6,
+            patience=Patience(block_max_ms=BLOCK_MAX_MS, wait_ms=partial(RETRY_BACKOFF.wait_ms, dice=self._world.dice)),
+        )
+
+    # The generator ---------------------------------------------------------------------------------------------------------------------
+
+    def _advance(self, step: Callable[[Commit], Operation]) -> None:
+        """Let the generator go on to its next operation, and perform that."""
+        assert self._commit is not None
+        try:
+            operation = step(self._commit)
+        except StopIteration as done:
+            self._committed(done.value)
+        except Refusal as refusal:
+            self._refused(refusal)
+        else:
+            self._begin(operation)
+
+    def _begin(self, operation: Operation) -> None:
+        """Perform an operation, unless a cut comes first."""
+        self._asked_to_end |= operation.step is Step.END_TRANSACTION
+        assert not (self._asked_to_end and operation.step is Step.ABORT), "an EndTxn without an answer is never turned into an abort"
+        cut = self._supervisor.cut_due(operation)
+        if cut is None:
+            self._perform(operation)
+        elif cut.first is None:
+            self._cut(cut.kind, operation)
+        else:
+            self._before(cut.first, operation, lambda: self._cut(cut.kind, operation))
+
+    def _before(self, kind: CutKind, operation: Operation, then: Callable[[], None]) -> None:
+        """What goes wrong before an operation, which then comes all the same."""
+        self._supervisor.made(kind, operation.step)
+        if kind in (CutKind.SECOND_DRIVER, CutKind.ZOMBIE):
+            self._supervisor.start()
+        elif kind is CutKind.BROKER_RESTARTS:
+            self._supervisor.cut_broker(CutKind.BROKER_DIES_BEFORE)
+        self._world.after(PAUSES_MS[kind], lambda: None if self._is_dead else then())
+
+    def _cut(self, kind: CutKind, operation: Operation) -> None:
+        match kind:
+            case _ if kind in PAUSES_MS:
+                self._before(kind, operation, lambda: self._perform(operation))
+            case CutKind.DRIVER_DIES_BEFORE:
+                self._supervisor.made(kind, operation.step)
+                self.die("dies")
+            case CutKind.BROKER_DIES_BEFORE | CutKind.BROKER_DIES_DURING | CutKind.BROKER_AWAY:
+                self._supervisor.made(kind, operation.step)
+                self._supervisor.cut_broker(kind)
+                self._perform(operation)
+            case CutKind.FILE_FAILS | CutKind.STAGING_LOST:
+                self._fail(kind, operation)
+            case _:
+                self._after = kind
+                self._perform(operation)
+
+    def _fail(self, kind: CutKind, operation: Operation) -> None:
+        """A file operation fails: as in `sink/commit_shell.py`, the generator hears of it by an error."""
+        self._supervisor.made(kind, operation.step)
+        refusal = Refusal(Group.APPLICATION_RECOVERABLE, "FILES", f"{operation.step.value}: {kind.value}")
+        self._world.after(0, lambda: None if self._is_dead else self._advance(lambda commit: commit.throw(refusal)))
+
+    def _reply(self, operation: Operation, value: Any) -> None:
+        """The operation is done: the generator hears of it, unless the cut comes first."""
+        if self._is_dead:
+            return
+        after, self._after = self._after, None
+        if after in (CutKind.DRIVER_DIES_AFTER, CutKind.BROKER_DIES_AFTER):
+            self._supervisor.made(after, operation.step)
+        if after is CutKind.DRIVER_DIES_AFTER:
+            self.die("dies")
+            return
+        if after is CutKind.FILE_UNSURE:
+            self._fail(after, operation)
+            return
+        if after is CutKind.BROKER_DIES_AFTER:
+            self._supervisor.cut_broker(after)
+        reply = Reply(now_ms=self._world.now_ms, value=value)
+        self._world.after(0, lambda: None if self._is_dead else self._advance(lambda commit: commit.send(reply)))
+
+    def _loses(self, kind: CutKind, step: Step) -> bool:
+        """Whether the request, or the answer, that is there now is to be lost."""
+        if self._after is not kind:
+            return False
+        self._after = None
+        self._made_after(kind, step)
+        return True
+
+    def _made_after(self, kind: CutKind, step: Step) -> None:
+        self._supervisor.made(kind, step)
+        if kind is CutKind.BROKER_AWAY_AFTER:
+            self._supervisor.cut_broker(kind)
+
+    def _perform(self, operation: Operation) -> None:
+        if self._is_dead:
+            return
+        query = self._query
+        match operation:
+            case Ask():
+                self._ask(operation)
+            case SendBatch():
+                self._send(operation)
+                self._reply(operation, None)
+            case NextAnswer():
+                self._wait_for_answer(operation)
+            case AskHandler():
+                self._reply(operation, self._left_out(operation))
+            case SetAside():
+                self._reply(operation, self._dead_letters(operation))
+            case WriteDeadLetters() | NameDeadLetters():
+                self._file_dead_letters(operation)
+                self._reply(operation, None)
+            case ReadState():
+                self._reply(operation, query.state)
+            case WriteState():
+                # Through its text, as the file would.
+                query.state = CheckpointState.from_text(operation.state.to_text())
+                self._reply(operation, None)
+            case FindRemains() | CountPartitions() | WriteMarkers():
+                self._ask_leaders(operation)
+            case Wait():
+                self._world.after(operation.ms, lambda: self._reply(operation, None))
+
+    def _file_dead_letters(self, operation: WriteDeadLetters | NameDeadLetters) -> None:
+        query, batch_id, writer_id = self._query, self._batch_id, operation.writer_id
+        if isinstance(operation, NameDeadLetters):
+            if writer_id is None:
+                query.dead_rows.pop(batch_id, None)
+            elif (batch_id, writer_id) in query.pending:
+                query.dead_rows[batch_id], query.dead_rows_of[batch_id] = query.pending[batch_id, writer_id], writer_id
+            query.pending = {key: count for key, count in query.pending.items() if key[0] != batch_id}
+        elif writer_id is None:
+            query.dead_rows[batch_id], query.dead_rows_of[batch_id] = len(operation.rows), self.who
+        else:
+            query.pending[batch_id, writer_id] = len(operation.rows)
+
+    def _ask(self, operation: Ask) -> None:
+        to = operation.to
+        if to.refresh:
+            self._client.coordinators.forget(to.key, to.kind)
+
+        def found(address: Address | None, reason: str) -> None:
+            if address is None:
+                self._reply(operation, Lost(reason=reason, was_sent=False))
+            elif self._loses(CutKind.REQUEST_LOST, operation.step):
+                self._reply(operation, Lost(reason="the request is lost"))
+            else:
+                self._client.request(address, operation.message, answered)
+
+        def answered(event: Answered | Failed) -> None:
+            if isinstance(event, Failed):
+                self._reply(operation, Lost(reason=event.reason, was_sent=event.was_sent))
+            elif self._loses(CutKind.ANSWER_LOST, operation.step) or self._loses(CutKind.BROKER_AWAY_AFTER, operation.step):
+                self._client.disconnect(event.address)
+                self._reply(operation, Lost(reason="the answer is lost"))
+            else:
+                self._reply(operation, event.message)
+
+        self._client.with_coordinator(to.key, to.kind, found)
+
+    def _ask_leaders(self, operation: FindRemains | CountPartitions | WriteMarkers) -> None:
+        """No broker of ours forgets an end: what tells partitions of it is answered as by one that does not offer it."""
+        match operation:
+            case FindRemains():
+                self._find_remains(operation)
+            case CountPartitions():
+                self._reply(operation, 0)
+            case WriteMarkers(places=places):
+                not_ours = frozenset(left.place for left in places)
+                self._reply(operation, Told(refused=codes.UNSUPPORTED_VERSION, not_ours=not_ours))
+
+    def _find_remains(self, operation: FindRemains) -> None:
+        """One request for each partition, one after the other; what is lost is so for all of them."""
+        left, said = list(operation.partitions), list[Remains]()
+
+        def next_one() -> None:
+            if left:
+                self._client.with_leader(left[0], operation.refresh, found)
+                return
+            asked = frozenset[TopicPartition]().union(*(one.asked for one in said))
+            left_open = frozenset[LeftOpen]().union(*(one.left_open for one in said))
+            self._reply(operation, Remains(asked=asked, left_open=left_open))
+
+        def found(address: Address | None, reason: str) -> None:
+            if address is None:
+                self._reply(operation, Remains(reason=reason))
+            elif self._loses(CutKind.REQUEST_LOST, operation.step):
+                self._reply(operation, Remains(reason="the request is lost"))
+            else:
+                self._client.request(address, remains.question([left.pop(0)]), answered)
+
+        def answered(event: Answered | Failed) -> None:
+            if isinstance(event, Failed):
+                self._reply(operation, Remains(reason=event.reason))
+            elif self._loses(CutKind.ANSWER_LOST, operation.step) or self._loses(CutKind.BROKER_AWAY_AFTER, operation.step):
+                self._client.disconnect(event.address)
+                self._reply(operation, Remains(reason="the answer is lost"))
+            else:
+                said.append(remains.read(event.message, operation.producer_id))
+                next_one()
+
+        next_one()
+
+    # Batches on their way --------------------------------------------------------------------------------------------------------------
+
+    def _send(self, operation: SendBatch) -> None:
+        data = bytearray(operation.batch.bytes.data or b"")
+        if operation.kept is not None:
+            gone = sorted(set(range(operation.batch.record_count)) - set(operation.kept))
+            data = batches.without(data, gone) or data
+        batches.patch_producer(data, 0, operation.identity, operation.base_sequence, is_transactional=True)
+        where = operation.batch.topic_partition
+        part = PartitionProduceData(index=where.partition, records=data)
+        request = ProduceRequest(
+            transactional_id=self._query.transactional_id,
+            acks=-1,
+            timeout_ms=REQUEST_TIMEOUT_MS,
+            topics=[TopicProduceData(name=where.topic, partitions=[part])],
+        )
+        loses_answer = self._after if self._after in (CutKind.ANSWER_LOST, CutKind.BROKER_AWAY_AFTER) else None
+        loses_request = self._loses(CutKind.REQUEST_LOST, operation.step)
+
+        def found(address: Address | None, reason: str) -> None:
+            if address is None:
+                self._settle(BatchAnswer(ticket=operation.ticket, lost=Lost(reason=reason, was_sent=False)))
+            elif loses_request:
+                self._settle(BatchAnswer(ticket=operation.ticket, lost=Lost(reason="the request is lost")))
+            else:
+                self._client.request(address, request, answered)
+
+        def answered(event: Answered | Failed) -> None:
+            if isinstance(event, Failed):
+                self._settle(BatchAnswer(ticket=operation.ticket, lost=Lost(reason=event.reason, was_sent=event.was_sent)))
+            elif loses_answer is not None:
+                self._made_after(loses_answer, operation.step)
+                self._client.disconnect(event.address)
+                self._settle(BatchAnswer(ticket=operation.ticket, lost=Lost(reason="the answer is lost")))
+            else:
+                self._settle(_read(operation.ticket, event.message.responses[0].partition_responses[0]))
+
+        self._client.with_leader(where, operation.refresh, found)
+
+    def _settle(self, answer: BatchAnswer) -> None:
+        self._settled.append(answer)
+        self._give_answer()
+
+    def _wait_for_answer(self, operation: NextAnswer) -> None:
+        def end() -> None:
+            if self._waits_for_answer is operation:
+                self._waits_for_answer = None
+                self._reply(operation, None)
+
+        self._waits_for_answer = operation
+        self._give_answer()
+        if operation.until_ms is not None:
+            self._world.after(max(0, operation.until_ms - self._world.now_ms), end)
+
+    def _give_answer(self) -> None:
+        if self._waits_for_answer is not None and self._settled:
+            operation, self._waits_for_answer = self._waits_for_answer, None
+            self._reply(operation, self._settled.pop(0))
+
+    def _left_out(self, operation: AskHandler) -> frozenset[int]:
+        by_value = {row.value: row for row in self._query.rows()}
+        columns = _blamed(operation)
+        rows = [by_value[columns.value(index) or b""] for index in range(len(columns))]
+        found = frozenset(culprit.row for culprit, row in zip(operation.culprits, rows, strict=True) if self._query.leaves_out(row))
+        self._world.count("rows left out", len(found))
+        return found
+
+    def _dead_letters(self, operation: SetAside) -> DeadLetters:
+        rejections: list[Rejection] = list(operation.culprits)
+        rows = _blamed(operation)
+        origin = Origin(query=self._query.name, batch_id=self._batch_id, task=-1)
+        found = broker_found(rows, rejections, origin, self._query.dead_letter_target, self._world.now_ms)
+        self._world.count("rows set aside", len(rejections))
+        return DeadLetters(
+            batches=tuple(StagedBatch(topic_partition=where, record_count=count, bytes=inline(data)) for where, count, data in found),
+            rows=tuple(inline(b"row") for _ in rejections),
+        )
+
+
+def _blamed(operation: AskHandler | SetAside) -> RecordColumns:
+    columns = batches.decode(bytearray(operation.batch.bytes.data or b""))
+    return columns.take(np.array([culprit.row for culprit in operation.culprits], np.int64))
+
+
+def _read(ticket: int, part: PartitionProduceResponse) -> BatchAnswer:
+    """The broker's words about one batch, as `sink/commit_shell.py` reads them."""
+    message = part.error_message or ""
+    culprits = tuple(
+        (
+            found.batch_index,
+            codes.by_number(found.chaffinch_error_code or part.error_code, "kip", has_culprits=True),
+            found.batch_index_error_message or message,
+        )
+        for found in part.record_errors
+    )
+    return BatchAnswer(
+        ticket=ticket, code=codes.by_number(part.error_code, has_culprits=bool(culprits)), message=message, culprits=culprits
+    )

@@ -1,0 +1,500 @@
+"""`run(seed)`: one world from its first millisecond to its verdict.
+
+Two phases, as in TigerBeetle's VOPR. First everything goes wrong that the seed's knobs allow, while producers and queries write. Then the
+network heals, nothing dies any more, and within a bound of virtual time all work must be done and every transaction decided; after that the
+broker is killed once more and started again, and the checkers compare what was promised with what is there.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import Any, Final
+
+from chaffinch.broker.core.transactions.moves import TransactionState
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.batches.in_flight import BROKER_REMEMBERED_BATCHES
+from simulation import checkers
+from simulation.administrator import Administrator, FormerTopic
+from simulation.brokers.broker_process import BrokerProcess, TopicPlan
+from simulation.brokers.disk import Death
+from simulation.consumers import consumer_checkers
+from simulation.consumers.groups import Group, Member
+from simulation.consumers.transformers import Transformer
+from simulation.knobs import Knobs
+from simulation.nemesis import Nemesis
+from simulation.network import Network
+from simulation.programs.hasty_closes import HastyProcess
+from simulation.programs.producers import NOTHING, MakeProcess, ProducerUser, group_of_producer
+from simulation.programs.programs import GROUP_PARTITION, Burst, Ledger
+from simulation.programs.version_2_producer import Version2Process
+from simulation.queries.cuts import CutKind
+from simulation.queries.query_driver import AWAY_MS
+from simulation.queries.supervisor import Supervisor
+from simulation.reading import CommittedReader, flushed_end, read_logs
+from simulation.report import CRASHES, CRASHES_UNDER_WAY, PRODUCE_ANSWERS_LOST, Report
+from simulation.workload import COUNTED, REMADE, SHORTENED, TARGETS, TOPICS, TRANSFORMED, Workload
+from simulation.world import Stuck, World, all_hold
+
+ARMED_BY_CUT_MAX: Final = 4
+ARMED_BY_END_MAX: Final = 12
+"""Disk operations of an end and what follows it: the broker dies in one of them."""
+ARMED_ENDS_SHARE: Final = 0.15
+STARTS_WITHIN_MS: Final = 10_000
+READ_WITHIN_MS: Final = 60_000
+BACK_SINCE_MS: Final = 5_000
+FETCHED_VALUES: Final = 10
+"""How many of the largest fit in an answer to a reader: with one each, a world would consist of nothing else."""
+
+
+SETTINGS: Final = {
+    "auto.create.topics.enable": False,
+    "log.cleaner.backoff.ms": 400,
+    "log.retention.check.interval.ms": 1_000,
+    "group.initial.rebalance.delay.ms": 100,
+    "group.min.session.timeout.ms": 1_000,
+    "replica.lag.time.max.ms": 1_500,
+    "leader.imbalance.check.interval.seconds": 2,
+}
+"""Of the broker: chores and groups in a world's short time."""
+EXPRESS_OPTIONS: Final = {"linger.ms": 0, "compression.type": "none"}
+"""Of a producer with an express lane."""
+RECORDS_FOR_AN_ANSWER: Final = 10
+"""One might be bad, and never sent."""
+SCARCE_BYTES: Final = 2_000
+"""For a key, what is said of a record, and records that are too large."""
+
+
+def run(seed: int, *, keeps_story: bool = False, **overrides: Any) -> Report:
+    """The world of a seed. `overrides` fix fields of `Knobs`. Never raises for what a core does wrong: that is a violation."""
+    world = World(seed)
+    scene = _Scene(world, Knobs.of(world, overrides))
+    violations: Sequence[str]
+    try:
+        violations = scene.play()
+    except Stuck as stuck:
+        violations = [f"stuck: {stuck}: {scene.left()}"]
+    except Exception as error:  # A core that raises is what the simulation is looking for.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        violations = [f"raised: {type(error).__name__}: {error} ({frame.name}, line {frame.lineno} of {Path(frame.filename).name})"]
+    for violation in violations:
+        world.tell("checkers", violation)
+    return Report(
+        seed=seed,
+        violations=tuple(violations),
+        counters=dict(sorted(world.counters.items())),
+        digest=world.digest,
+        virtual_ms=world.elapsed_ms,
+        story=tuple(world.lines) if keeps_story else (),
+    )
+
+
+class _Scene:
+    """One world's actors."""
+
+    def __init__(self, world: World, knobs: Knobs) -> None:
+        self.world = world
+        self.knobs = knobs
+        self.quiet_since_ms: int | None = None
+        """Since when nothing goes wrong any more."""
+        self.sent_last: set[int] = set()
+        """Records that were sent long after that."""
+        self.network = Network(world, knobs.faults)
+        remade = REMADE if knobs.deeds.remake_ms else None
+        self.targets = TARGETS if remade is None else [*TARGETS, remade]
+        self.broker = BrokerProcess(
+            world,
+            self.network,
+            node_count=knobs.node_count,
+            settings={"flush.policy": knobs.flush_policy, "transaction.version": knobs.transaction_version, **SETTINGS},
+            topics=[*TOPICS, *([COUNTED] if knobs.transformer_count else []), *([] if remade is None else [remade])],
+            validation_first_share=knobs.validation_first_share,
+            lying_share=knobs.lying_share,
+            is_forgetful=knobs.is_forgetful,
+            replication=knobs.node_count if knobs.deeds.node_stop_ms else 1,
+            lost_answer_at=knobs.lost_answer_at,
+            takes_topic_ids=knobs.takes_topic_ids,
+        )
+        self.workload = Workload(world, bad_share=knobs.bad_share, value_bytes_max=knobs.value_bytes_max)
+        self.broker.start()
+        shortened = [place for place in self.broker.partitions if place.topic in SHORTENED]
+        self.administrator = Administrator(world, self.broker, remade, shortened)
+        self.follower = self._committed_reader(self._lasting, "follower")
+        self.queries = [
+            self.workload.query(
+                f"query-{number}",
+                knobs.query_rows,
+                batch_count=knobs.query_batches if knobs.query_is_stream else 1,
+                is_stream=knobs.query_is_stream,
+                may_be_empty=knobs.query_may_be_empty,
+                has_checkpoint=knobs.query_has_checkpoint,
+                has_handler=knobs.query_has_handler,
+            )
+            for number in range(knobs.query_count)
+        ]
+        self.supervisors = [
+            Supervisor(world, self.network, self.broker.addresses, query, cuts=knobs.cuts, cut_broker=self._cut_broker)
+            for query in self.queries
+        ]
+        self.producers = [self._plain(number) for number in range(knobs.plain_count)]
+        self.producers += [self._transactional(number) for number in range(knobs.transactional_count)]
+        self.producers += [self._version_2(number) for number in range(knobs.version_2_count)]
+        self.actors: list[ProducerUser | Supervisor] = [*self.producers, *self.supervisors]
+        self.readers = self._group(
+            "readers", tuple(topic.name for topic in self.targets), committed_only=knobs.reads_committed, begins_at_end=knobs.reads_latest
+        )
+        self.members = [self._member(number) for number in range(knobs.reader_count)]
+        self.transformers_group = self._group("transformers", TRANSFORMED, committed_only=True)
+        self.transformers = [self._transformer(number) for number in range(knobs.transformer_count)]
+
+    def _plain(self, number: int) -> ProducerUser:
+        count = self.knobs.producer_records
+        has_tables = self.knobs.has_tables and number == 0
+        work = iter(self.workload.tables(count) if has_tables else self.workload.bursts(count, self.targets))
+        return self._user(f"plain-{number}", self._plain_options(), work, last=self._last_burst)
+
+    def _last_burst(self) -> Burst | None:
+        """Where a topic comes and goes, whoever has written to it writes again once it is back for good."""
+        if not self.knobs.deeds.remake_ms:
+            return NOTHING
+        if self.quiet_since_ms is None or self.world.now_ms - self.quiet_since_ms < BACK_SINCE_MS:
+            return None
+        burst = self.workload.good_burst(REMADE)
+        self.sent_last.update(record.number for record in burst.records)
+        return burst
+
+    def _transactional(self, number: int) -> ProducerUser:
+        return self._in_transactions(f"transactional-{number}", self.targets, HastyProcess if self.knobs.closes_hastily else None)
+
+    def _in_transactions(self, name: str, targets: Sequence[TopicPlan], process: MakeProcess | None = None) -> ProducerUser:
+        options = {**self._options(), "transactional.id": name, "transaction.timeout.ms": self.world.dice.choice((4_000, 20_000))}
+        work = iter(self.workload.transactions(self.knobs.producer_records, targets))
+        return self._user(name, options, work, process)
+
+    def _version_2(self, number: int) -> ProducerUser:
+        make = partial(Version2Process, bootstrap=self.broker.addresses, before_end=self._before_end)
+        return self._in_transactions(f"version-2-{number}", TARGETS, make)
+
+    def _user(
+        self,
+        name: str,
+        options: Mapping[str, Any],
+        work: Iterator[Any],
+        process: MakeProcess | None = None,
+        last: Callable[[], Burst | None] = lambda: NOTHING,
+    ) -> ProducerUser:
+        return ProducerUser(
+            self.world,
+            self.network,
+            self.broker.addresses,
+            name,
+            options,
+            work,
+            process=process,
+            last=last,
+            has_handler=self.knobs.has_handler,
+            has_express=self.knobs.has_express and "transactional.id" not in options,
+        )
+
+    def _group(self, name: str, topics: Sequence[str], *, committed_only: bool, begins_at_end: bool = False) -> Group:
+        return Group(
+            self.world,
+            self.network,
+            self.broker,
+            name,
+            topics,
+            committed_only=committed_only,
+            begins_at_end=begins_at_end,
+            value_bytes_max=self.knobs.value_bytes_max,
+        )
+
+    def _committed_reader(self, partitions: Sequence[TopicPartition], who: str) -> CommittedReader:
+        fetch_bytes = FETCHED_VALUES * self.knobs.value_bytes_max
+        return CommittedReader(self.world, self.network, self.broker, partitions, who, fetch_bytes=fetch_bytes)
+
+    def _member(self, number: int) -> Member:
+        dice = self.world.dice
+        options = {
+            "enable.auto.commit": dice.random() < 0.5,
+            "auto.commit.interval.ms": dice.choice((0, 300)),
+            "max.poll.records": dice.choice((3, 20, 500)),
+            "group.instance.id": f"member-{number}" if dice.random() < 0.3 or self.knobs.deeds.twin_ms else None,
+        }
+        return Member(self.readers, f"reader-{number}", {name: value for name, value in options.items() if value is not None})
+
+    def _transformer(self, number: int) -> Transformer:
+        name = f"transformer-{number}"
+        options = {**self._options(), "transactional.id": name, "transaction.timeout.ms": self.world.dice.choice((4_000, 20_000))}
+        return Transformer(
+            self.transformers_group,
+            name,
+            options,
+            self.workload.record_for,
+            abort_share=self.knobs.abort_share,
+            go_back_ms=self.knobs.go_back_ms,
+            is_static=self.knobs.deeds.twin_ms > 0,
+        )
+
+    def _before_end(self) -> None:
+        """The broker may die at the decision, before the markers, between two of them, or before the completion."""
+        if self.knobs.deeds.broker_death_ms and self.quiet_since_ms is None and self.world.chance(ARMED_ENDS_SHARE):
+            self.world.count("armed ends")
+            death = Death.POWER_LOST if self.world.chance(self.knobs.deeds.power_loss_share) else Death.KILLED
+            self.broker.disk.arm(self.world.dice.randrange(ARMED_BY_END_MAX), death)
+
+    def _options(self) -> dict[str, Any]:
+        """A producer's options: small batches and short times, so that a world sees many of both ends."""
+        dice = self.world.dice
+        return {
+            "linger.ms": dice.choice((0, 5, 30)),
+            "batch.size": dice.choice((200, 1_000, 1_000, 16_384)),
+            "buffer.memory": dice.choice((max(8_000, 2 * self.knobs.value_bytes_max), 1_000_000)),
+            "request.timeout.ms": dice.choice((500, 1_000)),
+            "delivery.timeout.ms": dice.choice((2_000, 8_000, 60_000)),
+            "retry.backoff.ms": dice.choice((10, 100)),
+            "retry.backoff.max.ms": 400,
+            "compression.type": dice.choice(("none", "none", "gzip", "snappy", "lz4", "zstd")),
+            "max.in.flight.requests.per.connection": max(self.knobs.in_flight_max, dice.choice((1, BROKER_REMEMBERED_BATCHES))),
+        }
+
+    def _plain_options(self) -> dict[str, Any]:
+        """Of one without transactions. With an express lane its memory may hold one large record, and no second one."""
+        options = self._options()
+        if not self.knobs.has_express:
+            return options
+        memory_bytes = self.world.dice.choice((options["buffer.memory"], self.knobs.value_bytes_max + SCARCE_BYTES))
+        return {**options, **EXPRESS_OPTIONS, "buffer.memory": memory_bytes}
+
+    def play(self) -> list[str]:
+        world, knobs = self.world, self.knobs
+        everybody: list[ProducerUser | Supervisor | Member] = [*self.actors, *self.members, *self.transformers]
+        kills, doubles = [each.kill for each in everybody], [each.start_beside for each in everybody]
+        twins = [*(member.start_twin for member in self.members), *(each.start_beside for each in self.transformers)]
+        nemesis = Nemesis(world, knobs.deeds, self.broker, self.administrator, kills, doubles, twins)
+        for actor in everybody:
+            actor.start()
+        trouble_ends_ms = world.now_ms + world.dice.randint(knobs.trouble_ms, 3 * knobs.trouble_ms)
+        world.at(trouble_ends_ms, lambda: None)
+        is_done = all_hold(_has_nothing_to_do, self.actors)
+        world.run(
+            lambda: not nemesis.owes_a_death and (world.now_ms >= trouble_ends_ms or is_done()),
+            limit_ms=4 * knobs.trouble_ms,
+            waiting_for="the end of trouble",
+        )
+        nemesis.stop()
+        world.count(CRASHES_UNDER_WAY, sum(world.counters[name] for name in CRASHES))
+        self.quiet_since_ms = world.now_ms
+        self.broker.stop_lying()
+        self.network.heal()
+        world.tell("world", "from here on nothing goes wrong")
+        self._wait_until_done(self.actors)
+        self._write_the_rest()
+        for group, users in ((self.transformers_group, self.transformers), (self.readers, self.members)):
+            if users:
+                self._await_late_records()
+                group.finish()
+                self._wait_until_done(users)
+        return self._verdict()
+
+    def _write_the_rest(self) -> None:
+        """No world has fewer records than it should, though transactions did not begin for which some were planned; nor no lost answer,
+        though few were given."""
+        sent = sum(len(user.ledger.told) for user in [*self.producers, *self.transformers]) + sum(
+            len(query.rows()) for query in self.queries
+        )
+        missing = max(0, self.knobs.records_least - sent)
+        if self.knobs.records_least and not self.world.counters[PRODUCE_ANSWERS_LOST]:
+            missing = max(missing, RECORDS_FOR_AN_ANSWER)
+            self.broker.lose_next_answer()
+        if missing:
+            self.world.count("records written at the end", missing)
+            rest = self._user("plain-rest", self._plain_options(), iter(self.workload.bursts(missing)))
+            self.producers.append(rest)
+            rest.start()
+            self._wait_until_done([rest])
+
+    def _wait_until_done(self, users: Sequence[ProducerUser | Supervisor | Member]) -> None:
+        """Until they have done their work, and every transaction is decided."""
+        limit_ms = self.knobs.quiet_limit_ms
+        self.world.run(all_hold(attrgetter("is_done"), users), limit_ms=limit_ms, waiting_for="work is left")
+        self.world.run(self._is_decided, limit_ms=limit_ms, waiting_for="a transaction is left undecided")
+
+    def _await_late_records(self) -> None:
+        """What producers that are long dead have sent may not have arrived yet. Who reads to the end of logs ends after that."""
+        world, names = self.world, tuple(f"{user.name}." for user in self.actors)
+        until_ms = self.network.arrives_ms(lambda process: process.startswith(names))
+        world.at(until_ms, lambda: None)
+        world.run(lambda: world.now_ms >= until_ms, limit_ms=max(0, until_ms - world.now_ms), waiting_for="late records")
+
+    def left(self) -> str:
+        """Who is not done."""
+        return ", ".join(user.name for user in [*self.actors, *self.transformers, *self.members] if not user.is_done)
+
+    def _is_decided(self) -> bool:
+        """Whether no partition and no transactional id has an open transaction: late requests may have opened one that nobody wants."""
+        core = self.broker.core
+        if core is None or not self.broker.is_settled:
+            return False
+        if any(p.log.last_stable_offset != p.log.log_end_offset for p in core.topics.partitions()):
+            return False
+        known = [core.state.transactions.describe(transactional_id) for transactional_id in self._transactional_ids]
+        # A full disk may have kept markers of a decided one from being written: that is tried again.
+        return all(metadata is None or not (metadata.state is TransactionState.ONGOING or metadata.is_decided) for metadata in known)
+
+    @property
+    def _lasting(self) -> list[TopicPartition]:
+        """Partitions of topics that stay."""
+        return [place for place in self.broker.partitions if place.topic != REMADE.name]
+
+    @property
+    def _transactional_ids(self) -> list[str]:
+        return [*(user.name for user in [*self.producers, *self.transformers]), *(query.transactional_id for query in self.queries)]
+
+    def _cut_broker(self, kind: CutKind) -> None:
+        if kind is CutKind.BROKER_DIES_DURING:
+            self.broker.disk.arm(self.world.dice.randrange(ARMED_BY_CUT_MAX))
+        else:
+            self.broker.die(Death.KILLED, away_ms=AWAY_MS if kind in (CutKind.BROKER_AWAY, CutKind.BROKER_AWAY_AFTER) else None)
+
+    def _verdict(self) -> list[str]:
+        """Read everything, kill the broker once more, read again, check."""
+        world, broker = self.world, self.broker
+        assert broker.core is not None
+        before = self.administrator.whole(read_logs(broker.core))
+        broker.die(Death.POWER_LOST if self.knobs.flush_policy == "always" else Death.KILLED)
+        world.run(lambda: broker.core is not None, limit_ms=STARTS_WITHIN_MS, waiting_for="the broker does not start again")
+        reader = self._committed_reader(broker.partitions, "reader")
+        for each in (reader, self.follower):
+            each.finish()
+        world.run(
+            lambda: reader.is_done and self.follower.is_done,
+            limit_ms=READ_WITHIN_MS,
+            waiting_for="a read_committed reader does not come to the end",
+        )
+        after = self.administrator.whole(read_logs(broker.core))
+        logs, committed = self.administrator.as_seen(after), reader.found
+        found = [
+            *checkers.logs_survive(before, after),
+            *checkers.logs_are_decided(logs),
+            *checkers.offsets_are_dense(logs),
+            *checkers.sequences_run_on(logs),
+            *checkers.readers_agree("reader", committed, logs),
+            *checkers.readers_agree("follower", self.follower.found, logs),
+        ]
+        committed = checkers.whole(committed, logs)
+        ledgers = [user.ledger for user in [*self.producers, *self.transformers]]
+        away = checkers.compacted_away(ledgers, logs)
+        world.count("records compacted away", len(away))
+        former = self.administrator.former()
+        away |= {number for topic in former for number in topic.numbers()}
+        for user in [*self.producers, *self.transformers]:
+            found += self._producer_verdict(user, logs, committed, away, former)
+        for producer in self.producers:
+            found += checkers.offsets_follow_transactions(producer.ledger, committed, self._committed_by(producer), away)
+        for query in self.queries:
+            world.count("rows", len(query.rows()))
+            found += [*checkers.rows_are_written_once(query, committed), *checkers.rows_are_in_order(query, committed)]
+            found += checkers.dead_letter_files_are_whole(query)
+        if self.members:
+            found += self._group_verdict(self.readers, logs, ledgers)
+            remade = consumer_checkers.about(self.readers.diary, [place for place in logs if place.topic == REMADE.name])
+            found += consumer_checkers.new_topics_are_read_anew(
+                remade, [each for _, each in sorted(self._since(logs, former), key=itemgetter(0))]
+            )
+        if self.transformers:
+            found += self._group_verdict(self.transformers_group, logs, ledgers)
+            made_from = {made: read for user in self.transformers for made, read in user.made_from.items()}
+            group = self.transformers_group
+            found += consumer_checkers.made_once(group.diary, made_from, logs, committed, group.places)
+        if self.knobs.flush_policy == "os":
+            found += self._after_a_loss_of_power()
+        world.count("records in logs", sum(len(log.records) for log in logs.values()))
+        world.count("records visible", sum(map(len, committed.values())))
+        return found
+
+    def _after_a_loss_of_power(self) -> list[str]:
+        """Lost is at most what was not flushed, and no topic; the broker starts, whatever was in the middle of being written."""
+        broker, core = self.broker, self.broker.core
+        assert core is not None
+        partitions = {partition.topic_partition: partition for partition in core.topics.partitions()}
+        topics = {topic.name: topic.topic_id for topic in core.topics}
+        before, flushed = read_logs(core), {place: flushed_end(each, broker.disk.file_system) for place, each in partitions.items()}
+        broker.die(Death.POWER_LOST)
+        self.world.run(lambda: broker.core is not None, limit_ms=STARTS_WITHIN_MS, waiting_for="no start after a loss of power")
+        assert broker.core is not None
+        after = read_logs(broker.core)
+        stayed = {place: log for place, log in after.items() if place in before}
+        self.world.count("records lost with the power", sum(len(before[place].records) - len(log.records) for place, log in stayed.items()))
+        return [
+            *checkers.topics_stay(topics, {topic.name: topic.topic_id for topic in broker.core.topics}),
+            *checkers.only_the_end_is_lost(before, stayed, flushed),
+        ]
+
+    def _producer_verdict(
+        self,
+        producer: ProducerUser,
+        logs: checkers.Logs,
+        committed: checkers.Committed,
+        away: frozenset[int],
+        former: Sequence[FormerTopic],
+    ) -> list[str]:
+        ledger = producer.ledger
+        for transaction in ledger.transactions:
+            self.world.count(f"transactions {transaction.fate.value}")
+        self.world.count("records sent", len(ledger.told))
+        self.world.count("records acknowledged", sum(bool(told.offsets) for told in ledger.told.values()))
+        in_order, apart = [logs, *(topic.logs for topic in former)], self._since(logs, former)
+        # What is sent to a topic by its name may reach the next one: late, and out of order. So is what is sent in transactions of version
+        # 1, with Produce 11: ids come with 13.
+        is_by_name = producer.is_transactional and (self.knobs.transaction_version == 1)
+        if is_by_name or not self.knobs.takes_topic_ids:
+            in_order, apart = [{place: log for place, log in logs.items() if place.topic != REMADE.name}], []
+        return [
+            *checkers.every_record_ends_once(ledger),
+            *checkers.outcomes_are_true(ledger, logs, away, [topic.logs for topic in former]),
+            *checkers.topics_are_told_apart(ledger, apart),
+            *checkers.only_culprits_are_blamed(ledger, self.broker.accused),
+            *(line for each in in_order for line in checkers.order_is_kept(ledger, each)),
+            *checkers.transactions_are_whole(ledger, committed, away),
+            *checkers.all_is_well_in_the_end(ledger, self.sent_last),
+        ]
+
+    def _since(self, logs: checkers.Logs, former: Sequence[FormerTopic]) -> list[tuple[int, checkers.Logs]]:
+        """The logs of a name that several topics had one after the other, each with the time at which its topic was made."""
+        core = self.broker.core
+        topic = None if core is None else core.topics.get(REMADE.name)
+        if topic is None:
+            return []
+        now = {place: log for place, log in logs.items() if place.topic == REMADE.name}
+        return [(self.broker.made_ms[topic.topic_id], now), *((topic.made_ms, topic.logs) for topic in former)]
+
+    def _committed_by(self, producer: ProducerUser) -> int | None:
+        return self._committed(group_of_producer(producer.name), GROUP_PARTITION)
+
+    def _committed(self, group: str, place: TopicPartition) -> int | None:
+        assert self.broker.core is not None
+        found = self.broker.core.state.offsets.fetch(group, place)
+        return None if found is None else found.offset
+
+    def _group_verdict(self, group: Group, logs: checkers.Logs, ledgers: Sequence[Ledger]) -> list[str]:
+        diary = consumer_checkers.about(group.diary, group.places)
+        offsets = consumer_checkers.offsets_of(diary, logs)
+        committed = {place: self._committed(group.name, place) for place in group.places}
+        return [
+            *consumer_checkers.delivered_in_order(diary, logs, offsets),
+            *consumer_checkers.nothing_aborted_is_given(diary, ledgers),
+            *consumer_checkers.everything_is_given(diary, offsets, group.places),
+            *consumer_checkers.commits_are_covered(diary, offsets),
+            *consumer_checkers.members_begin_where_committed(diary),
+            *consumer_checkers.members_begin_at_the_end(diary),
+            *consumer_checkers.the_end_is_committed(diary, offsets, committed),
+            *consumer_checkers.one_member_each(diary),
+            *consumer_checkers.overtaken_members_commit_nothing(diary),
+        ]
+
+
+def _has_nothing_to_do(actor: ProducerUser | Supervisor) -> bool:
+    return actor.is_done or (isinstance(actor, ProducerUser) and actor.is_waiting)

@@ -1,0 +1,213 @@
+"""A client's connections in the simulated world: what `client/network.py` is to sockets, over the same `BrokerConnection`.
+
+Moves bytes between the sans-IO half of a connection and a simulated link, and knows nothing of Kafka. What happened is told to the owner in
+the words of `client/connections.py`, never inside the owner's own call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.connections import BrokerConnection, ConnectionEvent
+from chaffinch.client.effects import SendRequest
+from chaffinch.client.lent_connection import Borrowed
+from chaffinch.protocol.schema import Message
+from simulation.network import Link, Network, joined
+from simulation.wakes import WakeTimer
+from simulation.world import World
+
+Tell = Callable[[Sequence[ConnectionEvent]], None]
+"""Hears what happened at one moment, in order."""
+
+
+class Connection:
+    """One connection and its link, which comes later, or never."""
+
+    def __init__(self, transport: Transport, address: Address) -> None:
+        self.core = transport.connection(address, client_id=transport.who, request_timeout_ms=transport.request_timeout_ms)
+        self.link: Link | None = None
+        self.is_lost = False
+        self.timer = WakeTimer(transport.world, f"{transport.who} to {address}", self._deadline)
+        self.unread = bytearray()
+        """What has come past the owner, who did not hear it."""
+        self.is_unheard = False
+        """The owner does not wake up for what comes."""
+        self.caller: Callable[[], None] | None = None
+        """Who waits for what comes, past the owner."""
+        self._transport = transport
+
+    def arrived(self, data: bytes) -> None:
+        if self.is_lost:
+            return
+        if self.caller is not None or self.is_unheard:
+            self.unread += data
+            if self.caller is not None:
+                self.caller()
+            return
+        self._transport.on_awake()
+        self.take_in(data)
+
+    def take_in(self, data: bytes) -> None:
+        """Bytes for the owner."""
+        self._transport.happened(self.core.take(data, self._transport.world.now_ms))
+        assert self.core.violation is None, f"{self._transport.who}: no broker here breaks the protocol: {self.core.violation}"
+        self._transport.flush(self)
+
+    def finished(self, reason: str) -> None:
+        self.closed(reason)
+
+    def closed(self, reason: str) -> None:
+        self._transport.on_awake()
+        self._transport.lose(self, reason)
+
+    def _deadline(self) -> None:
+        self._transport.deadline(self)
+
+
+class Transport:
+    """All connections of one client. Once closed, nothing is told any more."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        who: str,
+        tell: Tell,
+        *,
+        request_timeout_ms: int,
+        connect_timeout_ms: int,
+        connection: type[BrokerConnection] = BrokerConnection,
+        on_awake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_awake` is called before anything is taken in."""
+        self.on_awake = on_awake
+        self.connection = connection
+        self.world = world
+        self.who = who
+        self.request_timeout_ms = request_timeout_ms
+        self._network = network
+        self._tell = tell
+        self._connect_timeout_ms = connect_timeout_ms
+        self._connections: dict[Address, Connection] = {}
+        self._untold: list[ConnectionEvent] = []
+        self.is_closed = False
+
+    def send(
+        self,
+        address: Address,
+        message: Message,
+        token: Any,
+        *,
+        timeout_ms: int | None = None,
+        version_max: int | None = None,
+        expects_answer: bool = True,
+    ) -> None:
+        """Hand over a request. Its outcome is told once, with its token."""
+        connection = self._connections.get(address) or self._connect(address)
+        now_ms = self.world.now_ms
+        self.happened(
+            connection.core.send(message, token, now_ms, timeout_ms=timeout_ms, version_max=version_max, expects_answer=expects_answer)
+        )
+        self.flush(connection)
+
+    def lend(self, address: Address) -> Connection | None:
+        """As `Network.lend`."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and connection.core.is_at_rest else None
+
+    def take_back(self, request: SendRequest, borrowed: Borrowed) -> None:
+        """As `Network.take_back`."""
+        connection = self._connections[request.address]
+        self.happened(borrowed.go_on(request, self.world.now_ms))
+        if borrowed.is_unclear:
+            self.lose(connection, "who used the connection was interrupted")
+        else:
+            self.flush(connection)
+
+    def drain(self) -> None:
+        """Take in what has come unheard."""
+        for connection in list(self._connections.values()):
+            if connection.unread:
+                data, connection.unread = bytes(connection.unread), bytearray()
+                connection.take_in(data)
+
+    def disconnect(self, address: Address, reason: str) -> None:
+        connection = self._connections.get(address)
+        if connection is not None:
+            self.lose(connection, reason)
+
+    def close(self) -> None:
+        """The client is gone, with everything it knew."""
+        self.is_closed = True
+        self.on_awake = lambda: None  # A connection that comes about now wakes nobody up.
+        for connection in list(self._connections.values()):
+            self.lose(connection, "the client has ended")
+
+    def happened(self, events: Sequence[ConnectionEvent]) -> None:
+        """Tell the owner, after what is being done now."""
+        if events and not self._untold:
+            self.world.after(0, self._tell_all)
+        self._untold += events
+
+    def _tell_all(self) -> None:
+        events, self._untold = self._untold, []
+        if not self.is_closed:
+            self._tell(events)
+
+    def _connect(self, address: Address) -> Connection:
+        connection = Connection(self, address)
+        self._connections[address] = connection
+        self._network.connect(self.who, address.first_lane, lambda link: self._connected(connection, link))
+        connection.timer.set(self.world.now_ms + self._connect_timeout_ms)
+        return connection
+
+    def _connected(self, connection: Connection, link: Link | None) -> None:
+        self.on_awake()
+        if link is None:
+            self.lose(connection, "connection refused")
+        elif connection.is_lost:
+            link.cut("the client gave up")
+        else:
+            connection.link = link
+            link.to_client.receiver = connection
+            # The broker's end is set when this action is over: write in the next.
+            self.world.after(0, lambda: self._opened(connection))
+
+    def _opened(self, connection: Connection) -> None:
+        if not connection.is_lost:
+            connection.core.opened(self.world.now_ms)
+            self.flush(connection)
+
+    def flush(self, connection: Connection) -> None:
+        """Write what wants to be written, and see to the time-outs."""
+        if connection.is_lost:
+            return
+        if connection.link is not None:
+            while connection.core.wants_write:
+                data = joined(connection.core.buffers())
+                self.happened(connection.core.written(len(data)))
+                connection.link.to_broker.send(data)
+            connection.timer.set(connection.core.deadline_ms)
+
+    def deadline(self, connection: Connection) -> None:
+        """The connection was not made in time, or its first request in flight was not answered."""
+        self.on_awake()
+        if connection.link is None:
+            self.lose(connection, "no connection in time")
+        elif connection.core.is_stuck(self.world.now_ms):
+            self.world.count("request time-outs")
+            self.lose(connection, "no answer within the request time-out")
+
+    def lose(self, connection: Connection, reason: str) -> None:
+        """The connection is of no use any more: its requests fail."""
+        if connection.is_lost:
+            return
+        connection.is_lost = True
+        connection.timer.set(None)
+        if self._connections.get(connection.core.address) is connection:
+            del self._connections[connection.core.address]
+        if connection.link is not None:
+            connection.link.close_by_client(reason)
+        self.happened(connection.core.lost(reason, now_ms=self.world.now_ms))
