@@ -21,8 +21,8 @@ from chaffinch.errors import (
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.in_flight import Front
 from chaffinch.producer.core.options import IDEMPOTENT_IN_FLIGHT_MAX
-from chaffinch.producer.core.refusals.batch_answers import BatchAnswer
-from chaffinch.producer.core.refusals.culprits import FailAll, Situation, judge
+from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Situation
+from chaffinch.producer.core.refusals.culprits import FailAll, judge
 from chaffinch.records.byte_columns import NO_ENTRIES
 from tests.kips.refused_batches import INVALID, rejected
 from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, TIMED_OUT, Answer, Rig

@@ -10,34 +10,20 @@ import atexit
 import logging
 import os
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from chaffinch.client.client_thread import EXIT_WAIT_MS
 from chaffinch.identifiers import counted
 from chaffinch.producer.futures import SHARED_LOCK
-
-if TYPE_CHECKING:
-    from chaffinch.producer.sender_thread import SenderThread
+from chaffinch.producer.sender_thread import RUNNING
 
 log = logging.getLogger("chaffinch.producer")
 
-_RUNNING: Final[weakref.WeakSet[SenderThread]] = weakref.WeakSet()
 _FORKING: Final = threading.RLock()
 """Of the thread that forks: any number of them may want to at once."""
 _HELD: Final[list[Iterator[None]]] = []
 """What that thread holds, until this is cleared."""
-
-
-def watch(sender: SenderThread) -> None:
-    """A sender thread starts."""
-    _RUNNING.add(sender)
-
-
-def forget(sender: SenderThread) -> None:
-    """It has ended."""
-    _RUNNING.discard(sender)
 
 
 def _before_fork() -> None:
@@ -50,7 +36,7 @@ def _before_fork() -> None:
 
 def _holding_all() -> Iterator[None]:
     with _FORKING:
-        yield from _holding([*(sender.lock for sender in _RUNNING), SHARED_LOCK])
+        yield from _holding([*(sender.lock for sender in RUNNING), SHARED_LOCK])
 
 
 def _holding(locks: Sequence[threading.RLock]) -> Iterator[None]:
@@ -63,14 +49,14 @@ def _holding(locks: Sequence[threading.RLock]) -> Iterator[None]:
 
 
 def _in_child() -> None:
-    for sender in list(_RUNNING):
+    for sender in list(RUNNING):
         sender.leave_to_parent()
-        _RUNNING.discard(sender)
+        RUNNING.discard(sender)
     _HELD.clear()
 
 
 def _at_exit() -> None:
-    for sender in list(_RUNNING):
+    for sender in list(RUNNING):
         # A callback that hangs with the lock held must not hold up the end.
         if not sender.changed.acquire(timeout=EXIT_WAIT_MS / 1000):
             continue

@@ -15,6 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self
 
+import chaffinch.producer.process_ends  # noqa: F401  It acts when the process forks or ends.
 from chaffinch import plain_text
 from chaffinch.client.metrics import read_all
 from chaffinch.client.network import Network

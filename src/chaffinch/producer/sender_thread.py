@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -20,7 +21,6 @@ from chaffinch.client.client_thread import ClientThread
 from chaffinch.client.condition import Condition
 from chaffinch.client.network import Network
 from chaffinch.errors import IllegalStateException, KafkaException
-from chaffinch.producer import process_ends
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.batch import Receipts
 from chaffinch.producer.core.effects import (
@@ -85,7 +85,7 @@ class SenderThread(ClientThread):
 
     def start(self) -> None:
         super().start()
-        process_ends.watch(self)
+        RUNNING.add(self)
 
     @property
     def holds_lock(self) -> bool:
@@ -248,5 +248,9 @@ class SenderThread(ClientThread):
                 self._tell(effect)
             except BaseException:
                 log.exception("an outcome could not be told")
-        process_ends.forget(self)
+        RUNNING.discard(self)
         self._network.on_awake = None
+
+
+RUNNING: Final[weakref.WeakSet[SenderThread]] = weakref.WeakSet()
+"""Those that were started and have not ended: `process_ends.py` ends them with the process."""

@@ -16,8 +16,8 @@ from chaffinch.producer.core.batches.accumulator import Accumulator, Appended, r
 from chaffinch.producer.core.batches.in_flight import Front
 from chaffinch.producer.core.options import PRODUCER_OPTIONS, compression_level, delivery_timeout_ms, is_idempotent, parse_options
 from chaffinch.producer.core.refusals import culprits
-from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Blamed, read_answer
-from chaffinch.producer.core.refusals.culprits import Situation, judge
+from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Blamed, Situation, read_answer
+from chaffinch.producer.core.refusals.culprits import judge
 from chaffinch.producer.core.refusals.reclassified import as_abortable
 from chaffinch.producer.core.refusals.topic_facts import TopicFacts
 from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse

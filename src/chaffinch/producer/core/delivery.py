@@ -33,8 +33,7 @@ from chaffinch.producer.core.effects import AskHandler
 from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.refusals import batch_answers, culprits
-from chaffinch.producer.core.refusals.batch_answers import BatchAnswer
-from chaffinch.producer.core.refusals.culprits import Situation
+from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Situation
 from chaffinch.producer.core.refusals.late_errors import exhausted, former_topic_error, given_up, lost_with_topic
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.refusals.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts

@@ -1,17 +1,24 @@
-"""What a broker said about one batch, in the words of the error table: the code that stands for all, and who is to blame."""
+"""What a broker said about one batch, in the words of the error table, and what is known about the batch at that moment."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import lt
 from typing import Final
 
-from chaffinch.errors import ErrorCode, codes
+import numpy as np
+import numpy.typing as npt
+
+from chaffinch.errors import ErrorCode, KafkaException, codes
 from chaffinch.errors.codes import Numbering
-from chaffinch.identifiers import NO_OFFSET
+from chaffinch.identifiers import NO_OFFSET, TopicPartition
+from chaffinch.producer.core.batches.in_flight import Front
+from chaffinch.producer.core.exception_handler import HandlerSaid, Question
+from chaffinch.producer.core.refusals.topic_facts import UNKNOWN, TopicFacts
 from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
 from chaffinch.protocol.record_errors import RecordErrors
+from chaffinch.records.byte_columns import ByteColumn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +52,32 @@ class BatchAnswer:
     log_append_time_ms: int = -1
     blamed: Blamed = NOBODY
     message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What is known about the batch when the answer comes."""
+
+    topic_partition: TopicPartition
+    count: int
+    keys_of: Callable[[npt.NDArray[np.int64]], ByteColumn]
+    """The keys of records of the batch, whose indices ascend, as much of each as an error shows: reads the batch."""
+    possibly_stored: bool = False
+    in_transaction: bool = False
+    is_idempotent: bool = True
+    front: Front = Front.CLEAR
+    """What became of the batches with lower numbers."""
+    may_retry: bool = True
+    """Neither the attempts nor the delivery timeout are used up."""
+    rounds: int = 0
+    facts: TopicFacts = UNKNOWN
+    last_error: KafkaException | None = None
+    questions: frozenset[Question] = frozenset()
+    """What an exception handler is asked."""
+    said: HandlerSaid | None = None
+    """What it answered; None: it was not asked yet."""
+    is_unknown_too_long: bool = False
+    """The topic is unknown for longer than `retry.unknown.topic.partition.ms`."""
 
 
 def read_answer(response: PartitionProduceResponse, numbering: Numbering) -> BatchAnswer:

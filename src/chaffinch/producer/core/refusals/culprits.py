@@ -20,23 +20,20 @@ dropped: it could be there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from chaffinch.errors import ApiException, KafkaException, Stored, TransactionAbortableException, codes, exception_for
+from chaffinch.errors import ApiException, Stored, TransactionAbortableException, codes, exception_for
 from chaffinch.errors.exceptions import records_named
 from chaffinch.errors.handling import Handling, handling_of
-from chaffinch.identifiers import NO_OFFSET, TopicPartition
+from chaffinch.identifiers import NO_OFFSET
 from chaffinch.producer.core.batches.in_flight import Front
-from chaffinch.producer.core.exception_handler import NOTHING_SAID, REJECTED_CODES, HandlerSaid, Question
-from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Blamed
+from chaffinch.producer.core.exception_handler import NOTHING_SAID, REJECTED_CODES, Question
+from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Blamed, Situation
 from chaffinch.producer.core.refusals.record_errors import API, CulpritErrors, culprit_of, stored
-from chaffinch.producer.core.refusals.topic_facts import UNKNOWN, TopicFacts
-from chaffinch.records.byte_columns import ByteColumn
 
 # A broker that names one culprit at a time would make n rounds of n records: after these rounds what is left is halved each time.
 ROUNDS_MAX: Final = 8
@@ -47,32 +44,6 @@ GAP_CODES: Final = frozenset({codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_
 RETRIED: Final = frozenset({Handling.RETRY, Handling.REFRESH_AND_RETRY})
 # Beside a null key these may mean it: 87 is Apache Kafka's number for it, and where timestamps are wrong too, 32 stands for all.
 MAY_MEAN_THE_KEY: Final = frozenset({codes.INVALID_RECORD, codes.INVALID_TIMESTAMP})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
-    """What is known about the batch when the answer comes."""
-
-    topic_partition: TopicPartition
-    count: int
-    keys_of: Callable[[npt.NDArray[np.int64]], ByteColumn]
-    """The keys of records of the batch, whose indices ascend, as much of each as an error shows: reads the batch."""
-    possibly_stored: bool = False
-    in_transaction: bool = False
-    is_idempotent: bool = True
-    front: Front = Front.CLEAR
-    """What became of the batches with lower numbers."""
-    may_retry: bool = True
-    """Neither the attempts nor the delivery timeout are used up."""
-    rounds: int = 0
-    facts: TopicFacts = UNKNOWN
-    last_error: KafkaException | None = None
-    questions: frozenset[Question] = frozenset()
-    """What an exception handler is asked."""
-    said: HandlerSaid | None = None
-    """What it answered; None: it was not asked yet."""
-    is_unknown_too_long: bool = False
-    """The topic is unknown for longer than `retry.unknown.topic.partition.ms`."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -15,12 +15,9 @@ from chaffinch.errors import ApiException, Culprit, ErrorCode, KafkaException, S
 from chaffinch.errors.again import with_message
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches.batch import KEY_BYTES_SHOWN, ProducerBatch, Rows
+from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Situation
 from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.faults import RecordsError
-
-if TYPE_CHECKING:
-    from chaffinch.producer.core.refusals.batch_answers import BatchAnswer
-    from chaffinch.producer.core.refusals.culprits import Situation
 
 API: Final = "Produce"
 
