@@ -25,6 +25,7 @@ from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.refusals import batch_answers, culprits
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.transactions.manager import TransactionManager
+from chaffinch.protocol.record_errors import RecordErrors
 from simulation.nemesis import Deeds
 from simulation.network import Faults
 from tests.simulation.kept_seeds import OVERTAKEN
@@ -37,7 +38,9 @@ def shifts_culprits(patch: Patch) -> None:
 
     def shifted(response: Any, numbering: Any) -> Any:
         answer = read(response, numbering)
-        return replace(answer, blamed=replace(answer.blamed, indices=[index + 1 for index in answer.blamed.indices]))
+        return replace(
+            answer, blamed=RecordErrors([index + 1 for index in answer.blamed.indices], answer.blamed.messages, answer.blamed.numbers)
+        )
 
     patch.setattr(batch_answers, "read_answer", shifted)
 
@@ -63,8 +66,8 @@ def forgets_lost_attempts(patch: Patch) -> None:
 def completes_twice(patch: Patch) -> None:
     complete = Endings.complete
 
-    def twice(self: Endings, batch: Any, verdict: Any) -> None:
-        complete(self, batch, verdict)
+    def twice(self: Endings, *arguments: Any) -> None:
+        complete(self, *arguments)
         self.out.append(self.out[-1])
 
     patch.setattr(Endings, "complete", twice)

@@ -7,9 +7,11 @@ compiled codec decides, which takes these columns for the list that they are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import lt
 from struct import Struct
 from typing import Final, Self, overload
 
+from chaffinch.errors import ErrorCode, codes
 from chaffinch.protocol.messages.produce import CULPRIT_CODE_TAG, BatchIndexAndErrorMessage
 from chaffinch.protocol.primitives import uvarint
 
@@ -41,6 +43,19 @@ class RecordErrors(Sequence[BatchIndexAndErrorMessage]):
             [entry.batch_index_error_message for entry in entries],
             [entry.chaffinch_error_code for entry in entries],
         )
+
+    def ascending(self) -> RecordErrors:
+        """In the order of their indices, each of them once: of two entries about one record the last one counts."""
+        if all(map(lt, self.indices, self.indices[1:])):
+            return self
+        last = {index: at for at, index in enumerate(self.indices)}
+        return RecordErrors.of([self[last[index]] for index in sorted(last)])
+
+    def code(self, at: int) -> ErrorCode | None:
+        """The own code of one of them; None where it has none, or success: then the batch's code is its own."""
+        number = self.numbers[at]
+        # A single record has no sequence of its own: 45 next to an index is always INVALID_COMPACTION_KEY.
+        return codes.by_number(number, "kip", has_culprits=True) if number else None
 
     def __len__(self) -> int:
         return len(self.indices)

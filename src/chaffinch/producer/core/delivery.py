@@ -94,7 +94,7 @@ class Delivery:
         """A request without an answer (acks=0) is out: that is all anybody will ever know."""
         sent: ProduceSent = event.token
         for batch in sent.batches.values():
-            self.carry_out(batch, culprits.Written(base_offset=NO_OFFSET, log_append_time_ms=-1), now_ms)
+            self._written(batch, NO_OFFSET, -1, now_ms)
 
     def failed(self, event: Failed, now_ms: int) -> None:
         """A Produce request got no answer."""
@@ -141,8 +141,11 @@ class Delivery:
 
     def judge(self, batch: ProducerBatch, answer: BatchAnswer, now_ms: int, said: HandlerSaid | None = None) -> None:
         """Decide about a batch, or ask who can tell more. `said`: by an exception handler."""
-        # Most answers are successes, for which nobody need find out how the batch stands.
-        verdict = culprits.written(answer) or culprits.judge(answer, self.situation(batch, answer, now_ms, said))
+        if answer.is_written:
+            base_offset = answer.base_offset if answer.code is codes.NONE else NO_OFFSET
+            self._written(batch, base_offset, answer.log_append_time_ms, now_ms)
+            return
+        verdict = culprits.judge(answer, self.situation(batch, answer, now_ms, said))
         if isinstance(verdict, culprits.AskHandler) and not batch.is_done:
             self.ask_handler(batch, answer, verdict)
         elif isinstance(verdict, culprits.AskForFacts):
@@ -196,25 +199,28 @@ class Delivery:
 
     # What becomes of a batch.
 
+    def _written(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int, now_ms: int) -> None:
+        """The broker has a batch; its records are told so, unless they were told already that time was up."""
+        if batch.is_elsewhere:
+            self.came_back[batch.topic_partition] = None
+        self.queue(batch.topic_partition).acknowledged(batch, now_ms)
+        if batch.is_done:
+            return
+        self._screening.written(batch)
+        if self._transaction is not None:
+            self._transaction.has_written()
+        self._endings.complete(batch, base_offset, log_append_time_ms)
+
     def carry_out(self, batch: ProducerBatch, verdict: culprits.Verdict, now_ms: int) -> None:
-        """Do with a batch what was decided."""
+        """Do with a batch that is not written what was decided."""
         queue = self.queue(batch.topic_partition)
         if batch.is_elsewhere:
             self.came_back[batch.topic_partition] = None
         if batch.is_done:
             # Its records were told that time was up; only the numbers matter now.
-            if isinstance(verdict, culprits.Written):
-                queue.acknowledged(batch, now_ms)
-            else:
-                queue.failed(batch, is_unstored=culprits.is_unstored(verdict, batch.possibly_stored))
+            queue.failed(batch, is_unstored=culprits.is_unstored(verdict, batch.possibly_stored))
             return
         match verdict:
-            case culprits.Written():
-                queue.acknowledged(batch, now_ms)
-                self._screening.written(batch)
-                if self._transaction is not None:
-                    self._transaction.has_written()
-                self._endings.complete(batch, verdict)
             case culprits.Resend():
                 self._resend(batch, verdict, now_ms)
             case culprits.Renumber():

@@ -12,7 +12,6 @@ from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.partition_queues import PartitionQueues
 from chaffinch.producer.core.callers import Callers
 from chaffinch.producer.core.effects import CompleteBatch, Effect, FailRecords, WakeCallers
-from chaffinch.producer.core.refusals.culprits import Written
 from chaffinch.producer.core.refusals.reclassified import as_abortable
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.transactions.moves import State
@@ -40,12 +39,12 @@ class Endings:
         self._queues = queues
         self._transaction = transaction
 
-    def complete(self, batch: ProducerBatch, verdict: Written) -> None:
+    def complete(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
         """Every record is written."""
         self._wiring.counts["batches_written"] += 1
         self._wiring.counts["records_written"] += batch.count
         self.release(batch.memory_bytes)
-        self.out.append(CompleteBatch(batch=batch, base_offset=verdict.base_offset, log_append_time_ms=verdict.log_append_time_ms))
+        self.out.append(CompleteBatch(batch=batch, base_offset=base_offset, log_append_time_ms=log_append_time_ms))
 
     def end(
         self,

@@ -3,7 +3,7 @@
 KIP-467 section 3, with decisions 12 to 18 of the design. `judge` is the one place where this is decided, a pure function read from top
 to bottom; the core carries its verdict out.
 
-    a. success                                      -> Written
+    a. success                                      -> no verdict: the batch is written
     b. retriable code, culprits listed or not       -> Resend, whole (3.a), while attempts are left
     c. too large, several records                   -> Split, unless it may be stored
     d. a gap in the sequence                        -> Resend, when one before it is still under way; Renumber, when it is surely
@@ -29,11 +29,11 @@ import numpy as np
 from chaffinch.errors import ApiException, Stored, TransactionAbortableException, codes, exception_for
 from chaffinch.errors.exceptions import records_named
 from chaffinch.errors.handling import Handling, handling_of
-from chaffinch.identifiers import NO_OFFSET
 from chaffinch.producer.core.batches.in_flight import Front
 from chaffinch.producer.core.exception_handler import NOTHING_SAID, REJECTED_CODES, Question
-from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Blamed, Situation
+from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Situation
 from chaffinch.producer.core.refusals.record_errors import API, CulpritErrors, culprit_of, stored
+from chaffinch.protocol.record_errors import RecordErrors
 
 # A broker that names one culprit at a time would make n rounds of n records: after these rounds what is left is halved each time.
 ROUNDS_MAX: Final = 8
@@ -44,12 +44,6 @@ GAP_CODES: Final = frozenset({codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_
 RETRIED: Final = frozenset({Handling.RETRY, Handling.REFRESH_AND_RETRY})
 # Beside a null key these may mean it: 87 is Apache Kafka's number for it, and where timestamps are wrong too, 32 stands for all.
 MAY_MEAN_THE_KEY: Final = frozenset({codes.INVALID_RECORD, codes.INVALID_TIMESTAMP})
-
-
-@dataclass(slots=True, kw_only=True)
-class Written:
-    base_offset: int
-    log_append_time_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +109,7 @@ class AskForFacts:
     """The answer cannot be understood without the topic's configuration: ask for it, then judge again."""
 
 
-Verdict: TypeAlias = Written | Resend | Renumber | Split | Separate | FailAll | AskForFacts | AskHandler
+Verdict: TypeAlias = Resend | Renumber | Split | Separate | FailAll | AskForFacts | AskHandler
 
 
 def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
@@ -132,18 +126,8 @@ def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
     return False
 
 
-def written(answer: BatchAnswer) -> Written | None:
-    """The verdict if the answer is a success, which is one whatever the situation is; else None."""
-    if handling_of(answer.code) is not Handling.COMPLETE:
-        return None
-    base_offset = answer.base_offset if answer.code is codes.NONE else NO_OFFSET
-    return Written(base_offset=base_offset, log_append_time_ms=answer.log_append_time_ms)
-
-
 def judge(answer: BatchAnswer, situation: Situation) -> Verdict:
-    """The fate of a batch. Never raises, whatever the broker says."""
-    if (verdict := written(answer)) is not None:
-        return verdict
+    """The fate of a batch that was not written. Never raises, whatever the broker says."""
     if _needs_facts(answer, situation):
         return AskForFacts()
     answer = recognised(answer, situation)
@@ -282,14 +266,13 @@ def recognised(answer: BatchAnswer, situation: Situation) -> BatchAnswer:
         return BatchAnswer(code=codes.INCONSISTENT_REPLICATION_FACTOR, message=message)
     if answer.code is codes.CORRUPT_MESSAGE and facts.is_compacted:
         keyless = _keyless(range(situation.count), situation)
-        return BatchAnswer(code=codes.INVALID_COMPACTION_KEY, blamed=Blamed.plainly(keyless)) if keyless else answer
+        return BatchAnswer(code=codes.INVALID_COMPACTION_KEY, blamed=_plainly(keyless)) if keyless else answer
     if answer.code in MAY_MEAN_THE_KEY and facts.is_compacted and _are_within(answer, situation):
         blamed = answer.blamed
         at_fault = set(_keyless(_vague(blamed), situation))
-        own = [
-            codes.INVALID_COMPACTION_KEY if index in at_fault else code for index, code in zip(blamed.indices, blamed.codes, strict=True)
-        ]
-        return replace(answer, blamed=replace(blamed, codes=own))
+        no_key = codes.INVALID_COMPACTION_KEY.number_kip
+        numbers = [no_key if index in at_fault else own for index, own in zip(blamed.indices, blamed.numbers, strict=True)]
+        return replace(answer, blamed=RecordErrors(blamed.indices, blamed.messages, numbers))
     return answer
 
 
@@ -302,9 +285,15 @@ def _keyless(indices: Sequence[int], situation: Situation) -> list[int]:
     return [] if valid is None else asked[valid == 0].tolist()
 
 
-def _vague(blamed: Blamed) -> list[int]:
+def _plainly(indices: Sequence[int]) -> RecordErrors:
+    """Without a word about each."""
+    nothing = [None] * len(indices)
+    return RecordErrors(indices, nothing, nothing)
+
+
+def _vague(blamed: RecordErrors) -> list[int]:
     """Where a null key may be what was meant. It is looked at before the timestamp, by every broker."""
-    return [index for index, code in zip(blamed.indices, blamed.codes, strict=True) if code is None or code is codes.INVALID_RECORD]
+    return [index for at, index in enumerate(blamed.indices) if blamed.code(at) in (None, codes.INVALID_RECORD)]
 
 
 def _are_within(answer: BatchAnswer, situation: Situation) -> bool:

@@ -22,7 +22,7 @@ from chaffinch.records.faults import RecordsError
 API: Final = "Produce"
 
 
-class LazyErrors(Mapping[int, "ApiException"]):
+class LazyErrors(Mapping[int, ApiException]):
     """An error for each of some records of a batch, by index, ascending."""
 
     def __init__(self, indices: Sequence[int]) -> None:
@@ -67,8 +67,8 @@ class CulpritErrors(LazyErrors):
 
     def refused_with(self, code: ErrorCode) -> list[int]:
         """The indices of those that were refused with this code."""
-        own, others = self._answer.blamed.codes, self._answer.code
-        return [index for index, at in self._at.items() if (own[at] or others) is code]
+        blamed, others = self._answer.blamed, self._answer.code
+        return [index for index, at in self._at.items() if (blamed.code(at) or others) is code]
 
     def said_of(self, index: int) -> str:
         """The broker's words about one of them."""
@@ -141,8 +141,7 @@ def _keys_of(batch: ProducerBatch) -> ByteColumn | None:
 def culprit_of(answer: BatchAnswer, at: int) -> Culprit:
     """What was said about one of those blamed: with the batch's code and words where it has none of its own."""
     blamed = answer.blamed
-    own = blamed.codes[at]
-    code = answer.code if own is None else own
+    code = blamed.code(at) or answer.code
     return Culprit(blamed.indices[at], code, blamed.messages[at] or answer.message or code.text)
 
 
