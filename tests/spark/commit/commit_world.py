@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -161,7 +161,7 @@ class Cut:
 
     at: int
     how: str
-    during: Callable[[], None] | None = None
+    during: Callable[[], object] | None = None
     """For `how` = during: what happens between this operation and the next."""
 
 
@@ -175,6 +175,8 @@ class Driver:
     steps: list[Step] = field(default_factory=list)
     count: int = 0
     answers: list[BatchAnswer] = field(default_factory=list)
+    result: CommitResult = field(init=False, repr=False)
+    """Of `Query.commit`."""
 
     def run(self, plan: CommitPlan, protocol: Callable[[CommitPlan], Commit] = commit_batch) -> CommitResult:
         commit = protocol(plan)
@@ -189,7 +191,8 @@ class Driver:
                     continue
                 operation = commit.send(Reply(now_ms=self.broker.now_ms, value=value))
         except StopIteration as done:
-            return done.value
+            result: CommitResult = done.value
+            return result
 
     def perform(self, operation: Any) -> Any:
         """`crash_before`, `crash_after`: the driver dies. `lose_request`, `lose_answer`: no answer comes. `broker_killed`: before it.
@@ -230,6 +233,7 @@ class Driver:
             case NextAnswer():
                 return self.answers.pop(0)
             case AskHandler():
+                assert self.query.left_out is not None
                 columns = batches.decode(bytes(operation.batch.bytes.data or b""))
                 return frozenset(found.row for found in operation.culprits if columns.value(found.row) in self.query.left_out)
             case SetAside():
@@ -320,7 +324,7 @@ class Driver:
 
 
 def outcome(
-    rows: dict[int, list[tuple[bytes | None, bytes]]],
+    rows: Mapping[int, Sequence[tuple[bytes | None, bytes]]],
     *,
     task: int = 0,
     per_batch: int = 2,
@@ -383,7 +387,7 @@ class Query:
     def commit(self, batch_id: int, cut: Cut | None = None, *, writer_id: str | None = None, **changes: Any) -> Driver:
         """One commit of one batch by a fresh driver. Raises what it raises."""
         driver = Driver(self.broker, self, cut)
-        driver.result = driver.run(self.plan(batch_id, writer_id or f"run-{self.run_count}", **changes))  # type: ignore[attr-defined]
+        driver.result = driver.run(self.plan(batch_id, writer_id or f"run-{self.run_count}", **changes))
         return driver
 
     def run(self, cut: Cut | None = None, until: int | None = None) -> None:
@@ -411,7 +415,7 @@ class Query:
         return DeadLetters(batches=tuple(staged))
 
 
-def counted(pairs: list[tuple[bytes | None, bytes | None]]) -> Counter[bytes | None]:
+def counted(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> Counter[bytes | None]:
     """How often each value is there."""
     return Counter(value for _, value in pairs)
 

@@ -1,13 +1,15 @@
 """Rows that only the broker can refuse, because the topic changed after the tasks had looked at it; and failures during a commit."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
-from chaffinch.spark.commit.messages import StagedBytes
-from chaffinch.spark.commit.operations import Step
+from chaffinch.spark.commit.messages import StagedBytes, TaskOutcome
+from chaffinch.spark.commit.operations import SendBatch, Step
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
@@ -19,7 +21,9 @@ GOOD, BAD = {b"a", b"c", b"e"}, {b"b", b"d"}
 ALL = Tolerance(tolerates=True)
 
 
-def compacted_meanwhile(rows=ROWS, tolerance=ALL, **fields):
+def compacted_meanwhile(
+    rows: Mapping[int, Sequence[tuple[bytes | None, bytes]]] = ROWS, tolerance: Tolerance = ALL, **fields: Any
+) -> tuple[Broker, Query]:
     """A query whose topic became compacted after its rows were staged: null keys are refused by the broker only."""
     broker = Broker()
     query = Query(broker, [(outcome(rows, per_batch=3),)], tolerance=tolerance, dead_letter_topic=DEAD, **fields)
@@ -27,7 +31,7 @@ def compacted_meanwhile(rows=ROWS, tolerance=ALL, **fields):
     return broker, query
 
 
-def steps():
+def steps() -> list[Step]:
     _, query = compacted_meanwhile()
     return query.commit(0).steps
 
@@ -36,19 +40,19 @@ OPERATIONS = len(steps())
 FIRST_SEND = steps().index(Step.PUSH)
 
 
-def assert_sorted_out(broker):
+def assert_sorted_out(broker: Broker) -> None:
     assert counted(broker.read(TOPIC)) == dict.fromkeys(GOOD, 1)
     assert counted(broker.read(DEAD)) == dict.fromkeys(BAD, 1)
 
 
-def test_culprits_become_dead_letters_and_innocents_are_written():
+def test_culprits_become_dead_letters_and_innocents_are_written() -> None:
     broker, query = compacted_meanwhile()
     driver = query.commit(0)
     assert_sorted_out(broker)
     assert (driver.result.counts.rows_written, driver.result.counts.rejected) == (3, {"INVALID_COMPACTION_KEY": 2})
 
 
-def test_bytes_are_counted_of_what_kafka_holds():
+def test_bytes_are_counted_of_what_kafka_holds() -> None:
     """Neither the records that the broker refused, nor the rows for Parquet; the dead letters for the topic are counted."""
     broker, query = compacted_meanwhile()
     for_parquet = StagedBytes(data=b"x" * 5_000, byte_count=5_000)
@@ -56,9 +60,9 @@ def test_bytes_are_counted_of_what_kafka_holds():
     sizes = []
 
     class Counting(Driver):
-        def send(self, operation):
+        def send(self, operation: SendBatch) -> None:
             super().send(operation)
-            sizes.append(self.answers[-1].byte_count if self.answers[-1].code is codes.NONE else 0)
+            sizes.append((self.answers[-1].byte_count or 0) if self.answers[-1].code is codes.NONE else 0)
 
     counts = Counting(broker, query).run(query.plan(0, "run-0", writes_dead_letter_file=True)).counts
     assert_sorted_out(broker)
@@ -68,7 +72,7 @@ def test_bytes_are_counted_of_what_kafka_holds():
 
 @pytest.mark.parametrize("how", ["crash_before", "crash_after"])
 @pytest.mark.parametrize("at", range(OPERATIONS))
-def test_a_driver_that_dies_anywhere_leaves_each_row_in_one_place(how, at):
+def test_a_driver_that_dies_anywhere_leaves_each_row_in_one_place(how: str, at: int) -> None:
     broker, query = compacted_meanwhile()
     with pytest.raises(Killed):
         query.run(Cut(at=at, how=how))
@@ -78,18 +82,18 @@ def test_a_driver_that_dies_anywhere_leaves_each_row_in_one_place(how, at):
 
 @pytest.mark.parametrize("how", ["lose_request", "lose_answer", "broker_killed"])
 @pytest.mark.parametrize("at", range(OPERATIONS))
-def test_a_lost_answer_or_broker_anywhere_leaves_each_row_in_one_place(how, at):
+def test_a_lost_answer_or_broker_anywhere_leaves_each_row_in_one_place(how: str, at: int) -> None:
     broker, query = compacted_meanwhile()
     query.run(Cut(at=at, how=how))
     assert_sorted_out(broker)
 
 
-def test_a_topic_that_becomes_compacted_between_two_attempts():
+def test_a_topic_that_becomes_compacted_between_two_attempts() -> None:
     """The first attempt has pushed a batch of good and bad rows; pushed again, the bad ones are refused."""
     broker = Broker()
     query = Query(broker, [(outcome(ROWS, per_batch=3),)], tolerance=ALL, dead_letter_topic=DEAD)
 
-    def disturb():
+    def disturb() -> None:
         broker.core.topics.alter(TOPIC, {"cleanup.policy": "compact"})
         broker.core.faults.add(api="Produce", error="OUT_OF_ORDER_SEQUENCE_NUMBER", count=1)
 
@@ -97,7 +101,7 @@ def test_a_topic_that_becomes_compacted_between_two_attempts():
     assert_sorted_out(broker)
 
 
-def test_all_rows_bad_still_moves_the_marker():
+def test_all_rows_bad_still_moves_the_marker() -> None:
     rows = {0: [(None, b"b"), (None, b"d")]}
     broker, query = compacted_meanwhile(rows)
     query.run()
@@ -107,7 +111,7 @@ def test_all_rows_bad_still_moves_the_marker():
 
 
 class TestTolerance:
-    def test_none_fails_with_the_reasons_and_leaves_nothing(self):
+    def test_none_fails_with_the_reasons_and_leaves_nothing(self) -> None:
         broker, query = compacted_meanwhile(tolerance=Tolerance(tolerates=False))
         with pytest.raises(Refusal) as caught:
             query.commit(0)
@@ -119,7 +123,7 @@ class TestTolerance:
         assert broker.read(DEAD) == []
 
     @pytest.mark.parametrize(("cap", "fails"), [("2", False), ("1", True), ("40%", False), ("39%", True), ("0", True)])
-    def test_the_cap_counts_what_the_broker_refused(self, cap, fails):
+    def test_the_cap_counts_what_the_broker_refused(self, cap: str, fails: bool) -> None:
         broker, query = compacted_meanwhile(tolerance=Tolerance.parse("all", cap))
         if fails:
             with pytest.raises(Refusal, match="rows are rejected"):
@@ -129,7 +133,7 @@ class TestTolerance:
             query.commit(0)
             assert_sorted_out(broker)
 
-    def test_what_tasks_found_fails_before_kafka_is_asked_to_write(self):
+    def test_what_tasks_found_fails_before_kafka_is_asked_to_write(self) -> None:
         broker = Broker()
         query = Query(broker, [(outcome({0: [(b"k", b"v")]}, rejected_by_code={"INVALID_TIMESTAMP": 3}),)])
         with pytest.raises(Refusal, match="3 of 1 rows are rejected"):
@@ -137,7 +141,7 @@ class TestTolerance:
         assert query.state.transactional_id is None
 
 
-def test_a_limit_lowered_meanwhile_splits_batches_and_sets_the_large_ones_aside():
+def test_a_limit_lowered_meanwhile_splits_batches_and_sets_the_large_ones_aside() -> None:
     broker = Broker()
     rows = {0: [(b"k1", b"a" * 100), (b"k2", b"b" * 3000), (b"k3", b"c" * 100)]}
     query = Query(broker, [(outcome(rows, per_batch=3),)], tolerance=ALL, dead_letter_topic=DEAD)
@@ -147,7 +151,7 @@ def test_a_limit_lowered_meanwhile_splits_batches_and_sets_the_large_ones_aside(
     assert counted(broker.read(DEAD)) == {b"b" * 3000: 1}
 
 
-def test_a_dead_letter_topic_that_refuses_fails_the_batch():
+def test_a_dead_letter_topic_that_refuses_fails_the_batch() -> None:
     broker, query = compacted_meanwhile()
     broker.core.topics.alter(DEAD, {"cleanup.policy": "compact"})
     with pytest.raises(Refusal, match="the dead letter topic itself refuses") as caught:
@@ -156,7 +160,7 @@ def test_a_dead_letter_topic_that_refuses_fails_the_batch():
     assert broker.read(TOPIC) == []
 
 
-def test_tasks_that_saw_different_topics_are_refused():
+def test_tasks_that_saw_different_topics_are_refused() -> None:
     broker = Broker()
     before = TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2)
     after = TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2, is_compacted=True)
@@ -166,7 +170,7 @@ def test_tasks_that_saw_different_topics_are_refused():
     assert caught.value.group is Group.TRANSACTION_ABORTABLE
 
 
-def test_a_topic_that_was_created_again_is_refused():
+def test_a_topic_that_was_created_again_is_refused() -> None:
     broker = Broker()
     used = TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2)
     query = Query(broker, [(outcome({0: [(b"k", b"v")]}, snapshots=(used,)),)])
@@ -179,19 +183,19 @@ def test_a_topic_that_was_created_again_is_refused():
 class TestFailures:
     """What the broker answers in the middle, and how the commit ends."""
 
-    def plain(self):
+    def plain(self) -> tuple[Broker, Query]:
         broker = Broker()
         return broker, Query(broker, [(outcome({0: [(b"k", b"v")], 1: [(b"l", b"w")]}),)])
 
     @pytest.mark.parametrize("error", ["OUT_OF_ORDER_SEQUENCE_NUMBER", "INVALID_TXN_STATE", "TRANSACTION_ABORTABLE"])
-    def test_a_transaction_that_is_lost_is_started_again_from_the_staging(self, error):
+    def test_a_transaction_that_is_lost_is_started_again_from_the_staging(self, error: str) -> None:
         broker, query = self.plain()
         broker.core.faults.add(api="Produce", error=error, count=1)
         driver = query.commit(0)
         assert Step.ABORT in driver.steps
         assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
 
-    def test_a_push_ends_with_the_transaction_s_time(self):
+    def test_a_push_ends_with_the_transaction_s_time(self) -> None:
         broker, query = self.plain()
         broker.core.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=2_000)
         with pytest.raises(
@@ -199,7 +203,7 @@ class TestFailures:
         ):
             query.commit(0)
 
-    def test_not_for_ever(self):
+    def test_not_for_ever(self) -> None:
         broker, query = self.plain()
         broker.core.faults.add(api="Produce", error="TRANSACTION_ABORTABLE", count=100)
         with pytest.raises(Refusal, match="the transaction is aborted") as caught:
@@ -209,7 +213,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("api", ["InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn", "OffsetFetch"])
     @pytest.mark.parametrize("error", ["COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE"])
-    def test_a_coordinator_that_moves_is_asked_again(self, api, error):
+    def test_a_coordinator_that_moves_is_asked_again(self, api: str, error: str) -> None:
         broker, query = self.plain()
         broker.core.faults.add(api=api, error=error, count=3)
         query.run()
@@ -225,7 +229,7 @@ class TestFailures:
             ("EndTxn", "UNSUPPORTED_VERSION", Group.INVALID_CONFIGURATION),
         ],
     )
-    def test_what_is_refused_for_good_carries_its_class(self, api, error, group):
+    def test_what_is_refused_for_good_carries_its_class(self, api: str, error: str, group: Group) -> None:
         broker, query = self.plain()
         broker.core.faults.add(api=api, error=error, count=1)
         with pytest.raises(Refusal, match=error) as caught:
@@ -235,7 +239,7 @@ class TestFailures:
         assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
 
     @pytest.mark.parametrize("error", ["PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "TRANSACTION_ABORTABLE", "INVALID_TXN_STATE"])
-    def test_a_first_init_that_meets_another_one_is_an_error_with_its_class(self, error):
+    def test_a_first_init_that_meets_another_one_is_an_error_with_its_class(self, error: str) -> None:
         """Two InitProducerId that fence at once: Kafka tells one of them so, although it named no epoch."""
         broker, query = self.plain()
         broker.core.faults.add(api="InitProducerId", error=error, count=1)
@@ -246,7 +250,7 @@ class TestFailures:
         assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
 
     @pytest.mark.parametrize("api", ["InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn"])
-    def test_who_is_fenced_is_told_alike_by_coordinators_of_every_version(self, api):
+    def test_who_is_fenced_is_told_alike_by_coordinators_of_every_version(self, api: str) -> None:
         """Those before Kafka 2.7 say INVALID_PRODUCER_EPOCH (KIP-588)."""
         broker, query = self.plain()
         told = []
@@ -259,7 +263,7 @@ class TestFailures:
         query.run()
         assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
 
-    def test_an_end_that_is_never_answered_is_neither_success_nor_abort(self):
+    def test_an_end_that_is_never_answered_is_neither_success_nor_abort(self) -> None:
         broker, query = self.plain()
         broker.core.faults.add(api="EndTxn", action="drop_after", count=10_000)
         driver = Driver(broker, query)
@@ -271,19 +275,21 @@ class TestFailures:
         assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
         assert query.commit(0).result.outcome == "skipped"
 
-    def test_a_failure_before_the_end_aborts_at_once(self):
+    def test_a_failure_before_the_end_aborts_at_once(self) -> None:
         """Readers of committed records are not held up until the time-out."""
         broker, query = self.plain()
         broker.core.faults.add(api="TxnOffsetCommit", error="GROUP_AUTHORIZATION_FAILED", count=1)
         with pytest.raises(Refusal):
             query.commit(0)
-        log = broker.core.topics.partition(TOPIC, 0).log
+        partition = broker.core.topics.partition(TOPIC, 0)
+        assert partition is not None
+        log = partition.log
         assert log.last_stable_offset == log.log_end_offset
 
-    def test_a_marker_pending_under_another_transactional_id_is_waited_for(self):
+    def test_a_marker_pending_under_another_transactional_id_is_waited_for(self) -> None:
         """Without a checkpoint the id cannot be kept; the stable read is what is left against the old writer's late EndTxn."""
         broker = Broker()
-        tasks = [(outcome({0: [(b"k", b"v")]}),)]
+        tasks: list[tuple[TaskOutcome, ...]] = [(outcome({0: [(b"k", b"v")]}),)]
         old = Query(broker, tasks, transactional_id="old", has_checkpoint=False)
         with pytest.raises(Killed):
             old.run(Cut(at=old_operation(Step.COMMIT_MARKER), how="crash_after"))
@@ -293,12 +299,12 @@ class TestFailures:
         assert counted(broker.read(TOPIC)) == {b"v": 1}
 
 
-def old_operation(step):
+def old_operation(step: Step) -> int:
     query = Query(Broker(), [(outcome({0: [(b"k", b"v")]}),)], has_checkpoint=False)
     return query.commit(0).steps.index(step)
 
 
-def test_a_note_that_is_refused_ends_the_transaction():
+def test_a_note_that_is_refused_ends_the_transaction() -> None:
     """Whatever is tolerated: rows without their note would be written again by the next replay."""
     broker, query = compacted_meanwhile()
     broker.core.topics.alter(DEAD, {"max.message.bytes": "100"})
@@ -316,26 +322,26 @@ def test_a_note_that_is_refused_ends_the_transaction():
 class TestAHandler:
     """What it swallows is written nowhere, and is no bad row."""
 
-    def test_some_are_left_out(self):
+    def test_some_are_left_out(self) -> None:
         broker, query = compacted_meanwhile(left_out=frozenset({b"b"}))
         counts = query.commit(0).result.counts
         assert counted(broker.read(TOPIC)) == dict.fromkeys(GOOD, 1)
         assert counted(broker.read(DEAD)) == {b"d": 1}
         assert (counts.rows_written, counts.rejected, counts.dropped) == (3, {"INVALID_COMPACTION_KEY": 1}, {"INVALID_COMPACTION_KEY": 1})
 
-    def test_all_are_left_out_so_no_tolerance_is_needed(self):
+    def test_all_are_left_out_so_no_tolerance_is_needed(self) -> None:
         broker, query = compacted_meanwhile(left_out=frozenset(BAD), tolerance=Tolerance(tolerates=False))
         driver = query.commit(0)
         assert Step.PUSH_DEAD_LETTERS not in driver.steps
         assert (counted(broker.read(TOPIC)), counted(broker.read(DEAD))) == (dict.fromkeys(GOOD, 1), {})
 
-    def test_those_that_are_not_count_against_the_cap(self):
+    def test_those_that_are_not_count_against_the_cap(self) -> None:
         _, query = compacted_meanwhile(left_out=frozenset({b"b"}), tolerance=Tolerance(tolerates=True, count_max=0))
         with pytest.raises(Refusal, match=r"max=0 allows fewer; nothing was written; correct them, or allow more; "):
             query.commit(0)
 
     @pytest.mark.parametrize("how", ["crash_before", "crash_after"])
-    def test_a_driver_that_dies_anywhere(self, how):
+    def test_a_driver_that_dies_anywhere(self, how: str) -> None:
         _, query = compacted_meanwhile(left_out=frozenset({b"b"}))
         for at in range(len(query.commit(0).steps)):
             broker, query = compacted_meanwhile(left_out=frozenset({b"b"}))

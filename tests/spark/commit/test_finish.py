@@ -1,5 +1,6 @@
 """What is told to the leaders of partitions whose coordinator forgot to tell them, and what is made of their answers."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -20,22 +21,22 @@ from chaffinch.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from chaffinch.spark.commit import finish
-from chaffinch.spark.commit.operations import Ask, FindRemains, LeftOpen, Lost, Remains, Told
+from chaffinch.spark.commit.operations import Ask, FindRemains, LeftOpen, Lost, Operation, Remains, Told, WriteMarkers
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
-from tests.spark.commit.commit_world import TOPIC, Driver, counted, outcome
+from tests.spark.commit.commit_world import TOPIC, Broker, Driver, Query, counted, outcome
 from tests.spark.commit.test_protocol import FIRST_ROWS, ROWS, assert_exactly_once, two_batches
 
 EFFECT = Driver.effect
 WRITES_NOTHING = pytest.mark.parametrize(("batch_id", "outcome_is"), [(0, "skipped"), (1, "empty")])
 
 
-def test_ends_are_asked_for_so_that_transactions_keep_their_epochs():
+def test_ends_are_asked_for_so_that_transactions_keep_their_epochs() -> None:
     """From version 5 on an end raises the epoch (KIP-890): what is committed would have that below the coordinator's."""
     assert max(api_of(EndTxnRequest()).used) == 4
 
 
-def test_markers_bear_the_coordinators_epochs_that_the_partitions_know():
+def test_markers_bear_the_coordinators_epochs_that_the_partitions_know() -> None:
     places = [
         LeftOpen(TopicPartition(topic, number), 3, epoch) for topic, number, epoch in [("b", 0, 2), ("a", 1, -1), ("a", 0, 2), ("a", 2, 2)]
     ]
@@ -60,12 +61,14 @@ def test_markers_bear_the_coordinators_epochs_that_the_partitions_know():
     ],
     ids=lambda given: given.name if isinstance(given, ErrorCode) else None,
 )
-def test_who_was_overtaken_looks_again_who_may_not_does_not_and_others_tell_again(code, is_done, refused):
+def test_who_was_overtaken_looks_again_who_may_not_does_not_and_others_tell_again(
+    code: ErrorCode, is_done: bool, refused: ErrorCode
+) -> None:
     parts = [WritableTxnMarkerPartitionResult(partition_index=number, error_code=found) for number, found in enumerate([0, code.number])]
     topics = [WritableTxnMarkerTopicResult(name="a", partitions=parts)]
     said = finish.read(WriteTxnMarkersResponse(markers=[WritableTxnMarkerResult(producer_id=7, topics=topics)]))
     done = {TopicPartition("a", 0)} | ({TopicPartition("a", 1)} if is_done else set())
-    assert (said.done, said.refused) == (done, refused)
+    assert (set(said.done), said.refused) == (done, refused)
     assert bool(said.reason) is not (is_done or refused is not codes.NONE)
     is_unsure = code in (codes.NOT_LEADER_OR_FOLLOWER, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, codes.UNKNOWN_SERVER_ERROR)
     assert said.unsure == ({TopicPartition("a", 1)} if is_unsure else set())
@@ -73,15 +76,16 @@ def test_who_was_overtaken_looks_again_who_may_not_does_not_and_others_tell_agai
     assert said.unknown == ({TopicPartition("a", 1)} if code is codes.UNKNOWN_TOPIC_OR_PARTITION else set())
 
 
-def test_a_marker_that_is_not_replicated_is_told_again_though_nothing_is_open(monkeypatch):
+def test_a_marker_that_is_not_replicated_is_told_again_though_nothing_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its partition may get another leader, which has not heard of it."""
     broker, query = two_batches()
     with monkeypatch.context() as patched:
         patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
         query.commit(0)
-    written, told = Driver.write_markers, []
+    written = Driver.write_markers
+    told: list[list[int]] = []
 
-    def unsure(self, operation):
+    def unsure(self: Driver, operation: WriteMarkers) -> Told:
         said = written(self, operation)
         told.append([left.place.partition for left in operation.places])
         return replace(said, done=frozenset([TopicPartition(TOPIC, 0)]), reason="not replicated") if len(told) < 3 else said
@@ -92,7 +96,7 @@ def test_a_marker_that_is_not_replicated_is_told_again_though_nothing_is_open(mo
     assert_exactly_once(broker)
 
 
-def test_a_marker_that_is_never_replicated_fails_the_batch(monkeypatch):
+def test_a_marker_that_is_never_replicated_fails_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     _, query = two_batches()
     with monkeypatch.context() as patched:
         patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
@@ -106,14 +110,15 @@ def test_a_marker_that_is_never_replicated_fails_the_batch(monkeypatch):
 @pytest.mark.parametrize(
     ("group_id", "number"), [("ends", 16), ("chaffinch-q", 40), ("polygenelubricants", 0), ("\u00fc\U0001f600", 21), ("", 0)]
 )
-def test_a_groups_offsets_are_where_java_puts_them(group_id, number):
+def test_a_groups_offsets_are_where_java_puts_them(group_id: str, number: int) -> None:
     """As a Java machine computes `Utils.abs(groupId.hashCode()) % 50`; of one of them the hash is the smallest int."""
     assert finish.offsets_partition(group_id, 50) == number
 
 
-def test_a_topic_that_is_gone_holds_the_next_batch_up_once():
+def test_a_topic_that_is_gone_holds_the_next_batch_up_once() -> None:
     broker, query = two_batches()
     query.commit(0)
+    assert query.state.written_to is not None
     query.state = replace(query.state, written_to=(*query.state.written_to, TopicPartition("gone", 0)))
     began_ms = broker.now_ms
     query.commit(1)
@@ -124,7 +129,9 @@ def test_a_topic_that_is_gone_holds_the_next_batch_up_once():
 
 
 @pytest.mark.parametrize(("number", "has_checkpoint", "waits"), [(0, True, False), (1, True, True), (0, False, True)])
-def test_the_leaders_where_the_last_batch_was_written_are_waited_for_and_no_others(number, has_checkpoint, waits, monkeypatch):
+def test_the_leaders_where_the_last_batch_was_written_are_waited_for_and_no_others(
+    number: int, has_checkpoint: bool, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The checkpoint says where that was: in partition 1. Without one it may have been anywhere."""
     _, query = two_batches(has_checkpoint=has_checkpoint)
     target = TargetSnapshot(topics=(TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),))
@@ -133,7 +140,7 @@ def test_the_leaders_where_the_last_batch_was_written_are_waited_for_and_no_othe
     assert query.state.written_to == ((TopicPartition(TOPIC, 1),) if has_checkpoint else None)
     effect = Driver.effect
 
-    def away(self, operation):
+    def away(self: Driver, operation: Operation) -> object:
         value = effect(self, operation)
         if not isinstance(operation, FindRemains):
             return value
@@ -144,7 +151,7 @@ def test_the_leaders_where_the_last_batch_was_written_are_waited_for_and_no_othe
         assert query.commit(1, target=target).result.outcome == "written"
 
 
-def forgotten(monkeypatch):
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> tuple[Broker, Query]:
     """The first of two batches is committed, and no partition has heard of it; the second has no rows."""
     broker, query = two_batches()
     query.batches[1] = (outcome({}),)
@@ -154,18 +161,20 @@ def forgotten(monkeypatch):
     return broker, query
 
 
-def leaderless(self, operation):
+def leaderless(self: Driver, operation: Operation) -> object:
     return Remains(reason="orders-0 has no leader") if isinstance(operation, FindRemains) else EFFECT(self, operation)
 
 
-def unreachable(self, operation):
+def unreachable(self: Driver, operation: Operation) -> object:
     is_asked = isinstance(operation, Ask) and isinstance(operation.message, DescribeTransactionsRequest)
     return Lost(reason="no coordinator") if is_asked else EFFECT(self, operation)
 
 
 @WRITES_NOTHING
 @pytest.mark.parametrize("away", [leaderless, unreachable])
-def test_a_batch_that_writes_nothing_waits_for_nobody(away, batch_id, outcome_is, monkeypatch):
+def test_a_batch_that_writes_nothing_waits_for_nobody(
+    away: Callable[[Driver, Operation], object], batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An idle query, or the batch of before the restart, that is in Kafka: a partition of the last batch may be away for hours."""
     broker, query = two_batches()
     query.batches[1] = (outcome({}),)
@@ -177,7 +186,7 @@ def test_a_batch_that_writes_nothing_waits_for_nobody(away, batch_id, outcome_is
 
 
 @WRITES_NOTHING
-def test_a_batch_that_writes_nothing_finishes_what_was_forgotten(batch_id, outcome_is, monkeypatch):
+def test_a_batch_that_writes_nothing_finishes_what_was_forgotten(batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be the last one for long."""
     broker, query = forgotten(monkeypatch)
     assert not broker.read(TOPIC)
@@ -186,11 +195,11 @@ def test_a_batch_that_writes_nothing_finishes_what_was_forgotten(batch_id, outco
 
 
 @WRITES_NOTHING
-def test_a_batch_that_writes_nothing_finishes_what_is_told_at_once(batch_id, outcome_is, monkeypatch):
+def test_a_batch_that_writes_nothing_finishes_what_is_told_at_once(batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broker, query = forgotten(monkeypatch)
     here, away = (TopicPartition(TOPIC, number) for number in range(2))
 
-    def one_away(self, operation):
+    def one_away(self: Driver, operation: Operation) -> object:
         value = EFFECT(self, operation)
         if not isinstance(operation, FindRemains):
             return value
@@ -206,10 +215,12 @@ def test_a_batch_that_writes_nothing_finishes_what_is_told_at_once(batch_id, out
 
 @WRITES_NOTHING
 @pytest.mark.parametrize("is_done", [False, True], ids=["not enough replicas", "said to be done, and still open"])
-def test_a_batch_that_writes_nothing_tells_leaders_once(batch_id, outcome_is, is_done, monkeypatch):
+def test_a_batch_that_writes_nothing_tells_leaders_once(
+    batch_id: int, outcome_is: str, is_done: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker, query = forgotten(monkeypatch)
 
-    def said(_, operation):
+    def said(_: object, operation: WriteMarkers) -> Told:
         done = frozenset(left.place for left in operation.places) if is_done else frozenset()
         return Told(done=done, reason="" if is_done else "not enough replicas", code=codes.NOT_ENOUGH_REPLICAS)
 
@@ -220,16 +231,17 @@ def test_a_batch_that_writes_nothing_tells_leaders_once(batch_id, outcome_is, is
 
 
 @WRITES_NOTHING
-def test_a_marker_that_a_leader_may_have_taken_is_waited_for(batch_id, outcome_is, monkeypatch):
+def test_a_marker_that_a_leader_may_have_taken_is_waited_for(batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds nothing open then, which the next batch would believe; and is followed by another that has not heard of it."""
     broker, query = forgotten(monkeypatch)
     query.batches.append(query.batches[1])
-    written, told = Driver.write_markers, []
+    written = Driver.write_markers
+    told: list[list[TopicPartition]] = []
     code = codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
     here, away = (TopicPartition(TOPIC, number) for number in range(2))
 
-    def unsure(self, operation):
+    def unsure(self: Driver, operation: WriteMarkers) -> Told:
         told.append([left.place for left in operation.places])
         if len(told) == 1:
             return Told(reason=code.name, code=code, unsure=frozenset([here]))
@@ -247,7 +259,9 @@ def test_a_marker_that_a_leader_may_have_taken_is_waited_for(batch_id, outcome_i
 
 
 @WRITES_NOTHING
-def test_one_that_may_have_taken_it_is_waited_for_though_another_refuses(batch_id, outcome_is, monkeypatch):
+def test_one_that_may_have_taken_it_is_waited_for_though_another_refuses(
+    batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, query = forgotten(monkeypatch)
     here = TopicPartition(TOPIC, 0)
     said = [
@@ -261,7 +275,7 @@ def test_one_that_may_have_taken_it_is_waited_for_though_another_refuses(batch_i
 
 
 @pytest.mark.parametrize("batch_id", [0, 1, 2])
-def test_who_was_not_answered_and_is_then_refused_has_been_told_nothing(batch_id, monkeypatch):
+def test_who_was_not_answered_and_is_then_refused_has_been_told_nothing(batch_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is waited for, and a batch with rows finishes shortly."""
     broker, query = forgotten(monkeypatch)
     query.batches.append((outcome({0: [(b"k", b"next")]}),))
@@ -275,16 +289,17 @@ def test_who_was_not_answered_and_is_then_refused_has_been_told_nothing(batch_id
     assert counted(broker.read(TOPIC)) == (counted([*FIRST_ROWS, (b"k", b"next")]) if batch_id == 2 else {})
 
 
-def test_a_topic_that_is_deleted_while_it_is_told_is_waited_for_once(monkeypatch):
+def test_a_topic_that_is_deleted_while_it_is_told_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, query = two_batches()
     broker.core.create_topic("extra", 1, 1, {}, now_ms=broker.now_ms)
     query.batches[0] = (*query.batches[0], outcome({0: [(b"k", b"v")]}, topic="extra", task=1))
     with monkeypatch.context() as patched:
         patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
         query.commit(0)
-    written, told = Driver.write_markers, []
+    written = Driver.write_markers
+    told: list[WriteMarkers] = []
 
-    def deleted(self, operation):
+    def deleted(self: Driver, operation: WriteMarkers) -> Told:
         if not told:
             broker.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="extra")], topic_names=["extra"], timeout_ms=1000))
         told.append(operation)
@@ -297,7 +312,7 @@ def test_a_topic_that_is_deleted_while_it_is_told_is_waited_for_once(monkeypatch
     assert_exactly_once(broker)
 
 
-def test_who_has_taken_it_in_the_end_keeps_nobody_waiting_for_another_that_refuses(monkeypatch):
+def test_who_has_taken_it_in_the_end_keeps_nobody_waiting_for_another_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, query = forgotten(monkeypatch)
     query.batches.append((outcome({0: [(b"k", b"next")]}),))
     here, away = (frozenset([TopicPartition(TOPIC, number)]) for number in range(2))
@@ -311,13 +326,13 @@ def test_who_has_taken_it_in_the_end_keeps_nobody_waiting_for_another_that_refus
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_a_topic_that_is_deleted_before_it_is_told_holds_the_next_batch_up_once(is_gone, monkeypatch):
+def test_a_topic_that_is_deleted_before_it_is_told_holds_the_next_batch_up_once(is_gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     broker, query = forgotten(monkeypatch)
     query.batches.append((outcome({0: [(b"k", b"next")]}),))
     here, away = (TopicPartition(TOPIC, number) for number in range(2))
     written, unknown = Driver.write_markers, frozenset([away] if is_gone else [])
 
-    def one_unknown(self, operation):
+    def one_unknown(self: Driver, operation: WriteMarkers) -> Told:
         said = written(self, operation)
         return replace(said, done=said.done & {here}, reason="orders-1: nobody knows it", unknown=unknown)
 
@@ -329,7 +344,7 @@ def test_a_topic_that_is_deleted_before_it_is_told_holds_the_next_batch_up_once(
 
 
 @WRITES_NOTHING
-def test_a_batch_that_writes_nothing_begins_no_short_transaction(batch_id, outcome_is, monkeypatch):
+def test_a_batch_that_writes_nothing_begins_no_short_transaction(batch_id: int, outcome_is: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its end could not be left to the next batch, which would abort it."""
     broker, query = forgotten(monkeypatch)
     query.batches.append((outcome({0: [(b"k", b"next")]}),))
@@ -340,7 +355,7 @@ def test_a_batch_that_writes_nothing_begins_no_short_transaction(batch_id, outco
     assert counted(broker.read(TOPIC)) == counted([*FIRST_ROWS, (b"k", b"next")])
 
 
-def test_a_write_that_is_repeated_with_its_token_waits_until_its_rows_are_visible(monkeypatch):
+def test_a_write_that_is_repeated_with_its_token_waits_until_its_rows_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     """No batch comes after it."""
     broker, query = forgotten(monkeypatch)
     said = [Remains(reason="orders-1 has no leader")]

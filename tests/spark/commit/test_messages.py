@@ -1,5 +1,7 @@
 """What tasks tell, and what of a batch is counted."""
 
+from typing import Any
+
 import pytest
 
 from chaffinch.errors import codes
@@ -8,11 +10,11 @@ from chaffinch.spark.commit.messages import BatchCounts, Rejection, StagedBatch,
 from chaffinch.spark.task_facts import TaskContextFacts
 
 
-def batch(**fields):
+def batch(**fields: Any) -> StagedBatch:
     return StagedBatch(topic_partition=TopicPartition("orders", 0), record_count=1, bytes=StagedBytes(**fields))
 
 
-def test_files_of_a_task_are_those_of_rows_and_letters_outside_the_message():
+def test_files_of_a_task_are_those_of_rows_and_letters_outside_the_message() -> None:
     outcome = TaskOutcome(
         context=TaskContextFacts(task=0),
         batches=(batch(file="a", byte_count=100), batch(data=b"xyz", byte_count=3)),
@@ -31,12 +33,12 @@ def test_files_of_a_task_are_those_of_rows_and_letters_outside_the_message():
         ("", -1, 0, "row 7 of task 0: INVALID_RECORD: why"),
     ],
 )
-def test_where_a_bad_row_is(topic, partition, task, text):
+def test_where_a_bad_row_is(topic: str, partition: int, task: int | None, text: str) -> None:
     rejection = Rejection(row=7, topic_partition=TopicPartition(topic, partition), code=codes.INVALID_RECORD, message="why")
     assert str(rejection if task is None else rejection.found_by(task)) == text
 
 
-def test_the_line_of_a_batch():
+def test_the_line_of_a_batch() -> None:
     counts = BatchCounts(
         rows_written=5,
         rejected={"MESSAGE_TOO_LARGE": 2, "INVALID_TIMESTAMP": 1},
@@ -65,7 +67,7 @@ ALL = BatchCounts(
 )
 
 
-def test_counts_add_up_field_by_field():
+def test_counts_add_up_field_by_field() -> None:
     other = BatchCounts(
         rows_written=10, rejected={"A": 20, "C": 1}, dropped={"D": 30}, byte_count=40, staged_bytes=50, staging_files=60, push_ms=70,
         commit_ms=80,
@@ -76,6 +78,6 @@ def test_counts_add_up_field_by_field():
     )  # fmt: skip
 
 
-def test_counts_survive_as_fields():
+def test_counts_survive_as_fields() -> None:
     assert BatchCounts.from_fields(ALL.to_fields()) == ALL
     assert BatchCounts.from_fields({}) == BatchCounts()

@@ -2,19 +2,18 @@
 
 import itertools
 import re
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from chaffinch.broker.core.groups.offsets import CommittedOffset
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
-from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
-from chaffinch.spark.commit.operations import Ask, Lost, Step
-from chaffinch.spark.commit.timeout import transaction_timeout_ms
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from chaffinch.spark.commit.operations import Ask, Lost, Operation, Step
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Kind, Refusal, Remedy
-from chaffinch.spark.snapshot import TargetSnapshot
 from tests.spark.commit.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 
 ROWS = [
@@ -25,14 +24,14 @@ FIRST_ROWS = [pair for pairs in ROWS[0].values() for pair in pairs]
 ALL_VALUES = {value for rows in ROWS for pairs in rows.values() for _, value in pairs}
 
 
-def two_batches(**fields):
+def two_batches(**fields: Any) -> tuple[Broker, Query]:
     """Two batches of two tasks each, on a fresh broker."""
     broker = Broker()
     split = [tuple(outcome({partition: pairs}, task=partition) for partition, pairs in rows.items()) for rows in ROWS]
     return broker, Query(broker, split, **fields)
 
 
-def undisturbed():
+def undisturbed() -> list[Step]:
     _broker, query = two_batches()
     return [step for batch_id in range(2) for step in query.commit(batch_id).steps]
 
@@ -42,11 +41,11 @@ OPERATIONS = len(STEPS)
 WITHIN_THE_TRANSACTION = {Step.ADD_PARTITIONS, Step.PUSH, Step.ADD_OFFSETS, Step.COMMIT_MARKER, Step.NOTE_ENDING}
 
 
-def assert_exactly_once(broker):
+def assert_exactly_once(broker: Broker) -> None:
     assert counted(broker.read(TOPIC)) == dict.fromkeys(ALL_VALUES, 1)
 
 
-def test_the_steps_of_an_undisturbed_commit():
+def test_the_steps_of_an_undisturbed_commit() -> None:
     _, query = two_batches()
     steps = [step for step, _ in itertools.groupby(query.commit(0).steps)]
     assert steps == [
@@ -69,7 +68,7 @@ def test_the_steps_of_an_undisturbed_commit():
 
 @pytest.mark.parametrize("how", ["crash_before", "crash_after"])
 @pytest.mark.parametrize("at", range(OPERATIONS))
-def test_a_driver_that_dies_anywhere_and_is_restarted(how, at):
+def test_a_driver_that_dies_anywhere_and_is_restarted(how: str, at: int) -> None:
     broker, query = two_batches()
     with pytest.raises(Killed):
         query.run(Cut(at=at, how=how))
@@ -79,21 +78,21 @@ def test_a_driver_that_dies_anywhere_and_is_restarted(how, at):
 
 @pytest.mark.parametrize("how", ["lose_request", "lose_answer"])
 @pytest.mark.parametrize("at", range(OPERATIONS))
-def test_a_lost_request_or_answer_anywhere(how, at):
+def test_a_lost_request_or_answer_anywhere(how: str, at: int) -> None:
     broker, query = two_batches()
     query.run(Cut(at=at, how=how))
     assert_exactly_once(broker)
 
 
 @pytest.mark.parametrize("at", range(OPERATIONS))
-def test_a_broker_killed_anywhere(at):
+def test_a_broker_killed_anywhere(at: int) -> None:
     broker, query = two_batches()
     query.run(Cut(at=at, how="broker_killed"))
     assert_exactly_once(broker)
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(range(0, OPERATIONS, 3), range(0, OPERATIONS, 4))))
-def test_two_deaths(first, second):
+def test_two_deaths(first: int, second: int) -> None:
     broker, query = two_batches()
     with pytest.raises(Killed):
         query.run(Cut(at=first, how="crash_after"))
@@ -106,7 +105,7 @@ def test_two_deaths(first, second):
 
 
 @pytest.mark.parametrize("at", range(OPERATIONS))
-def test_a_second_driver_that_runs_in_between(at):
+def test_a_second_driver_that_runs_in_between(at: int) -> None:
     """Two queries on one checkpoint: the newer one writes, the older one stops or skips, no row is lost or doubled."""
     broker, query = two_batches()
     other = Query(broker, query.batches, state=query.state)
@@ -119,6 +118,7 @@ def test_a_second_driver_that_runs_in_between(at):
         stopped = refusal
     is_fenced = STEPS[at] in WITHIN_THE_TRANSACTION | {Step.READ_MARKER_AGAIN, Step.FIND_REMAINS}
     if is_fenced:
+        assert stopped is not None
         assert (stopped.name, stopped.group) == ("ANOTHER_WRITER", Group.APPLICATION_RECOVERABLE)
     else:  # The marker of a newer batch is found, by one of the two, or that of this one, which is skipped.
         assert stopped is None or stopped.name == "CHECKPOINT_RESTORED"
@@ -126,7 +126,7 @@ def test_a_second_driver_that_runs_in_between(at):
 
 
 @pytest.mark.parametrize("at", range(OPERATIONS))
-def test_a_coordinator_that_times_the_transaction_out(at):
+def test_a_coordinator_that_times_the_transaction_out(at: int) -> None:
     broker, query = two_batches()
     stopped = None
     try:
@@ -135,6 +135,7 @@ def test_a_coordinator_that_times_the_transaction_out(at):
         stopped = refusal
         query.run()
     if STEPS[at] in WITHIN_THE_TRANSACTION:
+        assert stopped is not None
         assert stopped.name in ("INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
         assert stopped.group is Group.APPLICATION_RECOVERABLE
         assert ".;" not in str(stopped)
@@ -143,7 +144,7 @@ def test_a_coordinator_that_times_the_transaction_out(at):
     assert_exactly_once(broker)
 
 
-def test_a_fenced_driver_whose_marker_has_not_moved_may_be_restarted():
+def test_a_fenced_driver_whose_marker_has_not_moved_may_be_restarted() -> None:
     broker, query = two_batches()
     at = query_operation(Step.PUSH)
     with pytest.raises(Refusal, match=r"nothing of it is visible; .*; start the query again") as caught:
@@ -158,7 +159,7 @@ def test_a_fenced_driver_whose_marker_has_not_moved_may_be_restarted():
         (False, "two writes had one idempotencyToken .* not to be run again"),
     ],
 )
-def test_a_fenced_driver_whose_marker_has_moved_says_that_another_writer_took_over(is_stream, advice):
+def test_a_fenced_driver_whose_marker_has_moved_says_that_another_writer_took_over(is_stream: bool, advice: str) -> None:
     broker, query = two_batches()
     other = Query(broker, query.batches)
     cut = Cut(at=query_operation(Step.PUSH), how="during", during=lambda: other.commit(0, writer_id="other") if not other.done else None)
@@ -177,59 +178,70 @@ def test_a_fenced_driver_whose_marker_has_moved_says_that_another_writer_took_ov
         ("another writes", False, "STAGING_LOST"),
     ],
 )
-def test_who_finds_the_staging_gone_looks_whether_another_writer_has_removed_it(meanwhile, can_ask, name):
+def test_who_finds_the_staging_gone_looks_whether_another_writer_has_removed_it(
+    meanwhile: str, can_ask: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker, query = two_batches()
     other = Query(broker, query.batches)
-    happens = {"nothing": int, "another begins": lambda: another_init(broker), "another writes": lambda: other.commit(0, writer_id="other")}
+    happens: dict[str, Callable[[], object]] = {
+        "nothing": int,
+        "another begins": lambda: another_init(broker),
+        "another writes": lambda: other.commit(0, writer_id="other"),
+    }
 
-    def lose():
+    def lose() -> None:
         happens[meanwhile]()
         raise Refusal(Group.APPLICATION_RECOVERABLE, "STAGING_LOST", "gone", Remedy.AGAIN)
 
     driver = Driver(broker, query, Cut(at=query_operation(Step.PUSH), how="during", during=lose))
-    performed = driver.effect
+    effect = driver.effect
+
+    def cut_off(operation: Operation) -> object:
+        is_asked = operation.step is Step.READ_MARKER_AFTER_FENCING and isinstance(operation, Ask)
+        return Lost(reason="cut off") if is_asked else effect(operation)
+
     if not can_ask:
-        driver.effect = lambda operation: (
-            Lost(reason="cut off")
-            if operation.step is Step.READ_MARKER_AFTER_FENCING and isinstance(operation, Ask)
-            else performed(operation)
-        )
+        monkeypatch.setattr(driver, "effect", cut_off)
     with pytest.raises(Refusal) as caught:
         driver.run(query.plan(0, "mine"))
     assert caught.value.name == name
     assert counted(broker.read(TOPIC)) == (counted(FIRST_ROWS) if meanwhile == "another writes" else {})
 
 
-def another_init(broker, identity=NO_PRODUCER):
+def another_init(broker: Broker, identity: ProducerIdentity = NO_PRODUCER) -> InitProducerIdResponse:
     """Another writer's InitProducerId; the answer."""
-    return broker.ask(
+    answer = broker.ask(
         InitProducerIdRequest(
             transactional_id="chaffinch-q", transaction_timeout_ms=60_000, producer_id=identity.producer_id, producer_epoch=identity.epoch
         )
     )
+    assert isinstance(answer, InitProducerIdResponse)
+    return answer
 
 
-def is_still_the_newest(broker, answer):
+def is_still_the_newest(broker: Broker, answer: InitProducerIdResponse) -> bool:
     """Whether the identity that another writer was given has not been fenced."""
     return another_init(broker, ProducerIdentity(answer.producer_id, answer.producer_epoch)).error_code == 0
 
 
-def test_a_driver_fenced_after_its_commit_was_done_learns_from_the_marker_that_it_was():
+def test_a_driver_fenced_after_its_commit_was_done_learns_from_the_marker_that_it_was() -> None:
     broker, query = two_batches()
     at = query_operation(Step.END_TRANSACTION)
     driver = query.commit(0, Cut(at=at, how="lose_answer", during=lambda: another_init(broker)))
     assert driver.result.outcome == "written"
     assert Step.READ_MARKER_AFTER_FENCING in driver.steps
+    assert query.state.remembered is not None
     assert (driver.steps[-1], query.state.remembered.stage) == (Step.NOTE_DONE, "written")
+    assert query.state.totals is not None
     assert (driver.result.counts.rows_written, query.state.totals.rows_written) == (4, 4)
 
 
 @pytest.mark.parametrize(("step", "text"), [(Step.PUSH, "nothing of it is visible"), (Step.END_TRANSACTION, "is written is not known")])
-def test_a_fenced_driver_that_cannot_read_the_marker_says_what_is_known(step, text, monkeypatch):
+def test_a_fenced_driver_that_cannot_read_the_marker_says_what_is_known(step: Step, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broker, query = two_batches()
     effect = Driver.effect
 
-    def away(self, operation):
+    def away(self: Driver, operation: Operation) -> object:
         return (
             Lost(reason="away")
             if operation.step is Step.READ_MARKER_AFTER_FENCING and isinstance(operation, Ask)
@@ -242,21 +254,21 @@ def test_a_fenced_driver_that_cannot_read_the_marker_says_what_is_known(step, te
     assert bool(broker.read(TOPIC)) is (step is Step.END_TRANSACTION)
 
 
-def test_an_end_that_finds_the_transaction_ended_learns_from_the_marker_how():
+def test_an_end_that_finds_the_transaction_ended_learns_from_the_marker_how() -> None:
     broker, query = two_batches()
     at = query_operation(Step.END_TRANSACTION)
 
-    def refuse():
+    def refuse() -> None:
         broker.core.faults.add(api="EndTxn", error="INVALID_TXN_STATE", count=1)
 
     assert query.commit(0, Cut(at=at, how="lose_answer", during=refuse)).result.outcome == "written"
 
 
-def test_an_abort_fences_nobody():
+def test_an_abort_fences_nobody() -> None:
     broker, query = two_batches()
-    taken = []
+    taken: list[InitProducerIdResponse] = []
 
-    def disturb():
+    def disturb() -> None:
         while not taken or taken[-1].error_code:
             taken.append(another_init(broker))
         broker.core.faults.add(api="Produce", error="TOPIC_AUTHORIZATION_FAILED", count=10)
@@ -266,14 +278,14 @@ def test_an_abort_fences_nobody():
     assert is_still_the_newest(broker, taken[-1])
 
 
-def test_a_transaction_started_again_fences_nobody():
+def test_a_transaction_started_again_fences_nobody() -> None:
     """The other writer comes between the abort and the next InitProducerId."""
     broker, query = two_batches()
     _, twin = two_batches()
     twin.broker.core.faults.add(api="Produce", error="INVALID_TXN_STATE", count=1)
     at = twin.commit(0).steps.index(Step.ABORT)
     broker.core.faults.add(api="Produce", error="INVALID_TXN_STATE", count=1)
-    taken = []
+    taken: list[InitProducerIdResponse] = []
     with pytest.raises(Refusal, match="was fenced") as caught:
         query.commit(0, Cut(at=at, how="during", during=lambda: taken.append(another_init(broker))))
     assert caught.value.group is Group.APPLICATION_RECOVERABLE
@@ -281,21 +293,21 @@ def test_a_transaction_started_again_fences_nobody():
     assert is_still_the_newest(broker, taken[0])
 
 
-def query_operation(step, batch_id=0):
+def query_operation(step: Step, batch_id: int = 0) -> int:
     """The index of the first operation of a step in one of the batches."""
     _, query = two_batches()
     return [query.commit(number) for number in range(batch_id + 1)][-1].steps.index(step)
 
 
 class TestMarker:
-    def test_a_batch_that_is_in_kafka_is_skipped_without_fencing_anybody(self):
+    def test_a_batch_that_is_in_kafka_is_skipped_without_fencing_anybody(self) -> None:
         _broker, query = two_batches()
         query.commit(0)
         driver = query.commit(0)
         assert driver.result.outcome == "skipped"
         assert set(driver.steps) == {Step.READ_STATE, Step.READ_MARKER, Step.FINISH_COMMIT}
 
-    def test_the_same_batch_with_other_contents_is_refused(self):
+    def test_the_same_batch_with_other_contents_is_refused(self) -> None:
         _broker, query = two_batches()
         query.commit(0)
         query.digests[0] = "another"
@@ -303,21 +315,21 @@ class TestMarker:
             query.commit(0)
         assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "CHECKPOINT_RESTORED")
 
-    def test_an_older_batch_than_the_marker_s_is_refused(self):
+    def test_an_older_batch_than_the_marker_s_is_refused(self) -> None:
         _broker, query = two_batches()
         query.run()
         query.state = type(query.state)()
         with pytest.raises(Refusal, match="batch 0 is older than batch 1, which the marker in group chaffinch-q"):
             query.commit(0)
 
-    def test_no_marker_for_a_later_batch_is_refused_unless_told_to_write(self):
+    def test_no_marker_for_a_later_batch_is_refused_unless_told_to_write(self) -> None:
         _broker, query = two_batches()
         with pytest.raises(Refusal, match="set onMissingMarker=write") as caught:
             query.commit(1)
         assert caught.value.name == "MARKER_MISSING"
         assert query.commit(1, writes_without_marker=True).result.outcome == "written"
 
-    def test_a_marker_that_expired_is_replaced_by_what_the_checkpoint_remembers(self):
+    def test_a_marker_that_expired_is_replaced_by_what_the_checkpoint_remembers(self) -> None:
         _broker, query = two_batches()
         query.run(until=1)
         other = Broker()
@@ -325,7 +337,7 @@ class TestMarker:
         query.run()
         assert counted(other.read(TOPIC)) == {value: 1 for pairs in ROWS[1].values() for _, value in pairs}
 
-    def test_a_commit_under_way_long_ago_without_a_marker_is_refused(self):
+    def test_a_commit_under_way_long_ago_without_a_marker_is_refused(self) -> None:
         broker, query = two_batches()
         with pytest.raises(Killed):
             query.run(Cut(at=query_operation(Step.END_TRANSACTION), how="crash_before"))
@@ -333,7 +345,7 @@ class TestMarker:
         with pytest.raises(Refusal, match="too long ago for the marker to tell"):
             query.commit(0)
 
-    def test_a_commit_under_way_whose_marker_was_on_another_topic_is_refused(self):
+    def test_a_commit_under_way_whose_marker_was_on_another_topic_is_refused(self) -> None:
         """Somebody changed markerTopic before the restart: the batch is in Kafka, only its marker is not where it is looked for."""
         broker, query = two_batches()
         with pytest.raises(Killed):
@@ -344,11 +356,12 @@ class TestMarker:
         query.run()
         assert_exactly_once(broker)
 
-    def test_an_acknowledged_batch_that_kafka_has_lost_is_told(self):
+    def test_an_acknowledged_batch_that_kafka_has_lost_is_told(self) -> None:
         broker, query = two_batches()
         query.run(until=1)
         offsets, marker_place = broker.core.state.offsets, TopicPartition(TOPIC, 0)
         older = offsets.fetch("chaffinch-q", marker_place)
+        assert older is not None
         query.run()
         written = counted(broker.read(TOPIC))
         offsets.commit("chaffinch-q", {marker_place: older})
@@ -359,7 +372,7 @@ class TestMarker:
         assert query.commit(1, writes_without_marker=True).result.outcome == "written"
 
     @pytest.mark.parametrize("since", ["nothing", "an empty batch", "a commit that died", "a commit that died, empty when repeated"])
-    def test_what_came_after_an_acknowledged_batch_does_not_hide_that_kafka_has_lost_it(self, since):
+    def test_what_came_after_an_acknowledged_batch_does_not_hide_that_kafka_has_lost_it(self, since: str) -> None:
         _broker, query = two_batches()
         query.batches += [query.batches[1]] * 2
         query.run(until=2)
@@ -383,7 +396,7 @@ class TestMarker:
             ('{"version":9}', "FORMAT_NEWER: the marker that group chaffinch-q .* has format version 9, this Chaffinch knows versions"),
         ],
     )
-    def test_an_offset_in_the_group_that_is_no_marker_is_refused(self, metadata, text):
+    def test_an_offset_in_the_group_that_is_no_marker_is_refused(self, metadata: str, text: str) -> None:
         broker, query = two_batches()
         query.commit(0)
         offset = CommittedOffset(offset=0, leader_epoch=-1, metadata=metadata, committed_ms=0)
@@ -393,7 +406,7 @@ class TestMarker:
 
 
 class TestTransactionalId:
-    def test_a_changed_one_is_refused(self):
+    def test_a_changed_one_is_refused(self) -> None:
         _broker, query = two_batches()
         query.commit(0)
         query.transactional_id = "mine"
@@ -401,72 +414,22 @@ class TestTransactionalId:
             query.commit(1)
         assert caught.value.group is Group.INVALID_CONFIGURATION
 
-    def test_it_is_fixed_before_anything_is_written(self):
+    def test_it_is_fixed_before_anything_is_written(self) -> None:
         _broker, query = two_batches()
         with pytest.raises(Killed):
             query.run(Cut(at=query_operation(Step.INIT_PRODUCER), how="crash_before"))
         assert query.state.transactional_id == "chaffinch-q"
 
 
-class TestTimeouts:
-    @pytest.mark.parametrize(
-        ("byte_count", "rate", "given", "expected"),
-        [(0, 1e6, None, 60_000), (100_000_000, 1e6, None, 400_000), (400_000_000, 1e6, None, 900_000), (10_000_000, 1e6, 12_000, 12_000)],
-    )
-    def test_from_size_and_rate(self, byte_count, rate, given, expected):
-        assert transaction_timeout_ms(sized_plan(byte_count, push_bytes_per_s=rate, transaction_timeout_ms=given)) == expected
-
-    def test_many_small_batches_need_time_too(self):
-        """Of 5000 tasks with a row for each of 64 partitions: at a millisecond for three of them they take longer than a minute."""
-        plan = sized_plan(100, push_bytes_per_s=20e6)
-        (part,) = plan.outcomes[0].batches
-        many = replace(plan, outcomes=(replace(plan.outcomes[0], batches=(part,) * 320_000),))
-        assert transaction_timeout_ms(many) == 4 * (320_000 * 100 * 1000 // 20_000_000 + 96_000)
-
-    @pytest.mark.parametrize(("given", "allowed"), [(None, "900000 ms"), (500_000, "500000 ms")])
-    def test_a_batch_that_cannot_fit_is_refused_with_both_numbers(self, given, allowed):
-        plan = sized_plan(2_000_000_000, push_bytes_per_s=1e6, transaction_timeout_ms=given)
-        with pytest.raises(Refusal, match=f"takes about 2000000 ms .* may last {allowed}"):
-            transaction_timeout_ms(plan)
-
-    @pytest.mark.parametrize(
-        ("told_ms", "given_ms", "text"),
-        [
-            (900_000, 1_000_000, "kafka.transaction.timeout.ms=1000000 is more than the broker's transaction.max.timeout.ms of 900000: "
-             "give kafka.transaction.timeout.ms at most 900000, leave it out, or raise the broker's"),
-            (None, 1_000_000, "kafka.transaction.timeout.ms=1000000 is more than the broker's transaction.max.timeout.ms: "
-             "give kafka.transaction.timeout.ms a smaller value, leave it out, or raise the broker's"),
-            (None, None, "a transaction of 60000 ms, as this batch needs, is more than the broker's transaction.max.timeout.ms allows: "
-             "raise that, or set kafka.transaction.timeout.ms to what it allows"),
-        ],
-    )  # fmt: skip
-    def test_what_the_broker_refuses_is_said_with_value_limit_and_option(self, told_ms, given_ms, text):
-        maximum_ms = 900_000 if given_ms else 50_000
-        query = Query(Broker(settings={"transaction.max.timeout.ms": maximum_ms}), [(outcome({0: [(b"k", b"v")]}),)])
-        target = TargetSnapshot(topics=(), transaction_timeout_max_told_ms=told_ms)
-        with pytest.raises(Refusal) as caught:
-            query.commit(0, transaction_timeout_ms=given_ms, target=target)
-        assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "INVALID_TRANSACTION_TIMEOUT")
-        assert caught.value.text == text
-
-
-def sized_plan(byte_count, **changes):
-    _broker, query = two_batches()
-    plan = query.plan(0, "r", **changes)
-    part = plan.outcomes[0].batches[0]
-    big = replace(part, bytes=replace(part.bytes, byte_count=byte_count))
-    return replace(plan, outcomes=(replace(plan.outcomes[0], batches=(big,)),))
-
-
 class TestBatchWrites:
-    def test_a_token_is_written_once(self):
+    def test_a_token_is_written_once(self) -> None:
         broker, query = two_batches(has_checkpoint=False)
         first = query.commit(0, is_stream=False)
         again = query.commit(0, is_stream=False, writer_id="later")
         assert (first.result.outcome, again.result.outcome) == ("written", "skipped")
         assert counted(broker.read(TOPIC)) == {value: 1 for pairs in ROWS[0].values() for _, value in pairs}
 
-    def test_without_a_token_there_is_no_marker(self):
+    def test_without_a_token_there_is_no_marker(self) -> None:
         broker, query = two_batches(has_checkpoint=False)
         for _ in range(2):
             driver = query.commit(0, is_stream=False, group_id=None)
@@ -480,9 +443,11 @@ class TestBatchWrites:
             (Step.END_TRANSACTION, Remedy.LOOK, "whether the rows are written is not known; look into the topic before", FIRST_ROWS),
         ],
     )
-    def test_without_a_marker_one_that_is_fenced_says_whether_it_may_be_written(self, step, remedy, text, written):
+    def test_without_a_marker_one_that_is_fenced_says_whether_it_may_be_written(
+        self, step: Step, remedy: Remedy, text: str, written: Sequence[tuple[bytes, bytes]]
+    ) -> None:
         broker, query = two_batches(has_checkpoint=False)
-        changes = {"is_stream": False, "group_id": None}
+        changes: dict[str, Any] = {"is_stream": False, "group_id": None}
         _, twin = two_batches(has_checkpoint=False)
         at = twin.commit(0, **changes).steps.index(step)
         with pytest.raises(Refusal) as caught:
@@ -492,6 +457,6 @@ class TestBatchWrites:
         assert counted(broker.read(TOPIC)) == counted(written)
 
 
-def test_a_tolerance_cannot_be_given_without_tolerating():
+def test_a_tolerance_cannot_be_given_without_tolerating() -> None:
     with pytest.raises(ValueError, match=r"needs errors\.tolerance=all"):
         Tolerance.parse("none", "5")

@@ -1,16 +1,20 @@
 """Pushing batches: order, windows, sequences, retries and culprits, against a partition that checks sequences like a broker."""
 
+from __future__ import annotations
+
 import random
 from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 import pytest
 
 from chaffinch.client.backoff import RETRY_BACKOFF
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
-from chaffinch.spark.commit.messages import StagedBatch, StagedBytes
-from chaffinch.spark.commit.operations import BatchAnswer, Lost, NextAnswer, Reply, SendBatch, Step, Wait
+from chaffinch.spark.commit.messages import Rejection, StagedBatch, StagedBytes
+from chaffinch.spark.commit.operations import BatchAnswer, Lost, NextAnswer, Operation, Reply, SendBatch, Step, Wait
 from chaffinch.spark.commit.push import BYTES_IN_FLIGHT_MAX, IN_FLIGHT_MAX, ROUNDS_MAX, Fenced, Push, StartAgain
 from chaffinch.spark.refusals import Refusal
 
@@ -19,44 +23,60 @@ ORDERS = TopicPartition("orders", 0)
 OTHER = TopicPartition("orders", 1)
 DICE = random.Random(7)
 
+Steps: TypeAlias = Generator[Operation, Reply, None]
+Script: TypeAlias = dict[str, Any]
+"""Fields of a `BatchAnswer`, and whether the batch is stored though."""
+Judge: TypeAlias = Callable[[list[str]], Script | None]
 
-def waited(failures):
+
+def waited(failures: int) -> int:
     return RETRY_BACKOFF.wait_ms(failures, DICE)
 
 
-def staged(records, where=ORDERS):
+def staged(records: Sequence[str], where: TopicPartition = ORDERS) -> StagedBatch:
     """A batch whose content is the list of its record names."""
     return StagedBatch(topic_partition=where, record_count=len(records), bytes=StagedBytes(data="|".join(records).encode(), byte_count=100))
+
+
+def names_in(batch: StagedBatch) -> list[str]:
+    assert batch.bytes.data is not None
+    return batch.bytes.data.decode().split("|")
+
+
+def next_batch(steps: Steps, reply: Reply | None = None) -> SendBatch:
+    """The batch that is sent next."""
+    operation = next(steps) if reply is None else steps.send(reply)
+    assert isinstance(operation, SendBatch)
+    return operation
 
 
 class FakeLeader:
     """Stores what comes in sequence. `script`: for each batch that would be stored, in order, an answer in place of that (None: store)."""
 
-    def __init__(self, script=(), judge=None):
+    def __init__(self, script: Sequence[Script | None] = (), judge: Judge | None = None) -> None:
         self.script = deque(script)
         self.judge = judge
-        self.stored = {}
-        self.sequence = {}
-        self.sent = []
-        self.in_flight_max = {}
-        self.under_way = deque()
+        self.stored: dict[TopicPartition, list[str]] = {}
+        self.sequence: dict[TopicPartition, int] = {}
+        self.sent: list[SendBatch] = []
+        self.in_flight_max: dict[TopicPartition, list[int]] = {}
+        self.under_way: deque[SendBatch] = deque()
         self.now_ms = 0
-        self.waits = []
+        self.waits: list[int] = []
         self.is_cut = False
-        self.culprits = []
+        self.culprits: list[tuple[str, str]] = []
 
-    def run(self, push_steps):
+    def run(self, push_steps: Steps) -> FakeLeader:
         """Drives a generator of `Push.send` to its end."""
-        reply = None
         try:
+            operation = next(push_steps)
             while True:
-                operation = push_steps.send(reply)
                 value = self.perform(operation)
-                reply = Reply(now_ms=self.now_ms, value=value)
+                operation = push_steps.send(Reply(now_ms=self.now_ms, value=value))
         except StopIteration:
             return self
 
-    def perform(self, operation):
+    def perform(self, operation: Operation) -> BatchAnswer | None:
         match operation:
             case SendBatch():
                 self.is_cut = False
@@ -72,11 +92,11 @@ class FakeLeader:
                 self.now_ms += operation.ms
         return None
 
-    def answer(self, sent):
+    def answer(self, sent: SendBatch) -> BatchAnswer:
         if self.is_cut:
             # One connection: what was behind the lost one is lost with it.
             return BatchAnswer(ticket=sent.ticket, lost=Lost(reason="cut"))
-        names = sent.batch.bytes.data.decode().split("|")
+        names = names_in(sent.batch)
         kept = names if sent.kept is None else [names[index] for index in sent.kept]
         where = sent.batch.topic_partition
         expected = self.sequence.get(where, 0)
@@ -96,14 +116,14 @@ class FakeLeader:
             return BatchAnswer(ticket=sent.ticket, lost=answer["lost"])
         return BatchAnswer(ticket=sent.ticket, code=codes.NONE)
 
-    def set_aside(self, batch, culprits):
-        names = batch.bytes.data.decode().split("|")
+    def set_aside(self, batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Steps:
+        names = names_in(batch)
         self.culprits += [(names[culprit.row], culprit.code.name) for culprit in culprits]
         return
         yield
 
 
-def refused(code, *culprits, message="why"):
+def refused(code: codes.ErrorCode, *culprits: int, message: str = "why") -> Script:
     return {"code": code, "message": message, "culprits": tuple((index, code, message) for index in culprits)}
 
 
@@ -112,24 +132,29 @@ LOST_BEFORE_SENT = {"lost": Lost(reason="refused", was_sent=False)}
 LOST_AFTER_STORED = {"lost": Lost(reason="cut"), "stores": True}
 
 
-def pushed(batches, script=(), judge=None, deadline_ms=60_000):
+def pushed(
+    batches: Sequence[StagedBatch],
+    script: Sequence[Script | None] = (),
+    judge: Judge | None = None,
+    deadline_ms: int = 60_000,
+) -> FakeLeader:
     leader = FakeLeader(script, judge)
     push = Push(IDENTITY, deadline_ms, "transaction.timeout.ms=60000", waited)
     return leader.run(push.send(Step.PUSH, batches, leader.set_aside))
 
 
-def names(count, prefix="r"):
+def names(count: int, prefix: str = "r") -> list[str]:
     return [f"{prefix}{number}" for number in range(count)]
 
 
-def test_batches_go_out_in_order_with_consecutive_sequences():
+def test_batches_go_out_in_order_with_consecutive_sequences() -> None:
     batches = [staged([f"{number}a", f"{number}b"]) for number in range(10)]
     leader = pushed(batches)
     assert leader.stored[ORDERS] == [f"{number}{letter}" for number in range(10) for letter in "ab"]
     assert [sent.base_sequence for sent in leader.sent] == list(range(0, 20, 2))
 
 
-def test_the_first_batch_goes_alone_and_then_a_window_opens():
+def test_the_first_batch_goes_alone_and_then_a_window_opens() -> None:
     leader = pushed([staged([str(number)]) for number in range(20)])
     assert leader.in_flight_max[ORDERS][0] == 1
     assert max(leader.in_flight_max[ORDERS]) == IN_FLIGHT_MAX
@@ -137,13 +162,13 @@ def test_the_first_batch_goes_alone_and_then_a_window_opens():
     assert leader.in_flight_max[ORDERS][1] == 1
 
 
-def test_partitions_have_windows_and_sequences_of_their_own():
+def test_partitions_have_windows_and_sequences_of_their_own() -> None:
     leader = pushed([staged(["a"]), staged(["b"], OTHER), staged(["c"]), staged(["d"], OTHER)])
     assert leader.stored == {ORDERS: ["a", "c"], OTHER: ["b", "d"]}
     assert [sent.batch.topic_partition for sent in leader.sent[:2]] == [ORDERS, OTHER]
 
 
-def test_bytes_under_way_are_limited_over_all_partitions():
+def test_bytes_under_way_are_limited_over_all_partitions() -> None:
     """What the pushing process holds of a batch of any size."""
     size = BYTES_IN_FLIGHT_MAX // 3
     batches = []
@@ -153,7 +178,7 @@ def test_bytes_under_way_are_limited_over_all_partitions():
     under_way = []
 
     class Watched(FakeLeader):
-        def perform(self, operation):
+        def perform(self, operation: Operation) -> BatchAnswer | None:
             value = super().perform(operation)
             under_way.append(len(self.under_way))
             return value
@@ -165,7 +190,7 @@ def test_bytes_under_way_are_limited_over_all_partitions():
     assert max(under_way[-20:]) == 3
 
 
-def test_dead_letters_continue_the_sequences_of_a_partition():
+def test_dead_letters_continue_the_sequences_of_a_partition() -> None:
     leader = FakeLeader()
     push = Push(IDENTITY, 60_000, "", waited)
     leader.run(push.send(Step.PUSH, [staged(["a", "b"])], leader.set_aside))
@@ -181,50 +206,54 @@ def test_dead_letters_continue_the_sequences_of_a_partition():
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("at", range(6))
-def test_a_retriable_failure_is_sent_again_under_the_same_sequence(failure, at):
+def test_a_retriable_failure_is_sent_again_under_the_same_sequence(failure: Script, at: int) -> None:
     batches = [staged([f"{number}a", f"{number}b"]) for number in range(8)]
-    leader = pushed(batches, script=[None] * at + [failure])
+    leader = pushed(batches, script=[*[None] * at, failure])
     assert leader.stored[ORDERS] == [f"{number}{letter}" for number in range(8) for letter in "ab"]
     assert leader.waits
 
 
-def test_after_a_failure_the_leader_is_looked_up_anew_once():
+def test_after_a_failure_the_leader_is_looked_up_anew_once() -> None:
     leader = pushed([staged([str(number)]) for number in range(3)], script=[refused(codes.NOT_LEADER_OR_FOLLOWER)])
     assert [sent.refresh for sent in leader.sent] == [False, True, False, False]
 
 
-def nominal(waits):
+def nominal(waits: Sequence[int]) -> list[int]:
     """Each is a fifth shorter or longer by chance."""
     return [min((100, 200, 400, 800, 1_000), key=lambda ms: abs(ms - wait)) for wait in waits]
 
 
-def test_what_is_sent_again_waits_longer_each_time_and_an_answer_begins_anew():
+def test_what_is_sent_again_waits_longer_each_time_and_an_answer_begins_anew() -> None:
     failure = refused(codes.NOT_ENOUGH_REPLICAS)
     leader = pushed([staged(["a"]), staged(["b"])], script=[*[failure] * 3, None, failure, failure])
     assert nominal(leader.waits) == [100, 200, 400, 100, 200]
     assert leader.waits != nominal(leader.waits)
 
 
-def test_other_partitions_go_on_meanwhile_and_answers_that_do_not_come_keep_nobody_waiting():
+def test_other_partitions_go_on_meanwhile_and_answers_that_do_not_come_keep_nobody_waiting() -> None:
     late, others = staged(["late"]), [staged([str(number)], OTHER) for number in range(100)]
     steps = Push(IDENTITY, 60_000, "", waited).send(Step.PUSH, [late, *others], FakeLeader().set_aside)
-    sent = [next(steps), steps.send(Reply(now_ms=0))]
+    sent = [next_batch(steps), next_batch(steps, Reply(now_ms=0))]
     waits = steps.send(Reply(now_ms=0))
     refusal = BatchAnswer(ticket=sent[0].ticket, code=codes.NOT_ENOUGH_REPLICAS)
     waits = steps.send(Reply(now_ms=0, value=refusal))
     assert isinstance(waits, NextAnswer)
+    assert waits.until_ms is not None
     assert 80 <= waits.until_ms <= 120
     operation = steps.send(Reply(now_ms=50, value=BatchAnswer(ticket=sent[1].ticket, code=codes.NONE)))
     for _ in range(IN_FLIGHT_MAX):
+        assert isinstance(operation, SendBatch)
         assert operation.batch.topic_partition == OTHER
         operation = steps.send(Reply(now_ms=50))
     assert operation == waits
-    again = steps.send(Reply(now_ms=waits.until_ms, value=None))
+    again = next_batch(steps, Reply(now_ms=waits.until_ms, value=None))
     assert (again.batch, again.refresh) == (late, True)
-    assert steps.send(Reply(now_ms=waits.until_ms)).until_ms is None
+    last = steps.send(Reply(now_ms=waits.until_ms))
+    assert isinstance(last, NextAnswer)
+    assert last.until_ms is None
 
 
-def test_partitions_wait_beside_each_other():
+def test_partitions_wait_beside_each_other() -> None:
     places = [TopicPartition("orders", number) for number in range(200)]
     leader = FakeLeader()
     leader.judge = lambda kept: refused(codes.NOT_LEADER_OR_FOLLOWER) if leader.now_ms < 20_000 else None
@@ -233,7 +262,7 @@ def test_partitions_wait_beside_each_other():
     assert 20_000 <= leader.now_ms < 21_500
 
 
-def test_time_ends_with_the_transaction_s():
+def test_time_ends_with_the_transaction_s() -> None:
     with pytest.raises(
         Refusal, match=r"not acknowledged within transaction\.timeout\.ms=60000; the last answer was: NOT_ENOUGH_REPLICAS"
     ) as caught:
@@ -243,35 +272,35 @@ def test_time_ends_with_the_transaction_s():
 
 class TestCulprits:
     @pytest.mark.parametrize("at", range(4))
-    def test_innocents_go_again_with_the_sequences_taken_back(self, at):
+    def test_innocents_go_again_with_the_sequences_taken_back(self, at: int) -> None:
         batches = [staged(names(4, f"{number}-")) for number in range(5)]
         leader = pushed(batches, script=[None] * at + [refused(codes.INVALID_RECORD, 1, 3)])
         expected = [name for number in range(5) for name in names(4, f"{number}-") if name not in (f"{at}-1", f"{at}-3")]
         assert leader.stored[ORDERS] == expected
         assert leader.culprits == [(f"{at}-1", "INVALID_RECORD"), (f"{at}-3", "INVALID_RECORD")]
 
-    def test_all_records_bad(self):
+    def test_all_records_bad(self) -> None:
         leader = pushed([staged(names(3)), staged(["good"])], script=[refused(codes.INVALID_TIMESTAMP, 0, 1, 2)])
         assert leader.stored[ORDERS] == ["good"]
         assert len(leader.culprits) == 3
 
-    def test_indices_of_a_second_round_are_those_of_the_staged_batch(self):
+    def test_indices_of_a_second_round_are_those_of_the_staged_batch(self) -> None:
         leader = pushed([staged(names(5))], script=[refused(codes.INVALID_RECORD, 1), refused(codes.INVALID_RECORD, 2)])
         assert leader.stored[ORDERS] == ["r0", "r2", "r4"]
         assert [name for name, _ in leader.culprits] == ["r1", "r3"]
 
-    def test_without_culprits_a_batch_is_halved_until_the_bad_record_stands_alone(self):
-        def judge(kept):
+    def test_without_culprits_a_batch_is_halved_until_the_bad_record_stands_alone(self) -> None:
+        def judge(kept: Sequence[str]) -> Script | None:
             return refused(codes.MESSAGE_TOO_LARGE) if "r5" in kept else None
 
         leader = pushed([staged(names(16)), staged(["after"])], judge=judge)
         assert leader.stored[ORDERS] == [name for name in names(16) if name != "r5"] + ["after"]
         assert leader.culprits == [("r5", "MESSAGE_TOO_LARGE")]
 
-    def test_a_broker_that_names_one_culprit_at_a_time_does_not_make_it_quadratic(self):
+    def test_a_broker_that_names_one_culprit_at_a_time_does_not_make_it_quadratic(self) -> None:
         bad = {f"r{number}" for number in range(0, 400, 2)}
 
-        def judge(kept):
+        def judge(kept: Sequence[str]) -> Script | None:
             first = next((index for index, name in enumerate(kept) if name in bad), None)
             return None if first is None else refused(codes.INVALID_RECORD, first)
 
@@ -279,20 +308,20 @@ class TestCulprits:
         assert leader.stored[ORDERS] == [name for name in names(400) if name not in bad]
         assert sum(len(sent.kept or names(400)) for sent in leader.sent) < 400 * (ROUNDS_MAX + 1) * 10
 
-    def test_an_index_outside_the_batch_refuses_all(self):
+    def test_an_index_outside_the_batch_refuses_all(self) -> None:
         with pytest.raises(Refusal, match="blamed record 9 of a batch of 3"):
             pushed([staged(names(3))], script=[refused(codes.INVALID_RECORD, 9)])
 
     @pytest.mark.parametrize("unsure", [LOST, refused(codes.REQUEST_TIMED_OUT), refused(codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND)])
-    def test_a_refusal_after_an_attempt_that_may_be_stored_starts_the_transaction_again(self, unsure):
+    def test_a_refusal_after_an_attempt_that_may_be_stored_starts_the_transaction_again(self, unsure: Script) -> None:
         with pytest.raises(StartAgain, match="an earlier attempt may be stored"):
             pushed([staged(names(3))], script=[unsure, refused(codes.INVALID_RECORD, 0)])
 
-    def test_a_refusal_after_an_attempt_that_never_left_is_a_refusal_like_any_other(self):
+    def test_a_refusal_after_an_attempt_that_never_left_is_a_refusal_like_any_other(self) -> None:
         leader = pushed([staged(names(3))], script=[LOST_BEFORE_SENT, refused(codes.INVALID_RECORD, 0)])
         assert leader.stored[ORDERS] == ["r1", "r2"]
 
-    def test_a_code_nobody_knows_with_culprits_is_treated_like_any_other(self):
+    def test_a_code_nobody_knows_with_culprits_is_treated_like_any_other(self) -> None:
         leader = pushed([staged(names(3))], script=[refused(codes.by_number(4711), 2)])
         assert leader.culprits == [("r2", "UNKNOWN_4711")]
 
@@ -306,12 +335,12 @@ class TestCulprits:
         (codes.TOPIC_AUTHORIZATION_FAILED, Refusal), (codes.UNSUPPORTED_VERSION, Refusal), (codes.by_number(4711), Refusal),
     ],
 )  # fmt: skip
-def test_errors_that_are_no_record_s(code, error):
+def test_errors_that_are_no_record_s(code: codes.ErrorCode, error: type[Any]) -> None:
     with pytest.raises(error):
         pushed([staged(["a"]), staged(["b"])], script=[refused(code)])
 
 
-def test_before_a_transaction_is_started_again_every_batch_under_way_is_answered():
+def test_before_a_transaction_is_started_again_every_batch_under_way_is_answered() -> None:
     """A batch that reaches its leader after the abort would begin a transaction of its own there, and be committed with the next."""
     leader = FakeLeader([refused(codes.INVALID_TXN_STATE)])
     push = Push(IDENTITY, 60_000, "", waited)
@@ -320,20 +349,20 @@ def test_before_a_transaction_is_started_again_every_batch_under_way_is_answered
     assert not leader.under_way
 
 
-def test_a_refusal_carries_the_class_of_its_code():
+def test_a_refusal_carries_the_class_of_its_code() -> None:
     with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] TOPIC_AUTHORIZATION_FAILED: orders-0: why"):
         pushed([staged(["a"])], script=[refused(codes.TOPIC_AUTHORIZATION_FAILED)])
 
 
-def test_a_successor_that_may_be_stored_starts_again():
+def test_a_successor_that_may_be_stored_starts_again() -> None:
     """Taking sequences back behind a refused batch is right only when nothing after it can be in the log."""
     leader = FakeLeader()
     push = Push(IDENTITY, 60_000, "", waited)
     steps = push.send(Step.PUSH, [staged([f"{number}a", f"{number}b"]) for number in range(3)], leader.set_aside)
-    first = next(steps)
+    first = next_batch(steps)
     steps.send(Reply(now_ms=0))
-    second = steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=first.ticket, code=codes.NONE)))
-    third = steps.send(Reply(now_ms=0))
+    second = next_batch(steps, Reply(now_ms=0, value=BatchAnswer(ticket=first.ticket, code=codes.NONE)))
+    third = next_batch(steps, Reply(now_ms=0))
     steps.send(Reply(now_ms=0))
     steps.send(
         Reply(now_ms=0, value=BatchAnswer(ticket=second.ticket, code=codes.INVALID_RECORD, culprits=((0, codes.INVALID_RECORD, "w"),)))
@@ -342,29 +371,33 @@ def test_a_successor_that_may_be_stored_starts_again():
         steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=third.ticket, lost=Lost(reason="cut"))))
 
 
-def test_a_batch_stored_whose_predecessor_was_refused_starts_again():
+def test_a_batch_stored_whose_predecessor_was_refused_starts_again() -> None:
     """It cannot happen with a broker that checks sequences; if it does, nothing of the transaction can be trusted."""
     leader = FakeLeader()
     push = Push(IDENTITY, 60_000, "", waited)
     steps = push.send(Step.PUSH, [staged([str(number)]) for number in range(3)], leader.set_aside)
-    first = next(steps)
+    first = next_batch(steps)
     steps.send(Reply(now_ms=0))
-    second = steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=first.ticket, code=codes.NONE)))
-    third = steps.send(Reply(now_ms=0))
+    second = next_batch(steps, Reply(now_ms=0, value=BatchAnswer(ticket=first.ticket, code=codes.NONE)))
+    third = next_batch(steps, Reply(now_ms=0))
     steps.send(Reply(now_ms=0))
     steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=second.ticket, code=codes.NOT_LEADER_OR_FOLLOWER)))
     with pytest.raises(StartAgain, match="stored a batch whose predecessor it refused"):
         steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=third.ticket, code=codes.NONE)))
 
 
-def test_partition_that_fails_says_what_it_waits_for():
+def test_partition_that_fails_says_what_it_waits_for() -> None:
     """Also while a response of another partition is waited for; the one that has failed for longest."""
     push = Push(IDENTITY, 60_000, "transaction.timeout.ms=60000", lambda failures: 100)
-    steps = push.send(Step.PUSH, [staged(["a"]), staged(["b"], OTHER)], None)
-    first, second, answer = (steps.send(None if now is None else Reply(now_ms=now)) for now in (None, 0, 0))
+    steps = push.send(Step.PUSH, [staged(["a"]), staged(["b"], OTHER)], FakeLeader().set_aside)
+    first, second = next_batch(steps), next_batch(steps, Reply(now_ms=0))
+    answer = steps.send(Reply(now_ms=0))
+    assert isinstance(answer, NextAnswer)
     assert answer.about is None
     lost = Lost(reason="orders-0 does not exist")
     answer = steps.send(Reply(now_ms=5, value=BatchAnswer(ticket=first.ticket, lost=lost)))
+    assert isinstance(answer, NextAnswer)
+    assert answer.about is not None
     assert (answer.until_ms, answer.about.line(3_005)) == (
         105,
         "an acknowledged batch for orders-0, for 3000 ms: orders-0 does not exist; "
@@ -372,4 +405,5 @@ def test_partition_that_fails_says_what_it_waits_for():
     )
     waiting = steps.send(Reply(now_ms=9, value=BatchAnswer(ticket=second.ticket, lost=lost)))
     assert isinstance(waiting, Wait)
+    assert waiting.about is not None
     assert waiting.about.since_ms == 5

@@ -1,5 +1,8 @@
 """What leaders are asked about an earlier attempt: whom, how often, and what becomes of what they say."""
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import pytest
 
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
@@ -24,9 +27,16 @@ A, B, C = (TopicPartition("t", number) for number in range(3))
 PRODUCER_ID = 7
 
 
-def searched(search, needed, others, replies, **options):
+def searched(
+    search: Search,
+    needed: Sequence[TopicPartition],
+    others: Sequence[TopicPartition],
+    replies: Iterable[Remains],
+    **options: Any,
+) -> tuple[set[TopicPartition], list[tuple[tuple[TopicPartition, ...], bool]]]:
     """Runs one search; `replies` are what comes to each question. Where something was found, and the questions (partitions, refresh)."""
-    questions, now_ms = [], 0
+    questions: list[tuple[tuple[TopicPartition, ...], bool]] = []
+    now_ms = 0
     run = search.find(PRODUCER_ID, set(needed), others, PATIENCE, **options)
     replies = iter(replies)
     try:
@@ -45,27 +55,27 @@ def searched(search, needed, others, replies, **options):
         return {left.place for left in done.value}, questions
 
 
-def said(*asked, left_open=()):
+def said(*asked: TopicPartition, left_open: Sequence[TopicPartition] = ()) -> Remains:
     return Remains(asked=frozenset(asked), left_open=frozenset(LeftOpen(place, 0, 0) for place in left_open), reason="something")
 
 
-def test_all_are_asked_with_the_first_question_and_none_of_them_again():
+def test_all_are_asked_with_the_first_question_and_none_of_them_again() -> None:
     search = Search()
     assert searched(search, [A], [A, B, C], [said(A, B, left_open=[B])]) == ({B}, [((A, B, C), False)])
     assert searched(search, [A, B], [A, B, C], []) == (set(), [])
     assert searched(search, [B, C], [A, B, C], [said(C)]) == (set(), [((C,), False)])
 
 
-def test_what_is_needed_is_asked_for_until_it_is_said_and_nothing_found_before_is_forgotten():
+def test_what_is_needed_is_asked_for_until_it_is_said_and_nothing_found_before_is_forgotten() -> None:
     replies = [said(A, C, left_open=[C]), said(), said(B, left_open=[B])]
     assert searched(Search(), [A, B], [C], replies) == ({B, C}, [((A, B, C), False), ((B,), True), ((B,), True)])
 
 
-def test_who_is_not_needed_holds_nothing_up():
+def test_who_is_not_needed_holds_nothing_up() -> None:
     assert searched(Search(), [A], [B, C], [said(A)]) == (set(), [((A, B, C), False)])
 
 
-def test_a_leader_that_never_says_fails_the_batch():
+def test_a_leader_that_never_says_fails_the_batch() -> None:
     never = iter(lambda: Remains(reason="b:9092: connection closed"), None)
     with pytest.raises(Refusal) as caught:
         searched(Search(), [A], [B], never)
@@ -74,7 +84,7 @@ def test_a_leader_that_never_says_fails_the_batch():
     assert "b:9092: connection closed; nothing of it is visible" in str(caught.value)
 
 
-def test_partitions_that_are_gone_hold_nothing_up_for_ever():
+def test_partitions_that_are_gone_hold_nothing_up_for_ever() -> None:
     gone = iter(lambda: Remains(asked=frozenset([A]), unknown=frozenset([B]), reason="no such topic"), None)
     found, questions = searched(Search(), [A, B], [], gone, may_be_gone=True)
     seconds = PATIENCE.block_max_ms // 1000
@@ -82,7 +92,7 @@ def test_partitions_that_are_gone_hold_nothing_up_for_ever():
     assert seconds < len(questions) < 1.2 * seconds, "as clients ask: soon at first, and then about once a second"
 
 
-def test_partitions_whose_leader_does_not_answer_are_not_taken_for_gone():
+def test_partitions_whose_leader_does_not_answer_are_not_taken_for_gone() -> None:
     away = iter(lambda: Remains(unknown=frozenset([B]), reason="A has no leader"), None)
     with pytest.raises(Refusal, match="A has no leader"):
         searched(Search(), [A, B], [], away, may_be_gone=True)
@@ -98,7 +108,7 @@ def test_partitions_whose_leader_does_not_answer_are_not_taken_for_gone():
         (codes.UNKNOWN_SERVER_ERROR, False, False),
     ],
 )
-def test_what_one_partition_answers(code, is_asked, is_open):
+def test_what_one_partition_answers(code: codes.ErrorCode, is_asked: bool, is_open: bool) -> None:
     ours = DescribeProducersState(producer_id=PRODUCER_ID, producer_epoch=3, coordinator_epoch=2, current_txn_start_offset=40)
     found = remains.read(_answer(A, [ours] if code is codes.NONE else [], code), PRODUCER_ID)
     assert (found.asked, found.left_open) == (frozenset({A} if is_asked else ()), frozenset({LeftOpen(A, 3, 2)} if is_open else ()))
@@ -116,16 +126,16 @@ def test_what_one_partition_answers(code, is_asked, is_open):
     ],
     ids=["nobody", "another producer's", "ended"],
 )
-def test_what_is_not_ours_or_has_ended_is_not_left_open(states):
+def test_what_is_not_ours_or_has_ended_is_not_left_open(states: list[DescribeProducersState]) -> None:
     assert remains.read(_answer(A, states), PRODUCER_ID) == Remains(asked=frozenset([A]))
 
 
-def _answer(place, states, code=codes.NONE):
+def _answer(place: TopicPartition, states: list[DescribeProducersState], code: codes.ErrorCode = codes.NONE) -> DescribeProducersResponse:
     part = DescribeProducersPartitionResponse(partition_index=place.partition, error_code=code.number, active_producers=states)
     return DescribeProducersResponse(topics=[DescribeProducersTopicResponse(name=place.topic, partitions=[part])])
 
 
-def test_the_time_that_leaders_take_to_say_it_is_not_that_of_the_transaction():
+def test_the_time_that_leaders_take_to_say_it_is_not_that_of_the_transaction() -> None:
     """It begins at the coordinator when its first partition joins."""
     broker, query = two_batches()
     broker.core.faults.add(api="DescribeProducers", error="NOT_LEADER_OR_FOLLOWER", count=55)
@@ -140,7 +150,9 @@ DEAD_TOPIC = TopicSnapshot(topic=DEAD, topic_id=bytes(16), partition_count=1)
 
 @pytest.mark.parametrize("topics", [(), (DEAD_TOPIC,)], ids=["not known before", "asked for with the first question"])
 @pytest.mark.parametrize("at", range(OPERATIONS))
-def test_dead_letters_that_are_left_open_are_not_made_visible(topics, at, monkeypatch):
+def test_dead_letters_that_are_left_open_are_not_made_visible(
+    topics: tuple[TopicSnapshot, ...], at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second attempt finds them when rows are set aside, in the middle of its transaction, or before it."""
     broker, query = compacted_meanwhile()
     with pytest.raises(Killed):

@@ -9,13 +9,13 @@ from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from chaffinch.spark.commit import requests
-from chaffinch.spark.commit.operations import Lost, Reply, Step, Wait
+from chaffinch.spark.commit.operations import Ask, Lost, Operation, Reply, Step, Wait
 from chaffinch.spark.commit.patience import MOMENT_MS
 from tests.spark.commit.commit_world import PATIENCE, Driver, outcome
 from tests.spark.commit.test_protocol import two_batches
 
 
-def answer(code):
+def answer(code: codes.ErrorCode) -> AddOffsetsToTxnResponse:
     return AddOffsetsToTxnResponse(error_code=code.number)
 
 
@@ -30,16 +30,18 @@ def answer(code):
     ],
     ids=["not coordinator", "not available", "no answer", "loading", "ending a transaction"],
 )
-def test_a_coordinator_is_looked_for_anew_where_another_may_be_it(said, is_another):
+def test_a_coordinator_is_looked_for_anew_where_another_may_be_it(said: AddOffsetsToTxnResponse | Lost, is_another: bool) -> None:
     """Else the one that is not it would be asked until kafka.max.block.ms is over."""
     asking = requests.add_offsets(Step.ADD_OFFSETS, "t", ProducerIdentity(7, 0), "g", PATIENCE)
     first = next(asking)
     assert isinstance(asking.send(Reply(now_ms=0, value=said)), Wait)
     again = asking.send(Reply(now_ms=MOMENT_MS, value=None))
+    assert isinstance(first, Ask)
+    assert isinstance(again, Ask)
     assert (first.to.refresh, again.to.refresh) == (False, is_another)
 
 
-def test_failures_in_a_row_are_waited_for_longer_and_an_end_that_takes_a_moment_is_no_failure():
+def test_failures_in_a_row_are_waited_for_longer_and_an_end_that_takes_a_moment_is_no_failure() -> None:
     asking = requests.add_offsets(Step.ADD_OFFSETS, "t", ProducerIdentity(7, 0), "g", PATIENCE)
     next(asking)
     waited = []
@@ -49,20 +51,22 @@ def test_failures_in_a_row_are_waited_for_longer_and_an_end_that_takes_a_moment_
         codes.CONCURRENT_TRANSACTIONS,
         codes.NOT_COORDINATOR,
     ):
-        waited.append(asking.send(Reply(now_ms=0, value=answer(code))))
+        wait = asking.send(Reply(now_ms=0, value=answer(code)))
+        assert isinstance(wait, Wait)
+        waited.append(wait.ms)
         asking.send(Reply(now_ms=0, value=None))
     once, twice = PATIENCE.wait_ms(1), PATIENCE.wait_ms(2)
-    assert [wait.ms for wait in waited] == [once, twice, MOMENT_MS, once]
+    assert waited == [once, twice, MOMENT_MS, once]
     assert len({once, twice, MOMENT_MS}) == 3
 
 
-def test_leaders_that_fail_are_asked_again_after_growing_waits(monkeypatch):
+def test_leaders_that_fail_are_asked_again_after_growing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, query = two_batches()
     query.batches[0] = (outcome({0: [(b"k", b"v")]}),)
     broker.core.faults.add(api="DescribeProducers", error="NOT_LEADER_OR_FOLLOWER", count=4)
     effect, waited = Driver.effect, []
 
-    def noted(self, operation):
+    def noted(self: Driver, operation: Operation) -> object:
         if isinstance(operation, Wait):
             waited.append(operation.ms)
         return effect(self, operation)
@@ -73,14 +77,17 @@ def test_leaders_that_fail_are_asked_again_after_growing_waits(monkeypatch):
 
 
 @pytest.mark.parametrize(("block_max_ms", "tried_ms"), [(60_000, requests.ABORT_BLOCK_MAX_MS), (2_000, 2_000)])
-def test_an_abort_that_nobody_answers_is_soon_given_up(block_max_ms, tried_ms):
+def test_an_abort_that_nobody_answers_is_soon_given_up(block_max_ms: int, tried_ms: int) -> None:
     """Whoever comes next ends what is left open; the query has an error to tell."""
     patience = replace(PATIENCE, block_max_ms=block_max_ms)
     aborting, now_ms = requests.abort(Step.ABORT, "t", 60_000, ProducerIdentity(7, 0), patience), 0
     operation = next(aborting)
     with suppress(StopIteration):
         while True:
-            is_wait = isinstance(operation, Wait)
-            now_ms += operation.ms if is_wait else 0
-            operation = aborting.send(Reply(now_ms=now_ms, value=None if is_wait else Lost(reason="connection closed")))
+            value = None
+            if isinstance(operation, Wait):
+                now_ms += operation.ms
+            else:
+                value = Lost(reason="connection closed")
+            operation = aborting.send(Reply(now_ms=now_ms, value=value))
     assert tried_ms <= now_ms < tried_ms + 1_500
