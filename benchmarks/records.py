@@ -122,8 +122,8 @@ def compare(keep: list[bytearray], parts: list[RecordColumns], rows: Rows, other
         assert next(views(data)).crc_is_valid()
     for data, other_rows in zip(keep, other_parts, strict=False):
         assert decoded_by_other(bytes(data)) == other_rows
-    for data, other_rows in zip(other_batches, other_parts, strict=True):
-        batch = decode(data).to_arrow()
+    for other, other_rows in zip(other_batches, other_parts, strict=True):
+        batch = decode(other).to_arrow()
         assert list(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)) == other_rows
 
 

@@ -24,7 +24,7 @@ from chaffinch.broker.core import counters, kafka_options, options
 from chaffinch.broker.core.topics import topic_options
 from chaffinch.broker.core.transactions import moves
 from chaffinch.broker.core.transactions.moves import Ending
-from chaffinch.cli import errors as errors_page
+from chaffinch.cli import errors_page
 from chaffinch.cli.main import COMMANDS
 from chaffinch.client.metrics import table_markdown
 from chaffinch.consumer.core import membership_moves

@@ -58,18 +58,20 @@ def messages(bootstrap_servers: str, topic: str) -> Iterator[Message]:
             message = consumer.poll(POLL_SECONDS)
             if message is None:
                 raise TimeoutError(f"{topic}: no answer within {POLL_SECONDS:.0f} s from partitions {sorted(waiting)}")
-            if message.error() is None:
+            error = message.error()
+            if error is None:
                 yield message
-            elif message.error().code() == KafkaError._PARTITION_EOF:
+            elif error.code() == KafkaError._PARTITION_EOF:
                 waiting.discard(message.partition())
             else:
-                raise RuntimeError(f"{topic}: {message.error()}")
+                raise RuntimeError(f"{topic}: {error}")
     finally:
         consumer.close()
 
 
 def header(message: Message, name: str) -> str:
-    return next((value.decode() for key, value in message.headers() or [] if key == name), "")
+    value = dict(message.headers() or []).get(name)
+    return value.decode() if isinstance(value, bytes) else ""
 
 
 @dataclass(slots=True)

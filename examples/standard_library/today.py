@@ -1,6 +1,7 @@
 """The same rows once more through confluent-kafka's own producer: what is lost today, and who is blamed for it."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka import KafkaException, Producer
@@ -32,7 +33,7 @@ def produce(bootstrap_servers: str, files: list[SourceFile], root: Path) -> dict
     producer = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "message.max.bytes": MESSAGE_BYTES_MAX})
     failed: dict[str, str] = {}
 
-    def note(path: str, error: object) -> None:
+    def note(path: str, error: object, _: object = None) -> None:
         if error is not None:
             failed[path] = str(error)
 
@@ -41,7 +42,7 @@ def produce(bootstrap_servers: str, files: list[SourceFile], root: Path) -> dict
         headers: list[tuple[str, str | bytes | None]] = [("path", file.path.encode())]
         try:
             producer.produce(
-                TODAY_TOPIC, value, key, on_delivery=lambda error, _, path=file.path: note(path, error),
+                TODAY_TOPIC, value, key, on_delivery=partial(note, file.path),
                 timestamp=file.modified_ms, headers=headers,
             )  # fmt: skip
         except (KafkaException, BufferError) as error:

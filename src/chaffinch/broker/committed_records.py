@@ -72,10 +72,11 @@ def to_table(partitions: list[PartitionRecords]) -> pa.Table:
     for records in partitions:
         for view in _visible(records):
             columns = batch.decode(view)
+            assert columns.offsets is not None, "records that were read have offsets"
             arrow = columns.to_arrow()
             numbers = [pa.array([records.partition] * len(columns), pa.int32()), pa.array(columns.offsets, pa.int64())]
             table = pa.RecordBatch.from_arrays([*numbers, *arrow.columns], names=["partition", "offset", *arrow.schema.names])
-            tables.append(table.slice(np.searchsorted(numbers[1], records.start_offset)))
+            tables.append(table.slice(int(np.searchsorted(columns.offsets, records.start_offset))))
     if not tables:
         empty = RecordColumns.from_lists([], [], []).to_arrow()
         names = ["partition", "offset", *empty.schema.names]

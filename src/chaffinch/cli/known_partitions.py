@@ -5,7 +5,7 @@ A producer waits for such a partition, which may be there soon; who writes a fil
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +46,7 @@ def _rejected(table: pa.Table, topic: Topic, rows: Numbers) -> pa.Table:
     """These rows as `SendTableResult.rejected` has them."""
     code, count, there = codes.UNKNOWN_TOPIC_OR_PARTITION, len(rows), partitions_in_words(len(topic.partitions))
     numbers = table.column(PARTITION).take(pa.array(rows)).to_pylist()
-    columns = {
+    columns: dict[str, Iterable[object]] = {
         "row": rows,
         "topic": [topic.name] * count,
         "partition": [min(number, PARTITION_MAX) for number in numbers],

@@ -31,6 +31,7 @@ def table_of(portions: Iterable[Portion]) -> pa.Table:
 
 def _batch(portion: Portion) -> pa.RecordBatch:
     columns = portion.columns
+    assert columns.offsets is not None, "records that were read have offsets"
     count = len(columns)
     found = arrow_columns.to_arrow(columns)
     arrays = {

@@ -7,7 +7,7 @@ anew: 32-bit offsets (widened), validity (one byte per row instead of one bit), 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from pyarrow import lib
 from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
+
+Number = TypeVar("Number", bound=np.generic)
 
 KEY, VALUE, TIMESTAMP, HEADERS = "key", "value", "timestamp", "headers"
 COLUMNS = (KEY, VALUE, TIMESTAMP, HEADERS)
@@ -45,8 +47,7 @@ _OFFSET_TYPES: dict[int, np.dtype[Any]] = {
 }
 _VIEW_KINDS = {lib.Type_BINARY_VIEW: pa.large_binary(), lib.Type_STRING_VIEW: pa.large_string()}
 _BYTES_KINDS = {*_OFFSET_TYPES, *_VIEW_KINDS, lib.Type_FIXED_SIZE_BINARY}
-_LIST_KINDS = {lib.Type_LIST, lib.Type_LARGE_LIST}
-_SHARING_KINDS = {*_VIEW_KINDS, *_LIST_KINDS, lib.Type_MAP, lib.Type_DICTIONARY, lib.Type_STRUCT}
+_SHARING_KINDS = {*_VIEW_KINDS, lib.Type_LIST, lib.Type_LARGE_LIST, lib.Type_MAP, lib.Type_DICTIONARY, lib.Type_STRUCT}
 _OFFSET_BYTES = 4
 _VIEW_INT32S = 4
 _MS_PER_UNIT = {"s": 1000, "ms": 1}
@@ -93,16 +94,16 @@ def plain_bytes(data: pa.Table | pa.RecordBatch) -> int:
 def _plain_bytes(column: pa.Array | pa.ChunkedArray) -> int:
     if isinstance(column, pa.ChunkedArray):
         return sum(map(_plain_bytes, column.chunks))
-    count, kind = len(column), column.type.id
-    if kind == lib.Type_MAP:  # Arrow does not flatten maps.
+    count = len(column)
+    if isinstance(column, pa.MapArray):  # Arrow does not flatten maps.
         return _plain_bytes(_header_lists(column))
-    if kind in _LIST_KINDS:
+    if isinstance(column, pa.ListArray | pa.LargeListArray):
         return _plain_bytes(column.flatten()) + count * _OFFSET_BYTES
-    if kind == lib.Type_STRUCT:
+    if isinstance(column, pa.StructArray):
         return sum(map(_plain_bytes, column.flatten()))
-    if kind in _VIEW_KINDS:
+    if column.type.id in _VIEW_KINDS:
         return _bytes_at(column, np.arange(count)) + count * _OFFSET_BYTES
-    if kind == lib.Type_DICTIONARY and column.type.value_type.id in _BYTES_KINDS:
+    if isinstance(column, pa.DictionaryArray) and column.type.value_type.id in _BYTES_KINDS:
         rows = column.indices.drop_null().to_numpy().astype(np.int64, copy=False)
         return _bytes_at(column.dictionary, rows) + count * _OFFSET_BYTES
     return int(column.nbytes)
@@ -118,8 +119,8 @@ def _bytes_at(array: pa.Array, rows: Int64s) -> int:
         return len(rows) * int(array.type.byte_width)
     rows = rows + array.offset
     if kind in _VIEW_KINDS:  # A view begins with its length.
-        return int(np.frombuffer(array.buffers()[1], np.int32)[::_VIEW_INT32S][rows].sum(dtype=np.int64))
-    offsets = np.frombuffer(array.buffers()[1], _OFFSET_TYPES[kind])
+        return int(_numbers(array.buffers()[1], np.dtype(np.int32))[::_VIEW_INT32S][rows].sum(dtype=np.int64))
+    offsets = _numbers(array.buffers()[1], _OFFSET_TYPES[kind])
     return int((offsets[rows + 1] - offsets[rows]).sum(dtype=np.int64))
 
 
@@ -148,11 +149,10 @@ def _many_at(time_ms: int, count: int) -> Int64s:
 
 def without_dictionary(array: pa.Array) -> pa.Array:
     """A dictionary-encoded binary or string array as a plain one; any other as it is."""
-    data_type = array.type
-    if data_type.id != lib.Type_DICTIONARY or data_type.value_type.id not in _BYTES_KINDS:
+    if not isinstance(array, pa.DictionaryArray) or (kind := array.type.value_type.id) not in _BYTES_KINDS:
         return array
-    if data_type.value_type.id in _VIEW_KINDS:  # Arrow takes no views out of a dictionary, which is how polars has its categories.
-        array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(_VIEW_KINDS[data_type.value_type.id]))
+    if kind in _VIEW_KINDS:  # Arrow takes no views out of a dictionary, which is how polars has its categories.
+        array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(_VIEW_KINDS[kind]))
     return array.dictionary_decode()
 
 
@@ -179,12 +179,18 @@ def _offsets(array: pa.Array, dtype: np.dtype[Any]) -> Int64s:
     buffer = array.buffers()[1]
     if not len(array) or buffer is None:
         return np.zeros(1, np.int64)
-    found = np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
+    found = _numbers(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
     return np.require(found.astype(np.int64, copy=False), requirements="A")
 
 
 def _buffer(buffer: pa.Buffer | None) -> Bytes:
-    return np.empty(0, np.uint8) if buffer is None or not buffer.size else np.frombuffer(buffer, np.uint8)
+    return np.empty(0, np.uint8) if buffer is None or not buffer.size else _numbers(buffer, np.dtype(np.uint8))
+
+
+def _numbers(buffer: pa.Buffer | None, dtype: np.dtype[Number], count: int = -1, offset: int = 0) -> npt.NDArray[Number]:
+    """What a buffer of an array with rows holds, from byte `offset` on."""
+    assert buffer is not None, "only an array without rows lacks buffers"
+    return np.frombuffer(memoryview(buffer), dtype, count, offset)
 
 
 def _validity(array: pa.Array) -> Bytes | None:
@@ -192,22 +198,21 @@ def _validity(array: pa.Array) -> Bytes | None:
     if not array.null_count:
         return None
     first_byte, first_bit = divmod(array.offset, 8)
-    bits = np.frombuffer(array.buffers()[0], np.uint8, offset=first_byte)
+    bits = _numbers(array.buffers()[0], np.dtype(np.uint8), offset=first_byte)
     return np.unpackbits(bits, count=first_bit + len(array), bitorder="little")[first_bit:]
 
 
 def _timestamps(array: pa.Array, default_ms: int, first_row: int) -> Int64s:
     data_type = array.type
-    is_timestamp = pa.types.is_timestamp(data_type)
     if pa.types.is_null(data_type):
         return np.full(len(array), default_ms, np.int64)
-    if not is_timestamp and not pa.types.is_int64(data_type):
+    unit = data_type.unit if pa.types.is_timestamp(data_type) else "ms"
+    if not pa.types.is_timestamp(data_type) and not pa.types.is_int64(data_type):
         raise InvalidColumn(TIMESTAMP, data_type, TIMESTAMPS_ALLOWED)
     found = np.zeros(0, np.int64)
     if len(array):
-        found = np.require(np.frombuffer(array.buffers()[1], np.int64, len(array), array.offset * 8), requirements="A")
+        found = np.require(_numbers(array.buffers()[1], np.dtype(np.int64), len(array), array.offset * 8), requirements="A")
     valid = _validity(array)
-    unit = data_type.unit if is_timestamp else "ms"
     if unit in _UNITS_PER_MS:
         found = found // _UNITS_PER_MS[unit]
     elif unit != "ms":
@@ -234,7 +239,7 @@ def _with_headers(columns: RecordColumns, array: pa.Array, first_row: int) -> Re
     header_offsets = np.zeros(len(array) + 1, np.int64)
     np.cumsum(lengths, out=header_offsets[1:])
     entries = lists.flatten()
-    if pa.types.is_null(entries.type):
+    if not isinstance(entries, pa.StructArray):  # Nulls.
         if len(entries):
             row = first_row + _list_of(0, header_offsets)
             raise InvalidColumn(HEADERS, f"{array.type} with a null header in row {row}", HEADERS_ALLOWED)
@@ -260,18 +265,17 @@ def _list_of(entry: int, offsets: Int64s) -> int:
     return int(np.searchsorted(offsets, entry, "right")) - 1
 
 
-def _header_lists(array: pa.Array) -> pa.Array:
+def _header_lists(array: pa.Array) -> pa.ListArray | pa.LargeListArray:
     """`array` as a list of structs with the fields key and value, in any order; or of nulls."""
     data_type = array.type
     if pa.types.is_map(data_type):
         pair = pa.struct([pa.field("key", data_type.key_type), pa.field("value", data_type.item_type)])
         return array.cast(pa.list_(pair))
-    is_list = pa.types.is_list(data_type) or pa.types.is_large_list(data_type)
-    if is_list and pa.types.is_null(data_type.value_type):
-        return array
-    if not is_list or not pa.types.is_struct(data_type.value_type) or {field.name for field in data_type.value_type} != {"key", "value"}:
-        raise InvalidColumn(HEADERS, data_type, HEADERS_ALLOWED)
-    return array
+    if isinstance(array, pa.ListArray | pa.LargeListArray):
+        entry = array.values.type
+        if pa.types.is_null(entry) or (pa.types.is_struct(entry) and {field.name for field in entry} == {"key", "value"}):
+            return array
+    raise InvalidColumn(HEADERS, data_type, HEADERS_ALLOWED)
 
 
 def to_arrow(columns: RecordColumns, *, has_text_keys: bool = True) -> pa.RecordBatch:

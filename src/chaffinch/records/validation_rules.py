@@ -344,7 +344,7 @@ RULE_BY_MESSAGE_REASON: Final = {
 """What `walk_messages` reports -> the rule, in order of precedence."""
 
 RECORD_RULES: Final = (*dict.fromkeys((*RULE_BY_MESSAGE_REASON.values(), OFFSET_RULE, *RULE_BY_REASON.values())),)
-ALL_RULES: Final = (*BATCH_RULES, *WRAPPER_RULES, *CONTENT_RULES, *RECORD_RULES)
+ALL_RULES: Final[tuple[BatchRule | WrapperRule | RecordRule, ...]] = (*BATCH_RULES, *WRAPPER_RULES, *CONTENT_RULES, *RECORD_RULES)
 """Every rule that a broker applies."""
 
 

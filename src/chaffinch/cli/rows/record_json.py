@@ -37,7 +37,7 @@ def _column(name: str, array: pa.Array) -> pa.Array:
         return _strings(array)
     if pa.types.is_timestamp(kind):
         array = array.cast(pa.int64())
-    elif pa.types.is_list(kind):
+    elif isinstance(array, pa.ListArray):
         return _headers(array)
     return array.cast(pa.string()).fill_null(_NULL)
 
@@ -76,7 +76,7 @@ def bytes_fields(name: str, value: bytes | None) -> dict[str, str | None]:
         return {name: base64.b64encode(value).decode(), f"{name}_encoding": BASE64}
 
 
-def _headers(array: pa.Array) -> pa.Array:
+def _headers(array: pa.ListArray) -> pa.Array:
     if not len(array.flatten()):
         return pa.repeat(pa.scalar("[]"), len(array))
     return pa.array([headers_text(entries) for entries in array.to_pylist()], pa.string())

@@ -67,6 +67,7 @@ def format_of(path: str | None, option: str) -> str:
 
 def read_batch(place: TopicPartition, columns: RecordColumns) -> pa.RecordBatch:
     """Records of one partition as a batch of `SCHEMA`; a timestamp is null where a record has none, as `produce` takes it."""
+    assert columns.offsets is not None, "records that were read have offsets"
     found = columns.to_arrow()
     times = pa.array(columns.timestamps, pa.int64(), mask=columns.timestamps == NO_TIMESTAMP)
     arrays = {
@@ -98,7 +99,7 @@ class LinesSink:
         self._null = pa.scalar(null_marker.encode(), pa.binary())
 
     def write(self, batch: pa.RecordBatch) -> None:
-        parts = [batch.column("value").fill_null(self._null)]
+        parts: list[pa.Array | pa.Scalar] = [batch.column("value").fill_null(self._null)]
         if self._separator is not None:
             parts = [batch.column("key").fill_null(self._null), self._separator, *parts]
         end = [pa.scalar(text, pa.binary()) for text in (b"\n", b"")]

@@ -9,7 +9,7 @@ import csv as standard_csv
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO, Any, Final, NamedTuple
+from typing import IO, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -92,18 +92,14 @@ def read_lines(file: IO[bytes], *, key_separator: str | None, null_marker: str |
         parts = pc.split_pattern(lines, key_separator, max_splits=1)
         has_key = pc.greater(pc.list_value_length(parts), 1)
         keyed = parts.filter(has_key)
-        columns = {"key": pc.list_element(keyed, 0), "value": pc.list_element(keyed, 1)} if len(keyed) else {"key": [], "value": []}
-        table = pa.table({name: _with_nulls(_large(column), marker) for name, column in columns.items()})
+        key, value = (pc.list_element(keyed, side) if len(keyed) else pa.array([], pa.large_binary()) for side in (0, 1))
+        table = pa.table({"key": _with_nulls(key, marker), "value": _with_nulls(value, marker)})
         mask = has_key.to_numpy(zero_copy_only=False)
         broken = [
             BrokenRow(int(numbers[index]), lines[index].as_py(), f"no key separator {key_separator!r} in it")
-            for index in np.flatnonzero(~mask)
+            for index in np.flatnonzero(~mask).tolist()
         ]
         yield Piece(table, numbers[mask], broken, done)
-
-
-def _large(column: Any) -> pa.Array:
-    return column if isinstance(column, pa.Array) else pa.array(column, pa.large_binary())
 
 
 def _with_nulls(values: pa.Array, marker: pa.Scalar | None) -> pa.Array:
@@ -129,7 +125,7 @@ def read_json(file: IO[bytes], record_of: Callable[[bytes], TextRecord]) -> Iter
 
 
 def _text_table(records: Sequence[TextRecord]) -> pa.Table:
-    columns = {
+    columns: dict[str, list[Any]] = {
         "key": [record.key for record in records],
         "value": [record.value for record in records],
         "headers": [[{"key": key, "value": value} for key, value in record.headers] for record in records],
@@ -152,8 +148,9 @@ def read_csv(file: IO[bytes], *, key_field: str | None, null_marker: str | None)
     names = _csv_names(file)
     skipped: dict[int, BrokenRow] = {}
 
-    def skip(row: Any) -> str:
+    def skip(row: csv.InvalidRow) -> Literal["skip"]:
         reason = f"{counted(row.actual_columns, 'field')}, the first line names {row.expected_columns}"
+        assert row.number is not None, "rows are numbered where one thread reads"
         skipped[row.number] = BrokenRow(row.number, row.text.encode(), reason)
         return "skip"
 

@@ -165,7 +165,7 @@ class _Writer(SentToExecutors):
         return replace(target, batch_bytes_max=min(target.batch_bytes_max, options.request_bytes_max))
 
 
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]  # Its base class takes rows.
     """Writes micro-batches, each in one Kafka transaction unless `deliveryGuarantee` is another."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -176,7 +176,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         self.committer.give_up(message.outcome for message in messages if isinstance(message, CommitMessage))
 
 
-class BatchWriter(_Writer, DataSourceArrowWriter):
+class BatchWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]  # Its base class takes rows.
     """Writes one DataFrame, as a rule in one Kafka transaction; with an idempotencyToken at most once per token."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

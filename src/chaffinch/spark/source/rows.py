@@ -46,6 +46,7 @@ def batch_read(columns: RecordColumns, topic: str, partition: int, timestamp_typ
     }
     if include_headers:
         headers = found.column("headers")
+        assert isinstance(headers, pa.ListArray)
         has_none = pa.array(np.diff(columns.header_offsets) == 0)
         arrays["headers"] = pa.ListArray.from_arrays(headers.offsets, headers.values, headers.type, mask=has_none)
     return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))

@@ -120,11 +120,15 @@ def _without_keyless_headers(data: pa.Table) -> tuple[pa.Table, npt.NDArray[np.i
         return data, none
     place = data.schema.get_field_index("headers")
     headers = data.column(place).combine_chunks()
-    pair = headers.type.value_type
+    assert isinstance(headers, pa.ListArray), "`check_schema` has looked at it"
+    pair = headers.values.type
+    assert isinstance(pair, pa.StructType)
     if (pair[0].name, pair[1].name) != ("key", "value"):
         headers = headers.view(pa.list_(pa.struct([("key", pair[0].type), ("value", pair[1].type)])))
         data = data.set_column(place, "headers", headers)
-    keys = headers.flatten().flatten()[0]  # With the validity of the pairs themselves, which `field` leaves out.
+    pairs = headers.flatten()
+    assert isinstance(pairs, pa.StructArray)
+    keys = pairs.flatten()[0]  # With the validity of the pairs themselves, which `field` leaves out.
     if not keys.null_count:
         return data, none
     # A list that is null may have pairs all the same: `flatten` passes them over.
