@@ -127,7 +127,7 @@ def test_a_record_that_the_format_cannot_hold_leaves_those_before_it(shell: Shel
     path, group = shell.folder / "two.csv", shell.name("texts")
     status, err = consume(shell, "", path, "--group", group, topic="two")
     assert (status, "two-1, offset 0: column value has bytes that are not UTF-8" in err) == (1, True)
-    assert err.endswith(f"; 1 record in {path}; group {group!r} has committed no offset of two-1\n")
+    assert err.endswith(f"; 1 record in {path}; group {group!r} stays where it was in two-1\n")
     assert rows_of(path) == ["text"]
     assert shell.ok("consume", "--topic", "two", "--group", group, "--json", "--fields", "partition").lines == PARTITIONS[1:]
 
@@ -139,6 +139,8 @@ def test_it_says_where_the_group_goes_on(shell: Shell) -> None:
     shell.ok("produce", "--topic", topic, "--format", "json", stdin=rows)
     status, err = consume(shell, "", path, "--group", group, topic=topic)
     assert (status, err.endswith(f"; 2 records in {path}; group {group!r} goes on at {topic}-1, offset 2\n")) == (1, True)
+    status, err = consume(shell, "", path, "--group", group, topic=topic)
+    assert (status, err.endswith(f"; nothing written; group {group!r} stays where it was in {topic}-1\n")) == (1, True)
     assert rows_of(path) == ["a", "b"]
 
 

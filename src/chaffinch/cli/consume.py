@@ -123,7 +123,7 @@ def _goes_on(group: str | None, place: TopicPartition, run: ConsumeRun) -> str:
     if group is None:
         return ""
     offset = run.committed.get(place)
-    return f"; group {group!r} " + (f"has committed no offset of {place}" if offset is None else f"goes on at {place}, offset {offset}")
+    return f"; group {group!r} " + (f"stays where it was in {place}" if offset is None else f"goes on at {place}, offset {offset}")
 
 
 def _commit(
