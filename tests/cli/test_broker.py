@@ -200,6 +200,7 @@ def test_a_directory_that_was_emptied_begins_again_only_where_that_is_accepted(t
             assert status == 1
             assert f"cannot use {tmp_path}: it was emptied" in line
             assert "; nothing was made in its place: put a copy" in line
+            assert line.endswith(", or begin a new cluster there, without any of its data: --config accept.data.loss=true")
         with running(*arguments, *accepted) as (process, _):
             process.kill()
             assert process.stderr is not None

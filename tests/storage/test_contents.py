@@ -6,10 +6,13 @@ import logging
 
 import pytest
 
+from chaffinch.records.batch import encode
+from chaffinch.records.columns import RecordColumns
+from chaffinch.storage import log_state, snapshot
 from chaffinch.storage.contents import Contents, Extent, open_contents
-from chaffinch.storage.file_system import CorruptLog, MemoryFileSystem, MissingLog, StorageError
+from chaffinch.storage.file_system import CorruptLog, MemoryFileSystem, MissingLog
 from chaffinch.storage.journal import Journal
-from chaffinch.storage.log_state import NOTHING_EXPECTED, Expected
+from chaffinch.storage.log_state import NOTHING_EXPECTED, Expected, LogState
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
 from tests.storage.batches import batch
 from tests.storage.orders_log import DIRECTORY, FIRST, ORDERS, SIZE, filled
@@ -103,8 +106,9 @@ class TestTheJournalItself:
         files = MemoryFileSystem()
         begun(files, is_new=True)
         files.open("journals/contents.journal").truncate(0)
-        with pytest.raises(CorruptLog, match=r"journals/contents\.journal: .* empty, though the directory was in use"):
+        with pytest.raises(CorruptLog, match=r"journals/contents\.journal: .* empty, though the directory was in use") as refusal:
             opened(files)
+        assert refusal.value.is_loss
         with caplog.at_level(logging.WARNING):
             open_contents(files, "journals", must_exist=True, accepts_loss=True)
         assert "whether other files are missing is not known" in caplog.text
@@ -139,6 +143,17 @@ class TestTheJournalItself:
             opened(files)
         assert refusal.value.is_loss
         assert open_contents(files, "journals", must_exist=True, accepts_loss=True).expected(LOG) == Expected(0, 5)
+
+    def test_another_file_in_its_place_is_no_loss_that_can_be_accepted(self) -> None:
+        files = MemoryFileSystem()
+        begun(files, is_new=True)
+        file = files.open("journals/contents.journal")
+        file.truncate(0)
+        file.append((encode(RecordColumns.from_lists([None], [b"x"], [0])),))
+        for accepts_loss in (False, True):
+            with pytest.raises(CorruptLog, match="this is not a journal") as refusal:
+                open_contents(files, "journals", must_exist=True, accepts_loss=accepts_loss)
+            assert not refusal.value.is_loss
 
 
 class TestJournals:
@@ -219,6 +234,12 @@ def flip(files: MemoryFileSystem, path: str, position: int) -> None:
     file.sync()
 
 
+def remove_snapshots(files: MemoryFileSystem) -> None:
+    for name in files.list(DIRECTORY):
+        if name.endswith(snapshot.SUFFIX):
+            files.remove(f"{DIRECTORY}/{name}")
+
+
 def _interrupting(operations: int):  # type: ignore[no-untyped-def]
     left = [operations]
 
@@ -243,6 +264,19 @@ class TestLogs:
         log.sync()
         assert log.extent == Extent(0, 6, 6)
 
+    @pytest.mark.parametrize("size", [2 * SIZE, 7 * SIZE - 1])
+    def test_a_closed_file_of_another_length_is_a_loss_that_can_be_accepted(self, size: int) -> None:
+        files = MemoryFileSystem()
+        filled(files, 6).close()
+        files.kill()
+        file = files.open(FIRST + ".log")
+        file.append((bytes(size - file.size),)) if size > file.size else file.truncate(size)
+        if size < 6 * SIZE:
+            with pytest.raises(CorruptLog, match=f"the file ends here; it held {6 * SIZE} bytes of records") as refusal:
+                self.reopened(files, Expected(0, 6))
+            assert refusal.value.is_loss
+        assert self.reopened(files, Expected(0, 6), accepts_loss=True).log_end_offset == 6
+
     @pytest.mark.parametrize("size", [0, 1, SIZE - 1, SIZE, 3 * SIZE + 5, 5 * SIZE])
     def test_a_shorter_file_is_refused_and_left_as_it_is(self, size: int) -> None:
         files = MemoryFileSystem()
@@ -255,8 +289,9 @@ class TestLogs:
             text = f"the batch of offset {left} ends after {size % SIZE} bytes; it held the records of offsets {left} to 5"
         match = rf"{FIRST}\.log: at byte {left * SIZE}: {text}"
         for _ in range(2):
-            with pytest.raises(CorruptLog, match=match):
+            with pytest.raises(CorruptLog, match=match) as refusal:
                 self.reopened(files, Expected(0, 6))
+            assert refusal.value.is_loss
             assert files.open(FIRST + ".log").size == size
 
     def test_a_missing_file_is_refused(self) -> None:
@@ -322,21 +357,44 @@ class TestLogs:
         again = self.reopened(files, Expected(0, 7))
         assert (again.log_start_offset, again.log_end_offset) == (log.log_start_offset, 7)
 
+    @pytest.mark.parametrize("left", ["killed", "closed", "without snapshots"])
     @pytest.mark.parametrize("number", [0, 2, 4])
-    def test_a_missing_segment_leaves_the_others(self, number: int) -> None:
+    def test_a_missing_segment_leaves_the_others(self, number: int, left: str) -> None:
         files = MemoryFileSystem()
         log = filled(files, 6, segment_bytes=2 * SIZE)
         expected = Expected(*log.extent[::2])
+        if left == "closed":
+            log.close()
         files.kill()
+        if left == "without snapshots":
+            remove_snapshots(files)
         files.remove(f"{DIRECTORY}/{number:020d}.log")
-        with pytest.raises(StorageError, match=f"{number:020d}"):
+        with pytest.raises(CorruptLog, match=f"{number:020d}|offset {number} comes next") as refusal:
             self.reopened(files, expected, segment_bytes=2 * SIZE)
+        assert refusal.value.is_loss
         log = self.reopened(files, expected, accepts_loss=True, segment_bytes=2 * SIZE)
         assert [segment.base_offset for segment in log.files.segments] == sorted({0, 2, 4} - {number} | ({6} if number == 4 else set()))
         assert (log.log_start_offset, log.log_end_offset) == (2 if number == 0 else 0, 6)
         log.append(batch(), now_ms=0)
         files.kill()
         assert self.reopened(files, Expected(log.log_start_offset, 7), segment_bytes=2 * SIZE).log_end_offset == 7
+
+    def test_what_is_known_of_a_log_beside_its_records_is_a_loss_that_can_be_accepted(self) -> None:
+        files = MemoryFileSystem()
+        filled(files, 6, segment_bytes=2 * SIZE).close()
+        files.kill()
+        files.remove(f"{FIRST}.log")
+        log_state.name_start(files, DIRECTORY, 2)
+        remove_snapshots(files)
+        with pytest.raises(CorruptLog, match="the snapshot, or a later one, is missing") as refusal:
+            self.reopened(files, Expected(2, 6))
+        assert refusal.value.is_loss
+        log_state.write(files, DIRECTORY, LogState(log_start_offset=2))
+        flip(files, f"{DIRECTORY}/{log_state.NAME}", 3)
+        with pytest.raises(CorruptLog, match="the CRC is not that of its contents") as refusal:
+            self.reopened(files, Expected(2, 6))
+        assert refusal.value.is_loss
+        assert self.reopened(files, Expected(2, 6), accepts_loss=True).log_end_offset == 6
 
     def test_damage_is_no_loss_that_can_be_accepted(self) -> None:
         files = MemoryFileSystem()

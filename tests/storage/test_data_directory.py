@@ -194,6 +194,14 @@ def test_the_lock_of_an_older_version_learns_the_cluster(tmp_path: Path) -> None
         opened(tmp_path)
 
 
+@pytest.mark.parametrize("text", ["", "123", "123\n0 0\n", "123\n0 0\noth", "\0" * 13])
+def test_a_lock_whose_note_is_cut_says_nothing_of_a_cluster(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".lock").write_text(text)
+    directory = opened(tmp_path)
+    assert (directory.is_new, directory.lock.cluster_id) == (True, "")
+    directory.close()
+
+
 def test_a_lock_file_that_takes_no_note_is_no_reason_to_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

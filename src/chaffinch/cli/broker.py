@@ -57,7 +57,7 @@ from chaffinch.runtime.allocator import keep_freed_memory
 from chaffinch.runtime.exposure import is_loopback, warning
 from chaffinch.runtime.secret_files import is_entered_by_others, warn_if_readable
 from chaffinch.settings import Settings
-from chaffinch.storage.data_directory import META_NAME, DamagedDirectory
+from chaffinch.storage.data_directory import META_NAME, DamagedDirectory, EmptiedDirectory
 from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFileSystem, MissingLog, StorageError
 
 LOG = logging.getLogger("chaffinch.broker")
@@ -67,10 +67,9 @@ EXIT_REFUSED: Final = 1
 SWITCH_INTERVAL_S: Final = 0.0005
 
 EVERY_ADDRESS: Final = "0.0.0.0"
-_FROM_A_COPY: Final = (
-    "put a copy of the whole --data-dir in its place, start with another directory, "
-    f"or start without what is missing: --config {ACCEPT_LOSS}=true"
-)
+_A_COPY: Final = "put a copy of the whole --data-dir in its place, start with another directory, "
+_FROM_A_COPY: Final = f"{_A_COPY}or start without what is missing: --config {ACCEPT_LOSS}=true"
+_FROM_NOTHING: Final = f"{_A_COPY}or begin a new cluster there, without any of its data: --config {ACCEPT_LOSS}=true"
 _NOT_ACCEPTED: Final = f"put a copy of the whole --data-dir in its place or start with another directory; {ACCEPT_LOSS} does not accept "
 # An argument that is wrong is shown up to here.
 SHOWN_MAX: Final = 100
@@ -138,15 +137,23 @@ def broker(
     warn_of_readable_secrets(users, config_file, settings, data_dir)
     try:
         loop.run(_main(address, advertised, data_dir, brokers, topics, settings, ports, passwords))
-    except CorruptLog as error:
-        helps = _FROM_A_COPY if error.is_loss else f"{_NOT_ACCEPTED}damage in the middle"
-        _refuse(f"{error}; the file is as it was: {helps}")
-    except MissingLog as error:
-        _refuse(f"{error}; nothing was made in its place: {_FROM_A_COPY}")
-    except DamagedDirectory as error:
-        _refuse(f"{error}; nothing was changed: {_NOT_ACCEPTED}this")
     except StorageError as error:
-        _refuse(str(error))
+        _refuse(f"{error}{_what_to_do(error)}")
+
+
+def _what_to_do(error: StorageError) -> str:
+    """About a data directory that is refused."""
+    match error:
+        case CorruptLog():
+            return "; the file is as it was: " + (_FROM_A_COPY if error.is_loss else f"{_NOT_ACCEPTED}damage in the middle")
+        case EmptiedDirectory():
+            return f"; nothing was made in its place: {_FROM_NOTHING}"
+        case MissingLog():
+            return f"; nothing was made in its place: {_FROM_A_COPY}"
+        case DamagedDirectory():
+            return f"; nothing was changed: {_NOT_ACCEPTED}this"
+        case _:
+            return ""
 
 
 async def _main(

@@ -122,19 +122,16 @@ def open_contents(
     """
     if not must_exist:
         return Contents(None, partial(_new_journal, file_system, directory, rewrite_bytes_min), file_system.incarnation)
-    try:
-        journal = Journal.open(
-            file_system,
-            directory,
-            JOURNAL_NAME,
-            must_exist=True,
-            accepts_loss=accepts_loss,
-            ends_at_damage=lambda items: accepts_loss or items.get(_INCARNATION, b"").decode() != file_system.incarnation,
-            rewrite_bytes_min=rewrite_bytes_min,
-        )
-    except CorruptLog as error:
-        error.is_loss = True  # Here `accepts_loss` takes damage in the middle too.
-        raise
+    journal = Journal.open(
+        file_system,
+        directory,
+        JOURNAL_NAME,
+        must_exist=True,
+        accepts_loss=accepts_loss,
+        middle_is_loss=True,
+        ends_at_damage=lambda items: accepts_loss or items.get(_INCARNATION, b"").decode() != file_system.incarnation,
+        rewrite_bytes_min=rewrite_bytes_min,
+    )
     if not journal.count:
         lost = CorruptLog(journal.path, 0, "the journal is empty, though the directory was in use", is_loss=True)
         if not accepts_loss:

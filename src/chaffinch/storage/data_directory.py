@@ -39,6 +39,10 @@ class DamagedDirectory(DataDirectoryError):
     """The file that every directory in use has is missing or damaged."""
 
 
+class EmptiedDirectory(MissingLog):
+    """The directory held data, and has none at all now."""
+
+
 @dataclass(slots=True, kw_only=True)
 class DataDirectory:
     """An opened and locked directory. `is_new`: nothing in it counts yet. `format_version`: that of the files in it. `complete` must be
@@ -54,7 +58,7 @@ class DataDirectory:
     def open(cls, file_system: FileSystem, *, cluster_id: str, accepts_loss: bool = False) -> "DataDirectory":
         """Lock the root of `file_system` and read what it is; an empty one is begun under `cluster_id`, which is else not used.
 
-        `accepts_loss`: so is one that was emptied. Raises AlreadyLocked (with the holder's process id), MissingLog (emptied),
+        `accepts_loss`: so is one that was emptied. Raises AlreadyLocked (with the holder's process id), EmptiedDirectory,
         DataDirectoryError (foreign, damaged, of a newer format), StorageError (not writable).
         """
         file_system.make_directory("")
@@ -71,7 +75,7 @@ class DataDirectory:
             is_new = not file_system.exists(META_NAME)
             if is_new and lock.cluster_id and not accepts_loss:
                 reason = f"it was emptied: its {LOCK_NAME} says that it held the data of cluster {lock.cluster_id}"
-                raise MissingLog(file_system.describe(""), "use", reason)
+                raise EmptiedDirectory(file_system.describe(""), "use", reason)
             if is_new:
                 _begin(file_system, cluster_id, FORMAT_VERSION)
             version, cluster_id = _read(file_system, NEW_META_NAME if is_new else META_NAME)

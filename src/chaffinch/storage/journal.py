@@ -79,13 +79,15 @@ class Journal:
         must_exist: bool = False,
         expected_count: int = 0,
         accepts_loss: bool = False,
+        middle_is_loss: bool = False,
         ends_at_damage: Callable[[Mapping[bytes, bytes]], bool] = lambda items: False,
         rewrite_bytes_min: int = REWRITE_BYTES_MIN,
     ) -> "Journal":
         """Open or create `<directory>/<name>.journal` and replay it.
 
         `must_exist`: a missing file is an error and not a new beginning. `expected_count`: fewer entries are an error too. `accepts_loss`:
-        neither is; the loss is logged. `ends_at_damage`: whether what follows damage may be cut off too, by the items before it. Raises
+        neither is; the loss is logged. `middle_is_loss`: the caller takes damage with whole batches behind it for a loss, which may be
+        accepted. `ends_at_damage`: whether what follows damage may be cut off too, by the items before it. Raises
         CorruptLog on damage, MissingLog, StorageError.
         """
         journal = cls(file_system, directory, name, rewrite_bytes_min)
@@ -103,7 +105,7 @@ class Journal:
         closed_size = journal._closed_size()
         if journal._file.size != closed_size:
             journal._file.note_unsynced()
-        journal._replay(closed_size, expected_count, ends_at_damage, accepts_loss=accepts_loss)
+        journal._replay(closed_size, expected_count, ends_at_damage, accepts_loss=accepts_loss, middle_is_loss=middle_is_loss)
         journal.was_closed = 0 < closed_size == journal._file.size
         journal._remove_mark()
         return journal
@@ -205,7 +207,13 @@ class Journal:
             self._file_system.sync_directory(self._directory)
 
     def _replay(
-        self, closed_size: int, expected_count: int, ends_at_damage: Callable[[Mapping[bytes, bytes]], bool], *, accepts_loss: bool
+        self,
+        closed_size: int,
+        expected_count: int,
+        ends_at_damage: Callable[[Mapping[bytes, bytes]], bool],
+        *,
+        accepts_loss: bool,
+        middle_is_loss: bool,
     ) -> None:
         """Read everything; the first `closed_size` bytes and `expected_count` entries are known to have been whole."""
         scan = BatchScan(self._file, 0, 0)
@@ -214,7 +222,8 @@ class Journal:
         self._next_offset = scan.offset
         found = None if scan.damage is None else whole_batch_from(self._file, scan.position + 1, scan.offset + 1)
         if found is not None and not ends_at_damage(self._items):
-            raise CorruptLog(self._file.path, scan.position, f"{scan.damage}, and a whole batch follows at byte {found}")
+            reason = f"{scan.damage}, and a whole batch follows at byte {found}"
+            raise CorruptLog(self._file.path, scan.position, reason, is_loss=middle_is_loss)
         lost = self._lost(scan, closed_size, expected_count)
         if lost is not None and not accepts_loss:
             raise lost
