@@ -347,9 +347,27 @@ class TestItIsSaidOnce:
         assert "topic 'orders'" in line
         assert "2 partitions, were 2)" in line
 
+    def test_topic_of_the_marker_alone_is_no_matter(self, broker, query, caplog):
+        """No rows were written to it. That its marker is gone is said elsewhere."""
+        played = query(markerTopic="others", onMissingMarker="write")
+        played.run(KEYED, batch_id=0)
+        TestMarkers.create_again(broker, "others", 2)
+        played.run(KEYED, batch_id=1)
+        assert self.lines(caplog) == []
+        del played.options["topic"]
+        played.run({**KEYED, "topic": ["others"] * 20}, batch_id=2)
+        TestMarkers.create_again(broker, "others", 3)
+        played.run(NAMED, batch_id=3)
+        (line,) = self.lines(caplog)
+        assert "batch 3: topic 'others'" in line
+        assert "3 partitions, were 2)" in line
+
     def test_guarantee_that_changes(self, broker, query, caplog):
         query().run(KEYED, batch_id=0)
         TestMarkers.create_again(broker, "orders", 2)
-        query(deliveryGuarantee="at-least-once").run(KEYED, batch_id=1)
+        changed = query(deliveryGuarantee="at-least-once")
+        changed.run(KEYED, batch_id=1)
+        state = json.loads((changed.checkpoint / "chaffinch" / "state.json").read_text())
+        assert state["written_to"] == {}, "those were partitions of the deleted topic"
         query().run(KEYED, batch_id=2)
         assert len(self.lines(caplog)) == 1

@@ -99,7 +99,7 @@ class CheckpointState:
     topic_ids: TopicIds = field(default_factory=dict)
     """Of each topic that was written to, and of the one with the marker, as they were then."""
     partition_counts: PartitionCounts = field(default_factory=dict)
-    """Of the same topics. For people. Versions that keep none pass over it, and leave it out."""
+    """Of those that rows were written to. Versions that keep none pass over it, and leave it out."""
     sink: str = ""
     """The name of the sink whose state it is; none of the query's own. For people."""
     acknowledged: Acknowledged | None = None
@@ -116,13 +116,14 @@ class CheckpointState:
             return Acknowledged(batch_id=newest.batch_id, marker=newest.marker)
         return self.acknowledged
 
-    def noting_topics(self, topics: Iterable[str], ids: TopicIds, counts: PartitionCounts) -> CheckpointState:
-        """With what these topics are now. Others stay as they were."""
-        used = set(topics)
+    def noting_topics(self, topics: Iterable[str], ids: TopicIds, counts: PartitionCounts, *, marker_topic: str = "") -> CheckpointState:
+        """With what these topics are now, which rows are written to, and `marker_topic`. Others stay as they were."""
+        used = {*topics, marker_topic}
+        with_rows = used if marker_topic in self.partition_counts else {*topics}
         return replace(
             self,
             topic_ids={**self.topic_ids, **{topic: ids[topic] for topic in used & ids.keys()}},
-            partition_counts={**self.partition_counts, **{topic: counts[topic] for topic in used & counts.keys()}},
+            partition_counts={**self.partition_counts, **{topic: counts[topic] for topic in with_rows & counts.keys()}},
         )
 
     def still_there(self, ids: TopicIds) -> tuple[TopicPartition, ...] | None:

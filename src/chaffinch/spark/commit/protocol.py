@@ -220,8 +220,8 @@ class _Writer:
             yield from requests.commit_marker(
                 Step.COMMIT_MARKER, plan.transactional_id, identity, plan.group_id, plan.marker_partition, marker, plan.patience
             )
-        topics = {where.topic for where in (*joined, plan.marker_partition)}
-        noted = self.state.noting_topics(topics, plan.topic_ids, plan.partition_counts)
+        topics = {where.topic for where in joined}
+        noted = self.state.noting_topics(topics, plan.topic_ids, plan.partition_counts, marker_topic=plan.marker_partition.topic)
         self.state = replace(noted, written_to=tuple(sorted(joined)))
         yield from _write_state(plan, Step.NOTE_ENDING, "ending", self.state)
         ended_ms = pushed_ms = max(began_ms, push.answered_ms)
