@@ -10,6 +10,7 @@ from chaffinch.client.addresses import Address, Attempts
 from chaffinch.client.advertised import HINT, explained
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.connections import Disconnected, Failed
+from chaffinch.errors import AuthenticationException
 
 GIVEN, ADVERTISED = Address("b", 1), Address("n", 9)
 """The address in `bootstrap.servers`, and one that brokers advertise."""
@@ -36,8 +37,9 @@ def test_an_advertised_address_that_was_never_reached_has_the_hint() -> None:
         failed(ADVERTISED, was_sent=True),
         failed(ADVERTISED, is_unsupported=True),
         Disconnected(address=ADVERTISED, reason="refused", was_answered=True),
+        Disconnected(address=ADVERTISED, reason="refused", error=AuthenticationException("refused")),
     ],
-    ids=["in bootstrap.servers", "another connection to it", "a request was sent", "the broker lacks the API", "it had responded"],
+    ids=["in bootstrap.servers", "another connection to it", "a request was sent", "the broker lacks the API", "it had responded", "login"],
 )
 def test_other_failures_have_no_hint(event: Failed | Disconnected) -> None:
     assert explained(event, attempts(), [GIVEN]) is event

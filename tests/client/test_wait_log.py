@@ -46,7 +46,8 @@ class PretendNetwork:
         self._clock.advance(0 if heard else wait_ms)
         return heard
 
-    def disconnect(self, address: Address, reason: str) -> None: ...
+    def disconnect(self, address: Address, reason: str) -> None:
+        self._heard.append(Disconnected(address=address, reason=reason))
 
     def start_anew(self) -> None: ...
 
@@ -106,6 +107,15 @@ def test_an_advertised_address_that_is_unreachable_is_named_alone() -> None:
     assert f": {where}; still asking, for up to " in line
     assert where in str(raised.value)
     assert "9092" not in line
+
+
+def test_a_caller_without_time_says_nothing_about_an_advertised_address() -> None:
+    clock = ManualClock()
+    client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1))
+    pretend(client, PartlyReachable(clock, refuses=False))
+    with pytest.raises(TimeoutException):
+        client.leader_request(TopicPartition("t", 0), MetadataRequest(topics=[]), timeout_ms=9_000)
+    assert client._attempts.reason(Address("127.0.0.1", UNREACHABLE.port)) == ""
 
 
 def test_what_the_broker_was_asked_to_wait_for_is_no_silence() -> None:

@@ -259,3 +259,13 @@ def test_each_wait_is_reported_within_3_s_again_after_one_that_is_over() -> None
         rig.answer(OK)
         rig.sleep(EVERY_MS)
     assert len(rig.reports) == 2
+
+
+def test_a_request_that_did_not_get_to_an_advertised_address_fails_with_the_hint() -> None:
+    rig = Rig(options={"delivery.timeout.ms": 3_000, "request.timeout.ms": 2_000})
+    rig.scripted[MetadataRequest] = [metadata({"orders": 2}, {5: 9}, leader_id=5)] * 10_000
+    hear(rig)
+    rig.send("a")
+    rig.answer(NOT_SENT)
+    rig.sleep(4_000)
+    assert HINT in str(rig.error("a"))
