@@ -21,8 +21,8 @@ from chaffinch.broker.core.events import ConnectionLost, RequestReceived
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.apis import APIS, Api
 from chaffinch.protocol.headers import finish_frame, request_head
-from chaffinch.protocol.primitives import Array, Bool, Fixed, Float64, RecordsType, String, Struct, Uuid
-from chaffinch.protocol.schema import Field, Message
+from chaffinch.protocol.primitives import Array, Bool, Field, Fixed, Float64, RecordsType, String, Struct, Uuid
+from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation, UnencodableMessage
 from chaffinch.records import batch

@@ -11,8 +11,8 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from chaffinch.protocol.apis import APIS
-from chaffinch.protocol.primitives import Array, Bool, Fixed, Float64, Int16, RecordsType, String, Struct, Uuid, Variable
-from chaffinch.protocol.schema import Field, Message
+from chaffinch.protocol.primitives import Array, Bool, Field, Fixed, Float64, Int16, RecordsType, String, Struct, Uuid, Variable
+from chaffinch.protocol.schema import Message
 from tests.protocol import consumer_group_schemas, newer_schemas
 
 CASES = [

@@ -17,8 +17,7 @@ from struct import unpack_from
 from typing import Any, Final
 from uuid import UUID
 
-from chaffinch.protocol.primitives import Array, Fixed, Kind, RecordsType, String, Struct, Uuid, Variable, read_uvarint
-from chaffinch.protocol.schema import Field, Message
+from chaffinch.protocol.primitives import Array, Field, Fixed, Kind, RecordsType, String, Struct, Structure, Uuid, Variable, read_uvarint
 from chaffinch.protocol.source import Leaf, Source
 from chaffinch.protocol.violations import MalformedMessage
 
@@ -39,12 +38,12 @@ _FAILURES: Final = (LayoutError, IndexError, ValueError)
 _TAG_BYTES_MIN: Final = 2
 
 
-def compile_decoder(cls: type[Message], version: int) -> Any:
+def compile_decoder(cls: type[Structure], version: int) -> Any:
     """The decode function of `cls` in `version`; raises MalformedMessage naming field and position."""
     return _DecoderCompiler(cls, version).compile()
 
 
-def least_size(kind: Kind | type[Message], version: int, is_flexible: bool) -> int:
+def least_size(kind: Kind | type[Structure], version: int, is_flexible: bool) -> int:
     """Fewest bytes a value of this kind takes."""
     if isinstance(kind, Fixed):
         return kind.width
@@ -81,7 +80,7 @@ def skip_tagged(data: memoryview, position: int, end: int, room: int = STRUCTURE
 
 
 class _DecoderCompiler:
-    def __init__(self, cls: type[Message], version: int) -> None:
+    def __init__(self, cls: type[Structure], version: int) -> None:
         self.cls = cls
         self.version = version
         self.is_flexible = version >= cls.FLEXIBLE_SINCE
@@ -125,7 +124,7 @@ class _DecoderCompiler:
 
     # -- structures ---------------------------------------------------------------------------------------------------------------
 
-    def structure(self, depth: int, cls: type[Message], owner: str, path: str) -> None:
+    def structure(self, depth: int, cls: type[Structure], owner: str, path: str) -> None:
         """Create an instance in variable `owner` and fill all its fields."""
         source = self.source
         new = source.constant("new_", cls)
@@ -281,7 +280,7 @@ class _DecoderCompiler:
         source.add(depth, f"if room < 0: raise ValueError({_TOO_MANY!r})", leaf)
         self.elements(depth, leaf, target, element, size)
 
-    def elements(self, depth: int, leaf: Leaf, target: str, element: Fixed | Variable | type[Message], size: str) -> None:
+    def elements(self, depth: int, leaf: Leaf, target: str, element: Fixed | Variable | type[Structure], size: str) -> None:
         """Loop over elements that are read one by one."""
         source = self.source
         items, index = source.fresh("items"), source.fresh("index")

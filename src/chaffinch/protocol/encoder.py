@@ -13,16 +13,17 @@ from typing import Any, Final
 
 from chaffinch.protocol.primitives import (
     Array,
+    Field,
     Fixed,
     Records,
     RecordsType,
     String,
     Struct,
+    Structure,
     Uuid,
     Variable,
     uvarint,
 )
-from chaffinch.protocol.schema import Field, Message
 from chaffinch.protocol.source import Leaf, Source
 from chaffinch.protocol.violations import UnencodableMessage
 from chaffinch.records.stretch import Part, Stretch
@@ -31,7 +32,7 @@ _FAILURES: Final = (LayoutError, TypeError, ValueError, AttributeError, Overflow
 """What compiled code can raise on values that do not fit; UnicodeEncodeError is a ValueError."""
 
 
-def compile_encoder(cls: type[Message], version: int) -> Any:
+def compile_encoder(cls: type[Structure], version: int) -> Any:
     """The encode function of `cls` in `version`; raises UnencodableMessage naming the field."""
     return _EncoderCompiler(cls, version).compile()
 
@@ -50,7 +51,7 @@ def records_pieces(records: Records) -> tuple[list[Part], int]:
 
 
 class _EncoderCompiler:
-    def __init__(self, cls: type[Message], version: int) -> None:
+    def __init__(self, cls: type[Structure], version: int) -> None:
         self.cls = cls
         self.version = version
         self.is_flexible = version >= cls.FLEXIBLE_SINCE
@@ -87,7 +88,7 @@ class _EncoderCompiler:
 
     # -- structures ---------------------------------------------------------------------------------------------------------------
 
-    def structure(self, depth: int, cls: type[Message], owner: str, path: str) -> None:
+    def structure(self, depth: int, cls: type[Structure], owner: str, path: str) -> None:
         run: list[Leaf] = []
         tagged: list[Leaf] = []
         for field in cls.FIELDS:

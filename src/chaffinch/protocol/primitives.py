@@ -1,4 +1,4 @@
-"""Wire types of the Kafka protocol: what a field can be, how wide it is, which values it takes.
+"""Wire types of the Kafka protocol: what a field can be, how wide it is, which values it takes, in which versions it exists.
 
 Only descriptions and the varint functions live here; `encoder.py` and `decoder.py` turn descriptions into functions.
 Source: Kafka protocol guide, "Protocol Primitive Types"; KIP-482 for the compact forms and tagged fields.
@@ -9,13 +9,10 @@ or int32 (bytes, records, arrays) with -1 for null; from them on it is an unsign
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 from uuid import UUID
 
 from chaffinch.records.stretch import Part
-
-if TYPE_CHECKING:
-    from chaffinch.protocol.schema import Message
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """What encoding hands out and decoding takes: bytes-like, one-dimensional, one byte per item."""
@@ -55,7 +52,7 @@ class Variable:
 class Array:
     """A sequence of one type; decoded as a list."""
 
-    element: Fixed | Variable | type[Message]
+    element: Fixed | Variable | type[Structure]
 
     @property
     def name(self) -> str:
@@ -67,7 +64,7 @@ class Array:
 class Struct:
     """One nested structure. Null (for tagged fields: absent) is None."""
 
-    message: type[Message]
+    message: type[Structure]
 
     @property
     def name(self) -> str:
@@ -76,6 +73,49 @@ class Struct:
 
 
 Kind: TypeAlias = Fixed | Variable | Array | Struct
+
+
+@dataclass(slots=True)
+class Field:
+    """One field in all versions of its message.
+
+    It exists in versions since..until, may be null from `nullable_since` on and is a tagged field from `tagged_since` on.
+    `essential`: a value other than the default must not be dropped silently when the version lacks the field.
+    """
+
+    name: str
+    kind: Kind
+    since: int
+    until: int
+    nullable_since: int | None
+    tag: int | None
+    tagged_since: int
+    default: Any
+    essential: bool
+
+    def exists_in(self, version: int) -> bool:
+        """Whether this version carries the field at all."""
+        return self.since <= version <= self.until
+
+    def is_nullable_in(self, version: int) -> bool:
+        """Whether null is a legal value in this version."""
+        return self.nullable_since is not None and version >= self.nullable_since
+
+    def is_tagged_in(self, version: int) -> bool:
+        """Whether the field travels in the tagged section (KIP-482) of this version."""
+        return self.tag is not None and version >= self.tagged_since
+
+    def default_value(self) -> Any:
+        """A default of the caller's own: lists are fresh."""
+        return [] if isinstance(self.default, list) else self.default
+
+
+class Structure:
+    """What the compilers know of a class of messages: its fields, in their order, and the first version with compact lengths and tags."""
+
+    __slots__ = ()
+    FIELDS: ClassVar[tuple[Field, ...]]
+    FLEXIBLE_SINCE: ClassVar[int]
 
 
 def _signed(name: str, code: str, width: int) -> Fixed:

@@ -16,10 +16,11 @@ Field names are Kafka's (its JSON message descriptions) in snake case.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self, dataclass_transform
 
-from chaffinch.protocol.primitives import Array, Buffer, Kind, Struct
+from chaffinch.protocol.decoder import compile_decoder
+from chaffinch.protocol.encoder import compile_encoder
+from chaffinch.protocol.primitives import Array, Buffer, Field, Kind, Struct, Structure
 from chaffinch.protocol.violations import MalformedMessage, UnencodableMessage
 
 VERSION_MAX: Final = 0x7FFF
@@ -35,84 +36,23 @@ class _Unset:
 UNSET: Final = _Unset()
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field in all versions of its message.
-
-    It exists in versions since..until, may be null from `nullable_since` on and is a tagged field from `tagged_since` on.
-    `essential`: a value other than the default must not be dropped silently when the version lacks the field.
-    """
-
-    name: str
-    kind: Kind
-    since: int
-    until: int
-    nullable_since: int | None
-    tag: int | None
-    tagged_since: int
-    default: Any
-    essential: bool
-
-    def exists_in(self, version: int) -> bool:
-        """Whether this version carries the field at all."""
-        return self.since <= version <= self.until
-
-    def is_nullable_in(self, version: int) -> bool:
-        """Whether null is a legal value in this version."""
-        return self.nullable_since is not None and version >= self.nullable_since
-
-    def is_tagged_in(self, version: int) -> bool:
-        """Whether the field travels in the tagged section (KIP-482) of this version."""
-        return self.tag is not None and version >= self.tagged_since
-
-    def default_value(self) -> Any:
-        """A default of the caller's own: lists are fresh."""
-        return [] if isinstance(self.default, list) else self.default
-
-
-@dataclass(frozen=True, slots=True)
-class _Wire:
-    """What `wire` was called with, until the class is complete."""
-
-    kind: Kind | type[Message]
-    since: int
-    until: int
-    nullable_since: int | None
-    tag: int | None
-    tagged_since: int
-    default: Any
-    essential: bool
-
-    def named(self, name: str) -> Field:
-        kind = Struct(self.kind) if isinstance(self.kind, type) else self.kind
-        default = self.default
-        if default is UNSET:
-            default = [] if isinstance(kind, Array) else None if isinstance(kind, Struct) else kind.default
-        return Field(name, kind, self.since, self.until, self.nullable_since, self.tag, self.tagged_since, default, self.essential)
-
-
 def wire(
     kind: Kind | type[Message],
     *,
     since: int = 0,
-    until: int | None = None,
+    until: int = VERSION_MAX,
     nullable_since: int | None = None,
     tag: int | None = None,
     tagged_since: int | None = None,
     default: Any = UNSET,
     essential: bool = False,
 ) -> Any:
-    """Describe a field. The result is Any so that the annotation alone decides its static type."""
-    return _Wire(
-        kind,
-        since,
-        VERSION_MAX if until is None else until,
-        nullable_since,
-        tag,
-        since if tagged_since is None else tagged_since,
-        default,
-        essential,
-    )
+    """Describe a field; it gets its name with its class. The result is Any so that the annotation alone decides its static type."""
+    described = Struct(kind) if isinstance(kind, type) else kind
+    if default is UNSET:
+        default = [] if isinstance(described, Array) else None if isinstance(described, Struct) else described.default
+    first_tagged = since if tagged_since is None else tagged_since
+    return Field("", described, since, until, nullable_since, tag, first_tagged, default, essential)
 
 
 @dataclass_transform(kw_only_default=True)
@@ -126,24 +66,24 @@ class MessageType(type):
         namespace: dict[str, Any],
         **description: Any,
     ) -> MessageType:
-        fields = tuple(value.named(key) for key, value in namespace.items() if isinstance(value, _Wire))
-        for field in fields:
-            del namespace[field.name]
-        namespace["__slots__"] = tuple(field.name for field in fields)
-        namespace["FIELDS"] = fields
+        fields = {key: value for key, value in namespace.items() if isinstance(value, Field)}
+        for key, field in fields.items():
+            field.name = key
+            del namespace[key]
+        namespace["__slots__"] = tuple(fields)
+        namespace["FIELDS"] = tuple(fields.values())
         namespace["_encoders"] = {}
         namespace["_decoders"] = {}
         return super().__new__(mcs, name, bases, namespace, **description)
 
 
-class Message(metaclass=MessageType):
+class Message(Structure, metaclass=MessageType):
     """Base of every request, response and nested structure. Class attributes describe it:
 
     `API_KEY` is -1 for nested structures; `VERSIONS` are those that can be encoded and decoded (first, last); from `FLEXIBLE_SINCE`
     on, lengths are compact and each structure ends with tagged fields (KIP-482).
     """
 
-    FIELDS: ClassVar[tuple[Field, ...]]
     API_KEY: ClassVar[int] = -1
     VERSIONS: ClassVar[tuple[int, int]] = (0, VERSION_MAX)
     FLEXIBLE_SINCE: ClassVar[int] = VERSION_MAX
@@ -221,9 +161,9 @@ class Message(metaclass=MessageType):
                 raise MalformedMessage(cls.__name__, version, "version", 0, reason)
             raise UnencodableMessage(cls.__name__, version, "version", reason)
         if side == "decoder":
-            function = cls._decoders[version] = decoder.compile_decoder(cls, version)
+            function = cls._decoders[version] = compile_decoder(cls, version)
         else:
-            function = cls._encoders[version] = encoder.compile_encoder(cls, version)
+            function = cls._encoders[version] = compile_encoder(cls, version)
         return function
 
 
@@ -246,7 +186,3 @@ def _compile_constructor(cls: type[Message]) -> Any:
     source = f"def __init__(self{star}{', '.join(parameters)}):\n" + "\n".join(body or ["    pass"])
     exec(source, scope)
     return scope["__init__"]
-
-
-# Last, for both need what is above; and not at the first use: a process whose descriptors are used up by then could open no module.
-from chaffinch.protocol import decoder, encoder  # noqa: E402

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from chaffinch.protocol.schema import Field
+from chaffinch.protocol.primitives import Field
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,20 +5,18 @@ Expected failures (a broker's error code) are not here: they are plain ints insi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from chaffinch.protocol.client_connection import ReceivedResponse
+from typing import Any
 
 
 class ProtocolViolation(Exception):
     """The peer sent bytes that are no Kafka protocol; the connection must be closed, as Kafka does.
 
-    Several frames may come with one read: `frames`, and after parsing `responses`, hold the good ones before the bad one.
+    Several frames may come with one read: `frames`, and after parsing `responses`, hold the good ones before the bad one; each of the
+    latter is a client's `ReceivedResponse`.
     """
 
     frames: tuple[memoryview, ...] = ()
-    responses: tuple[ReceivedResponse, ...] = ()
+    responses: tuple[Any, ...] = ()
 
 
 class MalformedMessage(ProtocolViolation):
