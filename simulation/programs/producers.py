@@ -17,7 +17,7 @@ from chaffinch.errors import KafkaException
 from chaffinch.identifiers import GroupMetadata, OffsetAndMetadata, TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import record_size
-from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.batches.batch import NewRecord, ProducerBatch
 from chaffinch.producer.core.effects import (
     AskHandler,
     CompleteBatch,
@@ -266,9 +266,16 @@ class ProducerProcess(ProgramProcess):
             return 0
         if self._lane is not None and self._lane.send(record, size, self._note, waits=waits):
             return 1
-        self._core.append(
-            record.topic_partition, record.key, record.value, record.timestamp_ms, (), self._note(record), size, self._world.now_ms
+        new = NewRecord(
+            topic=record.topic_partition.topic,
+            partition=record.topic_partition.partition,
+            key=record.key,
+            value=record.value,
+            timestamp_ms=record.timestamp_ms,
+            size=size,
+            receipt=self._note(record),
         )
+        self._core.append(record.topic_partition, new, self._world.now_ms)
         return 1
 
     def _try_table(self, records: Sequence[Record], handed_over_ms: int) -> int:

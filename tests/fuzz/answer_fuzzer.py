@@ -24,7 +24,6 @@ from chaffinch.consumer.core.options import parse_options as consumer_options
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.batches.accumulator import record_size
 from chaffinch.producer.core.effects import AskHandler, CompleteBatch, FailRecords
 from chaffinch.producer.core.options import parse_options as producer_options
 from chaffinch.producer.core.producer_core import ProducerCore
@@ -32,6 +31,7 @@ from chaffinch.producer.core.transactions.moves import State
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from tests.broker.core_client import Cluster
 from tests.fuzz.request_fuzzer import RequestMaker
+from tests.producer.core.rig import new_record
 
 SERVER = Address("node0", 9092)
 STEPS = 80
@@ -179,7 +179,7 @@ def produce(seed: int) -> set[Outcome]:
             world.carry_out(core.handle(events.TopicWanted(topic=place.topic), cluster.now_ms))
             for _ in range(dice.choice((1, 3)) if core.usable_count(*place) and _takes_records(core) else 0):
                 sent.append(next(numbers))
-                core.append(place, key, b"v", cluster.now_ms, (), sent[-1], record_size(key, b"v", ()), cluster.now_ms)
+                core.append(place, new_record(key, b"v", sent[-1], place.partition, timestamp_ms=cluster.now_ms), cluster.now_ms)
         elif what < 0.6:
             world.carry_out(core.handle(events.FlushCalled(call=f"flush {next(numbers)}"), cluster.now_ms))
         elif what < 0.65:

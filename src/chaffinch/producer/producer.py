@@ -28,6 +28,7 @@ from chaffinch.producer import arguments, outcomes, pluggable
 from chaffinch.producer.closing import Closing
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, record_size
+from chaffinch.producer.core.batches.batch import NewRecord
 from chaffinch.producer.core.options import availability_ended_by, idempotence_ended_by, parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.door import Door
@@ -165,7 +166,19 @@ class Producer:
                         receipts.callbacks[future.index] = on_delivery
                     return future
             future.batch = None
-            self._put(topic, None, key, value, self._clock.wall_ms(), (), future, on_delivery, partial(ProducerRecord, topic, value, key))
+            self._put(
+                NewRecord(
+                    topic=topic,
+                    partition=None,
+                    key=key,
+                    value=value,
+                    timestamp_ms=self._clock.wall_ms(),
+                    size=record_size(key, value, ()),
+                    receipt=future,
+                    callback=on_delivery,
+                    original=partial(ProducerRecord, topic, value, key),
+                )
+            )
             return future
         future.batch = None
         self._send(future, topic, value, key, partition, timestamp_ms, headers, on_delivery)
@@ -195,112 +208,88 @@ class Producer:
         checked_headers = arguments.checked_headers(headers)
         value_bytes = arguments.content(value, "value", self._value_serializer, name)
         key_bytes = arguments.content(key, "key", self._key_serializer, name)
-        timestamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
 
         def record_itself() -> ProducerRecord:
             return record or ProducerRecord(name, value, key, partition, timestamp_ms, () if headers is None else headers)
 
         if self._handler.questions:
             future.record = record_itself()
-        self._put(name, partition, key_bytes, value_bytes, timestamp, checked_headers, future, on_delivery, record_itself)
+        self._put(
+            NewRecord(
+                topic=name,
+                partition=partition,
+                key=key_bytes,
+                value=value_bytes,
+                timestamp_ms=self._clock.wall_ms() if timestamp_ms is None else timestamp_ms,
+                headers=checked_headers,
+                size=record_size(key_bytes, value_bytes, checked_headers),
+                receipt=future,
+                callback=on_delivery,
+                original=record_itself,
+            )
+        )
 
-    def _put(
-        self,
-        topic: str,
-        partition: int | None,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp_ms: int,
-        headers: Headers,
-        future: RecordFuture[RecordMetadata],
-        on_delivery: Callback | None,
-        record_of: Callable[[], ProducerRecord],
-    ) -> None:
+    def _put(self, record: NewRecord) -> None:
         """Put a record into its batch, or settle its future."""
         try:
-            stop = self._append(topic, partition, key, value, timestamp_ms, headers, future, on_delivery, record_of)
+            stop = self._append(record)
         except BaseException:
             self._door.left()
             raise
         if isinstance(stop, Dropped):
-            metadata = RecordMetadata(topic, -1 if partition is None else partition, timestamp_ms=timestamp_ms, dropped=True)
-            settle(future, on_delivery, metadata, logged=Exception)
+            partition = -1 if record.partition is None else record.partition
+            metadata = RecordMetadata(record.topic, partition, timestamp_ms=record.timestamp_ms, dropped=True)
+            settle(record.receipt, record.callback, metadata, logged=Exception)
         elif stop is not None:
-            settle(future, on_delivery, None, stop, logged=Exception)
+            settle(record.receipt, record.callback, None, stop, logged=Exception)
 
-    def _append(
-        self,
-        topic: str,
-        partition: int | None,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp_ms: int,
-        headers: Headers,
-        future: RecordFuture[RecordMetadata],
-        on_delivery: Callback | None,
-        record_of: Callable[[], ProducerRecord],
-    ) -> Stop | None:
+    def _append(self, record: NewRecord) -> Stop | None:
         """Put a record into its batch; why not, if that is not possible."""
-        size, core, door = record_size(key, value, headers), self._core, self._door
-        is_given = partition is not None
-        to_ask = not is_given and core.partitioner.asks and size <= self._size_max
+        topic, partition, size, core, door = record.topic, record.partition, record.size, self._core, self._door
+        to_ask = partition is None and core.partitioner.asks and size <= self._size_max
         stop: Stop | None
         waits_since_ms: int | None = None
         begun = door.begun()
         while True:
             if to_ask and (count := core.wiring.cluster.partition_count(topic)) is not None:
                 # Without the lock: it is the caller's own function, and may be slow, or send itself.
-                partition, to_ask = core.partitioner.ask(topic, key, value, count), False
+                partition, to_ask = core.partitioner.ask(topic, record.key, record.value, count), False
+            place = TopicPartition(topic, -1 if partition is None else partition)
             with self._lock:
                 stop = door.refusal()
                 count = None if to_ask or size > self._size_max else core.usable_count(topic, partition)
                 if stop is None and count is not None and not core.accumulator.has_room_for(size):
-                    stop = door.wait_for_memory(size, waits_since_ms, place=TopicPartition(topic, -1 if partition is None else partition))
+                    stop = door.wait_for_memory(size, waits_since_ms, place=place)
                     count = core.usable_count(topic, partition)  # Other partitions may have come meanwhile.
                     if count is None:  # Or the topic has gone: the memory is for whoever waits behind this one.
                         self._changed.notify_all()
                 if stop is None and count is not None:
-                    wants_look = self._enter(
-                        topic, partition, count, key, value, timestamp_ms, headers, future, on_delivery, size, is_given=is_given
-                    )
+                    wants_look = self._enter(record, partition, count)
                     break
             if stop is None and size > self._size_max:
-                stop = door.too_large(TopicPartition(topic, -1 if partition is None else partition), size, key, record_of)
+                stop = door.too_large(place, size, record.key, record.original)
             elif stop is None:
                 waits_since_ms = self._clock.now_ms() if waits_since_ms is None else waits_since_ms
-                stop = door.wait_for_topic(topic, partition, record_of, waits_since_ms)
+                stop = door.wait_for_topic(topic, partition, record.original, waits_since_ms)
             if stop is not None:
                 return door.stopped(stop, begun)
         if wants_look:
             self._sender.wakeup()
         return None
 
-    def _enter(
-        self,
-        topic: str,
-        partition: int | None,
-        count: int,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp_ms: int,
-        headers: Headers,
-        future: RecordFuture[RecordMetadata],
-        on_delivery: Callback | None,
-        size: int,
-        *,
-        is_given: bool,
-    ) -> bool:
+    def _enter(self, record: NewRecord, partition: int | None, count: int) -> bool:
         """Put a record, for which there are a topic and memory, on the express lane or into its batch; whether the core should be asked to
-        look. With the lock."""
-        core, express = self._core, self._express
-        chosen = core.choose_partition(topic, key, value, count, size) if partition is None else partition
-        place = TopicPartition(topic, chosen)
-        if express.is_free and not headers and on_delivery is None and express.send(place, key, value, timestamp_ms, size, future):
+        look. `partition`: if it is chosen already. With the lock."""
+        core, express, key, value, size, future = self._core, self._express, record.key, record.value, record.size, record.receipt
+        chosen = core.choose_partition(record.topic, key, value, count, size) if partition is None else partition
+        place = TopicPartition(record.topic, chosen)
+        is_plain = not record.headers and record.callback is None
+        if express.is_free and is_plain and express.send(place, key, value, record.timestamp_ms, size, future):
             return False
-        receipts, wants_look = core.append(place, key, value, timestamp_ms, headers, future, size, self._clock.now_ms(), is_given=is_given)
+        receipts, wants_look = core.append(place, record, self._clock.now_ms())
         future.batch, future.index = receipts, len(receipts) - 1
-        if on_delivery is not None:
-            receipts.callbacks[future.index] = on_delivery
+        if record.callback is not None:
+            receipts.callbacks[future.index] = record.callback
         if partition is None:
             core.open_lane(place, key)
         return wants_look

@@ -20,7 +20,7 @@ from chaffinch.errors import ErrorCode, KafkaException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import record_size
-from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.batches.batch import NewRecord, ProducerBatch
 from chaffinch.producer.core.batches.produce_requests import VERSION_WITH_TOPIC_IDS, ProduceSent
 from chaffinch.producer.core.effects import AskHandler, CompleteBatch, CompleteCall, FailCall, FailRecords, Report, SendRequest
 from chaffinch.producer.core.exception_handler import HandlerSaid, NonRetriableResponse, Question, RetriableResponse
@@ -188,14 +188,13 @@ class Rig:
         for value in values:
             key = None if value == KEYLESS else value.encode()
             content = value.encode()
-            self.core.append(place, key, content, 1_700_000_000_000, (), value, record_size(key, content, ()), self.now_ms)
+            self.core.append(place, new_record(key, content, value, place.partition), self.now_ms)
 
     def append_to_partition_of_key(self, value: str, partition_count: int, *, is_given: bool) -> None:
         """Append one record to the partition that its key belongs to. `is_given`: its caller named that."""
         content = value.encode()
         place = TopicPartition("orders", partition_of_key(content, partition_count))
-        size = record_size(content, content, ())
-        self.core.append(place, content, content, 1_700_000_000_000, (), value, size, self.now_ms, is_given=is_given)
+        self.core.append(place, new_record(content, content, value, place.partition if is_given else None), self.now_ms)
 
     def send(self, values: str, place: TopicPartition = ORDERS_0) -> None:
         """Append records as one batch, and send what may be sent."""
@@ -398,6 +397,12 @@ class Rig:
                 rows = [DescribeConfigsResourceResult(name=name, value=value) for name, value in self.configs.items()]
                 return DescribeConfigsResponse(results=[DescribeConfigsResult(configs=rows)])
         raise AssertionError(f"the rig has no answer to {message}")
+
+
+def new_record(key: bytes | None, value: bytes | None, receipt: Any, partition: int | None = 0, **more: Any) -> NewRecord:
+    """A record of topic orders as `send` hands it over, with its size unless that is given."""
+    known = {"topic": "orders", "timestamp_ms": 1_700_000_000_000, "size": record_size(key, value, more.get("headers", ())), **more}
+    return NewRecord(key=key, value=value, receipt=receipt, partition=partition, **known)
 
 
 def added(request: AddPartitionsToTxnRequest, code: ErrorCode = codes.NONE) -> AddPartitionsToTxnResponse:

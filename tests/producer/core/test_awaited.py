@@ -8,8 +8,7 @@ import pytest
 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.batches.accumulator import record_size
-from tests.producer.core.rig import OK, ORDERS_0, Rig
+from tests.producer.core.rig import OK, ORDERS_0, Rig, new_record
 
 
 def sent(place: TopicPartition = ORDERS_0, **options: object) -> tuple[Rig, list[int]]:
@@ -33,7 +32,7 @@ def test_a_future_that_is_waited_for() -> None:
 
 def test_one_that_lingers_is_no_answer_to_wait_for() -> None:
     rig = Rig(options={"linger.ms": 1000})
-    receipts, _ = rig.core.append(ORDERS_0, None, b"a", 0, (), object(), record_size(None, b"a", ()), rig.now_ms)
+    receipts, _ = rig.core.append(ORDERS_0, new_record(None, b"a", object()), rig.now_ms)
     receipts.apart.append(0)
     rig.step(events.TimePassed())
     assert not rig.core.is_awaited

@@ -11,7 +11,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.partitioner import partition_of_key
 from chaffinch.producer.core.producer_core import ProducerCore
-from tests.producer.core.rig import Rig
+from tests.producer.core.rig import Rig, new_record
 
 PLACE = TopicPartition("orders", 0)
 BATCH_BYTES = 1_000
@@ -20,7 +20,7 @@ BATCH_BYTES = 1_000
 def growing(**options: object) -> ProducerCore:
     """A core with one batch, of one record, that the topic's next records join."""
     core = ProducerCore(parse_options({"bootstrap.servers": "a:1", "batch.size": BATCH_BYTES, **options}), random.Random(1))
-    core.append(PLACE, None, b"first", 0, (), "first", 100, 0)
+    core.append(PLACE, new_record(None, b"first", "first", size=100, timestamp_ms=0), 0)
     core.open_lane(PLACE, None)
     return core
 
@@ -70,7 +70,7 @@ def place(rig: Rig, key: bytes | None) -> TopicPartition:
     core = rig.core
     if (receipts := core.join("orders", key, b"v", 0, "receipt")) is None:
         chosen = TopicPartition("orders", core.choose_partition("orders", key, b"v", 4, 100))
-        receipts, _ = core.append(chosen, key, b"v", 0, (), "receipt", 100, rig.now_ms)
+        receipts, _ = core.append(chosen, new_record(key, b"v", "receipt", chosen.partition, size=100), rig.now_ms)
         core.open_lane(chosen, key)
     places = (TopicPartition("orders", number) for number in range(4))
     return next(place for place in places if (batch := core.accumulator.growing(place)) is not None and batch.receipts is receipts)

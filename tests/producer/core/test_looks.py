@@ -18,7 +18,7 @@ from chaffinch.producer.core.transactions.moves import State
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest
-from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, RETURNS_0, TIMED_OUT, Answer, Rig
+from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, RETURNS_0, TIMED_OUT, Answer, Rig, new_record
 
 STEPS = 150
 PLACES = (ORDERS_0, ORDERS_0, ORDERS_1, RETURNS_0)
@@ -103,7 +103,7 @@ class Callers:
 
     def put(self, place: TopicPartition, value: str, key: bytes | None) -> bool:
         content = value.encode()
-        return self.rig.core.append(place, key, content, 1_700_000_000_000, (), value, record_size(key, content, ()), self.rig.now_ms)[1]
+        return self.rig.core.append(place, new_record(key, content, value, place.partition), self.rig.now_ms)[1]
 
     def wait_for_memory(self) -> None:
         core = self.rig.core
@@ -156,7 +156,7 @@ def test_a_record_that_joins_another_batch_than_the_one_it_closed_asks_for_a_loo
     for _ in range(100):
         place = TopicPartition("orders", core.choose_partition("orders", None, b"b", 2, size))
         joins, other = core.accumulator.growing(place) is not None, ORDERS_1 if place == ORDERS_0 else ORDERS_0
-        wants_look = core.append(place, None, b"b", 1_700_000_000_000, (), "b", size, rig.now_ms)[1]
+        wants_look = core.append(place, new_record(None, b"b", "b", place.partition, size=size), rig.now_ms)[1]
         if joins and core.accumulator.growing(other) is None:
             assert wants_look
             return

@@ -21,7 +21,7 @@ from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.pluggable import partition_rule
 from chaffinch.records import kernels
 from chaffinch.records.columns import RecordColumns
-from tests.producer.core.rig import Rig
+from tests.producer.core.rig import Rig, new_record
 
 JAVA = [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536), (b"abc", 479470107)]
 """From Kafka's own tests of Utils.murmur2."""
@@ -246,7 +246,7 @@ class TestCore:
         """Append a record without a key; where it went."""
         core = rig.core
         chosen = core.choose_partition("orders", None, b"v", rig.partitions, size)
-        core.append(TopicPartition("orders", chosen), None, b"v", 0, (), "v", size, rig.now_ms)
+        core.append(TopicPartition("orders", chosen), new_record(None, b"v", "v", chosen, size=size), rig.now_ms)
         return chosen
 
     def test_batches_are_full_and_none_is_left_half_empty(self) -> None:
@@ -264,7 +264,9 @@ class TestCore:
         for _ in range(9):
             self.place(rig)
         chosen = core.choose_partition("orders", None, b"v", 2, 100)
-        assert core.append(TopicPartition("orders", chosen), None, b"v", 0, (), "v", 100, rig.now_ms)[1], "the core has to look"
+        assert core.append(TopicPartition("orders", chosen), new_record(None, b"v", "v", chosen, size=100), rig.now_ms)[1], (
+            "the core has to look"
+        )
 
     @pytest.mark.parametrize(("timeout_ms", "expected"), [(0, {0, 1}), (50, {1})])
     def test_a_leader_that_hangs_is_left_out(self, timeout_ms: int, expected: set[int]) -> None:

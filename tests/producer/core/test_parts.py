@@ -26,7 +26,7 @@ from chaffinch.records.batch import decode
 from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
-from tests.producer.core.rig import Rig
+from tests.producer.core.rig import Rig, new_record
 
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -115,7 +115,7 @@ class TestOptions:
             rig = Rig(options={"compression.type": codec, "batch.size": 100_000, **chosen})
             for word in range(500):
                 value = b"%d and %d" % (word * 37 % 101, word * word % 89)
-                rig.core.append(ORDERS_0, None, value, 0, (), "v", record_size(None, value, ()), rig.now_ms)
+                rig.core.append(ORDERS_0, new_record(None, value, "v"), rig.now_ms)
             rig.core.accumulator.queue_of(ORDERS_0).close()
             rig.step(events.TimePassed())
             made.append(bytes(rig.open[0].token.batches[ORDERS_0].data))
@@ -138,7 +138,7 @@ def accumulator(**more: Any) -> Accumulator:
 def put(into: Accumulator, value: bytes, place: TopicPartition = ORDERS_0, now_ms: int = 0, **more: Any) -> Appended:
     headers = more.get("headers", ())
     key = more.get("key")
-    return into.append(place, key, value, 5, headers, value, record_size(key, value, headers), now_ms)[0]
+    return into.append(place, new_record(key, value, value, place.partition, headers=headers, timestamp_ms=5), now_ms)[0]
 
 
 @pytest.mark.parametrize("name", ["n" * 1000, "é" * 500, "😀" * 250])
@@ -151,7 +151,7 @@ class TestAccumulator:
         made = accumulator(batch_bytes=10_000)
         records = [(None, b"a", ()), (b"k", b"", [("h", b"1"), ("i", None)]), (b"", None, ()), (b"l", b"bb", [("h", b"")])]
         for key, value, headers in records:
-            made.append(ORDERS_0, key, value, 5, headers, value, record_size(key, value, headers), 0)
+            made.append(ORDERS_0, new_record(key, value, value, headers=headers, timestamp_ms=5), 0)
         batch = made.take(ORDERS_0)
         assert batch is not None
         columns = decode(batch.data)

@@ -22,10 +22,9 @@ from chaffinch.producer.core.batches.accumulator import (
     BATCH_OVERHEAD_BYTES,
     Accumulator,
     Appended,
-    Headers,
     OpenBatch,
 )
-from chaffinch.producer.core.batches.batch import ProducerBatch, Receipts
+from chaffinch.producer.core.batches.batch import NewRecord, ProducerBatch, Receipts
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.batches.partition_queues import PartitionQueues
 from chaffinch.producer.core.batches.produce_requests import ProduceSent
@@ -190,26 +189,12 @@ class ProducerCore:
         self._wants_look |= begins
         return begins
 
-    def append(
-        self,
-        topic_partition: TopicPartition,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp_ms: int,
-        headers: Headers,
-        receipt: Any,
-        size: int,
-        now_ms: int,
-        *,
-        is_given: bool = True,
-    ) -> tuple[Receipts, bool]:
-        """Put a record into its batch; there must be memory for it. `is_given`: its caller named the partition.
+    def append(self, topic_partition: TopicPartition, record: NewRecord, now_ms: int) -> tuple[Receipts, bool]:
+        """Put a record into its batch; there must be memory for it.
 
         The batch's receipts, this one the last of them, and True when the core should be asked to look (TimePassed).
         """
-        appended, receipts = self.accumulator.append(
-            topic_partition, key, value, timestamp_ms, headers, receipt, size, now_ms, is_given=is_given
-        )
+        appended, receipts = self.accumulator.append(topic_partition, record, now_ms)
         if appended is Appended.JOINED and not self._wants_look:
             return receipts, False
         self._wants_look = False

@@ -8,22 +8,21 @@ run out. Batches of one partition leave in the order in which their records came
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import Enum
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.batches.batch import ProducerBatch, Receipts, all_shown_keys
+from chaffinch.producer.core.batches.batch import NewRecord, ProducerBatch, Receipts, all_shown_keys
+from chaffinch.producer.records import Headers
 from chaffinch.records.batch import encode, encode_filling, encode_measured
 from chaffinch.records.columns import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, RecordColumns
 from chaffinch.records.compression import Compression
 from chaffinch.records.few_records import FEW_RECORDS, encode_few
-
-Headers = Sequence[tuple[str, bytes | None]]
 
 BATCH_OVERHEAD_BYTES = 61
 
@@ -102,23 +101,21 @@ class OpenBatch:
         self.encoded: Encoded | None = None
         """What it is taken as, once somebody has had the time."""
 
-    def append(
-        self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers, receipt: Any, size: int, *, is_given: bool
-    ) -> None:
-        """Add a record that takes at most `size` bytes. It is there as soon as its receipt is, which is the last step."""
+    def append(self, record: NewRecord) -> None:
+        """Add a record. It is there as soon as its receipt is, which is the last step."""
         try:
-            if is_given:
+            if record.partition is not None:
                 self.given.append(len(self.keys))
-            if headers:
-                self.headers[len(self.keys)] = headers
-            self.keys.append(key)
-            self.values.append(value)
-            self.timestamps.append(timestamp_ms)
-            self.receipts.append(receipt)
+            if record.headers:
+                self.headers[len(self.keys)] = record.headers
+            self.keys.append(record.key)
+            self.values.append(record.value)
+            self.timestamps.append(record.timestamp_ms)
+            self.receipts.append(record.receipt)
         except BaseException:  # Ctrl-C: what there is of the record stays at the end, for `trim`, and none comes behind it.
             self.bytes_max = 0
             raise
-        self.size += size
+        self.size += record.size
 
     def trim(self) -> None:
         """Forget what there is of a record without a receipt."""
@@ -233,35 +230,22 @@ class Accumulator:
         """Partitions in which something waits."""
         return list(self._busy)
 
-    def append(
-        self,
-        topic_partition: TopicPartition,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp_ms: int,
-        headers: Headers,
-        receipt: Any,
-        size: int,
-        now_ms: int,
-        *,
-        is_given: bool = True,
-    ) -> tuple[Appended, Receipts]:
-        """Add one record of at most `size` bytes (`record_size`); there must be memory for it. Its receipt is the last of those given.
-        `is_given`: its caller named the partition."""
+    def append(self, topic_partition: TopicPartition, record: NewRecord, now_ms: int) -> tuple[Appended, Receipts]:
+        """Add one record; there must be memory for it. Its receipt is the last of those returned."""
         queue = self.queue_of(topic_partition)
         growing, appended = queue.growing, Appended.JOINED
-        if growing is not None and growing.size + size > growing.bytes_max:
+        if growing is not None and growing.size + record.size > growing.bytes_max:
             queue.close()
             growing, appended = None, Appended.FILLED
         if growing is None:
             if appended is Appended.JOINED:
                 appended = Appended.BEGAN
             growing = OpenBatch(now_ms, queue.position_next, self._batch_bytes)
-        growing.append(key, value, timestamp_ms, headers, receipt, size, is_given=is_given)
+        growing.append(record)
         # Not before it has a record: Ctrl-C may come before that, and an empty batch cannot be sent. From here on nothing is called.
         queue.growing = growing
         self._busy[topic_partition] = None
-        self.memory_free -= size
+        self.memory_free -= record.size
         if growing.size >= self._batch_bytes:
             queue.close()
             appended = Appended.FILLED

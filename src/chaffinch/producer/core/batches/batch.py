@@ -17,6 +17,7 @@ import numpy.typing as npt
 from chaffinch.client.addresses import Address
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import NO_PRODUCER, NO_SEQUENCE, ProducerIdentity, TopicPartition, sequence_add
+from chaffinch.producer.records import Headers
 from chaffinch.records import batch as record_batch
 from chaffinch.records.byte_columns import ByteColumn, Bytes
 from chaffinch.records.columns import RecordColumns
@@ -42,6 +43,25 @@ class Receipts(list[Any]):
         self.apart: list[int] = []
         self.callbacks: dict[int, Any] = {}
         self.told = 0
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class NewRecord:
+    """One record of `send` on its way into a batch. `receipt`, `callback` and `original` are the shell's own."""
+
+    topic: str
+    partition: int | None
+    """The one that its caller named."""
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers = ()
+    size: int
+    """Bytes that it takes in a batch at most, uncompressed."""
+    receipt: Any
+    callback: Any = None
+    original: Any = None
+    """Makes the record as its owner handed it over."""
 
 
 def all_shown_keys(keys: Sequence[bytes | None]) -> tuple[Rows, ByteColumn]:
