@@ -318,6 +318,19 @@ class TestLogs:
             self.reopened(files, Expected(0, 6), accepts_loss=True)
         assert not refusal.value.is_loss
 
+    @pytest.mark.parametrize("place", [5, 7])
+    def test_a_wrong_offset_in_the_middle_takes_no_whole_batches_with_it(self, place: int) -> None:
+        """No CRC covers it, and without `log.state` it might stand behind a gap."""
+        files = MemoryFileSystem()
+        filled(files, 6)
+        files.kill()
+        flip(files, FIRST + ".log", 2 * SIZE + place)
+        for accepts_loss in (False, True):
+            with pytest.raises(CorruptLog, match="stands where offset") as refusal:
+                self.reopened(files, Expected(0, 6), accepts_loss=accepts_loss)
+            assert not refusal.value.is_loss
+            assert files.open(FIRST + ".log").size == 6 * SIZE
+
     @pytest.mark.parametrize("is_closed", [False, True])
     def test_a_damaged_last_batch_is_named_as_that(self, is_closed: bool, caplog: pytest.LogCaptureFixture) -> None:
         files = MemoryFileSystem()

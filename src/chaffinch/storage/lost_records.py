@@ -117,11 +117,14 @@ class _LossyRecovery(Recovery):
         super()._report(replace(cut, what=UNREADABLE))
 
     def _get_over(self, segment: Segment, position: int, damage: str, later: list[int]) -> bool:
+        refusal = f"{damage}: the file is damaged, which is not a loss that can be accepted"
+        if _stands_too_low(segment, position):
+            raise CorruptLog(segment.log.path, position, refusal)
         followers = [self._opened(base) for base in later]
         if all(whole_batch_from(follower.log, 0, follower.base_offset) is None for follower in followers):
             return super()._get_over(segment, position, damage, later)
         if later[0] < segment.end_offset or whole_batch_from(segment.log, position + 1, segment.end_offset + 1) is not None:
-            raise CorruptLog(segment.log.path, position, f"{damage}: the file is damaged, which is not a loss that can be accepted")
+            raise CorruptLog(segment.log.path, position, refusal)
         if position == 0:
             segment.remove()
             self._segments.remove(segment)
@@ -133,3 +136,10 @@ class _LossyRecovery(Recovery):
         if (segment.end_offset, later[0]) not in self.lost:
             self.lost.append((segment.end_offset, later[0]))
         return True
+
+
+def _stands_too_low(segment: Segment, position: int) -> bool:
+    """Whether a whole batch is there, of an offset that is taken: then one before it has a wrong offset, which no CRC covers, and passed
+    for one behind a gap."""
+    found = whole_batch_from(segment.log, position, segment.base_offset)
+    return found == position and whole_batch_from(segment.log, position, segment.end_offset) != position
