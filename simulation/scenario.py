@@ -28,8 +28,8 @@ from simulation.knobs import Knobs
 from simulation.nemesis import Nemesis
 from simulation.network import Network
 from simulation.programs.hasty_closes import HastyProcess
-from simulation.programs.producers import NOTHING, MakeProcess, ProducerUser, group_of_producer
-from simulation.programs.programs import GROUP_PARTITION, Burst, Ledger
+from simulation.programs.producers import NOTHING, MakeProcess, ProducerUser
+from simulation.programs.programs import GROUP_PARTITION, Burst, Ledger, group_of_producer
 from simulation.programs.version_2_producer import Version2Process
 from simulation.queries.cuts import CutKind
 from simulation.queries.query_driver import AWAY_MS

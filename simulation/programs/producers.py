@@ -48,6 +48,7 @@ from simulation.programs.programs import (
     Told,
     Verb,
     Wanted,
+    group_of_producer,
     plain_program,
     transactional_program,
 )
@@ -70,8 +71,6 @@ KEPT_OF: Final = 4
 SAID_OF: Final = 12
 """A handler that is asked about a topic that nobody knows lets one record of so many fail, drops one, and has the others tried again."""
 BY_NUMBER: Final = {0: RetriableResponse.FAIL, 1: RetriableResponse.SWALLOW}
-
-
 NOTHING: Final = Burst(records=(), as_table=False, pause_ms=0)
 MakeProcess: TypeAlias = "Callable[[Any, str, Program], ProgramProcess]"
 """Made of a `ProducerUser`, the incarnation's name, and its program."""
@@ -266,9 +265,10 @@ class ProducerProcess(ProgramProcess):
             return 0
         if self._lane is not None and self._lane.send(record, size, self._note, waits=waits):
             return 1
+        topic, partition = record.topic_partition
         new = NewRecord(
-            topic=record.topic_partition.topic,
-            partition=record.topic_partition.partition,
+            topic=topic,
+            partition=partition,
             key=record.key,
             value=record.value,
             timestamp_ms=record.timestamp_ms,
@@ -498,8 +498,3 @@ class ProducerProcess(ProgramProcess):
             self.handle(events.TimePassed())
         elif not self._core.accumulator.is_empty:
             self._lane.wakeup()
-
-
-def group_of_producer(name: str) -> str:
-    """The consumer group for which a transactional producer commits offsets."""
-    return f"group-of-{name}"

@@ -231,3 +231,8 @@ def insist(ledger: Ledger, verb: Verb) -> Generator[Wanted, Any, None]:
     error = yield from call_again(ledger, Call(verb))
     if error is not None:
         raise Restart from error
+
+
+def group_of_producer(name: str) -> str:
+    """The consumer group for which a transactional producer commits offsets."""
+    return f"group-of-{name}"

@@ -28,9 +28,9 @@ from chaffinch.protocol.schema import Message
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from simulation.lookups import Found, Lookups
-from simulation.programs.producers import ProducerUser, group_of_producer
+from simulation.programs.producers import ProducerUser
 from simulation.programs.program_process import ProgramProcess
-from simulation.programs.programs import GROUP_PARTITION, Call, Program, Send, Sleep, Told, Verb, Wanted
+from simulation.programs.programs import GROUP_PARTITION, Call, Program, Send, Sleep, Told, Verb, Wanted, group_of_producer
 from simulation.records import Record
 
 REQUEST_TIMEOUT_MS: Final = 1_000
