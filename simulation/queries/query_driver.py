@@ -159,6 +159,7 @@ class Driver:
             for task, rows in enumerate(query.batches[batch_id])
         )
         return CommitPlan(
+            query=query.name,
             batch_id=batch_id,
             wall_ms=self._world.now_ms,
             writer_id=self.who,

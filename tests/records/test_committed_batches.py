@@ -7,8 +7,6 @@ from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.committed_batches import committed
 from chaffinch.records.control_batch import encode_control_batch
-from chaffinch.spark.commit.operations import Step
-from chaffinch.spark.sink.pause import pause_is_due
 
 
 def data(offset, producer=None, count=2):
@@ -44,11 +42,3 @@ def seen(log, aborted):
 )
 def test_visible_batches(log, aborted, expected):
     assert seen(log, aborted) == expected
-
-
-@pytest.mark.parametrize(
-    ("wanted", "due"),
-    [("", False), ("end_transaction", True), ("end_transaction@3", True), ("end_transaction@4", False), ("push@3", False)],
-)
-def test_a_pause_is_due_at_the_step_and_batch_that_is_asked_for(wanted, due):
-    assert pause_is_due(Step.END_TRANSACTION, 3, {"CHAFFINCH_PAUSE_AT_STEP": wanted}) is due

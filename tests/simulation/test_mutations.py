@@ -17,8 +17,8 @@ from chaffinch.broker.core.transactions import power_loss
 from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.spark.commit import protocol, push, requests
-from chaffinch.spark.commit.marker import Verdict
 from chaffinch.spark.commit.operations import Step
+from chaffinch.spark.commit.verdict import Verdict
 from chaffinch.storage import recovery
 from chaffinch.storage.compaction_rules import LatestOffsets, Rules
 from chaffinch.storage.files import StorageError
@@ -404,8 +404,8 @@ def given_up_is_not_waited_for(patch: Patch) -> None:
 def aborts_in_place_of_commit(patch: Patch) -> None:
     """Where the transaction should be committed it is aborted, and the batch is said to be written."""
 
-    def aborts(step: Any, transactional_id: str, identity: Any, patience: Any) -> Any:
-        yield from requests.abort(step, transactional_id, 6_000, identity, patience)
+    def aborts(step: Any, plan: Any, identity: Any) -> Any:
+        yield from requests.abort(step, plan, 6_000, identity)
         return 0
 
     patch.setattr(requests, "end_transaction", aborts)
@@ -450,7 +450,7 @@ SPARK = [
     ),
     Mutation(
         name="the marker is not looked at",
-        breaks=returns(protocol, "_judge", Verdict.WRITE),
+        breaks=returns(protocol, "judge", Verdict.WRITE),
         knobs={**QUERY, "deeds": Deeds(), "cuts": (Cut(kind=CutKind.DRIVER_DIES_AFTER, step=Step.END_TRANSACTION),)},
         says=("row",),
     ),

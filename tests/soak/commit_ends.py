@@ -17,9 +17,9 @@ from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
-from chaffinch.spark.sink.commit_shell import CommitShell, ShellPlan
+from chaffinch.spark.sink.commit_shell import CommitShell
+from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
-from chaffinch.spark.tasks.dead_letters import Origin
 from tests.soak.killed_broker import KilledApacheKafka, KilledBroker, killed_broker
 from tests.soak.verdict import read_all
 from tests.spark.commit.commit_world import BEGIN_MS, Query, outcome
@@ -67,10 +67,8 @@ class Ends:
         query = Query(Clock(), [(outcome(rows, topic=TOPIC),)] * (batch_id + 1), transactional_id="ends", has_checkpoint=False)  # type: ignore[arg-type]
         target = TargetSnapshot(topics=(TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=PARTITIONS),))
         plan = query.plan(batch_id, "run", group_id="ends", marker_partition=TopicPartition(TOPIC, 0), target=target)
-        shell = ShellPlan(
-            transactional_id="ends", request_timeout_ms=10_000, batch_id=batch_id, origin=Origin(query="q", batch_id=batch_id, task=-1),
-            staging=Folder("/none", "stagingLocation"), state=None, dead_letter_folder=None, dead_letter_target=None,
-        )  # fmt: skip
+        given = {"kafka.bootstrap.servers": self._broker.bootstrap_servers, "topic": TOPIC, "kafka.request.timeout.ms": "10000"}
+        options = SinkOptions.parse(given, is_stream=True)
         ends = self
 
         def request(client: SyncClient, message: Any, *args: Any, **options: Any) -> Any:
@@ -90,7 +88,8 @@ class Ends:
             return answer
 
         with mock.patch.object(SyncClient, "request", request), SyncClient([self._broker.bootstrap_servers]) as client:
-            CommitShell(shell, client).run(commit_batch(plan))
+            shell = CommitShell(plan, options, client, staging=Folder("/none", "stagingLocation"), state=None)
+            shell.run(commit_batch(plan))
 
     def _kill(self, when: str) -> None:
         self.seen[f"kills {when}"] += 1

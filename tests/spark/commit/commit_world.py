@@ -366,6 +366,7 @@ class Query:
 
     def plan(self, batch_id: int, writer_id: str, **changes: Any) -> CommitPlan:
         fields: dict[str, Any] = {
+            "query": "q",
             "batch_id": batch_id,
             "wall_ms": self.broker.now_ms,
             "writer_id": writer_id,

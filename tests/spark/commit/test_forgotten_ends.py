@@ -23,7 +23,7 @@ from chaffinch.spark.commit.direct import note_batch
 from chaffinch.spark.commit.operations import Ask, Operation, Remains, Reply, Step, Wait
 from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
-from tests.spark.commit.commit_world import PATIENCE, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
+from tests.spark.commit.commit_world import TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 from tests.spark.commit.test_protocol import FIRST_ROWS, OPERATIONS, ROWS, assert_exactly_once, two_batches
 
 FIRST_STEPS = two_batches()[1].commit(0).steps
@@ -440,4 +440,4 @@ def test_an_end_that_never_comes_is_not_taken_for_one() -> None:
     """As long as it is ending nobody knows what partitions will be told."""
     ending = DescribeTransactionsState(transactional_id="t", transaction_state="PrepareCommit")
     with pytest.raises(Refusal, match=r"asked for 60000 ms .* PrepareCommit"):
-        answered(requests.last_transaction(Step.FINISH_COMMIT, "t", PATIENCE), ending)
+        answered(requests.last_transaction(Step.FINISH_COMMIT, two_batches()[1].plan(0, "run-1")), ending)

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,13 @@ from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRespon
 from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.operations import Ask, Lost, Operation, Reply, Step, Wait
 from chaffinch.spark.commit.patience import MOMENT_MS
+from chaffinch.spark.commit.plan import CommitPlan
 from tests.spark.commit.commit_world import PATIENCE, Driver, outcome
 from tests.spark.commit.test_protocol import two_batches
+
+
+def plan(**changes: Any) -> CommitPlan:
+    return two_batches()[1].plan(0, "run-1", **changes)
 
 
 def answer(code: codes.ErrorCode) -> AddOffsetsToTxnResponse:
@@ -32,7 +38,7 @@ def answer(code: codes.ErrorCode) -> AddOffsetsToTxnResponse:
 )
 def test_a_coordinator_is_looked_for_anew_where_another_may_be_it(said: AddOffsetsToTxnResponse | Lost, is_another: bool) -> None:
     """Else the one that is not it would be asked until kafka.max.block.ms is over."""
-    asking = requests.add_offsets(Step.ADD_OFFSETS, "t", ProducerIdentity(7, 0), "g", PATIENCE)
+    asking = requests.add_offsets(Step.ADD_OFFSETS, plan(), ProducerIdentity(7, 0))
     first = next(asking)
     assert isinstance(asking.send(Reply(now_ms=0, value=said)), Wait)
     again = asking.send(Reply(now_ms=MOMENT_MS, value=None))
@@ -42,7 +48,7 @@ def test_a_coordinator_is_looked_for_anew_where_another_may_be_it(said: AddOffse
 
 
 def test_failures_in_a_row_are_waited_for_longer_and_an_end_that_takes_a_moment_is_no_failure() -> None:
-    asking = requests.add_offsets(Step.ADD_OFFSETS, "t", ProducerIdentity(7, 0), "g", PATIENCE)
+    asking = requests.add_offsets(Step.ADD_OFFSETS, plan(), ProducerIdentity(7, 0))
     next(asking)
     waited = []
     for code in (
@@ -80,7 +86,7 @@ def test_leaders_that_fail_are_asked_again_after_growing_waits(monkeypatch: pyte
 def test_an_abort_that_nobody_answers_is_soon_given_up(block_max_ms: int, tried_ms: int) -> None:
     """Whoever comes next ends what is left open; the query has an error to tell."""
     patience = replace(PATIENCE, block_max_ms=block_max_ms)
-    aborting, now_ms = requests.abort(Step.ABORT, "t", 60_000, ProducerIdentity(7, 0), patience), 0
+    aborting, now_ms = requests.abort(Step.ABORT, plan(patience=patience), 60_000, ProducerIdentity(7, 0)), 0
     operation = next(aborting)
     with suppress(StopIteration):
         while True:

@@ -44,9 +44,9 @@ from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import commit_shell
-from chaffinch.spark.sink.commit_shell import CommitShell, ShellPlan
+from chaffinch.spark.sink.commit_shell import CommitShell
 from chaffinch.spark.sink.find_remains import find_remains
-from chaffinch.spark.tasks.dead_letters import Origin
+from chaffinch.spark.sink.options import SinkOptions
 from tests.spark.commit.commit_world import PATIENCE, Query, counted, outcome
 
 ROWS = {0: [(b"k1", b"a"), (b"k2", b"b")], 1: [(b"k3", b"c")]}
@@ -91,14 +91,15 @@ def committed(broker, topic, batch_id=0, compression=Compression.NONE, rows=ROWS
     }
     plan = replace(query.plan(0, "run-1", **{**fields, **changes}), batch_id=batch_id)
     with SyncClient(broker.bootstrap_servers) as client:
-        return CommitShell(shell_plan(plan.transactional_id), client).run(commit_batch(plan))
+        return shell(client, plan).run(commit_batch(plan))
 
 
-def shell_plan(transactional_id):
-    return ShellPlan(
-        transactional_id=transactional_id, request_timeout_ms=10_000, batch_id=0, origin=Origin(query="q", batch_id=0, task=-1),
-        staging=Folder("/none", "stagingLocation"), state=None, dead_letter_folder=None, dead_letter_target=None,
-    )  # fmt: skip
+OPTIONS = SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.request.timeout.ms": "10000"}, is_stream=True)
+
+
+def shell(client, plan=None):
+    plan = Query(WallClock(), [()]).plan(0, "run-1") if plan is None else plan
+    return CommitShell(plan, OPTIONS, client, staging=Folder("/none", "stagingLocation"), state=None)
 
 
 def values(broker, topic):
@@ -264,7 +265,7 @@ def test_what_it_means_that_leaders_may_not_be_asked(of, said, monkeypatch, capl
         for _ in range(2):
             yield FindRemains(step=Step.FINISH_COMMIT, producer_id=1, partitions=(TopicPartition(of, 0),), refresh=False)
 
-    CommitShell(shell_plan("t"), None).run(asked())
+    shell(None).run(asked())
     assert [said in record.getMessage() for record in caplog.records] == [True]
 
 
@@ -316,7 +317,7 @@ def test_it_waits_in_ms(monkeypatch):
         return CommitResult(outcome="empty")
 
     with SyncClient("127.0.0.1:1") as client:
-        assert CommitShell(shell_plan("t"), client).run(waiting()).outcome == "empty"
+        assert shell(client).run(waiting()).outcome == "empty"
     assert waits == [0.07]
 
 
@@ -330,7 +331,7 @@ def test_an_answer_is_waited_for_until_its_time(monkeypatch):
         return CommitResult(outcome="empty")
 
     with SyncClient("127.0.0.1:1") as client:
-        CommitShell(shell_plan("t"), client).run(waiting())
+        shell(client).run(waiting())
     assert [reply.value for reply in replies] == [None]
     assert pumped == [40, 10]
 
@@ -353,14 +354,14 @@ def test_who_has_no_leader_keeps_nobody_waiting(broker, topic, monkeypatch):
 
     monkeypatch.setattr(commit_shell, "LOOKUPS_APART_MS", 1 << 30)
     with SyncClient(broker.bootstrap_servers) as client:
-        CommitShell(shell_plan("t"), client).run(sending())
+        shell(client).run(sending())
     assert [(answer.lost.reason, answer.lost.was_sent) for answer in answers] == [
         (f"{topic}-{number} has no leader", False) for number in range(2)
     ]
     assert asked == [[topic]]
     monkeypatch.setattr(commit_shell, "LOOKUPS_APART_MS", 0)
     with SyncClient(broker.bootstrap_servers) as client:
-        CommitShell(shell_plan("t"), client).run(sending())
+        shell(client).run(sending())
     assert asked == [[topic]] * 3
 
 
@@ -381,7 +382,7 @@ def test_a_look_up_that_fails_keeps_one_partition_waiting_and_not_each(broker, t
     monkeypatch.setattr(SyncClient, "refresh_metadata", fails)
     monkeypatch.setattr(commit_shell, "LOOKUPS_APART_MS", 1 << 30)
     with SyncClient(broker.bootstrap_servers) as client:
-        CommitShell(shell_plan("t"), client).run(sending())
+        shell(client).run(sending())
     assert len(asked) == 1
 
 
@@ -457,7 +458,7 @@ def test_wait_that_lasts_is_logged(monkeypatch, caplog):
         return CommitResult(outcome="empty")
 
     with SyncClient("127.0.0.1:1") as client:
-        CommitShell(shell_plan("t"), client).run(asking())
+        shell(client).run(asking())
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "batch 0 waits for an answer, for 2000 ms: a:1 cannot be reached; still asking, for up to 58000 ms more (limit)"
     ]

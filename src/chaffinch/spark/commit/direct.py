@@ -35,8 +35,7 @@ def note_batch(plan: CommitPlan) -> Commit:
     for outcome in plan.outcomes:
         if (failure := outcome.failure) is not None:
             raise Refusal(failure.group, failure.name, f"task {outcome.context.task}: {failure.text}; {ROWS_STAY}", failure.remedy)
-    used = tuple(snapshot for outcome in plan.outcomes for snapshot in outcome.snapshots)
-    if recreated := recreated_topic(used, plan.target):
+    if recreated := recreated_topic(plan.snapshots(), plan.target):
         text = (
             f"topic {recreated} was deleted and created again while its rows were sent: some are lost with it, others may lie in partitions"
         )
@@ -78,6 +77,6 @@ def _end_transaction_left(plan: CommitPlan, state: CheckpointState) -> Generator
             topic, _, number = ("" if newest is None else newest.marker).rpartition("-")  # Where the last transaction may hold it back.
             group_id, place = (plan.group_id, TopicPartition(topic, int(number))) if topic else (None, plan.marker_partition)
             left = replace(plan, transactional_id=state.transactional_id, group_id=group_id, marker_partition=place)
-            is_pending = yield from requests.is_marker_pending(Step.READ_MARKER, left.group_id, left.marker_partition, plan.patience)
+            is_pending = yield from requests.is_marker_pending(Step.READ_MARKER, left)
             yield from finish_commit(left, state.still_there(plan.topic_ids), is_pending=is_pending)
-            yield from requests.abort(Step.ABORT, state.transactional_id, timeout_ms, NO_PRODUCER, plan.patience)
+            yield from requests.abort(Step.ABORT, left, timeout_ms, NO_PRODUCER)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import groupby
 
 from chaffinch.errors import codes
@@ -58,23 +59,23 @@ def finish_commit(
     short transaction, whose end would have to be waited for, and rows whose marker is held back or not told of.
     """
     needed = plan.partitions().union(plan.topic_partitions() if written_to is None else written_to)
-    patience = plan.patience if waits else plan.patience.at_most(0)
+    asked = plan if waits else replace(plan, patience=plan.patience.at_most(0))
     left_open: set[LeftOpen] = set()
     held_back: set[LeftOpen] | None = set()
     for number, pause_ms in enumerate(PAUSES_MS):
         if pause_ms:
             yield Wait(step=_STEP, ms=pause_ms)
         try:
-            last = yield from requests.last_transaction(_STEP, plan.transactional_id, patience)
+            last = yield from requests.last_transaction(_STEP, asked)
             if last is None or last.transaction_state != "CompleteCommit":
                 return last is not None
             identity = ProducerIdentity(last.producer_id, last.producer_epoch)
             search = Search(_STEP, waits=waits)
-            found = yield from search.find(identity.producer_id, needed, plan.topic_partitions(), patience, may_be_gone=True)
+            found = yield from search.find(identity.producer_id, needed, plan.topic_partitions(), asked.patience, may_be_gone=True)
             left_open = _of(found, identity)
             # It may have been of an end that was under way; or of this one, which has come since.
             if is_pending or left_open or number:
-                is_pending = yield from requests.is_marker_pending(_STEP, plan.group_id, plan.marker_partition, patience)
+                is_pending = yield from requests.is_marker_pending(_STEP, asked)
             if is_pending and not waits:
                 return True
         except Refusal:
@@ -182,10 +183,10 @@ def _commit_shortly(
     with suppress(Fenced, StartAgain):
         if left_open:
             places = sorted(left.place for left in left_open)
-            yield from requests.add_partitions(_STEP, plan.transactional_id, identity, places, plan.patience)
+            yield from requests.add_partitions(_STEP, plan, identity, places)
         if is_pending and plan.group_id is not None:
-            yield from requests.add_offsets(_STEP, plan.transactional_id, identity, plan.group_id, plan.patience)
-        yield from requests.end_transaction(_STEP, plan.transactional_id, identity, plan.patience)
+            yield from requests.add_offsets(_STEP, plan, identity)
+        yield from requests.end_transaction(_STEP, plan, identity)
 
 
 def markers(identity: ProducerIdentity, places: Iterable[LeftOpen]) -> WriteTxnMarkersRequest:

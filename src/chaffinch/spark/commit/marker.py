@@ -1,8 +1,8 @@
 """The marker: which batch of a query is in Kafka, said by Kafka itself (decision 37).
 
 A marker is an offset commit in a group of its own, written in the same transaction as the rows. Its metadata names the
-batch, the writer, and the digest of the checkpoint's own record of the batch. `judge` compares it, and what
-`<checkpoint>/chaffinch/` remembers, with the batch at hand: write it, skip it, or refuse it. Pure.
+batch, the writer, and the digest of the checkpoint's own record of the batch. `verdict.py` compares it, and what
+`<checkpoint>/chaffinch/` remembers, with the batch that is to be committed. Pure.
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from itertools import groupby
 from typing import Any, Final, Literal
 
-from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.messages import BatchCounts
-from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.topic_ids import PartitionCounts, TopicIds, created_again, parsed, shown
 from chaffinch.spark.versions import check_format
 
@@ -194,126 +191,3 @@ def _acknowledged(fields: Any) -> Acknowledged | None:
 
 def _counts(fields: Any) -> BatchCounts | None:
     return None if fields is None else BatchCounts.from_fields(fields)
-
-
-class Verdict(Enum):
-    WRITE = "write"
-    SKIP = "skip"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchAtHand:
-    """What `judge` has to know about the batch that is to be committed. `is_stream` is False for `df.write` with a token."""
-
-    batch_id: int
-    digest: str
-    group_id: str
-    is_stream: bool
-    writes_without_marker: bool
-    offsets_retention_ms: int
-    marker: str = ""
-    """The partition where the marker is looked for."""
-    deleted: str = ""
-    """Why a marker may be missing although its transaction is committed, and rows of it may be there."""
-
-
-_OF_NEW_OUTPUTS = "; an output that is new in its query, or was not called for batch 0, has none yet"
-_RESTORED_ADVICE = "bring back the newest copy, or start with a new checkpoint"
-
-
-def judge(batch: BatchAtHand, marker: Marker | None, remembered: Remembered | None, now_ms: int) -> Verdict:
-    """Write the batch, skip it because it is in Kafka already, or raise a Refusal: see the table in decision 37."""
-    if marker is not None and remembered is not None and remembered.batch_id > marker.batch_id and _left_none_here(batch, remembered):
-        marker = None
-    if marker is not None:
-        if not batch.is_stream:
-            return Verdict.SKIP
-        return _against(batch, marker.batch_id, marker.digest, f"the marker in group {batch.group_id} (written by run {marker.writer_id})")
-    if not batch.is_stream:
-        return Verdict.WRITE
-    if remembered is None:
-        if batch.batch_id == 0:
-            return Verdict.WRITE
-        return _missing(batch, "which is not the first, and the checkpoint remembers none of this output", _OF_NEW_OUTPUTS)
-    if remembered.stage != "ending":
-        if remembered.stage == "empty" and remembered.batch_id == batch.batch_id:
-            return Verdict.WRITE
-        return _against(batch, remembered.batch_id, remembered.digest, "the checkpoint's folder chaffinch")
-    return _of_ending(batch, remembered, now_ms)
-
-
-def _of_ending(batch: BatchAtHand, remembered: Remembered, now_ms: int) -> Verdict:
-    """There is no marker, and the outcome of the remembered batch's transaction was not noted."""
-    if remembered.batch_id > batch.batch_id:
-        raise _restored(batch, remembered.batch_id, "the checkpoint's folder chaffinch")
-    if remembered.batch_id == batch.batch_id and remembered.marker not in ("", batch.marker):
-        where = f"with its marker on {remembered.marker}, which is now looked for on {batch.marker}"
-        return _missing(batch, f"its commit was under way when the query stopped, {where} (options topic and markerTopic)")
-    if remembered.batch_id == batch.batch_id and batch.deleted:
-        return _missing(batch, f"its commit was under way when the query stopped, and {batch.deleted}")
-    # The commit of this very batch was under way. Half the retention: were it committed, the marker would still be there.
-    if remembered.batch_id == batch.batch_id and now_ms - remembered.noted_ms > batch.offsets_retention_ms // 2:
-        return _missing(batch, "its commit was under way when the query stopped, too long ago for the marker to tell")
-    return Verdict.WRITE
-
-
-def check_not_lost(batch: BatchAtHand, marker: Marker | None, state: CheckpointState) -> None:
-    """Raises Refusal where the stable marker is older than the newest batch that Kafka has acknowledged: it has lost that since.
-
-    Without a marker nothing can be said: it may have expired. Nor where the acknowledged one lies elsewhere than the one looked for.
-    """
-    acknowledged = state.newest_acknowledged()
-    if marker is None or acknowledged is None or batch.writes_without_marker:
-        return
-    if marker.batch_id >= acknowledged.batch_id or acknowledged.marker not in ("", batch.marker):
-        return
-    raise Refusal(
-        Group.INVALID_CONFIGURATION,
-        "MARKER_LOST",
-        f"group {batch.group_id} has the marker of batch {marker.batch_id}, but Kafka acknowledged batch {acknowledged.batch_id} (the "
-        "checkpoint's folder chaffinch): Kafka has lost that transaction since, perhaps with its rows (an unclean leader election, disks "
-        "without power, another cluster under the same address): look into the topic for what is missing after batch "
-        f"{marker.batch_id}, then set onMissingMarker=write to go on with batch {batch.batch_id}",
-    )
-
-
-def _left_none_here(batch: BatchAtHand, remembered: Remembered) -> bool:
-    """Whether the remembered batch has no marker where one is looked for now: tasks sent it, or the option topic was another."""
-    return remembered.is_without_marker or remembered.marker not in ("", batch.marker)
-
-
-def _against(batch: BatchAtHand, batch_id: int, digest: str, source: str) -> Verdict:
-    if batch_id < batch.batch_id:
-        return Verdict.WRITE
-    if batch_id > batch.batch_id:
-        raise _restored(batch, batch_id, source)
-    if digest and batch.digest and digest != batch.digest:
-        raise Refusal(
-            Group.INVALID_CONFIGURATION,
-            "CHECKPOINT_RESTORED",
-            f"batch {batch.batch_id} was written before with other contents: {source} says digest {digest[:12]}, the checkpoint "
-            f"{batch.digest[:12]}; an older copy of the checkpoint was restored and rows would be lost: {_RESTORED_ADVICE}",
-        )
-    return Verdict.SKIP
-
-
-def _restored(batch: BatchAtHand, newest: int, source: str) -> Refusal:
-    return Refusal(
-        Group.INVALID_CONFIGURATION,
-        "CHECKPOINT_RESTORED",
-        f"batch {batch.batch_id} is older than batch {newest}, which {source} says is written; an older copy of the checkpoint was "
-        f"restored and its rows would be doubled or lost: {_RESTORED_ADVICE}",
-    )
-
-
-def _missing(batch: BatchAtHand, why: str, or_else: str = "") -> Verdict:
-    """Nobody can tell: the user decides."""
-    if batch.writes_without_marker:
-        return Verdict.WRITE
-    raise Refusal(
-        Group.INVALID_CONFIGURATION,
-        "MARKER_MISSING",
-        f"group {batch.group_id} has no marker for batch {batch.batch_id}, {why}: whether it is written cannot be told (committed offsets "
-        f"expire after offsets.retention.minutes, and go with their topic{or_else}); look into the topic, "
-        "then set onMissingMarker=write for one start to write it",
-    )

@@ -12,7 +12,7 @@ from chaffinch.spark.commit.messages import BatchCounts, StagedBatch, TaskOutcom
 from chaffinch.spark.commit.operations import Operation, Reply
 from chaffinch.spark.commit.patience import Patience
 from chaffinch.spark.commit.tolerance import Tolerance
-from chaffinch.spark.snapshot import TargetSnapshot
+from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 
 Commit = Generator[Operation, Reply, "CommitResult"]
 
@@ -21,6 +21,8 @@ Commit = Generator[Operation, Reply, "CommitResult"]
 class CommitPlan:
     """One batch to be committed, and all that was decided about it before."""
 
+    query: str
+    """The name under which the batch is written: the query's id, or the token or name of a batch write, and the sink's name."""
     batch_id: int
     wall_ms: int
     """When the commit began, in ms since 1970."""
@@ -78,9 +80,13 @@ class CommitPlan:
     def partition_counts(self) -> dict[str, int]:
         return {topic.topic: topic.partition_count for topic in self.target.topics}
 
+    def snapshots(self) -> tuple[TopicSnapshot, ...]:
+        """The topics as tasks have seen them."""
+        return tuple(snapshot for outcome in self.outcomes for snapshot in outcome.snapshots)
+
     def topics_used(self) -> set[str]:
         """Topics that tasks have rows for, and those of staged dead letters."""
-        return {where.topic for where in self.partitions()} | {used.topic for outcome in self.outcomes for used in outcome.snapshots}
+        return {where.topic for where in self.partitions()} | {used.topic for used in self.snapshots()}
 
     @property
     def has_own_id(self) -> bool:

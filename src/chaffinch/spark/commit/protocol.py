@@ -26,7 +26,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.finish import finish_commit, marker_end_unknown
-from chaffinch.spark.commit.marker import BatchAtHand, CheckpointState, Marker, Remembered, Stage, Verdict, check_not_lost, judge
+from chaffinch.spark.commit.marker import CheckpointState, Marker, Remembered, Stage
 from chaffinch.spark.commit.messages import STAGING_LOST, BatchCounts, Rejection, StagedBatch, StagedBytes
 from chaffinch.spark.commit.operations import (
     AskHandler,
@@ -46,9 +46,9 @@ from chaffinch.spark.commit.push import Fenced, Push, Pushed, StartAgain
 from chaffinch.spark.commit.remains import Search
 from chaffinch.spark.commit.timeout import timeout_refused, transaction_timeout_ms
 from chaffinch.spark.commit.tolerance import Tally
+from chaffinch.spark.commit.verdict import Verdict, check_not_lost, judge
 from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.snapshot import changed_topic, recreated_topic
-from chaffinch.spark.topic_ids import created_again, loss
 
 ATTEMPTS_MAX = 3
 """How often one commit pushes the batch when its transaction has to be started again; then the query fails and may be restarted."""
@@ -62,7 +62,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
     state = yield from _read_state(plan)
     marker, knows_end = yield from _finished(plan, state)
     yield from _check_none_was_deleted(plan, marker, state)
-    if _judge(plan, marker, state) is Verdict.SKIP:
+    if judge(plan, marker, state) is Verdict.SKIP:
         return (yield from _skipped(plan, marker))
 
     tally = _checked(plan)
@@ -83,17 +83,16 @@ def commit_batch(plan: CommitPlan) -> Commit:
     )  # fmt: skip
     try:
         writer.marker = yield from writer.read_marker_again()
-        if _judge(plan, writer.marker, state) is Verdict.SKIP:
+        if judge(plan, writer.marker, state) is Verdict.SKIP:
             return (yield from _skipped(plan, writer.marker))
-        if plan.group_id is not None:
-            check_not_lost(_at_hand(plan, plan.group_id, state), writer.marker, state)
+        check_not_lost(plan, writer.marker, state)
         result = yield from writer.write()
     except Fenced as fenced:
         yield from _after_fencing(plan, writer.marker, fenced, may_be_committed=writer.may_be_committed)
         result = CommitResult(outcome="written", counts=_counts(plan, tally, writer.pushed))
     except (Refusal, StartAgain) as failure:
         if not writer.may_be_committed:
-            yield from requests.abort(Step.ABORT, plan.transactional_id, writer.timeout_ms, writer.identity, plan.patience)
+            yield from requests.abort(Step.ABORT, plan, writer.timeout_ms, writer.identity)
         if isinstance(failure, StartAgain):
             text = f"{failure.text}; the transaction is aborted, nothing of it is visible"
             raise Refusal(Group.TRANSACTION_ABORTABLE, failure.name, text, Remedy.AGAIN) from None
@@ -167,22 +166,19 @@ class _Writer:
         (`remains.py`): it is aborted; but not where it may be committed. Raises Refusal where that is not known any more."""
         plan = self.plan
         try:
-            return (yield from _read_marker(plan, Step.READ_MARKER_AGAIN, waits=not (self.knows_end and plan.has_own_id)))
+            return (yield from requests.read_marker(Step.READ_MARKER_AGAIN, plan, waits=not (self.knows_end and plan.has_own_id)))
         except Refusal as refusal:
             if refusal.name != codes.UNSTABLE_OFFSET_COMMIT.name:
                 raise
             raise marker_end_unknown(plan, self.identity.producer_id) from None
         except StartAgain:
-            assert plan.group_id is not None
-        yield from requests.add_offsets(Step.FIND_REMAINS, plan.transactional_id, self.identity, plan.group_id, plan.patience)
+            pass
+        yield from requests.add_offsets(Step.FIND_REMAINS, plan, self.identity)
         yield from self._start_again()
-        return (yield from _read_marker(plan, Step.READ_MARKER_AGAIN))
+        return (yield from requests.read_marker(Step.READ_MARKER_AGAIN, plan))
 
     def _start_again(self) -> Generator[Operation, Reply, None]:
-        plan = self.plan
-        self.identity, self.began_ms = yield from requests.start_again(
-            Step.ABORT, plan.transactional_id, self.timeout_ms, self.identity, plan.patience
-        )
+        self.identity, self.began_ms = yield from requests.start_again(Step.ABORT, self.plan, self.timeout_ms, self.identity)
 
     def write(self) -> Commit:
         """Pushes and commits; starts the transaction again from the staging as long as that can help."""
@@ -216,10 +212,8 @@ class _Writer:
         if plan.group_id is not None:
             dropped = {} if plan.is_stream else dict(self.tally.task_dropped + self.tally.broker_dropped)
             marker = Marker(batch_id=plan.batch_id, writer_id=plan.writer_id, digest=plan.digest, dropped=dropped)
-            yield from requests.add_offsets(Step.ADD_OFFSETS, plan.transactional_id, identity, plan.group_id, plan.patience)
-            yield from requests.commit_marker(
-                Step.COMMIT_MARKER, plan.transactional_id, identity, plan.group_id, plan.marker_partition, marker, plan.patience
-            )
+            yield from requests.add_offsets(Step.ADD_OFFSETS, plan, identity)
+            yield from requests.commit_marker(Step.COMMIT_MARKER, plan, identity, marker)
         topics = {where.topic for where in joined}
         noted = self.state.noting_topics(topics, plan.topic_ids, plan.partition_counts, marker_topic=plan.marker_partition.topic)
         self.state = replace(noted, written_to=tuple(sorted(joined)))
@@ -227,7 +221,7 @@ class _Writer:
         ended_ms = pushed_ms = max(began_ms, push.answered_ms)
         if joined or plan.group_id is not None:
             self.may_be_committed = True
-            ended_ms = yield from requests.end_transaction(Step.END_TRANSACTION, plan.transactional_id, identity, plan.patience)
+            ended_ms = yield from requests.end_transaction(Step.END_TRANSACTION, plan, identity)
         return CommitResult(outcome="written", counts=_counts(plan, self.tally, self.pushed, pushed_ms - began_ms, ended_ms - pushed_ms))
 
     def _add_partitions(
@@ -242,7 +236,7 @@ class _Writer:
         self._check_ends_are_known(found)
         left_open = {left.place for left in found}
         joined |= new
-        yield from requests.add_partitions(Step.ADD_PARTITIONS, plan.transactional_id, identity, sorted(new | left_open), plan.patience)
+        yield from requests.add_partitions(Step.ADD_PARTITIONS, plan, identity, sorted(new | left_open))
         if left_open:
             raise StartAgain("TRANSACTION_LEFT_OPEN", f"an earlier transaction is still open in {', '.join(map(str, sorted(left_open)))}")
 
@@ -297,13 +291,13 @@ def _checked(plan: CommitPlan) -> Tally:
         if outcome.failure is not None:
             failure = outcome.failure
             raise Refusal(failure.group, failure.name, f"task {outcome.context.task}: {failure.text}", failure.remedy)
-    if changed := changed_topic(tuple(snapshot for outcome in plan.outcomes for snapshot in outcome.snapshots)):
+    if changed := changed_topic(plan.snapshots()):
         raise Refusal(
             Group.TRANSACTION_ABORTABLE, "SNAPSHOT_CHANGED",
             f"topic {changed[0].topic} changed while the batch was staged, from {changed[0]} to {changed[1]}; "
             "nothing was written", Remedy.AGAIN,
         )  # fmt: skip
-    if recreated := recreated_topic(tuple(snapshot for outcome in plan.outcomes for snapshot in outcome.snapshots), plan.target):
+    if recreated := recreated_topic(plan.snapshots(), plan.target):
         raise Refusal(
             Group.TRANSACTION_ABORTABLE, "SNAPSHOT_CHANGED",
             f"topic {recreated} was deleted and created again while the batch was staged; nothing was written", Remedy.AGAIN,
@@ -314,24 +308,6 @@ def _checked(plan: CommitPlan) -> Tally:
     return tally
 
 
-def _judge(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> Verdict:
-    if plan.group_id is None:
-        return Verdict.WRITE
-    return judge(_at_hand(plan, plan.group_id, state), marker, state.remembered, plan.wall_ms)
-
-
-def _at_hand(plan: CommitPlan, group_id: str, state: CheckpointState) -> BatchAtHand:
-    topic = plan.marker_partition.topic
-    both = created_again(state.topic_ids, plan.topic_ids).get(topic)
-    # Where all topics of the transaction were created again, its rows are gone with the marker.
-    deleted = loss(topic, *both, "the marker belonged to") if both and state.still_there(plan.topic_ids) else ""
-    return BatchAtHand(
-        batch_id=plan.batch_id, digest=plan.digest, group_id=group_id, is_stream=plan.is_stream,
-        writes_without_marker=plan.writes_without_marker, offsets_retention_ms=plan.target.offsets_retention_ms,
-        marker=str(plan.marker_partition), deleted=deleted,
-    )  # fmt: skip
-
-
 def _check_none_was_deleted(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> Generator[Operation, Reply, None]:
     """Refuses to write where no marker and no checkpoint remember anything, but the coordinator says that the id's last transaction is
     committed: its marker was deleted with its topic. Not where the rows of the batch go to that topic only, which has none of them then."""
@@ -340,10 +316,10 @@ def _check_none_was_deleted(plan: CommitPlan, marker: Marker | None, state: Chec
     is_first = marker is None and state.remembered is None and (plan.batch_id == 0 or not plan.is_stream)
     if not elsewhere or not is_first or plan.writes_without_marker or plan.group_id is None or plan.transactional_id != plan.group_id:
         return
-    last = yield from requests.last_transaction(Step.READ_MARKER, plan.transactional_id, plan.patience)
+    last = yield from requests.last_transaction(Step.READ_MARKER, plan)
     if last is None or last.transaction_state != "CompleteCommit":
         return
-    if (yield from requests.has_offsets(Step.READ_MARKER, plan.group_id, plan.patience)):
+    if (yield from requests.has_offsets(Step.READ_MARKER, plan)):
         return  # It may have been a write to another topic, with its marker there.
     advice = "set onMissingMarker=write for one start to write it" if plan.is_stream else "write it with another idempotencyToken"
     raise Refusal(
@@ -390,27 +366,20 @@ def _finished(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, 
     write that is in Kafka already: it is the repetition that is to make it visible, and none comes after it.
     """
     try:
-        marker, is_pending = (yield from _read_marker(plan, Step.READ_MARKER, waits=False)), False
+        marker, is_pending = (yield from requests.read_marker(Step.READ_MARKER, plan, waits=False)), False
     except StartAgain:
         marker, is_pending = None, True
-    waits = is_pending or not (_has_nothing(plan) or (plan.is_stream and _judge(plan, marker, state) is Verdict.SKIP))
+    waits = is_pending or not (_has_nothing(plan) or (plan.is_stream and judge(plan, marker, state) is Verdict.SKIP))
     knows_end = yield from finish_commit(plan, state.still_there(plan.topic_ids), is_pending=is_pending, waits=waits)
     if is_pending:  # Or of an attempt that is still under way.
-        marker = yield from _read_marker(plan, Step.READ_MARKER, is_stable=False)
+        marker = yield from requests.read_marker(Step.READ_MARKER, plan, is_stable=False)
     return marker, knows_end
-
-
-def _read_marker(plan: CommitPlan, step: Step, *, is_stable: bool = True, waits: bool = True) -> Generator[Operation, Reply, Marker | None]:
-    """The marker; stable, that is not while a transaction is open that is about to write another: with `waits` False that is StartAgain."""
-    if plan.group_id is None:
-        return None
-    return (yield from requests.read_marker(step, plan.group_id, plan.marker_partition, is_stable, plan.patience, waits=waits))
 
 
 def _fence(plan: CommitPlan, timeout_ms: int) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
     """A new epoch, and every earlier transaction ended. Two writers that fence at the same time: Kafka refuses one of them."""
     try:
-        return (yield from requests.init_producer(Step.INIT_PRODUCER, plan.transactional_id, timeout_ms, None, plan.patience))
+        return (yield from requests.init_producer(Step.INIT_PRODUCER, plan, timeout_ms))
     except Fenced as fenced:
         group, name, text = Group.APPLICATION_RECOVERABLE, fenced.code.name, fenced.text
     except StartAgain as failure:
@@ -433,7 +402,7 @@ def _after_fencing(
             "the rows are written is not known", Remedy.LOOK,
         )  # fmt: skip
     try:
-        marker = yield from _read_marker(plan, Step.READ_MARKER_AFTER_FENCING)
+        marker = yield from requests.read_marker(Step.READ_MARKER_AFTER_FENCING, plan)
     except Refusal:
         if may_be_committed:
             raise
@@ -453,7 +422,7 @@ def _after_fencing(
 def _after_loss(plan: CommitPlan, marker_before: Marker | None) -> Generator[Operation, Reply, None]:
     """Staged files go when their batch, or a later one, is in Kafka. Raises the Refusal that says so if the marker does; else returns."""
     try:
-        marker = yield from _read_marker(plan, Step.READ_MARKER_AFTER_FENCING)
+        marker = yield from requests.read_marker(Step.READ_MARKER_AFTER_FENCING, plan)
     except Refusal:
         return  # What is known is that they are lost.
     if marker != marker_before:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import groupby
+from typing import Literal
 
 from chaffinch.client.answers import codes_in
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.handling import said_by_coordinator
-from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from chaffinch.protocol.messages.describe_transactions import (
@@ -43,6 +45,7 @@ from chaffinch.protocol.schema import Message
 from chaffinch.spark.commit.marker import Marker
 from chaffinch.spark.commit.operations import Ask, Coordinator, Lost, Operation, Reply, Step, Wait
 from chaffinch.spark.commit.patience import Attempts, Patience
+from chaffinch.spark.commit.plan import CommitPlan
 from chaffinch.spark.commit.push import FENCED_CODES, START_AGAIN_CODES, Fenced, StartAgain
 from chaffinch.spark.refusals import Refusal, Remedy, advised
 from chaffinch.spark.versions import NewerFormat
@@ -56,52 +59,46 @@ Asking = Generator[Operation, Reply, tuple[Message, int]]
 
 
 def init_producer(
-    step: Step, transactional_id: str, timeout_ms: int, identity: ProducerIdentity | None, patience: Patience
+    step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdentity = NO_PRODUCER
 ) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
     """InitProducerId: a new epoch, once every earlier transaction of this id has ended. `identity`: fail unless it is the newest."""
-    current = identity or ProducerIdentity(-1, -1)
-    request = InitProducerIdRequest(
-        transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, producer_id=current.producer_id, producer_epoch=current.epoch
-    )
-    what = f"InitProducerId for transactional id {transactional_id}"
-    response, now_ms = yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), patience, what)
+    what = f"InitProducerId for transactional id {plan.transactional_id}"
+    response, now_ms = yield from _ask(step, plan, _init_producer(plan, timeout_ms, identity), what)
     assert isinstance(response, InitProducerIdResponse)
     return ProducerIdentity(response.producer_id, response.producer_epoch), now_ms
 
 
-def abort(
-    step: Step, transactional_id: str, timeout_ms: int, identity: ProducerIdentity, patience: Patience
-) -> Generator[Operation, Reply, None]:
+def _init_producer(plan: CommitPlan, timeout_ms: int, identity: ProducerIdentity) -> InitProducerIdRequest:
+    return InitProducerIdRequest(
+        transactional_id=plan.transactional_id,
+        transaction_timeout_ms=timeout_ms,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+    )
+
+
+def abort(step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdentity) -> Generator[Operation, Reply, None]:
     """Ends our transaction without its rows, if the coordinator can be reached; never raises (decision 38).
 
     InitProducerId with our own identity: it aborts what is open and cannot fence a newer writer. Whatever the answer is,
     nothing of ours is left, or nobody is there to ask: then the coordinator's time-out ends it, or the next writer.
     """
-    request = InitProducerIdRequest(
-        transactional_id=transactional_id,
-        transaction_timeout_ms=timeout_ms,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.epoch,
-    )
-    to = Coordinator(kind="transaction", key=transactional_id)
+    plan = replace(plan, patience=plan.patience.at_most(ABORT_BLOCK_MAX_MS))
     with suppress(Refusal, Fenced, StartAgain):
-        yield from _ask(step, request, to, patience.at_most(ABORT_BLOCK_MAX_MS), "InitProducerId", settled=ALREADY_ABORTED)
+        yield from _ask(step, plan, _init_producer(plan, timeout_ms, identity), "InitProducerId", settled=ALREADY_ABORTED)
 
 
 def start_again(
-    step: Step, transactional_id: str, timeout_ms: int, identity: ProducerIdentity, patience: Patience
+    step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdentity
 ) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
     """Aborts our transaction and takes the next epoch, unless another writer has come: then Fenced, and nothing is done to it.
 
     EndTxn first: InitProducerId alone would abort as well, but leaves an epoch in between that is nobody's (kafka-behaviour 7.2).
     """
-    request = EndTxnRequest(
-        transactional_id=transactional_id, producer_id=identity.producer_id, producer_epoch=identity.epoch, committed=False
-    )
-    to = Coordinator(kind="transaction", key=transactional_id)
     # INVALID_TXN_STATE: no partition had joined, so there was nothing to end.
-    yield from _ask(step, request, to, patience, "EndTxn with abort", settled=frozenset({codes.INVALID_TXN_STATE}))
-    return (yield from init_producer(step, transactional_id, timeout_ms, identity, patience))
+    settled = frozenset({codes.INVALID_TXN_STATE})
+    yield from _ask(step, plan, _end_transaction(plan, identity, is_commit=False), "EndTxn with abort", settled=settled)
+    return (yield from init_producer(step, plan, timeout_ms, identity))
 
 
 def is_asked_again(code: ErrorCode) -> bool:
@@ -109,18 +106,16 @@ def is_asked_again(code: ErrorCode) -> bool:
     return code.is_retriable or code in _NO_ANSWER
 
 
-def last_transaction(
-    step: Step, transactional_id: str, patience: Patience
-) -> Generator[Operation, Reply, DescribeTransactionsState | None]:
+def last_transaction(step: Step, plan: CommitPlan) -> Generator[Operation, Reply, DescribeTransactionsState | None]:
     """What the coordinator knows of a transactional id, once no transaction of it is ending. None: it does not tell, because it is older
     than Apache Kafka 3.0, or because it is not allowed."""
-    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    to, what = Coordinator(kind="transaction", key=transactional_id), f"DescribeTransactions of {transactional_id}"
+    request = DescribeTransactionsRequest(transactional_ids=[plan.transactional_id])
+    what = f"DescribeTransactions of {plan.transactional_id}"
     settled = frozenset({codes.TRANSACTIONAL_ID_NOT_FOUND, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
-    attempts = Attempts(patience)
+    attempts = Attempts(plan.patience)
     while True:
         try:
-            response, now_ms = yield from _ask(step, request, to, patience, what, settled=settled, again=_NO_ANSWER)
+            response, now_ms = yield from _ask(step, plan, request, what, settled=settled, again=_NO_ANSWER)
         except Refusal as refusal:
             if refusal.name != codes.UNSUPPORTED_VERSION.name:
                 raise
@@ -130,16 +125,16 @@ def last_transaction(
         if not state.transaction_state.startswith("Prepare"):
             return None if _first_error(response) is codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED else state
         if attempts.are_over(now_ms):
-            raise gave_up(step, codes.CONCURRENT_TRANSACTIONS, what, state.transaction_state, patience)
+            raise gave_up(step, codes.CONCURRENT_TRANSACTIONS, what, state.transaction_state, plan.patience)
         yield Wait(step=step, ms=attempts.moment_ms(), about=attempts.about(what, state.transaction_state))
 
 
-def read_marker(
-    step: Step, group_id: str, topic_partition: TopicPartition, is_stable: bool, patience: Patience, *, waits: bool = True
-) -> Generator[Operation, Reply, Marker | None]:
-    """OffsetFetch of the marker. `is_stable`: wait for open transactions that are about to write it (KIP-447), or with `waits` False raise
-    StartAgain for them."""
-    topic, partition = topic_partition
+def read_marker(step: Step, plan: CommitPlan, *, is_stable: bool = True, waits: bool = True) -> Generator[Operation, Reply, Marker | None]:
+    """OffsetFetch of the marker; without a group there is none. `is_stable`: wait for open transactions that are about to write it
+    (KIP-447), or with `waits` False raise StartAgain for them."""
+    group_id, (topic, partition) = plan.group_id, plan.marker_partition
+    if group_id is None:
+        return None
     request = OffsetFetchRequest(
         group_id=group_id,
         topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])],
@@ -148,7 +143,7 @@ def read_marker(
     )
     what = f"OffsetFetch of group {group_id}"
     settled = frozenset[ErrorCode]() if waits else frozenset({codes.UNSTABLE_OFFSET_COMMIT})
-    response, _ = yield from _ask(step, request, Coordinator(kind="group", key=group_id), patience, what, settled=settled)
+    response, _ = yield from _ask(step, plan, request, what, of="group", settled=settled)
     assert isinstance(response, OffsetFetchResponse)
     if (code := _first_error(response)) in settled:
         raise StartAgain(code.name, f"{what}: {code.text}")
@@ -158,39 +153,36 @@ def read_marker(
     try:
         return Marker.from_text(found[0][1])
     except NewerFormat as newer:
-        raise newer.refusal(f"the marker that group {group_id} holds for {topic_partition}") from None
+        raise newer.refusal(f"the marker that group {group_id} holds for {plan.marker_partition}") from None
     except ValueError:
         raise Refusal(
             Group.INVALID_CONFIGURATION, "FOREIGN_MARKER",
-            f"group {group_id} holds an offset for {topic_partition} that is no marker of Chaffinch ({found[0][1][:80]!r}): "
+            f"group {group_id} holds an offset for {plan.marker_partition} that is no marker of Chaffinch ({found[0][1][:80]!r}): "
             "another program uses this group; give the query a checkpoint, or the write an idempotencyToken, of its own",
         ) from None  # fmt: skip
 
 
-def has_offsets(step: Step, group_id: str, patience: Patience) -> Generator[Operation, Reply, bool]:
-    """Whether a group has committed offsets of any topic."""
+def has_offsets(step: Step, plan: CommitPlan) -> Generator[Operation, Reply, bool]:
+    """Whether the marker's group has committed offsets of any topic."""
+    group_id = _group(plan)
     request = OffsetFetchRequest(group_id=group_id, topics=None, groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)])
     what = f"OffsetFetch of group {group_id}"
-    response, _ = yield from _ask(step, request, Coordinator(kind="group", key=group_id), patience, what)
+    response, _ = yield from _ask(step, plan, request, what, of="group")
     assert isinstance(response, OffsetFetchResponse)
     return any(part.committed_offset >= 0 for part in _fetched_partitions(response))
 
 
-def is_marker_pending(
-    step: Step, group_id: str | None, topic_partition: TopicPartition, patience: Patience
-) -> Generator[Operation, Reply, bool]:
-    """Whether the group holds a marker back for the end of a transaction. Without a group there is none."""
-    if group_id is None:
-        return False
+def is_marker_pending(step: Step, plan: CommitPlan) -> Generator[Operation, Reply, bool]:
+    """Whether the group holds a marker back for the end of a transaction."""
     try:
-        yield from read_marker(step, group_id, topic_partition, True, patience, waits=False)
+        yield from read_marker(step, plan, waits=False)
     except StartAgain as failure:
         return failure.name == codes.UNSTABLE_OFFSET_COMMIT.name
     return False
 
 
 def add_partitions(
-    step: Step, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition], patience: Patience
+    step: Step, plan: CommitPlan, identity: ProducerIdentity, partitions: Iterable[TopicPartition]
 ) -> Generator[Operation, Reply, None]:
     """AddPartitionsToTxn, `partitions` sorted: from here on the coordinator writes its markers to them."""
     topics = [
@@ -198,71 +190,79 @@ def add_partitions(
         for name, group in groupby(partitions, key=lambda found: found.topic)
     ]
     request = AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_transactional_id=plan.transactional_id,
         v3_and_below_producer_id=identity.producer_id,
         v3_and_below_producer_epoch=identity.epoch,
         v3_and_below_topics=topics,
     )
     what = f"AddPartitionsToTxn of {', '.join(topic.name for topic in topics)}"
-    yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), patience, what)
+    yield from _ask(step, plan, request, what)
 
 
-def add_offsets(
-    step: Step, transactional_id: str, identity: ProducerIdentity, group_id: str, patience: Patience
-) -> Generator[Operation, Reply, None]:
+def add_offsets(step: Step, plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operation, Reply, None]:
     """AddOffsetsToTxn: the marker's group becomes part of the transaction."""
+    group_id = _group(plan)
     request = AddOffsetsToTxnRequest(
-        transactional_id=transactional_id, producer_id=identity.producer_id, producer_epoch=identity.epoch, group_id=group_id
+        transactional_id=plan.transactional_id, producer_id=identity.producer_id, producer_epoch=identity.epoch, group_id=group_id
     )
-    yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), patience, f"AddOffsetsToTxn of {group_id}")
+    yield from _ask(step, plan, request, f"AddOffsetsToTxn of {group_id}")
 
 
-def commit_marker(
-    step: Step, transactional_id: str, identity: ProducerIdentity, group_id: str, where: TopicPartition, marker: Marker, patience: Patience
-) -> Generator[Operation, Reply, None]:
+def commit_marker(step: Step, plan: CommitPlan, identity: ProducerIdentity, marker: Marker) -> Generator[Operation, Reply, None]:
     """TxnOffsetCommit of the new marker: pending until the transaction ends."""
+    where = plan.marker_partition
     partition = TxnOffsetCommitRequestPartition(
         partition_index=where.partition, committed_offset=marker.batch_id, committed_metadata=marker.to_text()
     )
     request = TxnOffsetCommitRequest(
-        transactional_id=transactional_id, group_id=group_id, producer_id=identity.producer_id, producer_epoch=identity.epoch,
+        transactional_id=plan.transactional_id, group_id=_group(plan), producer_id=identity.producer_id, producer_epoch=identity.epoch,
         topics=[TxnOffsetCommitRequestTopic(name=where.topic, partitions=[partition])],
     )  # fmt: skip
     what = f"TxnOffsetCommit of the marker for {where}"
-    yield from _ask(step, request, Coordinator(kind="group", key=group_id), patience, what)
+    yield from _ask(step, plan, request, what, of="group")
 
 
-def end_transaction(step: Step, transactional_id: str, identity: ProducerIdentity, patience: Patience) -> Generator[Operation, Reply, int]:
+def end_transaction(step: Step, plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operation, Reply, int]:
     """EndTxn with commit, asked again until it is answered. Returns the time.
 
     Raises Fenced where the answer does not say how the transaction ended: fenced, or a state that says it was not ours to
     end any more. The marker tells.
     """
-    request = EndTxnRequest(
-        transactional_id=transactional_id, producer_id=identity.producer_id, producer_epoch=identity.epoch, committed=True
-    )
     try:
-        _, now_ms = yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), patience, "EndTxn")
+        _, now_ms = yield from _ask(step, plan, _end_transaction(plan, identity, is_commit=True), "EndTxn")
     except StartAgain as failure:
         raise Fenced(codes.by_name(failure.name), failure.text) from None
     return now_ms
 
 
+def _end_transaction(plan: CommitPlan, identity: ProducerIdentity, *, is_commit: bool) -> EndTxnRequest:
+    return EndTxnRequest(
+        transactional_id=plan.transactional_id, producer_id=identity.producer_id, producer_epoch=identity.epoch, committed=is_commit
+    )
+
+
+def _group(plan: CommitPlan) -> str:
+    assert plan.group_id is not None, "a batch without a group has no marker"
+    return plan.group_id
+
+
 def _ask(
     step: Step,
+    plan: CommitPlan,
     message: Message,
-    to: Coordinator,
-    patience: Patience,
     what: str,
     *,
+    of: Literal["group", "transaction"] = "transaction",
     settled: frozenset[ErrorCode] = frozenset(),
     again: frozenset[ErrorCode] = frozenset(),
 ) -> Asking:
-    """Asks until the answer is final: without error, or one of `settled`. `again`: errors after which it is asked again beside those that
-    are retriable. `what` names the request in errors. Brings answer and time."""
-    attempts, refresh = Attempts(patience), False
+    """Asks the coordinator of the plan's transactions, or of its group, until the answer is final: without error, or one of `settled`.
+    `again`: errors after which it is asked again beside those that are retriable. `what` names the request in errors. Brings answer and
+    time."""
+    key = _group(plan) if of == "group" else plan.transactional_id
+    attempts, refresh = Attempts(plan.patience), False
     while True:
-        reply = yield Ask(step=step, message=message, to=Coordinator(kind=to.kind, key=to.key, refresh=refresh))
+        reply = yield Ask(step=step, message=message, to=Coordinator(kind=of, key=key, refresh=refresh))
         if isinstance(reply.value, Lost):
             code, reason, refresh = codes.NETWORK_EXCEPTION, reply.value.reason, True
         else:
@@ -273,7 +273,7 @@ def _ask(
         if not (code.is_retriable or code in again):
             raise _failure(code, what)
         if attempts.are_over(reply.now_ms):
-            raise gave_up(step, code, what, reason, patience)
+            raise gave_up(step, code, what, reason, plan.patience)
         wait_ms = attempts.moment_ms() if code in _ENDING else attempts.failed_ms()
         yield Wait(step=step, ms=wait_ms, about=attempts.about(what, reason))
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import textwrap
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -53,22 +53,20 @@ from chaffinch.spark.commit.operations import (
     WriteMarkers,
     WriteState,
 )
-from chaffinch.spark.commit.plan import Commit, CommitResult
+from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import TEXT_CHARACTERS_MAX, Refusal, Remedy, refusal_of
 from chaffinch.spark.sink.commit_waits import CommitWaits, Unanswered
 from chaffinch.spark.sink.find_remains import count_partitions, find_remains, without_leader, write_markers
+from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.sink.parquet_file import info_for, write_parquet
-from chaffinch.spark.sink.pause import pause, pause_is_due
 from chaffinch.spark.sink.rows_lost import warn_of_rows_lost
-from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.target import find_topic, wall_ms
 from chaffinch.spark.tasks.dead_letters import Origin, leftover_pattern, parquet_name, pending_name, rows_stream
-from chaffinch.spark.tasks.notes import KeptRows
-from chaffinch.spark.tasks.row_handler import RowHandler
+from chaffinch.spark.tasks.row_handler import handler_for
 from chaffinch.spark.tasks.staged import broker_found, reason_of
 from chaffinch.spark.tasks.staging import LetterStore, StagedReader
-from chaffinch.spark.topic_ids import TopicIds, created_again, loss
+from chaffinch.spark.topic_ids import created_again, loss
 from chaffinch.spark.versions import NewerFormat
 
 LOOKUP_TIMEOUT_MS = 2_000
@@ -99,35 +97,32 @@ _NOT_OURS_TO_TELL = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellPlan:
-    """Where the effects go."""
-
-    transactional_id: str
-    request_timeout_ms: int
-    batch_id: int
-    origin: Origin
-    staging: Folder
-    state: Folder | None
-    """`<checkpoint>/chaffinch`."""
-    sink_name: str = ""
-    dead_letter_folder: Folder | None
-    dead_letter_target: TopicSnapshot | None
-    handler: RowHandler | None = None
-    topic_ids: TopicIds = field(default_factory=dict)
-    """Of the topics that tasks have staged rows for."""
-    kept: KeptRows | None = None
-    """Letters of an older file that move to the one of this batch."""
-
-
 class CommitShell:
-    """Drives one commit to its end. One per commit; close it."""
+    """Drives one commit to its end. `run` once."""
 
-    def __init__(self, plan: ShellPlan, client: SyncClient) -> None:
+    def __init__(
+        self,
+        plan: CommitPlan,
+        options: SinkOptions,
+        client: SyncClient,
+        *,
+        staging: Folder,
+        state: Folder | None,
+        after_step: Callable[[Step, int], None] | None = None,
+    ) -> None:
+        """`state`: `<checkpoint>/chaffinch`. `after_step` is called with the step and the batch after each operation that has a result."""
         self._plan = plan
+        self._options = options
         self._client = client
-        self._reader = StagedReader(plan.staging)
-        self._letters = LetterStore(plan.staging)
+        self._state = state
+        self._after_step = after_step
+        self._request_timeout_ms = options.client.connections.request_timeout_ms
+        self._origin = Origin(query=plan.query, batch_id=plan.batch_id, task=-1)
+        self._dead_letter_folder = None if options.dead_letter_path is None else Folder(options.dead_letter_path, "errors.dead.letter.path")
+        self._dead_letter_target = None if options.dead_letter_topic is None else plan.target.topic(options.dead_letter_topic)
+        self._handler = handler_for(options.handler)
+        self._reader = StagedReader(staging)
+        self._letters = LetterStore(staging)
         self._under_way: dict[int, Exchange] = {}
         self._settled: list[BatchAnswer] = []
         self._refused_count = 0
@@ -143,7 +138,7 @@ class CommitShell:
         """How long the last operation took that was not a wait."""
         self._remembered = CheckpointState()
         """What the checkpoint holds."""
-        self._waits = CommitWaits(partial(_log.warning, "batch %d waits for %s", plan.batch_id), plan.request_timeout_ms)
+        self._waits = CommitWaits(partial(_log.warning, "batch %d waits for %s", plan.batch_id), self._request_timeout_ms)
 
     def run(self, commit: Commit) -> CommitResult:
         """The result of the commit. Raises Refusal."""
@@ -156,8 +151,8 @@ class CommitShell:
                 except Exception as error:
                     operation = commit.throw(error if isinstance(error, Refusal) else _unexpected(operation, error))
                     continue
-                if pause_is_due(operation.step, self._plan.batch_id) and not isinstance(operation, SendBatch | Wait):
-                    pause(operation.step, self._plan.batch_id)
+                if self._after_step is not None and not isinstance(operation, SendBatch | Wait):
+                    self._after_step(operation.step, self._plan.batch_id)
                 now_ms = _now_ms()
                 if not isinstance(operation, Wait):
                     self._operation_ms = now_ms - began_ms
@@ -166,8 +161,8 @@ class CommitShell:
             result: CommitResult = done.value
             return result
         except BaseException:
-            if self._plan.dead_letter_folder is not None:
-                _swept.discard((self._plan.dead_letter_folder.location, self._plan.origin.query))
+            if self._dead_letter_folder is not None:
+                _swept.discard((self._dead_letter_folder.location, self._plan.query))
             raise
         finally:
             self._reader.close()
@@ -216,12 +211,12 @@ class CommitShell:
             if to.refresh:
                 self._client.forget_coordinator(to.key, to.kind)
             address = self._client.coordinator(to.key, to.kind, timeout_ms=LOOKUP_TIMEOUT_MS)
-            return self._client.request(operation.message, address, timeout_ms=self._plan.request_timeout_ms, retries=False)
+            return self._client.request(operation.message, address, timeout_ms=self._request_timeout_ms, retries=False)
         except ApiException as error:
             return _lost(error, was_sent=True)
 
     def _find_remains(self, operation: FindRemains) -> Remains:
-        found = find_remains(self._client, operation, LOOKUP_TIMEOUT_MS, self._plan.request_timeout_ms)
+        found = find_remains(self._client, operation, LOOKUP_TIMEOUT_MS, self._request_timeout_ms)
         if found.refused is not codes.NONE:
             is_of_marker = operation.partitions[0].topic == OFFSETS_TOPIC
             self._tell_once(_NOT_OURS_TO_TELL if is_of_marker else _UNTOLD, found.refused)
@@ -236,7 +231,7 @@ class CommitShell:
             value: Any = count_partitions(self._client, operation, LOOKUP_TIMEOUT_MS)
             refused = codes.UNKNOWN_TOPIC_OR_PARTITION if value == 0 else codes.NONE
         else:
-            value = write_markers(self._client, operation, LOOKUP_TIMEOUT_MS, self._plan.request_timeout_ms)
+            value = write_markers(self._client, operation, LOOKUP_TIMEOUT_MS, self._request_timeout_ms)
             refused = value.refused
         if refused is not codes.NONE:
             self._tell_once(_NOT_OURS_TO_TELL, refused)
@@ -261,7 +256,7 @@ class CommitShell:
         request = ProduceRequest(
             transactional_id=self._plan.transactional_id,
             acks=-1,
-            timeout_ms=self._plan.request_timeout_ms,
+            timeout_ms=self._request_timeout_ms,
             topics=[
                 TopicProduceData(
                     name=topic_partition.topic, partitions=[PartitionProduceData(index=topic_partition.partition, records=data)]
@@ -377,14 +372,13 @@ class CommitShell:
         return self._compacted[topic]
 
     def _set_aside(self, operation: SetAside) -> DeadLetters:
-        plan = self._plan
         rejections: list[Rejection] = list(operation.culprits)
         columns = self._blamed(operation.batch, rejections)
         # Each has a number of its own in this commit, in the topic and in the file alike: it is known by that.
         rejections = [replace(rejection, row=self._refused_count + index) for index, rejection in enumerate(rejections)]
         self._refused_count += len(rejections)
-        found = broker_found(columns, rejections, plan.origin, plan.dead_letter_target, wall_ms())
-        rows = [rows_stream(columns, rejections, plan.origin)] if plan.dead_letter_folder is not None else []
+        found = broker_found(columns, rejections, self._origin, self._dead_letter_target, wall_ms())
+        rows = [rows_stream(columns, rejections, self._origin)] if self._dead_letter_folder is not None else []
         return DeadLetters(
             batches=tuple(
                 StagedBatch(topic_partition=where, record_count=count, bytes=self._letters.keep(data)) for where, count, data in found
@@ -393,9 +387,8 @@ class CommitShell:
         )
 
     def _ask_handler(self, operation: AskHandler) -> frozenset[int]:
-        handler = self._plan.handler
-        assert handler is not None, "asked only where the plan has one"
-        left_out = handler.rejected(self._blamed(operation.batch, operation.culprits), operation.culprits)
+        assert self._handler is not None, "asked only where the plan has one"
+        left_out = self._handler.rejected(self._blamed(operation.batch, operation.culprits), operation.culprits)
         return frozenset(operation.culprits[index].row for index in left_out)
 
     def _blamed(self, batch: StagedBatch, culprits: Sequence[Rejection]) -> RecordColumns:
@@ -403,7 +396,7 @@ class CommitShell:
         return batches.decode(self._reader.read(batch.bytes)).take(np.array([culprit.row for culprit in culprits], np.int64))
 
     def _file_dead_letters(self, operation: WriteDeadLetters | NameDeadLetters) -> None:
-        folder = self._plan.dead_letter_folder
+        folder = self._dead_letter_folder
         assert folder is not None
         if isinstance(operation, WriteDeadLetters):
             self._write_dead_letters(folder, operation)
@@ -411,36 +404,35 @@ class CommitShell:
             self._name_dead_letters(folder, operation.writer_id)
 
     def _write_dead_letters(self, folder: Folder, operation: WriteDeadLetters) -> None:
-        origin, writer_id = self._plan.origin, operation.writer_id
+        writer_id, kept = operation.writer_id, self._options.kept
         if writer_id is None:
             self._sweep(folder)
-        name = parquet_name(origin) if writer_id is None else pending_name(origin, writer_id)
+        name = parquet_name(self._origin) if writer_id is None else pending_name(self._origin, writer_id)
         self._letters.flush()
-        if operation.rows or self._plan.kept is not None:
-            metadata = info_for(self._plan.dead_letter_target)
-            write_parquet(folder, name, (self._reader.read(part) for part in operation.rows), metadata, self._plan.kept)
+        if operation.rows or kept is not None:
+            metadata = info_for(self._dead_letter_target)
+            write_parquet(folder, name, (self._reader.read(part) for part in operation.rows), metadata, kept)
         else:
             folder.remove(name)
 
     def _name_dead_letters(self, folder: Folder, writer_id: str | None) -> None:
-        origin = self._plan.origin
         if writer_id is None:
-            folder.remove(parquet_name(origin))
+            folder.remove(parquet_name(self._origin))
         else:
-            folder.rename(pending_name(origin, writer_id), parquet_name(origin))
+            folder.rename(pending_name(self._origin, writer_id), parquet_name(self._origin))
         self._sweep(folder)
 
     def _sweep(self, folder: Folder) -> None:
         """Removes what other attempts at the batch have left, of this batch only: what is pending of another one may be committed."""
-        place = (folder.location, self._plan.origin.query)
+        place = (folder.location, self._plan.query)
         if place not in _swept:
-            folder.sweep(leftover_pattern(self._plan.origin))
+            folder.sweep(leftover_pattern(self._origin))
             _swept.add(place)
 
     def _write_state(self, operation: WriteState) -> None:
-        folder = self._plan.state
+        folder = self._state
         assert folder is not None
-        state = replace(operation.state, sink=self._plan.sink_name)
+        state = replace(operation.state, sink=self._options.sink_name or "")
         try:
             folder.write(STATE_FILE, [state.to_text().encode()])
         except Refusal as refusal:
@@ -448,11 +440,11 @@ class CommitShell:
                 raise
             _log.warning("batch %d is in Kafka, but that is not noted: %s", self._plan.batch_id, refusal.reason)
             return
-        warn_of_rows_lost(self._plan.origin.query, self._plan.batch_id, self._remembered, state)
+        warn_of_rows_lost(self._plan.query, self._plan.batch_id, self._remembered, state)
         self._remembered = state
 
     def _read_state(self) -> CheckpointState:
-        folder = self._plan.state
+        folder = self._state
         assert folder is not None
         data = folder.read(STATE_FILE)
         if data is None:
@@ -483,6 +475,3 @@ def _lost(error: ApiException, *, was_sent: bool) -> Lost:
     if not error.code.is_retriable:
         raise refusal_of(error)
     return Lost(reason=_ONE_LOOK_UP.sub(" failed", " ".join(error.message.split())), was_sent=was_sent)
-
-
-__all__ = ["CommitShell", "ShellPlan"]

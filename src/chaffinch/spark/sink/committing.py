@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,12 @@ from chaffinch.spark.commit.messages import TaskOutcome
 from chaffinch.spark.commit.patience import Patience
 from chaffinch.spark.commit.plan import CommitPlan, CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
-from chaffinch.spark.folders import Folder, name_of
+from chaffinch.spark.folders import Folder
 from chaffinch.spark.log_lines import show_log
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.option_tables import NONE
 from chaffinch.spark.sink.options import SinkOptions
+from chaffinch.spark.sink.pause import pauses_asked_for
 from chaffinch.spark.sink.places import Places
 from chaffinch.spark.sink.rows_lost import note_in_process
 from chaffinch.spark.snapshot import TargetSnapshot
@@ -30,7 +32,6 @@ from chaffinch.spark.task_facts import TaskContextFacts
 
 if TYPE_CHECKING:
     from chaffinch.client.sync_client import SyncClient
-    from chaffinch.spark.sink.commit_shell import ShellPlan
 
 _log = plain_text.logger(__name__)
 
@@ -46,43 +47,50 @@ _told: set[str] = set()
 _push_bytes_per_s: dict[tuple[str, ...], float] = {}
 
 
+@dataclass(frozen=True, slots=True)
 class Committer:
     """Commits the batches of one writer. `write_id`: of a batch write; a stream's query is known to its tasks only."""
 
-    def __init__(self, options: SinkOptions, snapshot: TargetSnapshot, write_id: str | None, places: Places) -> None:
-        self._options = options
-        self._snapshot = snapshot
-        self._write_id = write_id
-        self._places = places
+    options: SinkOptions
+    snapshot: TargetSnapshot
+    write_id: str | None
+    places: Places
 
     def run(self, outcomes: tuple[TaskOutcome, ...], batch_id: int) -> CommitResult:
         """Runs the commit protocol for one batch. Raises Refusal; afterwards connections begin anew."""
         from chaffinch.spark.sink.commit_shell import CommitShell
         from chaffinch.spark.target import client_for, forget_client
 
-        if not outcomes and self._options.batch_id is not None:
+        if not outcomes and self.options.batch_id is not None:
             return CommitResult(outcome="empty")  # Without a task nobody knows the query; without a row there is nothing to know it for.
-        facts = self._options.known_of(outcomes[0].context) if outcomes else TaskContextFacts(task=-1)
+        facts = self.options.known_of(outcomes[0].context) if outcomes else TaskContextFacts(task=-1)
         plan = self.plan(outcomes, facts, batch_id)
         try:
-            client = client_for(self._options.client)
+            client = client_for(self.options.client)
             plan = replace(plan, target=self._target(client, outcomes))
-            commit = commit_batch(plan) if self._options.is_exactly_once else note_batch(plan)
-            shell = CommitShell(self._shell_plan(plan, facts), client)
+            commit = commit_batch(plan) if self.options.is_exactly_once else note_batch(plan)
+            shell = CommitShell(
+                plan,
+                self.options,
+                client,
+                staging=self._staging(facts),
+                state=self.places.state(facts),
+                after_step=pauses_asked_for(os.environ),
+            )
             result = shell.run(commit)
         except BaseException:
-            forget_client(self._options.client)
+            forget_client(self.options.client)
             raise
-        if self._options.is_exactly_once:
+        if self.options.is_exactly_once:
             self.learn(result)
         if plan.is_stream and not plan.has_checkpoint and result.outcome == "written":
-            note_in_process(self._query(facts), plan)
+            note_in_process(plan)
         show_log()
-        if self._options.guarantee == NONE and (query := self._query(facts)) not in _told:
-            _told.add(query)
+        if self.options.guarantee == NONE and plan.query not in _told:
+            _told.add(plan.query)
             text = "nobody acknowledges rows; a record batch of which the broker refuses one is lost as a whole, unseen"
-            _log.warning("query %s: deliveryGuarantee=%s: %s", query, NONE, text)
-        _log.info("query %s, %s", self._query(facts), result.counts.line(batch_id, result.outcome))
+            _log.warning("query %s: deliveryGuarantee=%s: %s", plan.query, NONE, text)
+        _log.info("query %s, %s", plan.query, result.counts.line(batch_id, result.outcome))
         self.clean_up(outcomes, batch_id, facts if shell.has_staged else None)
         return result
 
@@ -92,35 +100,36 @@ class Committer:
         from chaffinch.spark.target import as_they_are_now
 
         used = {snapshot.topic: snapshot for outcome in outcomes for snapshot in outcome.snapshots}
-        fresh = () if self._write_id is not None or self._options.batch_id is not None else self._snapshot.topics
+        fresh = () if self.write_id is not None or self.options.batch_id is not None else self.snapshot.topics
         if not used.keys() - {topic.topic for topic in fresh}:
-            return self._snapshot
-        return as_they_are_now(client, self._snapshot, used.values(), self._options.block_max_ms)
+            return self.snapshot
+        return as_they_are_now(client, self.snapshot, used.values(), self.options.block_max_ms)
 
     def plan(self, outcomes: tuple[TaskOutcome, ...], facts: TaskContextFacts, batch_id: int) -> CommitPlan:
         from chaffinch.spark.target import wall_ms
 
-        options = self._options
+        options = self.options
         query = self._query(facts)
-        is_stream = self._write_id is None
+        is_stream = self.write_id is None
         if is_stream and facts.query_id is None:
             # Its id names the marker's group: a made-up one would let two queries take each other's batches for written.
             raise Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", _NO_QUERY_ID if outcomes else _NO_TASKS)
         now_ms = wall_ms()
         notes = () if options.notes is None else options.notes.staged(options.dead_letter_topic or "", query, now_ms)
         return CommitPlan(
+            query=query,
             batch_id=batch_id,
             wall_ms=now_ms,
             writer_id=facts.run_id or options.writer_id or secrets.token_hex(8),
             outcomes=outcomes,
-            target=self._snapshot,
+            target=self.snapshot,
             notes=notes,
             transactional_id=options.transactional_id or f"chaffinch-{query}",
             group_id=f"chaffinch-{query}" if is_stream or options.marker_topic is not None else None,
             marker_partition=TopicPartition(options.marker_topic or "", 0),
             is_stream=is_stream,
-            digest=self._places.digest(batch_id, facts),
-            has_checkpoint=self._places.checkpoint(facts) is not None,
+            digest=self.places.digest(batch_id, facts),
+            has_checkpoint=self.places.checkpoint(facts) is not None,
             writes_without_marker=options.writes_without_marker,
             tolerance=options.tolerance,
             writes_dead_letter_file=options.dead_letter_path is not None,
@@ -131,33 +140,10 @@ class Committer:
             patience=Patience(block_max_ms=options.block_max_ms, wait_ms=partial(options.client.retry_backoff.wait_ms, dice=random)),
         )
 
-    def _shell_plan(self, plan: CommitPlan, facts: TaskContextFacts) -> ShellPlan:
-        from chaffinch.spark.sink.commit_shell import ShellPlan
-        from chaffinch.spark.tasks.dead_letters import Origin
-        from chaffinch.spark.tasks.row_handler import handler_for
-
-        options = self._options
-        checkpoint = self._places.checkpoint(facts) if plan.has_checkpoint else None
-        state = () if options.sink_name is None else (name_of(options.sink_name),)
-        return ShellPlan(
-            transactional_id=plan.transactional_id,
-            request_timeout_ms=options.client.connections.request_timeout_ms,
-            batch_id=plan.batch_id,
-            origin=Origin(query=self._query(facts), batch_id=plan.batch_id, task=-1),
-            staging=self._staging(facts),
-            state=None if checkpoint is None else checkpoint.below("chaffinch", *state),
-            sink_name=options.sink_name or "",
-            dead_letter_folder=Folder(options.dead_letter_path, "errors.dead.letter.path") if options.dead_letter_path else None,
-            dead_letter_target=self._snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None,
-            handler=handler_for(options.handler),
-            topic_ids=plan.topic_ids,
-            kept=options.kept,
-        )
-
     def learn(self, result: CommitResult) -> None:
         counts = result.counts
         if result.outcome == "written" and counts.byte_count >= _PUSH_MEASURED_BYTES_MIN and counts.push_ms + counts.commit_ms > 0:
-            servers = self._options.client.bootstrap_servers
+            servers = self.options.client.bootstrap_servers
             measured = 1000 * counts.byte_count / (counts.push_ms + counts.commit_ms)
             # From the assumed rate on, so that one batch that met an outage does not forbid the next.
             before = _push_bytes_per_s.get(servers, PUSH_BYTES_PER_S_ASSUMED)
@@ -194,7 +180,7 @@ class Committer:
     def _staging(self, facts: TaskContextFacts) -> Folder:
         """Where tasks have staged; where none can, what only the committing process reads lies in a folder of its machine's."""
         query = self._query(facts)
-        return self._places.staging(facts, query) or self._places.temporary(facts, query)
+        return self.places.staging(facts, query) or self.places.temporary(facts, query)
 
     def _query(self, facts: TaskContextFacts) -> str:
-        return self._options.named(facts.query(self._write_id))
+        return self.options.named(facts.query(self.write_id))

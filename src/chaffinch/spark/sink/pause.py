@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from chaffinch.spark.commit.operations import Step
 
@@ -21,10 +21,15 @@ FILE_VARIABLE = "CHAFFINCH_PAUSE_FILE"
 POLL_S = 0.1
 
 
-def pause_is_due(step: Step, batch_id: int, environment: Mapping[str, str] | None = None) -> bool:
-    """Whether the environment asks for a pause after this step of this batch."""
-    wanted = (os.environ if environment is None else environment).get(STEP_VARIABLE, "")
-    return bool({step.value, f"{step.value}@{batch_id}"} & set(wanted.split(",")))
+def pauses_asked_for(environment: Mapping[str, str]) -> Callable[[Step, int], None] | None:
+    """What a commit calls after each step of a batch; None where the environment asks for no pause."""
+    wanted = set(environment.get(STEP_VARIABLE, "").split(",")) - {""}
+
+    def pause_if_wanted(step: Step, batch_id: int) -> None:
+        if wanted & {step.value, f"{step.value}@{batch_id}"}:
+            pause(environment[FILE_VARIABLE], step, batch_id)
+
+    return pause_if_wanted if wanted else None
 
 
 def go_path(path: str, step: Step, batch_id: int) -> str:
@@ -32,9 +37,9 @@ def go_path(path: str, step: Step, batch_id: int) -> str:
     return f"{path}.{step.value}@{batch_id}.go"
 
 
-def pause(step: Step, batch_id: int) -> None:
-    """Says where it stands, and waits; it ends with the process that started it, whatever that left behind."""
-    parent, path = os.getppid(), os.environ[FILE_VARIABLE]
+def pause(path: str, step: Step, batch_id: int) -> None:
+    """Writes where the commit stands into the file, and waits; it ends with the process that started it, whatever that left behind."""
+    parent = os.getppid()
     with open(path, "a") as file:
         file.write(f"{step.value}@{batch_id} {os.getpid()}\n")
     while os.getppid() == parent:

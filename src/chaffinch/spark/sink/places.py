@@ -120,6 +120,11 @@ class Places:
             return None
         return folder
 
+    def state(self, facts: TaskContextFacts) -> Folder | None:
+        """Where the sink keeps what it remembers, in the query's checkpoint; None where that is not known."""
+        checkpoint, name = self.checkpoint(facts), self._options.sink_name
+        return checkpoint and checkpoint.below("chaffinch", *([] if name is None else [name_of(name)]))
+
     @staticmethod
     def _given_checkpoint(location: str, facts: TaskContextFacts) -> Folder:
         return Folder(located(location, facts.default_file_system), "checkpointLocation")

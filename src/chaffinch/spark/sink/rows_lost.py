@@ -22,11 +22,11 @@ def warn_of_rows_lost(query: str, batch_id: int, before: CheckpointState, now: C
         _log.warning("query %s, batch %d: %s", query, batch_id, line)
 
 
-def note_in_process(query: str, plan: CommitPlan) -> None:
+def note_in_process(plan: CommitPlan) -> None:
     """For a batch that is written by a query whose checkpoint is not known: another process of this query knows nothing of it."""
-    before = _written.pop(query, CheckpointState())
+    before = _written.pop(plan.query, CheckpointState())
     now = before.noting_topics(plan.topics_used(), plan.topic_ids, plan.partition_counts)
-    warn_of_rows_lost(query, plan.batch_id, before, now)
-    _written[query] = now
+    warn_of_rows_lost(plan.query, plan.batch_id, before, now)
+    _written[plan.query] = now
     while len(_written) > QUERIES_MAX:
         del _written[next(iter(_written))]
