@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -30,7 +31,7 @@ def fetch(*, wait_ms: int = 60_000, offset: int = 0) -> FetchRequest:
 
 
 @pytest.fixture(params=["os", "always"])
-def broker(request: pytest.FixtureRequest):
+def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(topics=["orders"], config={"flush.policy": request.param}) as broker:
         yield broker
 

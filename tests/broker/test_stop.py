@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -30,7 +30,7 @@ PARTITIONS = 5
 
 
 @pytest.fixture(params=["os", "always"])
-def broker(request: pytest.FixtureRequest):
+def broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
     topics = {"orders": {"partitions": PARTITIONS}, "quiet": {}}
     with EmbeddedBroker(topics=topics, config={"flush.policy": request.param}) as broker:
         yield broker

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,6 @@ def bootstrap_servers() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_commands(check, bootstrap_servers: str, tmp_path: Path) -> None:
+def test_commands(check: Callable[[Shell], None], bootstrap_servers: str, tmp_path: Path) -> None:
     """What `commands.CHECKS` says. Names carry the process id: a cluster that is handed over keeps what earlier runs left."""
     check(Shell(bootstrap_servers, tmp_path, f"{check.__name__.replace('_', '-')}-{os.getpid()}"))

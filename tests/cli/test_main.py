@@ -9,12 +9,12 @@ import pytest
 
 import chaffinch
 from chaffinch.cli import main as cli
-from chaffinch.errors import ConfigException, InvalidTopicException
+from chaffinch.errors import ConfigException, InvalidTopicException, KafkaException
 
 HEAVY = {"numba", "pyarrow", "numpy", "cramjam", "pyspark", "uvloop"}
 
 
-def run(capsys, *arguments):
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     captured = capsys.readouterr()
@@ -22,7 +22,7 @@ def run(capsys, *arguments):
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])
-def test_help_lists_every_sub_command(capsys, arguments):
+def test_help_lists_every_sub_command(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     status, out, err = run(capsys, *arguments)
     assert (status, err) == (0, "")
     for name, command in cli.COMMANDS.items():
@@ -34,17 +34,19 @@ def test_help_lists_every_sub_command(capsys, arguments):
     ("command", "option"),
     [(["broker"], "--control-from-anywhere"), (["produce"], "--transactional-id"), (["topics", "list"], "--bootstrap-server")],
 )
-def test_help_names_options_whole(capsys, monkeypatch, command, option):
+def test_help_names_options_whole(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: list[str], option: str
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     status, out, _ = run(capsys, *command, "--help")
     assert (status, option in out, "\N{HORIZONTAL ELLIPSIS}" in out) == (0, True, False)
 
 
-def test_version(capsys):
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"chaffinch {chaffinch.__version__}\n", "")
 
 
-def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys):
+def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "brokr")
     assert (status, out) == (2, "")
     assert "brokr" in err
@@ -150,12 +152,14 @@ NO_UTF_8 = [
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_command_line_is_one_line(capsys, monkeypatch, arguments, says):
+def test_a_wrong_command_line_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
     monkeypatch.delenv("CHAFFINCH_CONTROL", raising=False)
     assert run(capsys, *arguments) == (2, "", f"chaffinch: {says}\n")
 
 
-def test_more_digits_than_python_reads_are_no_partition(capsys):
+def test_more_digits_than_python_reads_are_no_partition(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "consume", "--topic", "a:" + "1" * 5000)
     assert (status, out) == (2, "")
     assert err.startswith("chaffinch: --topic 'a:111")
@@ -163,7 +167,7 @@ def test_more_digits_than_python_reads_are_no_partition(capsys):
 
 
 @pytest.mark.parametrize("command", ["topics", "groups", "transactions", "nodes", "faults"])
-def test_a_command_that_has_others_alone_is_answered_by_its_help(capsys, command):
+def test_a_command_that_has_others_alone_is_answered_by_its_help(capsys: pytest.CaptureFixture[str], command: str) -> None:
     """On lines of its own: as a message it would be one."""
     status, out, err = run(capsys, command)
     assert (status, out) == (2, "")
@@ -171,7 +175,7 @@ def test_a_command_that_has_others_alone_is_answered_by_its_help(capsys, command
     assert "  list " in err
 
 
-def test_lines_of_the_log_say_who_speaks_as_all_others_do(tmp_path):
+def test_lines_of_the_log_say_who_speaks_as_all_others_do(tmp_path: Path) -> None:
     """In a pipe there are other programs."""
     file = tmp_path / "client.properties"
     file.write_text("client.dns.lookup=use_all_dns_ips\n")
@@ -187,7 +191,7 @@ LIGHT = [["--help"], ["errors", "87"], ["topics", "--help"], ["groups", "--help"
 
 
 @pytest.mark.parametrize("arguments", LIGHT, ids=" ".join)
-def test_nothing_heavy_is_loaded_for_it(arguments):
+def test_nothing_heavy_is_loaded_for_it(arguments: list[str]) -> None:
     code = (
         "import sys; from chaffinch.cli.main import main\n"
         f"try: main({arguments!r})\n"
@@ -200,14 +204,14 @@ def test_nothing_heavy_is_loaded_for_it(arguments):
     assert not loaded & others
 
 
-def test_a_broker_starts_without_the_compiler_and_arrow():
+def test_a_broker_starts_without_the_compiler_and_arrow() -> None:
     """They take longer to load than a broker may take to start; decision 47 has them come later, if ever."""
     code = "import sys, chaffinch.cli.main, chaffinch.cli.broker; print({'numba', 'pyarrow', 'chaffinch.cli.errors'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
-def test_next_to_nothing_is_loaded_before_ctrl_c_ends_it_quietly():
+def test_next_to_nothing_is_loaded_before_ctrl_c_ends_it_quietly() -> None:
     """Until the entry point runs, Ctrl-C ends in Python's own traceback: that time must stay short."""
     code = "import sys; before = set(sys.modules); import chaffinch.__main__; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -248,7 +252,7 @@ typer.main.get_params_from_function = interrupted
 
 @pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
 @pytest.mark.parametrize("code", [SIGNALLED_IN_A_CALLBACK, SIGNALLED_IN_AN_ANNOTATION], ids=["callback", "annotation"])
-def test_a_signal_while_a_sub_command_is_loaded_ends_it_as_any_other(tmp_path, code, name, status):
+def test_a_signal_while_a_sub_command_is_loaded_ends_it_as_any_other(tmp_path: Path, code: str, name: str, status: int) -> None:
     """An import has callbacks, of weak references, and what they raise is forgotten. After Ctrl-C in the midst of a text that it evaluates
     `python -m` ends by that signal, whatever the status."""
     (tmp_path / "started.py").write_text(f"{code.format(name)}\nfrom chaffinch.__main__ import main; main()")
@@ -257,7 +261,7 @@ def test_a_signal_while_a_sub_command_is_loaded_ends_it_as_any_other(tmp_path, c
 
 
 @pytest.mark.parametrize("start", ["runpy.run_module('chaffinch', run_name='__main__')", "from chaffinch.__main__ import main; main()"])
-def test_ctrl_c_while_the_command_is_loaded_ends_it_quietly(start):
+def test_ctrl_c_while_the_command_is_loaded_ends_it_quietly(start: str) -> None:
     """As `python -m chaffinch`, and as the installed command, whose entry point this is."""
     with open(Path(__file__).parents[2] / "pyproject.toml", "rb") as file:
         assert tomllib.load(file)["project"]["scripts"]["chaffinch"] == "chaffinch.__main__:main"
@@ -266,7 +270,7 @@ def test_ctrl_c_while_the_command_is_loaded_ends_it_quietly(start):
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
-def test_missing_extras_are_said_in_one_line(capsys, monkeypatch, missing):
+def test_missing_extras_are_said_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] in ("typer", "rich") or name == "chaffinch.cli.errors"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
@@ -280,8 +284,10 @@ def test_missing_extras_are_said_in_one_line(capsys, monkeypatch, missing):
         (InvalidTopicException("a/b", api="CreateTopics"), 1, "CreateTopics: INVALID_TOPIC_EXCEPTION (17): a/b"),
     ],
 )
-def test_our_own_errors_end_in_one_line_and_a_status(capsys, monkeypatch, error, status, text):
-    def broken():
+def test_our_own_errors_end_in_one_line_and_a_status(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: KafkaException, status: int, text: str
+) -> None:
+    def broken() -> None:
         raise error
 
     monkeypatch.setattr("chaffinch.cli.errors.app", broken, raising=True)
@@ -291,8 +297,8 @@ def test_our_own_errors_end_in_one_line_and_a_status(capsys, monkeypatch, error,
     assert len(err.splitlines()) == 1
 
 
-def test_other_errors_are_not_hidden(monkeypatch):
-    def broken():
+def test_other_errors_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr("chaffinch.cli.errors.app", broken)
@@ -300,13 +306,13 @@ def test_other_errors_are_not_hidden(monkeypatch):
         cli.main(["errors"])
 
 
-def test_a_missing_module_of_our_own_is_a_defect_not_a_missing_extra(monkeypatch):
+def test_a_missing_module_of_our_own_is_a_defect_not_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cli.COMMANDS, "gone", cli.Command("chaffinch.cli.gone:gone", "Gone."))
     with pytest.raises(ModuleNotFoundError):
         cli.main(["gone"])
 
 
-def test_a_variable_that_is_not_utf_8_is_named(capsys, monkeypatch):
+def test_a_variable_that_is_not_utf_8_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHAFFINCH_BOOTSTRAP_SERVER", "\udcff:1")
     assert run(capsys, "topics", "list") == (
         2,
@@ -315,10 +321,10 @@ def test_a_variable_that_is_not_utf_8_is_named(capsys, monkeypatch):
     )
 
 
-def test_the_name_of_a_file_may_have_any_bytes(capsys):
+def test_the_name_of_a_file_may_have_any_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     says = "chaffinch: --config-file /nope/\\udcff: No such file or directory\n"
     assert run(capsys, "broker", "--config-file", "/nope/\udcff") == (2, "", says)
 
 
-def test_help_is_there_beside_what_is_wrong(capsys):
+def test_help_is_there_beside_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "consume", "orders", "--help")[0] == 0

@@ -2,8 +2,10 @@
 
 import json
 import socket
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -18,21 +20,26 @@ SERVER = ("--bootstrap-server", "broker:9092")
 REPORT = ReplayReport(read=3, written=1, still_rejected={"INVALID_RECORD": 2}, examples=("topic orders: INVALID_RECORD: too old",))
 
 
-@pytest.fixture
-def replayed(monkeypatch):
+class Replayed:
     """The plans that were to be carried out; each comes to `report`."""
-    plans = []
 
-    def answer(plan):
-        plans.append(plan)
-        return answer.report
+    def __init__(self) -> None:
+        self.plans: list[ReplayPlan] = []
+        self.report = REPORT
 
-    answer.report, answer.plans = REPORT, plans
-    monkeypatch.setattr(command, "_replayed", answer)
-    return answer
+    def __call__(self, plan: ReplayPlan) -> ReplayReport:
+        self.plans.append(plan)
+        return self.report
 
 
-def run(*arguments):
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> Replayed:
+    replayed = Replayed()
+    monkeypatch.setattr(command, "_replayed", replayed)
+    return replayed
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
     status, out, err = run_bytes(["replay", *arguments], b"")
     return status, out.decode(), err
 
@@ -59,14 +66,14 @@ def run(*arguments):
         ((*SERVER, "--parquet", ""), "--parquet is empty: say where the dead letters are"),
     ],
 )
-def test_refused_before_spark_starts(replayed, arguments, says):
+def test_refused_before_spark_starts(replayed: Replayed, arguments: tuple[str, ...], says: str) -> None:
     status, out, err = run(*arguments)
     assert (status, out) == (2, "")
     assert says in err
     assert replayed.plans == []
 
 
-def test_what_the_options_come_to(replayed, tmp_path):
+def test_what_the_options_come_to(replayed: Replayed, tmp_path: Path) -> None:
     (tmp_path / "f").write_text("security.protocol=SSL\n")
     run(*SERVER, "--command-config", str(tmp_path / "f"), "--topic", "d", "--to", "t", "--repair", "key = if(a=b, 1, 2)", "--token", "n")
     (plan,) = replayed.plans
@@ -79,14 +86,14 @@ def test_what_the_options_come_to(replayed, tmp_path):
 @pytest.mark.parametrize(
     ("line", "servers"), [((), "file:9092"), (SERVER, "broker:9092")], ids=["in the file", "on the command line, which wins"]
 )
-def test_options_of_a_file_spelled_with_underscores(replayed, tmp_path, line, servers):
+def test_options_of_a_file_spelled_with_underscores(replayed: Replayed, tmp_path: Path, line: tuple[str, ...], servers: str) -> None:
     (tmp_path / "f").write_text("bootstrap_servers=file:9092\nsecurity_protocol=SSL\n")
     assert run(*line, "--command-config", str(tmp_path / "f"), "--topic", "d")[2] == ""
     (plan,) = replayed.plans
     assert plan.client == {"kafka.bootstrap.servers": servers, "kafka.security.protocol": "SSL"}
 
 
-def test_options_of_the_writing_stand_in_the_same_file(replayed, tmp_path, caplog):
+def test_options_of_the_writing_stand_in_the_same_file(replayed: Replayed, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "f").write_text("compression.type=zstd\nmax_request_size=5000000\nlinger.ms=5\nclient.id=again\n")
     run(*SERVER, "--command-config", str(tmp_path / "f"), "--topic", "d")
     assert [record.message for record in caplog.records] == ["option linger.ms is known to Apache Kafka and without effect here"]
@@ -103,14 +110,14 @@ def test_options_of_the_writing_stand_in_the_same_file(replayed, tmp_path, caplo
         ("compression.typ=zstd", "the nearest known one is 'compression.type'"),
     ],
 )
-def test_options_of_the_writing_that_cannot_be(replayed, tmp_path, line, says):
+def test_options_of_the_writing_that_cannot_be(replayed: Replayed, tmp_path: Path, line: str, says: str) -> None:
     (tmp_path / "f").write_text(line)
     status, out, err = run(*SERVER, "--command-config", str(tmp_path / "f"), "--topic", "d")
     assert (status, out, replayed.plans) == (2, "", [])
     assert says in err
 
 
-def test_what_is_printed(replayed):
+def test_what_is_printed(replayed: Replayed) -> None:
     lines = "d: 3 letters read: 1 {}, 2 {} (2 INVALID_RECORD)\n  topic orders: INVALID_RECORD: too old\n"
     assert run(*SERVER, "--topic", "d") == (1, lines.format("written now", "still rejected"), "")
     assert run(*SERVER, "--topic", "d", "--dry-run") == (1, lines.format("would be written", "would still be rejected"), "")
@@ -120,7 +127,7 @@ def test_what_is_printed(replayed):
     assert run(*SERVER, "--topic", "d", "--token", "n") == (0, "d: nothing written: it was replayed under the token n before\n", "")
 
 
-def test_json(replayed):
+def test_json(replayed: Replayed) -> None:
     status, out, _ = run(*SERVER, "--topic", "d", "--json")
     assert (status, json.loads(out)) == (1, {
         "source": "d", "dry_run": False, "repetition": False, "read": 3, "written": 1, "written_before": 0,
@@ -130,8 +137,8 @@ def test_json(replayed):
     })  # fmt: skip
 
 
-def test_an_error_is_one_line(monkeypatch):
-    def fail(*_):
+def test_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
         raise command_error
 
     from chaffinch.errors.codes import Group
@@ -154,8 +161,10 @@ def test_an_error_is_one_line(monkeypatch):
         (KeyboardInterrupt(), ("b is written", "those before b are replayed"), 130, "b is written; those before b are replayed"),
     ],
 )
-def test_an_interruption_says_what_is_written(monkeypatch, interruption, notes, status, says):
-    def interrupted(plan):
+def test_an_interruption_says_what_is_written(
+    monkeypatch: pytest.MonkeyPatch, interruption: BaseException, notes: tuple[str, ...], status: int, says: str
+) -> None:
+    def interrupted(plan: ReplayPlan) -> None:
         for note in notes:
             interruption.add_note(note)
         raise interruption
@@ -164,10 +173,10 @@ def test_an_interruption_says_what_is_written(monkeypatch, interruption, notes, 
     assert run(*SERVER, "--topic", "d") == (status, "", f"chaffinch: interrupted: {says}\n")
 
 
-def test_a_spark_that_cannot_be_stopped_does_not_stand_for_the_interruption(monkeypatch):
+def test_a_spark_that_cannot_be_stopped_does_not_stand_for_the_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a call that SIGTERM has interrupted Py4J takes the answer for that of the next one."""
 
-    def interrupted(spark, plan):
+    def interrupted(spark: object, plan: ReplayPlan) -> None:
         raise SystemExit(143)
 
     monkeypatch.setattr("chaffinch.spark.session", lambda *_, **__: Mock(stop=Mock(side_effect=RuntimeError("no such class"))))
@@ -179,18 +188,18 @@ def test_a_spark_that_cannot_be_stopped_does_not_stand_for_the_interruption(monk
 @pytest.mark.parametrize(
     ("more", "says"), [((), "replaying the letters of d"), (("--dry-run",), "replaying the letters of d, to write nothing")]
 )
-def test_it_says_what_takes_so_long(monkeypatch, more, says):
+def test_it_says_what_takes_so_long(monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], says: str) -> None:
     """From before Spark starts, whose stderr is led elsewhere, to the result."""
     said = []
 
     @contextmanager
-    def doing(what):
+    def doing(what: str) -> Iterator[Callable[[str], None]]:
         said.append(what)
         yield said.append
         said.append("the end")
 
     @contextmanager
-    def quiet_session():
+    def quiet_session() -> Iterator[None]:
         said.append("Spark is there")
         yield None
 
@@ -203,15 +212,15 @@ def test_it_says_what_takes_so_long(monkeypatch, more, says):
 
 
 @pytest.fixture
-def no_spark(monkeypatch):
-    def fail():
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(command, "_quiet_session", fail)
 
 
-def test_a_host_that_is_not_known_is_told_at_once(no_spark, monkeypatch):
-    def resolved(host, port):
+def test_a_host_that_is_not_known_is_told_at_once(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolved(host: str, port: int) -> list[object]:
         if host == "known":
             return []
         raise SocketFailed("name not known: nobody of that name")
@@ -228,7 +237,7 @@ def test_a_host_that_is_not_known_is_told_at_once(no_spark, monkeypatch):
         replaying.look_at_cluster(ReplayPlan(client={"kafka.bootstrap.servers": "nowhere:9092,known:9092"}, topic="d"))
 
 
-def test_a_broker_that_does_not_answer_is_told_before_spark_starts(no_spark, monkeypatch):
+def test_a_broker_that_does_not_answer_is_told_before_spark_starts(no_spark: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replaying, "LOOK_MS", 100)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # Nobody listens there, and nobody else gets the port.
@@ -251,21 +260,23 @@ def test_a_broker_that_does_not_answer_is_told_before_spark_starts(no_spark, mon
         ((), ReplayReport(), "nothing was written"),
     ],
 )
-def test_an_interruption_while_spark_stops_says_what_is_written(monkeypatch, arguments, report, says):
+def test_an_interruption_while_spark_stops_says_what_is_written(
+    monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], report: ReplayReport, says: str
+) -> None:
     monkeypatch.setattr("chaffinch.spark.session", lambda *_, **__: Mock(stop=Mock(side_effect=KeyboardInterrupt)))
     monkeypatch.setattr(replaying, "look_at_cluster", lambda plan: None)
     monkeypatch.setattr(replaying, "replay", lambda spark, plan: report)
     assert run(*SERVER, "--topic", "d", *arguments) == (130, "", f"chaffinch: interrupted: {says}\n")
 
 
-def test_a_selection(replayed):
+def test_a_selection(replayed: Replayed) -> None:
     run(*SERVER, "--topic", "d", "--only", "INVALID_RECORD", "--only", "INVALID_TIMESTAMP", "--where", "query = 'q'", "--parquet", "p")
     (plan,) = replayed.plans
     assert (plan.only, plan.where, plan.topic, plan.path) == (("INVALID_RECORD", "INVALID_TIMESTAMP"), "query = 'q'", "d", "p")
     assert plan.selects
 
 
-def test_which_replay_has_written_before_is_told(replayed):
+def test_which_replay_has_written_before_is_told(replayed: Replayed) -> None:
     by = {"replay 1f of d, 2026-01-01 00:00:00 UTC": 9}
     replayed.report = ReplayReport(read=11, written=11, written_before=9, written_before_by=by, not_selected=4)
     (before,) = (f"{count} by {name}" for name, count in by.items())
@@ -283,14 +294,14 @@ def test_which_replay_has_written_before_is_told(replayed):
     )
 
 
-def test_what_another_replay_has_written_is_told(replayed):
+def test_what_another_replay_has_written_is_told(replayed: Replayed) -> None:
     replayed.report = ReplayReport(read=3, written=3, written_before=1)
     lines = "/p: 3 letters read: 2 {}, 1 {} before (by another replay), 0 {} rejected\n"
     assert run(*SERVER, "--parquet", "/p")[1] == lines.format("written now", "written", "still")
     assert run(*SERVER, "--parquet", "/p", "--dry-run")[1] == lines.format("would be written", "was written", "would still be")
 
 
-def test_a_replay_that_writes_nothing_does_not_count_earlier_rows_as_its_own(replayed):
+def test_a_replay_that_writes_nothing_does_not_count_earlier_rows_as_its_own(replayed: Replayed) -> None:
     replayed.report = ReplayReport(read=10, written=10, written_before=10)
     line = "/p: 10 letters read: 0 written now, 10 written before (by another replay), 0 still rejected\n"
     assert run(*SERVER, "--parquet", "/p") == (0, line, "")

@@ -24,6 +24,7 @@ from chaffinch.producer.core.options import PRODUCER_OPTIONS
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from chaffinch.settings import OptionTable
 from tests.client.scripted_server import STAY_SILENT, ScriptedServer
 from tests.consumer.core.rig import Rig as ConsumerRig
 
@@ -39,14 +40,14 @@ def bootstrap_of(**options: str) -> tuple[Bootstrap, ClusterState]:
 @pytest.mark.parametrize(
     ("strategy", "candidates"), [("rebootstrap", [KNOWN, FIRST]), ("none", [KNOWN]), ("REBOOTSTRAP", [KNOWN, FIRST]), ("NONE", [KNOWN])]
 )
-def test_whether_the_first_ones_are_asked_once_the_cluster_is_known(strategy, candidates):
+def test_whether_the_first_ones_are_asked_once_the_cluster_is_known(strategy: str, candidates: list[Address]) -> None:
     bootstrap, cluster = bootstrap_of(metadata_recovery_strategy=strategy)
     assert bootstrap.candidates() == [FIRST]
     cluster.learn_node(0, KNOWN)
     assert bootstrap.candidates() == candidates
 
 
-def test_the_known_are_forgotten_after_a_time_without_an_answer():
+def test_the_known_are_forgotten_after_a_time_without_an_answer() -> None:
     bootstrap, cluster = bootstrap_of(metadata_recovery_rebootstrap_trigger_ms="1000")
     cluster.learn_node(0, KNOWN)
     bootstrap.unanswered(5_000)
@@ -60,7 +61,7 @@ def test_the_known_are_forgotten_after_a_time_without_an_answer():
     assert bootstrap.candidates() == [FIRST]
 
 
-def test_without_the_strategy_nothing_is_forgotten():
+def test_without_the_strategy_nothing_is_forgotten() -> None:
     bootstrap, cluster = bootstrap_of(metadata_recovery_strategy="none", metadata_recovery_rebootstrap_trigger_ms="0")
     cluster.learn_node(0, KNOWN)
     bootstrap.unanswered(5_000)
@@ -69,7 +70,7 @@ def test_without_the_strategy_nothing_is_forgotten():
 
 
 @pytest.mark.parametrize("table", [PRODUCER_OPTIONS, CONSUMER_OPTIONS], ids=["producer", "consumer"])
-def test_no_third_strategy(table):
+def test_no_third_strategy(table: OptionTable) -> None:
     with pytest.raises(ConfigException, match="one of rebootstrap, none"):
         table.parse({"bootstrap.servers": "first:1", "metadata.recovery.strategy": "retry"})
 
@@ -86,7 +87,7 @@ def metadata_of_consumer(**options: str) -> tuple[TopicWatch, ClusterState]:
 
 
 @pytest.mark.parametrize("made", [metadata_of_producer, metadata_of_consumer])
-def test_both_clients_look_for_their_cluster_anew(made):
+def test_both_clients_look_for_their_cluster_anew(made) -> None:
     watch, cluster = made(metadata_recovery_rebootstrap_trigger_ms="1000")
     cluster.learn_node(0, KNOWN)
     watch.unanswered(NetworkException("gone"), 5_000)
@@ -100,7 +101,7 @@ def test_both_clients_look_for_their_cluster_anew(made):
 
 @pytest.mark.parametrize(("strategy", "is_known"), [("rebootstrap", False), ("none", True)])
 @pytest.mark.parametrize("made", [metadata_of_producer, metadata_of_consumer])
-def test_a_broker_may_ask_them_to(made, strategy, is_known):
+def test_a_broker_may_ask_them_to(made, strategy: str, is_known: bool) -> None:
     watch, cluster = made(metadata_recovery_strategy=strategy)
     cluster.learn_node(0, KNOWN)
     watch.answered(MetadataResponse(error_code=codes.REBOOTSTRAP_REQUIRED.number), 5_500)
@@ -115,10 +116,10 @@ A, B, C = (Address(host, 1) for host in "abc")
     [(10_000, 60_000, 2_000), (10_000, 6_000, 1_000), (10_000, 0, 100), (400_000, 600_000, 30_000)],
     ids=["a part of a connection's time", "a part of the callers' time", "not too little", "no more than anybody has"],
 )
-def test_a_silent_one_does_not_hold_up_the_next(setup_ms, limit_ms, patience_ms):
+def test_a_silent_one_does_not_hold_up_the_next(setup_ms: int, limit_ms: int, patience_ms: int) -> None:
     attempts = Attempts(Backoff(initial_ms=50, max_ms=1_000), Random(1))
 
-    def patience(address):
+    def patience(address: Address) -> int:
         return first_patience_ms(address, [A, B, C], attempts, setup_ms=setup_ms, request_ms=30_000, limit_ms=limit_ms)
 
     assert patience(A) == patience_ms
@@ -128,7 +129,7 @@ def test_a_silent_one_does_not_hold_up_the_next(setup_ms, limit_ms, patience_ms)
     assert (patience(C), patience(A)) == (30_000, 30_000), "the last one may just be slow, and so may the others be"
 
 
-def test_a_broker_that_is_known_has_its_time():
+def test_a_broker_that_is_known_has_its_time() -> None:
     bootstrap, cluster = bootstrap_of(bootstrap_servers="first:1,second:1")
     attempts = Attempts(Backoff(initial_ms=50, max_ms=1_000), Random(1))
     assert bootstrap.patience_ms(FIRST, attempts) == 2_000
@@ -136,14 +137,14 @@ def test_a_broker_that_is_known_has_its_time():
     assert bootstrap.patience_ms(KNOWN, attempts) == 30_000
 
 
-def test_one_alone_has_its_time():
+def test_one_alone_has_its_time() -> None:
     assert bootstrap_of()[0].patience_ms(FIRST, Attempts(Backoff(initial_ms=50, max_ms=1_000), Random(1))) == 30_000
 
 
 SERVERS = {"bootstrap.servers": "a:1,b:1"}
 
 
-def test_a_consumer_asks_the_next():
+def test_a_consumer_asks_the_next() -> None:
     rig = ConsumerRig(**SERVERS)
     rig.core.subscribe(["t"])
     rig.step()
@@ -162,7 +163,7 @@ def test_a_consumer_asks_the_next():
     }
 
 
-def test_a_producer_asks_the_next():
+def test_a_producer_asks_the_next() -> None:
     core = ProducerCore(PRODUCER_OPTIONS.parse(SERVERS), Random(1))
     sent = [effect for effect in core.handle(TopicWanted(topic="t"), 0) if isinstance(effect, SendRequest)]
     assert {(request.address, request.timeout_ms) for request in sent} == {(A, 2_000)}
@@ -171,7 +172,7 @@ def test_a_producer_asks_the_next():
     assert {(effect.address, effect.timeout_ms) for effect in again if isinstance(effect, SendRequest)} == {(B, 30_000)}
 
 
-def test_a_client_that_waits_asks_the_next():
+def test_a_client_that_waits_asks_the_next() -> None:
     """With a connection's time of half a second it takes a tenth, with the whole of a request the test would be too late."""
     with ScriptedServer(lambda server, message: STAY_SILENT) as silent, ScriptedServer() as server:
         servers = [silent.bootstrap_servers, server.bootstrap_servers]

@@ -17,14 +17,14 @@ def names_of(table: OptionTable) -> set[str]:
     return {option.name for option in table.options} | table.without_effect
 
 
-def test_the_lists_of_names_are_those_of_the_tables():
+def test_the_lists_of_names_are_those_of_the_tables() -> None:
     producers, consumers = names_of(PRODUCER_OPTIONS), names_of(CONSUMER_OPTIONS)
     assert producers - consumers == hints.OF_PRODUCERS
     assert consumers - producers == hints.OF_CONSUMERS
 
 
 @pytest.mark.parametrize(("table", "told"), [(PRODUCER_OPTIONS, hints.PRODUCER_HINTS), (CONSUMER_OPTIONS, hints.CONSUMER_HINTS)])
-def test_nothing_that_is_known_has_a_hint_and_none_leads_astray(table, told):
+def test_nothing_that_is_known_has_a_hint_and_none_leads_astray(table: OptionTable, told: dict[str, str]) -> None:
     assert not names_of(table) & told.keys()
     for hint in told.values():
         if hint.startswith("it is ") and not hint.startswith("it is an option of"):
@@ -44,7 +44,7 @@ def test_nothing_that_is_known_has_a_hint_and_none_leads_astray(table, told):
         (CONSUMER_OPTIONS, "consumer_timeout_ms", "give poll() a timeout"),
     ],
 )
-def test_what_is_said(table, name, says):
+def test_what_is_said(table: OptionTable, name: str, says: str) -> None:
     with pytest.raises(ConfigException) as caught:
         table.parse({**SERVERS, name: "x"})
     assert says in str(caught.value)
@@ -60,7 +60,7 @@ def test_what_is_said(table, name, says):
         (CONSUMER_OPTIONS, "client.rack"),
     ],
 )
-def test_a_name_that_no_request_can_carry(table, name):
+def test_a_name_that_no_request_can_carry(table: OptionTable, name: str) -> None:
     assert table.parse({**SERVERS, name: "n" * 32_767})[name]
     with pytest.raises(ConfigException) as caught:
         table.parse({**SERVERS, name: "é" * 20_000})
@@ -70,6 +70,6 @@ def test_a_name_that_no_request_can_carry(table, name):
 
 
 @pytest.mark.parametrize("table", [PRODUCER_OPTIONS, CONSUMER_OPTIONS])
-def test_protocols_may_be_written_small(table):
+def test_protocols_may_be_written_small(table: OptionTable) -> None:
     """As in configurations of librdkafka."""
     assert table.parse({**SERVERS, "security.protocol": "sasl_ssl"})["security.protocol"] == "SASL_SSL"

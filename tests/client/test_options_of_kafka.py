@@ -10,6 +10,7 @@ from chaffinch.client.hints import OF_JAVA
 from chaffinch.consumer.core.options import CONSUMER_OPTIONS
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
+from chaffinch.settings import OptionTable
 from chaffinch.spark.sink.option_tables import SINK
 from chaffinch.spark.source.options import SOURCE
 
@@ -196,7 +197,7 @@ PARTS = {
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_every_option_of_kafka_has_its_fate(part):
+def test_every_option_of_kafka_has_its_fate(part: str) -> None:
     table, used, ours, idle, refused = PARTS[part]
     assert {option.name for option in table.options} == used | ours
     assert table.without_effect == idle | IDLE_OF_OLD
@@ -205,13 +206,13 @@ def test_every_option_of_kafka_has_its_fate(part):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_has_no_use_is_accepted_and_kept_apart(part):
+def test_what_has_no_use_is_accepted_and_kept_apart(part: str) -> None:
     table, _, _, idle, _ = PARTS[part]
     assert table.parse({"bootstrap.servers": "b:1", **dict.fromkeys(idle, "x")}).ignored == dict.fromkeys(idle, "x")
 
 
 @pytest.mark.parametrize(("part", "name"), [(part, name) for part, row in PARTS.items() for name in row[4]])
-def test_what_would_be_missed_is_refused_with_what_to_do(part, name):
+def test_what_would_be_missed_is_refused_with_what_to_do(part: str, name: str) -> None:
     table, _, _, _, refused = PARTS[part]
     with pytest.raises(ConfigException) as caught:
         table.parse({"bootstrap.servers": "b:1", name: "x"})
@@ -221,5 +222,5 @@ def test_what_would_be_missed_is_refused_with_what_to_do(part, name):
 
 @pytest.mark.parametrize("table", [ADMIN_TABLE, READING_TABLE, SINK, SOURCE])
 @pytest.mark.parametrize("name", OF_JAVA)
-def test_the_other_parts_say_the_same(table, name):
+def test_the_other_parts_say_the_same(table: OptionTable, name: str) -> None:
     assert OF_JAVA[name] in table.unknown(name if table in (ADMIN_TABLE, READING_TABLE) else f"kafka.{name}")

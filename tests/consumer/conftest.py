@@ -9,6 +9,9 @@ import pytest
 
 from chaffinch import Consumer, EmbeddedBroker, Producer
 
+ConsumerOf = Callable[..., Consumer]
+ProducerOf = Callable[..., Producer]
+
 CONFIG = {
     "group.min.session.timeout.ms": 100,
     "auto.create.topics.enable": False,
@@ -35,7 +38,7 @@ def topic(broker: EmbeddedBroker, name: str) -> str:
 
 
 @pytest.fixture
-def consumer_of(name: str) -> Iterator[Callable[..., Consumer]]:
+def consumer_of(name: str) -> Iterator[ConsumerOf]:
     """Makes consumers; those that the test leaves open are closed at its end."""
     made: list[Consumer] = []
 
@@ -50,7 +53,7 @@ def consumer_of(name: str) -> Iterator[Callable[..., Consumer]]:
 
 
 @pytest.fixture
-def producer_of() -> Iterator[Callable[..., Producer]]:
+def producer_of() -> Iterator[ProducerOf]:
     made: list[Producer] = []
 
     def make(broker: EmbeddedBroker, **options: Any) -> Producer:

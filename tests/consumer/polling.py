@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Protocol
 
-from chaffinch import Consumer, ConsumerRecord, EmbeddedBroker, Producer
+from chaffinch import Consumer, ConsumerRecord, EmbeddedBroker, OffsetAndMetadata, Producer, TopicPartition
 
 LIMIT_S = 60
+
+
+class Member(Protocol):
+    """Of a group; of whatever client."""
+
+    def assignment(self) -> Collection[Any]: ...
+
+
+def shares(*consumers: Member) -> list[int]:
+    """How many partitions each has."""
+    return sorted(len(consumer.assignment()) for consumer in consumers)
 
 
 def poll_until(is_so: Callable[[], bool], *consumers: Consumer) -> list[ConsumerRecord]:
@@ -37,5 +49,12 @@ def write(broker: EmbeddedBroker, topic: str, values: Iterable[bytes], partition
             future.result(LIMIT_S)
 
 
-def values_of(records: Iterable[ConsumerRecord]) -> list[bytes]:
+def committed(consumer: Consumer, place: TopicPartition) -> OffsetAndMetadata:
+    """What is committed of this partition; something must be."""
+    found = consumer.committed([place])[place]
+    assert found is not None
+    return found
+
+
+def values_of(records: Iterable[ConsumerRecord]) -> list[Any]:
     return [record.value for record in records]

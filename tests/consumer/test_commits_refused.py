@@ -15,11 +15,12 @@ from chaffinch.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from tests.consumer.conftest import ConsumerOf
 from tests.consumer.core.rig import Rig
 from tests.consumer.polling import LIMIT_S, poll_until
 
 
-def test_before_the_first_poll(broker, topic, consumer_of):
+def test_before_the_first_poll(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     consumer = consumer_of(broker)
     consumer.subscribe([topic])
     consumer.commit()  # Nothing was read, so there is nothing to commit.
@@ -27,7 +28,7 @@ def test_before_the_first_poll(broker, topic, consumer_of):
         consumer.commit({TopicPartition(topic, 0): 0})
 
 
-def test_beside_a_group_s_members(broker, topic, consumer_of):
+def test_beside_a_group_s_members(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     member, stranger = consumer_of(broker), consumer_of(broker)
     member.subscribe([topic])
     poll_until(lambda: bool(member.assignment()), member)
@@ -36,7 +37,7 @@ def test_beside_a_group_s_members(broker, topic, consumer_of):
         stranger.commit({TopicPartition(topic, 0): 0}, timeout=LIMIT_S)
 
 
-def test_of_metadata_that_is_too_long(broker, topic, consumer_of):
+def test_of_metadata_that_is_too_long(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     consumer = consumer_of(broker)
     with pytest.raises(
         errors.OffsetMetadataTooLarge, match=r"the metadata has 5000 characters, more than .*offset\.metadata\.max\.bytes"
@@ -47,7 +48,7 @@ def test_of_metadata_that_is_too_long(broker, topic, consumer_of):
 
 
 @pytest.mark.parametrize("began_ms", [0, 1_000])
-def test_of_a_partition_that_is_not_there(began_ms):
+def test_of_a_partition_that_is_not_there(began_ms: int) -> None:
     rig = Rig()
     rig.now_ms = began_ms
     rig.assign(0)
@@ -56,7 +57,7 @@ def test_of_a_partition_that_is_not_there(began_ms):
     rig.core.commit({TopicPartition("t", 7): OffsetAndMetadata(1)}, rig.now_ms + 60_000, told.append, retries=True)
     rig.step()
     while not told:
-        for commit in rig.core.group.commits._commits:
+        for commit in rig.group.commits._commits:
             assert commit.unknown_since_ms == (None if rig.now_ms == began_ms else began_ms)
         for _ in rig.pending(OffsetCommitRequest):
             rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=refused)]))
@@ -66,7 +67,7 @@ def test_of_a_partition_that_is_not_there(began_ms):
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_of_one_partition_of_several(is_late):
+def test_of_one_partition_of_several(is_late: bool) -> None:
     """What the coordinator took is committed, and the error says so."""
     rig = Rig().assign(0)
     told: list[errors.KafkaException | None] = []
@@ -83,7 +84,7 @@ def test_of_one_partition_of_several(is_late):
     assert ("offsets of t-9 were not committed in time" if is_late else "there is no partition 9") in text
 
 
-def test_of_one_partition_after_the_other():
+def test_of_one_partition_after_the_other() -> None:
     """Each was taken once, so all are committed: there is no offset left of which an error could tell."""
     rig = Rig().assign(0)
     told: list[errors.KafkaException | None] = []
@@ -106,7 +107,9 @@ def test_of_one_partition_after_the_other():
         (None, "topic 'nowhere' is not there: misspelt, not created yet, .*: create it"),
     ],
 )
-def test_what_is_not_there_is_said_as_everywhere(name, consumer_of, place, says, monkeypatch):
+def test_what_is_not_there_is_said_as_everywhere(
+    name: str, consumer_of: ConsumerOf, place: int | None, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("chaffinch.consumer.core.commits.ABSENT_MS", 100)
     with EmbeddedBroker(topics={name: {"partitions": 1}}, config={"auto.create.topics.enable": False}) as broker:
         consumer = consumer_of(broker)
@@ -121,53 +124,58 @@ class TestWhileNobodyTellsWhereTheCoordinatorIs:
 
     def committing(self, *, retries: bool = True) -> tuple[Rig, list[errors.KafkaException | None]]:
         """By a member that has polled, and has reached nobody."""
-        rig, told = Rig(), []
+        rig = Rig()
+        told: list[errors.KafkaException | None] = []
         rig.core.subscribe(["t"])
         rig.poll()
         assert rig.state is State.JOINING
         rig.step(Disconnected(address=Address("b", 1), reason="refused"))
         rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.now_ms + 60_000, told.append, retries=retries)
-        rig.core.group.commits.committed.look_up([TopicPartition("t", 0)], rig.now_ms + 60_000, "looked up")
+        rig.group.commits.committed.look_up([TopicPartition("t", 0)], rig.now_ms + 60_000, "looked up")
         rig.advance(59_999)
         assert told == []
         return rig, told
 
     @pytest.mark.parametrize("retries", [True, False])
-    def test_until_its_time_is_over(self, retries):
+    def test_until_its_time_is_over(self, retries: bool) -> None:
         rig, told = self.committing(retries=retries)
         rig.advance(1)
-        for error in (told[0], rig.done[0].error):
+        for error in (told[0], rig.errors[0]):
+            assert error is not None
             with pytest.raises(
                 errors.TimeoutException, match=r"t-0 were not (committed|told) in time: no broker reachable at b:1 \(refused\);"
             ):
                 raise error
 
-    def test_or_until_that_is_known_and_it_joins(self):
+    def test_or_until_that_is_known_and_it_joins(self) -> None:
         rig, told = self.committing()
         rig.find_coordinator()
         assert rig.state is State.JOINING
+        assert told[0] is not None
         with pytest.raises(errors.RebalanceInProgressException, match="while this consumer joins group 'g': poll, then commit again"):
             raise told[0]
         assert not rig.pending(OffsetCommitRequest), "only members may commit, and it is none yet"
 
     @pytest.mark.parametrize("is_known", [True, False])
-    def test_but_not_in_on_lost(self, is_known):
+    def test_but_not_in_on_lost(self, is_known: bool) -> None:
         """Others have the partitions, whatever becomes of this member."""
         rig = Rig().reach(State.STABLE)
-        rig.core.group.membership.lose("a test")
+        rig.group.membership.lose("a test")
         if not is_known:
-            rig.core.group.finder.forget()
-        assert rig.core.next_callback(rig.now_ms).kind == "lost"
+            rig.group.finder.forget()
+        callback = rig.core.next_callback(rig.now_ms)
+        assert callback is not None
+        assert callback.kind == "lost"
         told: list[errors.KafkaException | None] = []
         rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.now_ms + 60_000, told.append, retries=True)
         assert isinstance(told[0], errors.CommitFailedException)
 
 
 @pytest.mark.parametrize("state", [State.JOINING, State.SYNCING])
-def test_while_a_cooperative_member_joins_again(state):
+def test_while_a_cooperative_member_joins_again(state: State) -> None:
     """It reads on, and what it read can be committed once it has joined."""
     rig = Rig(**{"partition.assignment.strategy": "cooperative-sticky"}).reach(State.STABLE)
-    rig.core.group.membership.rebalance("a test")
+    rig.group.membership.rebalance("a test")
     rig.poll()
     if state is State.SYNCING:
         rig.answer_join(generation=2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from chaffinch.errors import ConfigException
 JAVA = "org.apache.kafka.common.serialization."
 
 
-def made_of(given):
+def made_of(given: Any) -> Callable[[bytes], Any] | None:
     return deserializer(parse_options({"bootstrap.servers": "b:1", "value.deserializer": given}), "value.deserializer")
 
 
@@ -28,12 +30,14 @@ def made_of(given):
         (f"{JAVA}StringDeserializer", "é".encode() + b"\xff", "é\ufffd"),
     ],
 )
-def test_what_is_a_function(given, data, found):
-    assert made_of(given)(data) == found
+def test_what_is_a_function(given: Callable[[bytes], object] | str, data: bytes, found: object) -> None:
+    function = made_of(given)
+    assert function is not None
+    assert function(data) == found
 
 
 @pytest.mark.parametrize("given", [None, f"{JAVA}ByteArrayDeserializer", f"{JAVA}BytesDeserializer"])
-def test_what_leaves_bytes_alone(given):
+def test_what_leaves_bytes_alone(given: str | None) -> None:
     assert made_of(given) is None
 
 
@@ -49,7 +53,7 @@ def test_what_leaves_bytes_alone(given):
         (str, "so write bytes.decode"),
     ],
 )
-def test_what_is_none(given, says):
+def test_what_is_none(given: object, says: str) -> None:
     with pytest.raises(ConfigException) as caught:
         Consumer({"bootstrap.servers": "127.0.0.1:1", "value.deserializer": given})
     assert says in str(caught.value)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
 from chaffinch import Consumer, EmbeddedBroker, TopicPartition
 from chaffinch.errors import KafkaException
+from tests.consumer.conftest import ConsumerOf
 from tests.consumer.polling import write
 
 LATEST_S = 60
@@ -23,7 +24,7 @@ def dies(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_poll_that_waits_and_calls_that_come_later(
-    broker: EmbeddedBroker, topic: str, consumer_of: Any, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     consumer: Consumer = consumer_of(broker)
     consumer.assign([TopicPartition(topic, 0)])
@@ -36,7 +37,7 @@ def test_a_poll_that_waits_and_calls_that_come_later(
 
 
 def test_close_after_a_poll_whose_records_nobody_got(
-    broker: EmbeddedBroker, topic: str, consumer_of: Any, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were to be read again, for which nobody is left."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch import TopicPartition, errors
+from chaffinch import EmbeddedBroker, TopicPartition, errors
+from tests.consumer.conftest import ConsumerOf, ProducerOf
 from tests.consumer.polling import LIMIT_S
 
 pytestmark = pytest.mark.timeout(2 * LIMIT_S)
@@ -17,7 +18,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_when_partitions_come(broker, topic, consumer_of, end):
+def test_when_partitions_come(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, end: str) -> None:
     consumer, ended = consumer_of(broker), []
     consumer.subscribe([topic], on_assign=lambda _: ended.append(ENDS[end](consumer)))
     assert consumer.poll() == []
@@ -26,11 +27,11 @@ def test_when_partitions_come(broker, topic, consumer_of, end):
         consumer.poll()
 
 
-def test_when_a_commit_is_over(broker, topic, consumer_of):
+def test_when_a_commit_is_over(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     """Whose callback is told within the poll, as are those behind it. It begins within it, too: other calls tell of such ends as well."""
     consumer, told = consumer_of(broker), []
 
-    def commit(_):
+    def commit(_: list[TopicPartition]) -> None:
         for call in (consumer.unsubscribe, lambda: None):
             consumer.commit({TopicPartition(topic, 0): 0}, asynchronous=True, on_commit=lambda *_, call=call: told.append(call()))
 
@@ -39,12 +40,14 @@ def test_when_a_commit_is_over(broker, topic, consumer_of):
     assert told
 
 
-def test_one_that_reads_something_else_since_goes_on(broker, name, topic, producer_of, consumer_of):
+def test_one_that_reads_something_else_since_goes_on(
+    broker: EmbeddedBroker, name: str, topic: str, producer_of: ProducerOf, consumer_of: ConsumerOf
+) -> None:
     consumer, other = consumer_of(broker), f"{name}-other"
     broker.create_topic(other, 1)
     producer_of(broker).send(other, b"v").result(LIMIT_S)
 
-    def change(_):
+    def change(_: list[TopicPartition]) -> None:
         consumer.unsubscribe()
         consumer.assign([TopicPartition(other, 0)])
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from chaffinch import Consumer, EmbeddedBroker, TopicPartition
 from chaffinch.errors import IllegalStateException, WakeupException
 from tests.client.interrupts import Interrupt
+from tests.consumer.conftest import ConsumerOf
 from tests.consumer.polling import write
 from tests.producer.waits import in_thread
 
@@ -47,17 +49,28 @@ def loop(consumer: Consumer, given: list[int]) -> None:
     for record in records:
         given.append(record.offset)
         break
+    assert isinstance(records, Generator)
     records.close()
+
+
+def poll_paused(consumer: Consumer, place: TopicPartition) -> None:
+    consumer.pause([place])
+    consumer.poll(0.001)
+
+
+def look_up_beginning(consumer: Consumer, place: TopicPartition) -> None:
+    consumer.seek_to_beginning()
+    consumer.position(place)
 
 
 CALLS: dict[str, Callable[[Consumer, TopicPartition], Any]] = {
     "poll": lambda consumer, _: consumer.poll(LATEST_S),
     "poll_table": lambda consumer, _: consumer.poll_table(LATEST_S),
-    "poll that waits in vain": lambda consumer, place: (consumer.pause([place]), consumer.poll(0.001)),
+    "poll that waits in vain": poll_paused,
     "a loop": lambda consumer, _: loop(consumer, []),
     "commit": lambda consumer, _: consumer.commit(on_commit=print_nothing),
     "commit without waiting": lambda consumer, _: consumer.commit(asynchronous=True),
-    "a position that is looked up": lambda consumer, place: (consumer.seek_to_beginning(), consumer.position(place)),
+    "a position that is looked up": look_up_beginning,
     "seek": lambda consumer, place: consumer.seek(place, 0),
     "partitions_for": lambda consumer, place: consumer.partitions_for(place.topic),
     "assign": lambda consumer, place: consumer.assign([place, TopicPartition("nowhere", 0)]),
@@ -75,7 +88,9 @@ def print_nothing(*_: object) -> None:
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_a_call_that_is_interrupted_leaves_the_consumer_whole(broker: EmbeddedBroker, topic: str, consumer_of: Any, what: str) -> None:
+def test_a_call_that_is_interrupted_leaves_the_consumer_whole(
+    broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, what: str
+) -> None:
     """What it would have given is read again, from where it would have begun."""
     write(broker, topic, VALUES)
     place, call, given = TopicPartition(topic, 0), CALLS[what], list[int]()
@@ -124,15 +139,17 @@ def test_a_call_that_is_interrupted_leaves_the_consumer_whole(broker: EmbeddedBr
 
 
 @pytest.mark.parametrize("what", ["subscribe", "poll", "close"])
-def test_a_member_of_a_group_whose_call_is_interrupted(broker: EmbeddedBroker, topic: str, consumer_of: Any, name: str, what: str) -> None:
+def test_a_member_of_a_group_whose_call_is_interrupted(
+    broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, name: str, what: str
+) -> None:
     """It takes part, is told of its partitions, and leaves."""
     write(broker, topic, VALUES)
     for index in count():
         told: list[Any] = []
         consumer: Consumer = consumer_of(broker, group_id=f"{name}-{index}", enable_auto_commit=False, fetch_max_wait_ms=10)
         calls: dict[str, Callable[[], object]] = {
-            "subscribe": lambda told=told, consumer=consumer: consumer.subscribe(topic, on_assign=told.append, on_revoke=told.append),
-            "poll": lambda consumer=consumer: consumer.poll(LATEST_S),
+            "subscribe": partial(consumer.subscribe, topic, on_assign=told.append, on_revoke=told.append),
+            "poll": partial(consumer.poll, LATEST_S),
             "close": consumer.close,
         }
         interrupt = interrupted(index, calls[what]) if what == "subscribe" else None
@@ -140,7 +157,7 @@ def test_a_member_of_a_group_whose_call_is_interrupted(broker: EmbeddedBroker, t
         if what == "poll":
             interrupt = interrupted(index, calls["poll"])
         if what != "poll" or (interrupt is not None and interrupt.has_come):
-            assert in_other_thread(lambda consumer=consumer: read(consumer, len(VALUES))) == list(range(len(VALUES)))
+            assert in_other_thread(partial(read, consumer, len(VALUES))) == list(range(len(VALUES)))
             consumer.commit()
         if what == "close":
             interrupt = interrupted(index, calls["close"])
@@ -155,7 +172,7 @@ def test_a_member_of_a_group_whose_call_is_interrupted(broker: EmbeddedBroker, t
 
 
 @pytest.mark.parametrize("what", ["poll", "seek", "metrics", "close"])
-def test_a_signal_handler_closes_whatever_it_interrupts(broker: EmbeddedBroker, topic: str, consumer_of: Any, what: str) -> None:
+def test_a_signal_handler_closes_whatever_it_interrupts(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, what: str) -> None:
     """As for SIGTERM. What it interrupts ends, too, and says why, unless it was done."""
     write(broker, topic, VALUES)
     place = TopicPartition(topic, 0)

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from chaffinch import TopicPartition
+from chaffinch import EmbeddedBroker, TopicPartition
+from tests.consumer.conftest import ConsumerOf
 from tests.consumer.polling import LIMIT_S, poll_until
 
 NEVER_MS = 600_000
@@ -15,7 +16,9 @@ OPTIONS = {"request_timeout_ms": 500, "session_timeout_ms": 20_000, "heartbeat_i
 
 @pytest.mark.parametrize("instance", [None, "i"])
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup", "Heartbeat"])
-def test_member_gets_its_partitions_though_a_response_is_lost(broker, topic, name, consumer_of, api, instance):
+def test_member_gets_its_partitions_though_a_response_is_lost(
+    broker: EmbeddedBroker, topic: str, name: str, consumer_of: ConsumerOf, api: str, instance: str | None
+) -> None:
     broker.faults.add(api=api, action="delay", delay_ms=NEVER_MS, count=1, client_id=name)
     consumer = consumer_of(broker, client_id=name, group_instance_id=instance, **OPTIONS)
     consumer.subscribe([topic])
@@ -25,7 +28,7 @@ def test_member_gets_its_partitions_though_a_response_is_lost(broker, topic, nam
     assert consumer.group_metadata().generation_id == generation
 
 
-def test_lost_response_to_a_second_join(broker, name, consumer_of):
+def test_lost_response_to_a_second_join(broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf) -> None:
     """The other member waits for this one, and nobody else: the group goes on with both."""
     broker.create_topic(name, 2)
     first, second = (consumer_of(broker, client_id=f"{name}{number}", **OPTIONS) for number in range(2))
@@ -36,7 +39,7 @@ def test_lost_response_to_a_second_join(broker, name, consumer_of):
     poll_until(lambda: len(first.assignment()) == len(second.assignment()) == 1, first, second)
 
 
-def test_member_that_is_slow_to_join_again_is_waited_for(broker, name, consumer_of):
+def test_member_that_is_slow_to_join_again_is_waited_for(broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf) -> None:
     """Several probes see a group that prepares its rebalance, and change nothing."""
     broker.create_topic(name, 2)
     slow, other = (consumer_of(broker, client_id=f"{name}{number}", **OPTIONS) for number in range(2))
@@ -51,7 +54,7 @@ def test_member_that_is_slow_to_join_again_is_waited_for(broker, name, consumer_
     assert slow.group_metadata().generation_id == other.group_metadata().generation_id == generation + 1
 
 
-def test_close_leaves_the_group_though_the_response_is_lost(broker, topic, name, consumer_of):
+def test_close_leaves_the_group_though_the_response_is_lost(broker: EmbeddedBroker, topic: str, name: str, consumer_of: ConsumerOf) -> None:
     broker.faults.add(api="LeaveGroup", action="delay", delay_ms=NEVER_MS, count=1, client_id=name)
     consumer = consumer_of(broker, client_id=name)
     consumer.subscribe([topic])

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Collection, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import confluent_kafka
 import pytest
@@ -13,17 +16,16 @@ from kafka import KafkaConsumer
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor as KafkaPythonSticky
 
-from chaffinch import errors
-from tests.consumer.polling import LIMIT_S, poll_until, read, values_of, write
+from chaffinch import Consumer, EmbeddedBroker, errors
+from tests.consumer.conftest import ConsumerOf
+from tests.consumer.polling import LIMIT_S, Member, poll_until, read, shares, values_of, write
 
-
-def shares(*consumers):
-    return sorted(len(consumer.assignment()) for consumer in consumers)
+T = TypeVar("T")
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 @pytest.mark.parametrize("who_leads", ["ours", "theirs"])
-def test_with_confluent_kafka(broker, name, consumer_of, strategy, who_leads):
+def test_with_confluent_kafka(broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, strategy: str, who_leads: str) -> None:
     topic = f"{name}-t"
     broker.create_topic(topic, 6)
     ours = consumer_of(broker, partition_assignment_strategy=strategy)
@@ -37,9 +39,9 @@ def test_with_confluent_kafka(broker, name, consumer_of, strategy, who_leads):
             "log_level": 0,
         }
     )
-    their_values = []
+    their_values: list[bytes | None] = []
 
-    def is_shared(mine, others):
+    def is_shared(mine: int, others: int) -> bool:
         their_values.extend(message.value() for message in theirs.consume(10, 0.02) if message.error() is None)
         return (len(ours.assignment()), len(theirs.assignment())) == (mine, others)
 
@@ -66,7 +68,9 @@ def test_with_confluent_kafka(broker, name, consumer_of, strategy, who_leads):
 class KafkaPythonMember:
     """A thread of its own polls it, as its rebalances need."""
 
-    def __init__(self, broker, name, topic, assignor):
+    def __init__(
+        self, broker: EmbeddedBroker, name: str, topic: str, assignor: type[RangePartitionAssignor] | type[KafkaPythonSticky]
+    ) -> None:
         self._consumer = KafkaConsumer(
             topic,
             bootstrap_servers=broker.bootstrap_servers,
@@ -78,21 +82,27 @@ class KafkaPythonMember:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def _run(self):
+    def _run(self) -> None:
         while not self._done.is_set():
             self._consumer.poll(timeout_ms=50)
 
-    def assignment(self):
-        return self._consumer.assignment()
+    def assignment(self) -> Collection[Any]:
+        return set(self._consumer.assignment())
 
-    def close(self):
+    def close(self) -> None:
         self._done.set()
         self._thread.join()
         self._consumer.close()
 
 
 @pytest.mark.parametrize(("strategy", "assignor"), [("range", RangePartitionAssignor), ("sticky", KafkaPythonSticky)])
-def test_with_kafka_python(broker, name, consumer_of, strategy, assignor):
+def test_with_kafka_python(
+    broker: EmbeddedBroker,
+    name: str,
+    consumer_of: ConsumerOf,
+    strategy: str,
+    assignor: type[RangePartitionAssignor] | type[KafkaPythonSticky],
+) -> None:
     """Its sticky members put a version before what they remember, which nobody else does: others take that for no memory, and it theirs.
 
     Ours leads: as a leader theirs sometimes begins without the topic's metadata, gives out nothing, and then hangs.
@@ -113,22 +123,22 @@ def test_with_kafka_python(broker, name, consumer_of, strategy, assignor):
 class AiokafkaMembers:
     """Sticky members on an event loop in a thread of its own, where they rebalance without being polled."""
 
-    def __init__(self, broker, name, topic):
+    def __init__(self, broker: EmbeddedBroker, name: str, topic: str) -> None:
         self._options = {"bootstrap_servers": broker.bootstrap_servers, "group_id": name, "heartbeat_interval_ms": 50}
         self._topic = topic
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self._members = []
+        self._members: list[AIOKafkaConsumer] = []
 
-    def _run(self, coroutine):
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def join(self):
+    def join(self) -> Future[AIOKafkaConsumer]:
         """Of a member that is in the group as soon as the others have joined again, for which they are to be polled."""
         return self._run(self._started())
 
-    async def _started(self):
+    async def _started(self) -> AIOKafkaConsumer:
         # What a member remembers is its assignor's class's: each has one of its own.
         assignor = type("OneSticky", (AiokafkaSticky,), {})
         member = AIOKafkaConsumer(self._topic, partition_assignment_strategy=(assignor,), **self._options)
@@ -136,11 +146,11 @@ class AiokafkaMembers:
         await member.start()
         return member
 
-    async def _stopped(self):
+    async def _stopped(self) -> None:
         # At once: one that joins again waits for the others before it stops.
         await asyncio.gather(*(member.stop() for member in self._members))
 
-    def close(self):
+    def close(self) -> None:
         self._run(self._stopped()).result(LIMIT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -148,14 +158,17 @@ class AiokafkaMembers:
 
 
 @pytest.mark.parametrize("who_leads", ["ours", "theirs"])
-def test_sticky_members_of_aiokafka_and_ours_keep_what_they_had(broker, name, consumer_of, who_leads):
+def test_sticky_members_of_aiokafka_and_ours_keep_what_they_had(
+    broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, who_leads: str
+) -> None:
     """The leader, who was there first, has read what two members of the other kind remember; else another member would shuffle them."""
     topic = f"{name}-t"
     broker.create_topic(topic, 12)
     others = AiokafkaMembers(broker, name, topic)
-    ours, members = [], []
+    ours: list[Consumer] = []
+    members: list[Member] = []
 
-    def join(whose):
+    def join(whose: str) -> None:
         if whose == "theirs":
             joins = others.join()
             poll_until(joins.done, *ours)
@@ -180,7 +193,7 @@ def test_sticky_members_of_aiokafka_and_ours_keep_what_they_had(broker, name, co
         others.close()
 
 
-def test_group_of_the_consumer_protocol_is_named(broker, topic, name, consumer_of):
+def test_group_of_the_consumer_protocol_is_named(broker: EmbeddedBroker, topic: str, name: str, consumer_of: ConsumerOf) -> None:
     """KIP-848: no assignor of ours would help."""
     theirs = confluent_kafka.Consumer(
         {"bootstrap.servers": broker.bootstrap_servers, "group.id": name, "group.protocol": "consumer", "log_level": 0}

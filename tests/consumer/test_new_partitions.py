@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from chaffinch import TopicPartition
+from chaffinch import EmbeddedBroker, TopicPartition
 from chaffinch.admin.topics import add_partitions
 from chaffinch.client.sync_client import SyncClient
+from tests.consumer.conftest import ConsumerOf
 from tests.consumer.polling import poll_until, read, values_of, write
 
 
-def test_records_written_before_the_partition_is_found_are_read(broker, name, consumer_of):
+def test_records_written_before_the_partition_is_found_are_read(broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf) -> None:
     broker.create_topic(name, 1)
     consumer = consumer_of(broker, auto_offset_reset="latest", auto_offset_reset_new_partitions="earliest", metadata_max_age_ms=300)
     write(broker, name, [b"old"])

@@ -5,26 +5,27 @@ from __future__ import annotations
 import re
 import threading
 import time
+from typing import Literal
 
 import pyarrow as pa
 import pytest
 
-from chaffinch import EmbeddedBroker, Producer, TopicPartition, errors
-from tests.consumer.conftest import CONFIG
-from tests.consumer.polling import LIMIT_S, poll_until, read, values_of, write
+from chaffinch import Consumer, ConsumerRecord, EmbeddedBroker, Producer, TopicPartition, errors
+from tests.consumer.conftest import CONFIG, ConsumerOf, ProducerOf
+from tests.consumer.polling import LIMIT_S, committed, poll_until, read, values_of, write
 
 
-def numbered(count, start=0):
+def numbered(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
 
 
-def consumer_of_topic(consumer, topic):
+def consumer_of_topic(consumer: Consumer, topic: str) -> Consumer:
     consumer.subscribe([topic])
     return consumer
 
 
 class TestRecords:
-    def test_every_field_arrives(self, broker, topic, consumer_of, producer_of):
+    def test_every_field_arrives(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, producer_of: ProducerOf) -> None:
         sent = producer_of(broker).send(topic, b"v", key=b"k", timestamp_ms=123, headers=[("h", b"1"), ("n", None)]).result(60)
         producer_of(broker).send(topic, None, timestamp_ms=124).result(60)
         consumer = consumer_of(broker)
@@ -33,7 +34,7 @@ class TestRecords:
         assert first == (topic, 0, sent.offset, 123, 0, b"k", b"v", [("h", b"1"), ("n", None)], 0)
         assert (second.key, second.value, list(second.headers), second.topic_partition) == (None, None, [], TopicPartition(topic, 0))
 
-    def test_a_table_has_the_same(self, broker, topic, consumer_of, producer_of):
+    def test_a_table_has_the_same(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, producer_of: ProducerOf) -> None:
         rows = pa.table(
             {"value": [b"a", None, b"c"], "key": [None, b"k", b""], "timestamp": pa.array([1, 2, 3], pa.timestamp("ms", "UTC"))}
         )
@@ -48,7 +49,7 @@ class TestRecords:
         assert table.select(["value", "key", "timestamp"]).equals(rows)
         assert consumer.poll_table(0).num_rows == 0
 
-    def test_no_more_than_asked_for_at_a_time(self, broker, topic, consumer_of):
+    def test_no_more_than_asked_for_at_a_time(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, numbered(25))
         consumer = consumer_of(broker, max_poll_records=10)
         consumer.subscribe([topic])
@@ -56,7 +57,7 @@ class TestRecords:
         assert [len(consumer.poll(LIMIT_S)), consumer.poll_table(LIMIT_S).num_rows] == [10, 5]
         assert consumer.position(TopicPartition(topic, 0)) == 25
 
-    def test_one_by_one(self, broker, topic, consumer_of):
+    def test_one_by_one(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, numbered(3))
         consumer = consumer_of(broker, enable_auto_commit=False)
         consumer.subscribe([topic])
@@ -64,9 +65,9 @@ class TestRecords:
             consumer.commit()
             if record.offset == 1:
                 break
-        assert consumer.committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].offset == 2
+        assert committed(consumer, TopicPartition(topic, 0)).offset == 2
 
-    def test_what_a_loop_leaves_is_read_again(self, broker, topic, consumer_of):
+    def test_what_a_loop_leaves_is_read_again(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, numbered(6))
         place = TopicPartition(topic, 0)
         consumer = consumer_of(broker, group_id=None)
@@ -77,7 +78,7 @@ class TestRecords:
                 break
         assert values_of(read(consumer, 4)) == numbered(4, 2)
 
-    def test_a_loop_follows_seeks_pauses_and_polls(self, broker, topic, consumer_of):
+    def test_a_loop_follows_seeks_pauses_and_polls(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, numbered(6))
         place = TopicPartition(topic, 0)
         consumer = consumer_of(broker, group_id=None)
@@ -96,14 +97,16 @@ class TestRecords:
         consumer.resume([place])
         assert [record.offset for record in read(consumer, 3)] == [3, 4, 5]
 
-    def test_deserializers_make_objects(self, broker, topic, consumer_of, producer_of):
+    def test_deserializers_make_objects(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, producer_of: ProducerOf) -> None:
         producer_of(broker).send(topic, b"7", key=b"k").result(60)
         producer_of(broker).send(topic, None).result(60)
         consumer = consumer_of(broker, value_deserializer=int, key_deserializer=bytes.decode)
         consumer.subscribe([topic])
         assert [(record.key, record.value) for record in read(consumer, 2)] == [("k", 7), (None, None)]
 
-    def test_what_cannot_be_deserialized_is_named_and_passed_over(self, broker, topic, consumer_of):
+    def test_what_cannot_be_deserialized_is_named_and_passed_over(
+        self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf
+    ) -> None:
         write(broker, topic, [b"1", b"x", b"3"])
         consumer = consumer_of(broker, value_deserializer=int)
         consumer.subscribe([topic])
@@ -111,10 +114,13 @@ class TestRecords:
         for _ in range(2):
             with pytest.raises(errors.RecordDeserializationException, match=r"the value at offset 1 .* cannot be deserialized") as caught:
                 consumer.poll(LIMIT_S)
+        assert caught.value.topic_partition is not None
         consumer.seek(caught.value.topic_partition, 2)
         assert values_of(read(consumer, 1)) == [3]
 
-    def test_what_cannot_be_deserialized_is_named_beside_a_partition_that_has_more(self, broker, name, consumer_of):
+    def test_what_cannot_be_deserialized_is_named_beside_a_partition_that_has_more(
+        self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf
+    ) -> None:
         broker.create_topic(name, 2)
         write(broker, name, [b"1", b"x"], partition=1)
         with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=1000) as producer:
@@ -122,7 +128,7 @@ class TestRecords:
                 producer.send(name, b"7" * 100, partition=0)
         consumer = consumer_of(broker, value_deserializer=int, max_partition_fetch_bytes=1_000)
         consumer.subscribe([name])
-        found = []
+        found: list[ConsumerRecord] = []
         while 1 not in [record.partition for record in found]:
             found += consumer.poll(LIMIT_S)
         with pytest.raises(errors.RecordDeserializationException, match="the value at offset 1 of"):
@@ -131,10 +137,10 @@ class TestRecords:
         consumer.seek(TopicPartition(name, 1), 2)
         assert len(found + read(consumer, 2_001 - len(found))) == 2_001
 
-    def test_what_nobody_got_is_read_again_and_not_committed(self, broker, topic, consumer_of):
+    def test_what_nobody_got_is_read_again_and_not_committed(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         """Ctrl-C can come when a poll has its records and has not given them."""
 
-        def interrupt(value):
+        def interrupt(value: bytes) -> bytes:
             if value == b"2":
                 raise KeyboardInterrupt
             return value
@@ -151,7 +157,9 @@ class TestRecords:
 
 class TestPositions:
     @pytest.mark.parametrize(("reset", "expected"), [("earliest", 0), ("latest", 3), ("by_duration:PT1H", 2), ("by_duration:PT0.001S", 3)])
-    def test_where_to_begin(self, broker, name, consumer_of, producer_of, reset, expected):
+    def test_where_to_begin(
+        self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, producer_of: ProducerOf, reset: str, expected: int
+    ) -> None:
         topic = f"{name}-t"
         broker.create_topic(topic, 1)
         now_ms = int(time.time() * 1000)
@@ -162,13 +170,13 @@ class TestPositions:
         assert consumer.position(TopicPartition(topic, 0)) == expected
 
     @pytest.mark.parametrize("has_group", [True, False])
-    def test_none_is_an_error(self, broker, topic, consumer_of, has_group):
+    def test_none_is_an_error(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, has_group: bool) -> None:
         consumer = consumer_of(broker, auto_offset_reset="none", **({} if has_group else {"group_id": None}))
         consumer.assign([TopicPartition(topic, 0)])
         with pytest.raises(errors.NoOffsetForPartitionException, match=r"auto\.offset\.reset is none"):
             consumer.poll(LIMIT_S)
 
-    def test_seeking(self, broker, topic, consumer_of):
+    def test_seeking(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         write(broker, topic, numbered(10))
         place = TopicPartition(topic, 0)
         consumer = consumer_of(broker, group_id=None)
@@ -183,7 +191,9 @@ class TestPositions:
         assert (consumer.position(place), consumer.poll(0)) == (10, [])
 
     @pytest.mark.parametrize(("reset", "outcome"), [("earliest", 0), ("latest", 3), ("none", errors.OffsetOutOfRangeException)])
-    def test_an_offset_that_is_not_there(self, broker, name, consumer_of, reset, outcome):
+    def test_an_offset_that_is_not_there(
+        self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, reset: str, outcome: int | type[errors.OffsetOutOfRangeException]
+    ) -> None:
         topic = f"{name}-t"
         broker.create_topic(topic, 1)
         write(broker, topic, numbered(3))
@@ -202,7 +212,7 @@ class TestPositions:
         found += read(consumer, 4 - outcome - len(found))
         assert values_of(found) == [*numbered(3)[outcome:], b"new"]
 
-    def test_pausing_keeps_what_was_fetched(self, broker, name, consumer_of):
+    def test_pausing_keeps_what_was_fetched(self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf) -> None:
         broker.create_topic(name, 2)
         places = [TopicPartition(name, 0), TopicPartition(name, 1)]
         for place in places:
@@ -220,21 +230,23 @@ class TestPositions:
         assert consumer.metrics()["fetch-total"] <= sent + 1
         assert not consumer.paused()
 
-    def test_what_leaders_know(self, broker, topic, consumer_of, producer_of):
+    def test_what_leaders_know(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, producer_of: ProducerOf) -> None:
         place = TopicPartition(topic, 0)
         for timestamp in (1000, 2000, 3000):
             producer_of(broker).send(topic, b"", timestamp_ms=timestamp).result(60)
         consumer = consumer_of(broker, group_id=None)
         assert consumer.partitions_for(topic) == [place]
         assert (consumer.beginning_offsets([place]), consumer.end_offsets([place])) == ({place: 0}, {place: 3})
-        assert consumer.offsets_for_times({place: 1500})[place][:2] == (1, 2000)
+        later = consumer.offsets_for_times({place: 1500})[place]
+        assert later is not None
+        assert later[:2] == (1, 2000)
         assert consumer.offsets_for_times({place: 9999}) == {place: None}
         assert consumer.end_offsets([]) == {}
 
-    def test_a_topic_that_nobody_knows(self, broker, consumer_of):
+    def test_a_topic_that_nobody_knows(self, broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
         consumer = consumer_of(broker, group_id=None)
 
-        def is_said():
+        def is_said() -> bool:
             with pytest.raises((errors.UnknownTopicOrPartitionException, errors.TimeoutException), match="nowhere") as caught:
                 consumer.partitions_for("nowhere", timeout=0.1)
             return caught.type is errors.UnknownTopicOrPartitionException
@@ -246,7 +258,15 @@ class TestPositions:
 
 class TestTransactions:
     @pytest.mark.parametrize(("isolation", "expected"), [("read_committed", [b"c1", b"c2", b"plain"]), ("read_uncommitted", None)])
-    def test_aborted_ones_are_not_seen(self, broker, name, consumer_of, producer_of, isolation, expected):
+    def test_aborted_ones_are_not_seen(
+        self,
+        broker: EmbeddedBroker,
+        name: str,
+        consumer_of: ConsumerOf,
+        producer_of: ProducerOf,
+        isolation: str,
+        expected: list[bytes] | None,
+    ) -> None:
         topic = f"{name}-t"
         broker.create_topic(topic, 1)
         producer = producer_of(broker, transactional_id=name)
@@ -266,7 +286,9 @@ class TestTransactions:
         assert consumer.end_offsets([place]) == {place: consumer.position(place)}
         producer.abort_transaction()
 
-    def test_offsets_go_with_a_transaction(self, broker, topic, name, consumer_of, producer_of):
+    def test_offsets_go_with_a_transaction(
+        self, broker: EmbeddedBroker, topic: str, name: str, consumer_of: ConsumerOf, producer_of: ProducerOf
+    ) -> None:
         write(broker, topic, numbered(3))
         consumer = consumer_of(broker, enable_auto_commit=False, isolation_level="read_committed")
         consumer.subscribe([topic])
@@ -276,11 +298,11 @@ class TestTransactions:
         producer.init_transactions()
         with producer.transaction():
             producer.send_offsets_to_transaction({place: consumer.position(place)}, consumer.group_metadata())
-        assert consumer.committed([place])[place].offset == 3
+        assert committed(consumer, place).offset == 3
 
 
 class TestTroubles:
-    def test_a_broker_that_is_killed_and_comes_back(self, consumer_of, name):
+    def test_a_broker_that_is_killed_and_comes_back(self, consumer_of: ConsumerOf, name: str) -> None:
         with EmbeddedBroker(topics={name: {"partitions": 2}}, config=CONFIG) as broker:
             write(broker, name, numbered(5))
             consumer = consumer_of(broker)
@@ -293,7 +315,7 @@ class TestTroubles:
             consumer.close()
         assert values_of(found) == numbered(10)
 
-    def test_a_leader_that_moves(self, consumer_of, name):
+    def test_a_leader_that_moves(self, consumer_of: ConsumerOf, name: str) -> None:
         with EmbeddedBroker(topics={name: {"partitions": 3, "replication": 3}}, brokers=3, config=CONFIG) as broker:
             consumer = consumer_of(broker)
             consumer.subscribe([name])
@@ -307,7 +329,9 @@ class TestTroubles:
                 broker.start_node((node + 2) % 3)
             consumer.close()
 
-    def test_a_topic_deleted_and_made_anew(self, broker, topic, consumer_of, producer_of):
+    def test_a_topic_deleted_and_made_anew(
+        self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, producer_of: ProducerOf
+    ) -> None:
         from chaffinch.admin.options import connect
         from chaffinch.admin.topics import delete_topics
 
@@ -343,7 +367,7 @@ class TestTroubles:
             ("OffsetFetch", "UNSTABLE_OFFSET_COMMIT"),
         ],
     )
-    def test_errors_that_pass(self, broker, name, consumer_of, api, error):
+    def test_errors_that_pass(self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, api: str, error: str) -> None:
         topic = f"{name}-t"
         broker.create_topic(topic, 1)
         write(broker, topic, numbered(3))
@@ -355,7 +379,9 @@ class TestTroubles:
 
     @pytest.mark.parametrize("api", ["Metadata", "Fetch", "ListOffsets", "FindCoordinator", "JoinGroup", "SyncGroup", "OffsetFetch"])
     @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-    def test_connections_that_break(self, broker, name, consumer_of, api, action):
+    def test_connections_that_break(
+        self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, api: str, action: Literal["drop_before", "drop_after"]
+    ) -> None:
         topic = f"{name}-t"
         broker.create_topic(topic, 1)
         write(broker, topic, numbered(3))
@@ -377,7 +403,9 @@ class TestTroubles:
             ("ListOffsets", "TOPIC_AUTHORIZATION_FAILED", errors.TopicAuthorizationException),
         ],
     )
-    def test_errors_that_the_caller_hears_of_once(self, broker, name, consumer_of, api, error, raised):
+    def test_errors_that_the_caller_hears_of_once(
+        self, broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf, api: str, error: str, raised: type[errors.KafkaException]
+    ) -> None:
         topic = f"{name}-t"
         broker.create_topic(topic, 1)
         write(broker, topic, numbered(3))
@@ -388,14 +416,14 @@ class TestTroubles:
             read(consumer, 1)
         assert values_of(read(consumer, 3)) == numbered(3)
 
-    def test_nobody_there(self, consumer_of):
+    def test_nobody_there(self, consumer_of: ConsumerOf) -> None:
         with EmbeddedBroker() as gone:
             pass
         consumer = consumer_of(gone)
         consumer.subscribe(["orders"])
         assert consumer.poll(0.1) == []
 
-        def is_said():
+        def is_said() -> bool:
             with pytest.raises(errors.TimeoutException) as caught:
                 consumer.partitions_for("orders", timeout=0.1)
             return "refused" in str(caught.value)
@@ -403,7 +431,7 @@ class TestTroubles:
         poll_until(is_said)  # Not at once, where a busy machine takes longer to refuse.
 
 
-def test_a_pattern_follows_the_topics(broker, name, consumer_of):
+def test_a_pattern_follows_the_topics(broker: EmbeddedBroker, name: str, consumer_of: ConsumerOf) -> None:
     for suffix in ("a", "b"):
         broker.create_topic(f"{name}-{suffix}", 1)
     consumer = consumer_of(broker, metadata_max_age_ms=50)

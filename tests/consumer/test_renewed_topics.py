@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -18,9 +19,11 @@ from chaffinch.errors import RecordDeserializationException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.transactions import manager
 from chaffinch.protocol import apis
+from tests.consumer.conftest import ConsumerOf
 from tests.consumer.polling import read
 
 OLD = 20
+Way = Callable[[Consumer, list[bytes]], None]
 LIMITED = {
     "OffsetCommit": range(2, 10),
     "OffsetFetch": range(1, 10),
@@ -29,13 +32,13 @@ LIMITED = {
 
 
 @pytest.fixture(params=["by id", "by name"])
-def coordinator(request, monkeypatch):
+def coordinator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """`by name`: as with Apache Kafka 2.8 to 4.1."""
     if request.param == "by name":
         limited = {key: dataclasses.replace(api, reach=LIMITED[api.name]) if api.name in LIMITED else api for key, api in apis.APIS.items()}
         monkeypatch.setattr(apis, "APIS", limited)
         monkeypatch.setattr(apis, "_BY_MESSAGE", {message: api for api in limited.values() for message in (api.request, api.response)})
-    return request.param
+    return str(request.param)
 
 
 def renew(broker: EmbeddedBroker, topic: str, count: int, partitions: int = 1) -> list[bytes]:
@@ -75,8 +78,8 @@ def in_close(consumer: Consumer, given: list[bytes]) -> None:
     consumer.close()
 
 
-AUTOMATIC = {"enable_auto_commit": True, "auto_commit_interval_ms": 0}
-WAYS = {
+AUTOMATIC: dict[str, Any] = {"enable_auto_commit": True, "auto_commit_interval_ms": 0}
+WAYS: dict[Way, dict[str, Any]] = {
     by_poll: AUTOMATIC,
     in_close: {"enable_auto_commit": True, "auto_commit_interval_ms": 10**6},
     by_hand: {"enable_auto_commit": False},
@@ -88,7 +91,7 @@ WAYS = {
 @pytest.mark.parametrize("count", [10, 30], ids=["shorter", "longer"])
 @pytest.mark.parametrize("way", WAYS)
 def test_each_new_record_is_given_once(
-    broker: EmbeddedBroker, topic: str, coordinator: str, consumer_of: Callable[..., Consumer], way: Callable, count: int
+    broker: EmbeddedBroker, topic: str, coordinator: str, consumer_of: ConsumerOf, way: Way, count: int
 ) -> None:
     write(broker, topic, b"old", OLD)
     consumer = consumer_of(broker, **WAYS[way])
@@ -108,13 +111,7 @@ def test_each_new_record_is_given_once(
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", None], ids=["eager", "cooperative", "assigned"])
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_the_same_consumer_reads_on(
-    broker: EmbeddedBroker,
-    topic: str,
-    coordinator: str,
-    consumer_of: Callable[..., Consumer],
-    strategy: str | None,
-    count: int,
-    partitions: int,
+    broker: EmbeddedBroker, topic: str, coordinator: str, consumer_of: ConsumerOf, strategy: str | None, count: int, partitions: int
 ) -> None:
     """Also where the new topic has other partitions, which leads to a rebalance."""
     write(broker, topic, b"old", OLD)
@@ -133,7 +130,7 @@ def test_the_same_consumer_reads_on(
 def test_in_a_transaction(
     name: str,
     coordinator: str,
-    consumer_of: Callable[..., Consumer],
+    consumer_of: ConsumerOf,
     count: int,
     version: int,
     caplog: pytest.LogCaptureFixture,
@@ -162,9 +159,7 @@ def test_in_a_transaction(
         after.close()
 
 
-def test_a_paused_partition_is_not_paused_in_the_new_topic(
-    broker: EmbeddedBroker, topic: str, consumer_of: Callable[..., Consumer]
-) -> None:
+def test_a_paused_partition_is_not_paused_in_the_new_topic(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     write(broker, topic, b"old", OLD)
     consumer = consumer_of(broker)
     consumer.assign([TopicPartition(topic, 0)])
@@ -177,7 +172,7 @@ def test_a_paused_partition_is_not_paused_in_the_new_topic(
 
 
 def test_records_of_the_deleted_topic_that_a_loop_still_has_are_not_committed_in_the_new_one(
-    broker: EmbeddedBroker, topic: str, consumer_of: Callable[..., Consumer]
+    broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf
 ) -> None:
     write(broker, topic, b"old", OLD)
     consumer = consumer_of(broker, enable_auto_commit=False)
@@ -194,7 +189,7 @@ def test_records_of_the_deleted_topic_that_a_loop_still_has_are_not_committed_in
 
 
 def test_a_record_that_a_deserializer_refused_is_not_waited_for_in_the_new_topic(
-    broker: EmbeddedBroker, topic: str, consumer_of: Callable[..., Consumer]
+    broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf
 ) -> None:
     """The error of a record of the deleted topic is not raised for the record that has its offset in the new one."""
 

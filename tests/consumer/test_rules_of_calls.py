@@ -10,11 +10,15 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
+from threading import Thread
+from typing import Any
 
 import pytest
 
-from chaffinch import Consumer, TopicPartition, errors
+from chaffinch import Consumer, EmbeddedBroker, TopicPartition, errors
 from chaffinch.consumer.callbacks import Callbacks
+from tests.consumer.conftest import ConsumerOf
 from tests.consumer.polling import poll_until, read, write
 
 PLACE = TopicPartition("orders", 0)
@@ -42,8 +46,8 @@ PLACE = TopicPartition("orders", 0)
         (lambda c: c.assign(PLACE), TypeError, "argument partitions must be a list of TopicPartitions"),
         (lambda c: c.assign(["orders"]), TypeError, "must be a TopicPartition, not 'orders'"),
         (lambda c: c.assign([("orders", "0")]), TypeError, "must be a TopicPartition"),
-        (lambda c: c.assign([TopicPartition("orders", "0")]), TypeError, "its partition is a str and must be an int"),
-        (lambda c: c.assign([TopicPartition(7, 0)]), TypeError, "its topic must be a str, not int"),
+        (lambda c: c.assign([TopicPartition("orders", "0")]), TypeError, "its partition is a str and must be an int"),  # type: ignore[arg-type]
+        (lambda c: c.assign([TopicPartition(7, 0)]), TypeError, "its topic must be a str, not int"),  # type: ignore[arg-type]
         (lambda c: c.assign([("orders", -1)]), ValueError, "has the number -1"),
         (lambda c: c.poll("1"), TypeError, "argument timeout must be None or a number of seconds"),
         (lambda c: c.poll(-1), ValueError, "from 0 up"),
@@ -73,7 +77,9 @@ PLACE = TopicPartition("orders", 0)
         (lambda c: (c.subscribe(["orders"]), c.assign([PLACE])), errors.IllegalStateException, r"call unsubscribe\(\) first"),
     ],
 )
-def test_calls_that_are_refused(broker, consumer_of, call, error, says):
+def test_calls_that_are_refused(
+    broker: EmbeddedBroker, consumer_of: ConsumerOf, call: Callable[[Consumer], object], error: type[Exception], says: str
+) -> None:
     with pytest.raises(error, match=says):
         call(consumer_of(broker))
 
@@ -87,7 +93,7 @@ def test_calls_that_are_refused(broker, consumer_of, call, error, says):
         lambda c: c.group_metadata(),
     ],
 )
-def test_what_needs_a_group(broker, consumer_of, call):
+def test_what_needs_a_group(broker: EmbeddedBroker, consumer_of: ConsumerOf, call: Callable[[Consumer], object]) -> None:
     with pytest.raises(errors.IllegalStateException, match=r"needs a group, and this consumer has none: give it the option group\.id"):
         call(consumer_of(broker, group_id=None))
 
@@ -95,7 +101,7 @@ def test_what_needs_a_group(broker, consumer_of, call):
 @pytest.mark.parametrize(
     "call", ["poll", "poll_table", "assignment", "subscription", "unsubscribe", "metrics", "commit", "paused", "seek_to_end"]
 )
-def test_nothing_after_close(broker, consumer_of, call):
+def test_nothing_after_close(broker: EmbeddedBroker, consumer_of: ConsumerOf, call: str) -> None:
     consumer = consumer_of(broker)
     consumer.close()
     consumer.close()
@@ -105,7 +111,7 @@ def test_nothing_after_close(broker, consumer_of, call):
         next(iter(consumer))
 
 
-def test_a_loop_that_closes_its_consumer_ends(broker, topic, consumer_of):
+def test_a_loop_that_closes_its_consumer_ends(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     write(broker, topic, [b"0", b"1"])
     consumer = consumer_of(broker, group_id=None, auto_offset_reset="earliest")
     consumer.assign([TopicPartition(topic, 0)])
@@ -116,16 +122,16 @@ def test_a_loop_that_closes_its_consumer_ends(broker, topic, consumer_of):
     assert found == [b"0"]
 
 
-def test_one_thread_at_a_time(broker, topic, consumer_of):
+def test_one_thread_at_a_time(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     consumer = consumer_of(broker)
     told: list[BaseException] = []
     inside, refused = threading.Event(), threading.Event()
 
-    def poll_too(_places):
+    def poll_too(_places: list[TopicPartition]) -> None:
         inside.set()
         assert refused.wait(30)
 
-    def other():
+    def other() -> None:
         assert inside.wait(30)
         try:
             consumer.poll(0)
@@ -142,10 +148,12 @@ def test_one_thread_at_a_time(broker, topic, consumer_of):
 
 
 @pytest.mark.parametrize("call", [lambda consumer: consumer.seek(PLACE, 0), lambda consumer: consumer.close()])
-def test_a_finalizer_in_its_own_thread_does_not_wait_for_itself(broker, consumer_of, call):
+def test_a_finalizer_in_its_own_thread_does_not_wait_for_itself(
+    broker: EmbeddedBroker, consumer_of: ConsumerOf, call: Callable[[Consumer], object]
+) -> None:
     consumer = consumer_of(broker)
 
-    def finalize():
+    def finalize() -> None:
         with pytest.raises(errors.IllegalStateException, match="in the consumer's own thread would wait for itself"):
             call(consumer)
 
@@ -153,16 +161,18 @@ def test_a_finalizer_in_its_own_thread_does_not_wait_for_itself(broker, consumer
     consumer.close()
 
 
-def test_what_was_done_is_told_though_the_thread_has_ended_since(broker, consumer_of, monkeypatch):
+def test_what_was_done_is_told_though_the_thread_has_ended_since(
+    broker: EmbeddedBroker, consumer_of: ConsumerOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     consumer = consumer_of(broker)
     thread = consumer._thread
     hand_over = thread._hand_over
 
-    def and_let_it_end(job):
+    def and_let_it_end(job: Any) -> None:
         hand_over(job)
         thread._thread.join(30)
 
-    def closing():
+    def closing() -> str:
         with pytest.raises(errors.IllegalStateException, match="would wait for itself"):
             consumer.close()
         return "done"
@@ -173,7 +183,7 @@ def test_what_was_done_is_told_though_the_thread_has_ended_since(broker, consume
         thread.run(closing)
 
 
-def test_what_a_finalizer_in_its_own_thread_does_not_wait_for_is_done(broker, consumer_of):
+def test_what_a_finalizer_in_its_own_thread_does_not_wait_for_is_done(broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
     """That of a loop that was left, which gives back what it did not come to."""
     consumer, done = consumer_of(broker), []
     consumer._thread.run(lambda: consumer._thread.post(lambda: done.append(True)))
@@ -181,14 +191,15 @@ def test_what_a_finalizer_in_its_own_thread_does_not_wait_for_is_done(broker, co
     assert done == [True]
 
 
-def test_an_error_is_held_by_nobody_but_its_caller(broker, consumer_of):
+def test_an_error_is_held_by_nobody_but_its_caller(broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
     consumer = consumer_of(broker)
 
-    def refused():
+    def refused() -> weakref.ref[errors.IllegalStateException]:
         try:
             consumer.seek(PLACE, 0)
         except errors.IllegalStateException as error:
             return weakref.ref(error)
+        raise AssertionError("seek was not refused")
 
     gc.disable()
     try:
@@ -198,7 +209,7 @@ def test_an_error_is_held_by_nobody_but_its_caller(broker, consumer_of):
 
 
 class TestWakeup:
-    def test_it_ends_a_poll_that_waits(self, broker, topic, consumer_of):
+    def test_it_ends_a_poll_that_waits(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         consumer = consumer_of(broker, group_id=None)
         consumer.assign([TopicPartition(topic, 0)])
         consumer.poll(0)
@@ -209,7 +220,7 @@ class TestWakeup:
         waker.join()
         assert consumer.poll(0) == []
 
-    def test_it_ends_the_next_call_that_would_wait(self, broker, topic, consumer_of):
+    def test_it_ends_the_next_call_that_would_wait(self, broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
         consumer = consumer_of(broker, group_id=None)
         consumer.assign([TopicPartition(topic, 0)])
         consumer.wakeup()
@@ -219,7 +230,7 @@ class TestWakeup:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("call", [lambda consumer: consumer.poll(0), lambda consumer: consumer.wakeup()])
-def test_a_forked_child_is_told(broker, topic, consumer_of, call):
+def test_a_forked_child_is_told(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf, call: Callable[[Consumer], object]) -> None:
     write(broker, topic, [b"0", b"1"])
     consumer = consumer_of(broker, max_poll_records=1)
     consumer.subscribe([topic])
@@ -241,7 +252,7 @@ def test_a_forked_child_is_told(broker, topic, consumer_of, call):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_close_in_a_forked_child_does_nothing_and_hides_nothing(broker, topic, consumer_of):
+def test_close_in_a_forked_child_does_nothing_and_hides_nothing(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     write(broker, topic, [b"0", b"1"])
     consumer = consumer_of(broker, max_poll_records=1)
     consumer.subscribe([topic])
@@ -263,12 +274,12 @@ def test_close_in_a_forked_child_does_nothing_and_hides_nothing(broker, topic, c
     assert [record.value for record in read(consumer, 1)] == [b"1"]
 
 
-def test_it_cannot_be_pickled(broker, consumer_of):
+def test_it_cannot_be_pickled(broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
     with pytest.raises(TypeError, match="a Consumer cannot be pickled: make one in each process"):
         pickle.dumps(consumer_of(broker))
 
 
-def test_options_are_checked_before_a_thread_is_there(broker):
+def test_options_are_checked_before_a_thread_is_there(broker: EmbeddedBroker) -> None:
     before = threading.active_count()
     with pytest.raises(errors.ConfigException, match=r"nearest known one is 'group_id'"):
         Consumer(bootstrap_servers=broker.bootstrap_servers, group_ids="x")
@@ -276,7 +287,7 @@ def test_options_are_checked_before_a_thread_is_there(broker):
     assert threading.active_count() == before
 
 
-def test_it_closes_itself(broker, topic):
+def test_it_closes_itself(broker: EmbeddedBroker, topic: str) -> None:
     with Consumer(bootstrap_servers=broker.bootstrap_servers, group_id=topic) as consumer:
         consumer.subscribe(topic)
         poll_until(lambda: bool(consumer.assignment()), consumer)
@@ -285,18 +296,18 @@ def test_it_closes_itself(broker, topic):
     assert not any("chaffinch-consumer" in thread.name for thread in threading.enumerate())
 
 
-def test_names_without_effect_are_said(broker, caplog):
+def test_names_without_effect_are_said(broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     with Consumer(bootstrap_servers=broker.bootstrap_servers, interceptor_classes="x"):
         pass
     assert "interceptor.classes is known to Apache Kafka and without effect" in caplog.text
 
 
-def let_go(held, runs):
+def let_go(held: list[Consumer], runs: Thread) -> None:
     held.clear()
     runs.join(30)
 
 
-def test_one_that_nobody_holds_ends_its_thread_which_says_that_it_was_not_closed(broker, topic):
+def test_one_that_nobody_holds_ends_its_thread_which_says_that_it_was_not_closed(broker: EmbeddedBroker, topic: str) -> None:
     held = [Consumer(bootstrap_servers=broker.bootstrap_servers, client_id="forgotten", group_id=topic)]
     (runs,) = [thread for thread in threading.enumerate() if thread.name == "forgotten-network"]
     held[0].subscribe(topic)
@@ -306,13 +317,13 @@ def test_one_that_nobody_holds_ends_its_thread_which_says_that_it_was_not_closed
     assert not runs.is_alive()
 
 
-def test_one_that_was_closed_says_nothing(broker, recwarn):
+def test_one_that_was_closed_says_nothing(broker: EmbeddedBroker, recwarn: pytest.WarningsRecorder) -> None:
     Consumer(bootstrap_servers=broker.bootstrap_servers).close()
     gc.collect()
     assert not recwarn.list
 
 
-def test_one_that_is_left_at_the_end_of_the_process_ends_with_it(broker):
+def test_one_that_is_left_at_the_end_of_the_process_ends_with_it(broker: EmbeddedBroker) -> None:
     code = f"""
 from chaffinch import Consumer
 consumer = Consumer(bootstrap_servers={broker.bootstrap_servers!r})
@@ -322,7 +333,7 @@ consumer.beginning_offsets([])
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_calls_have_a_time_of_their_own_or_the_usual(broker, consumer_of):
+def test_calls_have_a_time_of_their_own_or_the_usual(broker: EmbeddedBroker, consumer_of: ConsumerOf) -> None:
     consumer = consumer_of(broker, default_api_timeout_ms=100)
     with pytest.raises(errors.TimeoutException):
         consumer.end_offsets([TopicPartition("nowhere", 0)])
@@ -330,7 +341,7 @@ def test_calls_have_a_time_of_their_own_or_the_usual(broker, consumer_of):
         consumer.end_offsets([TopicPartition("nowhere", 0)], timeout=0)
 
 
-def test_commits_behind_one_whose_callback_raises_are_told_by_the_next_call():
+def test_commits_behind_one_whose_callback_raises_are_told_by_the_next_call() -> None:
     """Of a broker's answers nobody can tell whether both are there before the first is told."""
     callbacks, told = Callbacks(), []
     callbacks.note_commit(lambda *_: int("no number"), {}, None)

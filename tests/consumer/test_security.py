@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 
-from chaffinch import EmbeddedBroker, Producer, TopicPartition, errors
-from tests.consumer.conftest import CONFIG
+from chaffinch import Consumer, EmbeddedBroker, Producer, TopicPartition, errors
+from tests.consumer.conftest import CONFIG, ConsumerOf
 from tests.consumer.polling import LIMIT_S, read, values_of
 from tests.support.certificates import Certificates
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory):
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[EmbeddedBroker, dict[str, Any]]]:
     """A broker, and the options of a client that it lets in."""
     certificates = Certificates(tmp_path_factory.mktemp("certificates"))
     config = {**CONFIG, "security.protocol": "SASL_SSL", "ssl.keystore.location": certificates.server}
@@ -28,7 +31,7 @@ def secured(tmp_path_factory):
         )
 
 
-def test_who_is_let_in_reads(secured, consumer_of):
+def test_who_is_let_in_reads(secured: tuple[EmbeddedBroker, dict[str, Any]], consumer_of: ConsumerOf) -> None:
     broker, options = secured
     with Producer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
         producer.send("orders", b"v").result(LIMIT_S)
@@ -48,7 +51,9 @@ def test_who_is_let_in_reads(secured, consumer_of):
         lambda consumer: consumer.committed([TopicPartition("orders", 0)]),
     ],
 )
-def test_who_is_not_is_told(secured, consumer_of, call):
+def test_who_is_not_is_told(
+    secured: tuple[EmbeddedBroker, dict[str, Any]], consumer_of: ConsumerOf, call: Callable[[Consumer], object]
+) -> None:
     broker, options = secured
     consumer = consumer_of(broker, **{**options, "sasl_password": "wrong"})
     consumer.assign([TopicPartition("orders", 0)])
@@ -56,8 +61,13 @@ def test_who_is_not_is_told(secured, consumer_of, call):
         call(consumer)
 
 
-def test_who_is_not_is_told_at_each_call_until_the_broker_lets_it_in(consumer_of):
-    options = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "alice", "sasl_password": "new"}
+def test_who_is_not_is_told_at_each_call_until_the_broker_lets_it_in(consumer_of: ConsumerOf) -> None:
+    options: dict[str, Any] = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl_username": "alice",
+        "sasl_password": "new",
+    }
     config = {**CONFIG, "security.protocol": "SASL_PLAINTEXT", "sasl.enabled.mechanisms": "PLAIN"}
     with EmbeddedBroker(topics=["orders"], config=config, users={"alice": "old"}) as broker:
         consumer = consumer_of(broker, **options, group_id=None)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from typing import cast
 
 import numpy as np
 
-from chaffinch import Consumer, ConsumerRecord, TopicPartition
+from chaffinch import Consumer, ConsumerRecord, EmbeddedBroker, TopicPartition
 from chaffinch.consumer.metrics import METRICS
-from tests.consumer.polling import read, write
+from tests.consumer.conftest import ConsumerOf
+from tests.consumer.polling import committed, read, write
 
 LOGIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "me", "sasl_password": "hidden"}
 
 
-def test_a_consumer(broker, topic, consumer_of):
+def test_a_consumer(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     consumer = consumer_of(broker, client_id="me", **LOGIN)
     start = f"<Consumer 'me' of {broker.bootstrap_servers}, group.id 'test-a-consumer'"
     assert repr(consumer) == str(consumer) == f"{start}, reads none>"
@@ -24,12 +26,12 @@ def test_a_consumer(broker, topic, consumer_of):
     assert "hidden" not in repr(consumer.settings)
 
 
-def test_one_without_a_group():
+def test_one_without_a_group() -> None:
     with Consumer(bootstrap_servers="127.0.0.1:1", client_id="me") as consumer:
         assert repr(consumer) == "<Consumer 'me' of 127.0.0.1:1, reads none>"
 
 
-def test_a_record():
+def test_a_record() -> None:
     record = ConsumerRecord("orders", 1, 7, 1700000000000, 0, None, b"x" * 1000)
     assert repr(record) == (
         "ConsumerRecord(topic='orders', partition=1, offset=7, timestamp_ms=1700000000000, timestamp_type=0, key=None, "
@@ -39,7 +41,7 @@ def test_a_record():
     assert repr(record).endswith("key=array([0, 1]), value='é', headers=[('h', None)], leader_epoch=3)")
 
 
-def test_the_numbers(broker, topic, consumer_of):
+def test_the_numbers(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     write(broker, topic, [b"one", b"two", b"three"])
     consumer = consumer_of(broker, max_poll_records=2)
     began = time.monotonic()
@@ -60,14 +62,17 @@ def test_the_numbers(broker, topic, consumer_of):
     assert 0 <= found["metadata-age"] <= time.monotonic() - began + 1
 
 
-def test_whole_numbers_of_numpy(broker, topic, consumer_of):
+def test_whole_numbers_of_numpy(broker: EmbeddedBroker, topic: str, consumer_of: ConsumerOf) -> None:
     write(broker, topic, [b"one", b"two", b"three"])
     consumer = consumer_of(broker)
-    place = (topic, np.int32(0))
+    place = cast(TopicPartition, (topic, np.int32(0)))
+    two, thirty, one, zero = (cast(int, np.int64(number)) for number in (2, 30, 1, 0))
     consumer.assign([place])
-    consumer.seek(place, np.int64(2))
-    assert type(consumer.position(place, timeout=np.int64(30))) is int
+    consumer.seek(place, two)
+    assert type(consumer.position(place, timeout=thirty)) is int
     assert [record.value for record in read(consumer, 1)] == [b"three"]
-    consumer.commit({place: np.int64(1)})
-    assert consumer.committed([place])[TopicPartition(topic, 0)].offset == 1
-    assert consumer.offsets_for_times({place: np.int64(0)})[TopicPartition(topic, 0)].offset == 0
+    consumer.commit({place: one})
+    assert committed(consumer, place).offset == 1
+    found = consumer.offsets_for_times({place: zero})[TopicPartition(topic, 0)]
+    assert found is not None
+    assert found.offset == 0

@@ -37,17 +37,17 @@ OLD_NAMES_LIBRDKAFKA = {
 OTHER_RULES_KAFKA_PYTHON = {2, 75}
 
 
-def test_every_number_from_minus_one_to_133_has_one_row():
+def test_every_number_from_minus_one_to_133_has_one_row() -> None:
     assert [row.number for row in APACHE_ROWS] == list(range(-1, 134))
 
 
-def test_constants_are_named_as_their_rows():
+def test_constants_are_named_as_their_rows() -> None:
     constants = {name: value for name, value in vars(codes).items() if isinstance(value, ErrorCode)}
     assert {name: row.name for name, row in constants.items()} == {name: name for name in constants}
     assert list(constants.values()) == list(codes.ALL)
 
 
-def test_names_and_numbers_agree_with_kafka_python():
+def test_names_and_numbers_agree_with_kafka_python() -> None:
     theirs = {
         error.errno: error
         for error in vars(kafka.errors).values()
@@ -63,7 +63,7 @@ def test_names_and_numbers_agree_with_kafka_python():
             assert (row.name, row.refreshes_metadata) == (row.name, error.invalid_metadata)
 
 
-def test_names_and_numbers_agree_with_librdkafka():
+def test_names_and_numbers_agree_with_librdkafka() -> None:
     theirs = {value: name for name in dir(KafkaError) if not name.startswith("_") and isinstance(value := getattr(KafkaError, name), int)}
     compared = [row for row in APACHE_ROWS if row.number in theirs]
     assert len(compared) > 110
@@ -81,26 +81,26 @@ GROUPS = {
 }
 
 
-def test_groups():
+def test_groups() -> None:
     by_group = {group: {row.number for row in APACHE_ROWS if row.group is group} for group in GROUPS}
     assert by_group == GROUPS
 
 
-def test_the_errors_of_the_kips_are_invalid_configuration():
+def test_the_errors_of_the_kips_are_invalid_configuration() -> None:
     for row in (codes.INVALID_RECORD, codes.INVALID_COMPACTION_KEY, codes.INCONSISTENT_REPLICATION_FACTOR, codes.INVALID_TIMESTAMP):
         assert row.group_produce is Group.INVALID_CONFIGURATION
         assert row.group_transaction is Group.INVALID_CONFIGURATION
         assert not row.is_retriable
 
 
-def test_sequence_errors_are_in_no_group_and_only_one_code_depends_on_the_api():
+def test_sequence_errors_are_in_no_group_and_only_one_code_depends_on_the_api() -> None:
     for row in (codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.DUPLICATE_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID):
         assert row.group_produce is Group.NONE
     seen_by_both = [row for row in codes.ALL if row.is_produce_code and row.is_transaction_code]
     assert [row.name for row in seen_by_both if row.group_produce is not row.group_transaction] == ["INVALID_TXN_STATE"]
 
 
-def test_a_code_that_an_api_never_answers_counts_there_as_nobody_has_classified_it():
+def test_a_code_that_an_api_never_answers_counts_there_as_nobody_has_classified_it() -> None:
     assert codes.TOPIC_ALREADY_EXISTS.group is Group.NONE
     assert codes.TOPIC_ALREADY_EXISTS.group_produce is Group.APPLICATION_RECOVERABLE
     assert codes.NOT_CONTROLLER.group_produce is Group.RETRIABLE
@@ -115,16 +115,16 @@ MAY_COME_AFTER_THE_APPEND = {-1, 6, 7, 8, 9, 13, 20, 56}
 class TestStored:
     """For an answer to Produce, "no" needs a proof that the broker decides it before it appends."""
 
-    def test_what_may_come_after_the_append(self):
+    def test_what_may_come_after_the_append(self) -> None:
         rows = [row for row in APACHE_ROWS if row.is_produce_code]
         assert {row.number for row in rows if row.stored is Stored.POSSIBLY} == MAY_COME_AFTER_THE_APPEND
         assert {row.number for row in rows if row.stored is Stored.YES} == {46}
 
-    def test_a_code_that_produce_never_answers_proves_nothing(self):
+    def test_a_code_that_produce_never_answers_proves_nothing(self) -> None:
         unexpected = [row for row in codes.ALL if not row.is_produce_code and row is not codes.NONE]
         assert {row.stored for row in unexpected} == {Stored.POSSIBLY}
 
-    def test_records_that_a_broker_names_are_not_stored(self):
+    def test_records_that_a_broker_names_are_not_stored(self) -> None:
         for row in (codes.INVALID_RECORD, codes.INVALID_TIMESTAMP, codes.INVALID_COMPACTION_KEY, codes.MESSAGE_TOO_LARGE):
             assert row.stored is Stored.NO
 
@@ -140,7 +140,7 @@ class TestNumbering:
             ("CORRUPT_MESSAGE", 2, 2),
         ],
     )
-    def test_what_travels(self, name, apache, kip):
+    def test_what_travels(self, name: str, apache: int, kip: int) -> None:
         row = codes.by_name(name)
         assert (row.wire("apache"), row.wire("kip")) == (apache, kip)
 
@@ -165,14 +165,14 @@ class TestNumbering:
             (-1, "apache", False, None, "UNKNOWN_SERVER_ERROR"),
         ],
     )
-    def test_what_arrives(self, number, numbering, has_culprits, message, name):
+    def test_what_arrives(self, number: int, numbering: str, has_culprits: bool, message: str | None, name: str) -> None:
         assert codes.by_number(number, numbering, has_culprits=has_culprits, message=message).name == name
 
-    def test_every_row_comes_back_from_its_own_number(self):
+    def test_every_row_comes_back_from_its_own_number(self) -> None:
         for row in APACHE_ROWS:
             assert codes.by_number(row.number) is row
 
-    def test_rows_with_two_numbers_come_back_under_kip_numbering(self):
+    def test_rows_with_two_numbers_come_back_under_kip_numbering(self) -> None:
         for row in codes.ALL:
             if row.number != row.number_kip:
                 assert codes.by_number(row.number_kip, "kip", has_culprits=True) is row
@@ -180,7 +180,7 @@ class TestNumbering:
 
 class TestUnknown:
     @pytest.mark.parametrize("number", [134, 200, 32767, -2, -32768])
-    def test_keeps_its_number_and_is_application_recoverable(self, number):
+    def test_keeps_its_number_and_is_application_recoverable(self, number: int) -> None:
         row = codes.by_number(number)
         assert (row.number, row.number_kip, row.name, row.is_known) == (number, number, f"UNKNOWN_{number}", False)
         assert row.group_produce is row.group_transaction is Group.APPLICATION_RECOVERABLE
@@ -188,35 +188,35 @@ class TestUnknown:
         assert not row.is_retriable
         assert str(number) in row.text
 
-    def test_one_object_per_number(self):
+    def test_one_object_per_number(self) -> None:
         assert codes.by_number(200) is codes.by_number(200, "kip", has_culprits=True)
 
 
 class TestNames:
-    def test_a_name_and_an_alias(self):
+    def test_a_name_and_an_alias(self) -> None:
         assert codes.by_name("INVALID_RECORD") is codes.INVALID_RECORD
         assert codes.by_name("INCONSISTENT_REPLICA_CONFIGURATION") is codes.INCONSISTENT_REPLICATION_FACTOR
 
     @pytest.mark.parametrize(("wrong", "nearest"), [("INVALID_RECROD", "INVALID_RECORD"), ("not_leader", "NOT_LEADER_OR_FOLLOWER")])
-    def test_another_text_is_an_error_that_names_the_nearest(self, wrong, nearest):
+    def test_another_text_is_an_error_that_names_the_nearest(self, wrong: str, nearest: str) -> None:
         with pytest.raises(KeyError, match=nearest):
             codes.by_name(wrong)
 
 
 @pytest.mark.parametrize("row", [*codes.ALL, codes.by_number(200)], ids=lambda row: row.name)
 class TestRows:
-    def test_stays_the_same_object_through_pickle_and_copy(self, row):
+    def test_stays_the_same_object_through_pickle_and_copy(self, row: ErrorCode) -> None:
         assert pickle.loads(pickle.dumps(row)) is row
         assert copy.deepcopy(row) is row
 
-    def test_is_frozen(self, row):
+    def test_is_frozen(self, row: ErrorCode) -> None:
         with pytest.raises(AttributeError):
             row.number = 1
 
-    def test_its_text_is_one_readable_line(self, row):
+    def test_its_text_is_one_readable_line(self, row: ErrorCode) -> None:
         assert re.fullmatch(r"[^\n|]+\.", row.text)
         assert 8 < len(row.text) <= 170 or row is codes.NONE
 
 
-def test_no_two_texts_are_equal():
+def test_no_two_texts_are_equal() -> None:
     assert len({row.text for row in codes.ALL}) == len(codes.ALL)

@@ -3,6 +3,7 @@
 import concurrent.futures
 import copy
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from chaffinch import errors
 from chaffinch.errors import codes, exceptions
-from chaffinch.errors.codes import Group, Stored
+from chaffinch.errors.codes import ErrorCode, Group, Stored
 from chaffinch.errors.exceptions import Culprit, exception_for, group_of
 from chaffinch.identifiers import TopicPartition
 
@@ -26,17 +27,17 @@ APIS = [None, "Produce", "EndTxn", "CreateTopics"]
 
 class TestTree:
     @pytest.mark.parametrize("row", FAILURES, ids=lambda row: row.name)
-    def test_every_row_has_a_class_of_its_own_name(self, row):
+    def test_every_row_has_a_class_of_its_own_name(self, row: ErrorCode) -> None:
         error = exception_for(row)
         assert type(error).__name__ == row.exception_name
         assert error.code is row
         assert type(error)().code is row
 
-    def test_no_two_rows_share_a_class(self):
+    def test_no_two_rows_share_a_class(self) -> None:
         assert len({row.exception_name for row in FAILURES}) == len(FAILURES)
 
     @pytest.mark.parametrize("row", FAILURES, ids=lambda row: row.name)
-    def test_the_class_stands_under_the_group_of_its_row(self, row):
+    def test_the_class_stands_under_the_group_of_its_row(self, row: ErrorCode) -> None:
         bases = {
             Group.RETRIABLE: errors.RetriableException,
             Group.REFRESH_RETRIABLE: errors.RefreshRetriableException,
@@ -49,7 +50,7 @@ class TestTree:
         assert above == expected
 
     @pytest.mark.parametrize("row", FAILURES, ids=lambda row: row.name)
-    def test_what_refreshes_metadata_is_an_invalid_metadata_exception(self, row):
+    def test_what_refreshes_metadata_is_an_invalid_metadata_exception(self, row: ErrorCode) -> None:
         assert isinstance(exception_for(row), errors.InvalidMetadataException) == row.refreshes_metadata
 
     @pytest.mark.parametrize(
@@ -70,20 +71,20 @@ class TestTree:
             ("CorrelationIdMismatchException", "IllegalStateException"),
         ],
     )
-    def test_parents(self, child, parent):
+    def test_parents(self, child: str, parent: str) -> None:
         assert getattr(errors, child).__base__ is getattr(errors, parent)
 
     @pytest.mark.parametrize(
         "name", ["RetriableException", "RefreshRetriableException", "InvalidMetadataException", "ApplicationRecoverableException"]
     )
-    def test_abstract_groups_are_caught_but_never_raised(self, name):
+    def test_abstract_groups_are_caught_but_never_raised(self, name: str) -> None:
         with pytest.raises(TypeError, match=f"{name} is a group of exceptions"):
             getattr(errors, name)("text")
 
-    def test_the_other_spelling_of_kip_579(self):
+    def test_the_other_spelling_of_kip_579(self) -> None:
         assert errors.InconsistentReplicaConfigurationException is errors.InconsistentReplicationFactorException
 
-    def test_the_package_exports_every_class_and_nothing_else(self):
+    def test_the_package_exports_every_class_and_nothing_else(self) -> None:
         public = {error_class.__name__ for error_class in CLASSES} | {"InconsistentReplicaConfigurationException"}
         assert set(exceptions.__all__) == public | {"Culprit", "exception_for", "group_of"}
         assert len(exceptions.__all__) == len(set(exceptions.__all__))
@@ -91,12 +92,12 @@ class TestTree:
         assert all(hasattr(errors, name) for name in errors.__all__)
 
     @pytest.mark.parametrize("error_class", CLASSES, ids=lambda error_class: error_class.__name__)
-    def test_every_class_is_documented(self, error_class):
+    def test_every_class_is_documented(self, error_class: type[errors.KafkaException]) -> None:
         assert error_class.__dict__["__doc__"].endswith((".", "?"))
 
 
 class TestFacts:
-    def test_what_is_left_out_comes_from_the_code(self):
+    def test_what_is_left_out_comes_from_the_code(self) -> None:
         error = errors.TimeoutException()
         assert (error.code, error.name, error.group, error.stored) == (
             codes.REQUEST_TIMED_OUT,
@@ -106,7 +107,7 @@ class TestFacts:
         )
         assert (error.message, error.topic_partition, error.culprits, error.api) == (codes.REQUEST_TIMED_OUT.text, None, (), None)
 
-    def test_what_is_given_wins(self):
+    def test_what_is_given_wins(self) -> None:
         culprit = Culprit(3, codes.INVALID_TIMESTAMP, "too old")
         error = errors.InvalidRecordException(
             "why",
@@ -120,7 +121,7 @@ class TestFacts:
         assert (error.message, error.code, error.topic_partition, error.culprits) == ("why", codes.INVALID_TIMESTAMP, ORDERS_0, (culprit,))
         assert (error.stored, error.api, error.group, error.args) == (Stored.POSSIBLY, "Produce", Group.NONE, ("why",))
 
-    def test_who_names_the_culprits_has_refused_the_batch(self):
+    def test_who_names_the_culprits_has_refused_the_batch(self) -> None:
         row = codes.by_number(200)
         assert exception_for(row).stored is Stored.POSSIBLY
         assert exception_for(row, culprits=[Culprit(0, row, "?")]).stored is Stored.NO
@@ -134,7 +135,7 @@ class TestFacts:
             (None, Group.APPLICATION_RECOVERABLE, errors.InvalidTxnStateException),
         ],
     )
-    def test_the_one_code_of_two_groups(self, api, group, base):
+    def test_the_one_code_of_two_groups(self, api: str | None, group: Group, base: type[errors.KafkaException]) -> None:
         error = exception_for(codes.INVALID_TXN_STATE, api=api)
         assert error.group is group_of(error) is group
         assert isinstance(error, base)
@@ -149,19 +150,19 @@ class TestFacts:
             ("EndTxn", Group.APPLICATION_RECOVERABLE),
         ],
     )
-    def test_an_answer_that_the_api_never_gives(self, api, group):
+    def test_an_answer_that_the_api_never_gives(self, api: str | None, group: Group) -> None:
         assert exception_for(codes.TOPIC_ALREADY_EXISTS, api=api).group is group
 
-    def test_unknown_codes_keep_their_number(self):
+    def test_unknown_codes_keep_their_number(self) -> None:
         error = exception_for(codes.by_number(200), api="Produce")
         assert isinstance(error, errors.UnknownServerException)
         assert (error.code.number, error.name, error.group) == (200, "UNKNOWN_200", Group.APPLICATION_RECOVERABLE)
 
-    def test_the_cause_is_kept_as_a_cause(self):
+    def test_the_cause_is_kept_as_a_cause(self) -> None:
         cause = errors.UnknownTopicOrPartitionException("no such topic")
         assert exception_for(codes.REQUEST_TIMED_OUT, cause=cause).__cause__ is cause
 
-    def test_success_has_no_exception(self):
+    def test_success_has_no_exception(self) -> None:
         with pytest.raises(ValueError, match="NONE"):
             exception_for(codes.NONE)
 
@@ -176,17 +177,17 @@ class TestFacts:
             (errors.ApiException("x"), Group.APPLICATION_RECOVERABLE, Stored.POSSIBLY),
         ],
     )
-    def test_exceptions_without_a_row(self, error, group, stored):
+    def test_exceptions_without_a_row(self, error: errors.KafkaException, group: Group, stored: Stored) -> None:
         assert (group_of(error), error.stored, error.message) == (group, stored, "x")
         assert error.name == error.code.name
 
-    def test_foreign_exceptions_are_application_recoverable(self):
+    def test_foreign_exceptions_are_application_recoverable(self) -> None:
         assert group_of(RuntimeError("x")) is Group.APPLICATION_RECOVERABLE
 
 
 class TestPickling:
     @pytest.mark.parametrize("error_class", CONCRETE, ids=lambda error_class: error_class.__name__)
-    def test_every_class_survives_a_process_boundary(self, error_class):
+    def test_every_class_survives_a_process_boundary(self, error_class: type[errors.KafkaException]) -> None:
         error = error_class(
             "why",
             topic_partition=ORDERS_0,
@@ -201,14 +202,14 @@ class TestPickling:
             assert (type(copied), str(copied), copied.args) == (type(error), str(error), error.args)
             assert copied.__cause__ is None
 
-    def test_notes_and_attributes_of_a_subclass_survive(self):
+    def test_notes_and_attributes_of_a_subclass_survive(self) -> None:
         error = errors.TimeoutException("late")
         error.add_note("tried for 10000 ms")
         error.attempts = 3
         copied = pickle.loads(pickle.dumps(error))
         assert (copied.__notes__, copied.attempts) == (["tried for 10000 ms"], 3)
 
-    def test_through_a_future(self):
+    def test_through_a_future(self) -> None:
         future = concurrent.futures.Future()
         future.set_exception(errors.InvalidTopicException("a/b"))
         with pytest.raises(errors.InvalidConfigurationException, match="a/b"):
@@ -227,17 +228,17 @@ class TestPickling:
         ],
         ids=lambda change: next(iter(change)),
     )
-    def test_each_fact_counts_in_a_comparison(self, change):
+    def test_each_fact_counts_in_a_comparison(self, change: dict[str, Any]) -> None:
         facts = {"message": "why", "topic_partition": ORDERS_0, "stored": Stored.NO, "api": "Produce"}
         assert errors.InvalidRecordException(**facts) == errors.InvalidRecordException(**facts)
         assert errors.InvalidRecordException(**facts) != errors.InvalidRecordException(**{**facts, **change})
 
-    def test_the_class_counts_too(self):
+    def test_the_class_counts_too(self) -> None:
         assert errors.InvalidRecordException("x", code=codes.INVALID_RECORD) != errors.InvalidTopicException("x", code=codes.INVALID_RECORD)
         assert errors.KafkaException("x") != Exception("x")
 
 
-def culprits(*indices, code=codes.INVALID_RECORD):
+def culprits(*indices: int, code: ErrorCode = codes.INVALID_RECORD) -> list[Culprit]:
     return [Culprit(index, code, f"reason {index}") for index in indices]
 
 
@@ -312,37 +313,37 @@ class TestText:
         ],
         ids=lambda value: value.name if isinstance(value, errors.KafkaException) else "",
     )
-    def test_line(self, error, text):
+    def test_line(self, error: errors.KafkaException, text: str) -> None:
         assert str(error) == text
 
-    def test_culprits_of_another_code_are_others(self):
+    def test_culprits_of_another_code_are_others(self) -> None:
         error = exception_for(
             codes.TRANSACTION_ABORTABLE, message="not at fault", topic_partition=ORDERS_0, culprits=culprits(3), api="Produce"
         )
         assert str(error).startswith("Produce for orders-0: TRANSACTION_ABORTABLE (120): not at fault; ")
 
-    def test_many_culprits_are_counted(self):
+    def test_many_culprits_are_counted(self) -> None:
         text = str(exception_for(codes.INVALID_RECORD, culprits=culprits(*range(100))))
         assert text.startswith(
             "records 0, 1, 2, 3, 4 and 95 more: INVALID_RECORD (87): "
             "reason 0; reason 1; reason 2; reason 3; reason 4; and 95 other reasons;"
         )
 
-    def test_a_broker_s_message_that_begins_with_the_name_loses_it(self):
+    def test_a_broker_s_message_that_begins_with_the_name_loses_it(self) -> None:
         """Who prints the message, as rejected rows and causes do, has the name beside it."""
         error = exception_for(codes.INCONSISTENT_REPLICATION_FACTOR, message="INCONSISTENT_REPLICATION_FACTOR: 1 of 2")
         assert (error.name, error.message) == ("INCONSISTENT_REPLICATION_FACTOR", "1 of 2")
 
-    def test_equal_reasons_are_said_once(self):
+    def test_equal_reasons_are_said_once(self) -> None:
         same = [Culprit(index, codes.INVALID_COMPACTION_KEY, "the key is null") for index in range(9)]
         assert exception_for(codes.INVALID_COMPACTION_KEY, culprits=same).message == "the key is null"
 
-    def test_culprits_without_reasons_leave_the_text_of_the_code(self):
+    def test_culprits_without_reasons_leave_the_text_of_the_code(self) -> None:
         silent = [Culprit(0, codes.INVALID_RECORD, "")]
         assert exception_for(codes.INVALID_RECORD, culprits=silent).message == codes.INVALID_RECORD.text
 
     @given(st.text(max_size=3000), st.lists(st.integers(0, 9), max_size=8))
-    def test_always_one_line_of_bounded_length(self, message, indices):
+    def test_always_one_line_of_bounded_length(self, message: str, indices: list[int]) -> None:
         error = exception_for(codes.INVALID_RECORD, message=message, culprits=culprits(*indices), topic_partition=ORDERS_0)
         assert len(str(error).splitlines()) == 1
         assert len(str(error)) < exceptions.TEXT_CHARACTERS_MAX + 300

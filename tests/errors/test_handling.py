@@ -3,7 +3,7 @@
 import pytest
 
 from chaffinch.errors import codes
-from chaffinch.errors.codes import Group
+from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.handling import ADVICE, PRODUCE, TRANSACTION, Handling, handling_of, said_by_coordinator
 
 RETRY, REFRESH, ABORT, RESTART = Handling.RETRY, Handling.REFRESH_AND_RETRY, Handling.ABORT, Handling.RESTART
@@ -39,7 +39,7 @@ FIX, FAIL, COMPLETE = Handling.FIX_CONFIGURATION, Handling.FAIL, Handling.COMPLE
     ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_handling(code, produce, produce_in_transaction, transaction):
+def test_handling(code: ErrorCode, produce: Handling, produce_in_transaction: Handling, transaction: Handling) -> None:
     assert handling_of(code) is handling_of(code, PRODUCE, in_transaction=False) is produce
     assert handling_of(code, PRODUCE, in_transaction=True) is produce_in_transaction
     assert handling_of(code, TRANSACTION, in_transaction=True) is transaction
@@ -47,19 +47,19 @@ def test_handling(code, produce, produce_in_transaction, transaction):
     assert handling_of(code, TRANSACTION) is transaction
 
 
-def test_total():
+def test_total() -> None:
     for row in codes.ALL:
         for api in (PRODUCE, TRANSACTION):
             for in_transaction in (False, True):
                 assert handling_of(row, api, in_transaction=in_transaction) in Handling
 
 
-def test_only_retriable_codes_are_sent_again():
+def test_only_retriable_codes_are_sent_again() -> None:
     for row in codes.ALL:
         assert (handling_of(row) in (RETRY, REFRESH)) == row.is_retriable
 
 
-def test_every_group_has_advice_except_none():
+def test_every_group_has_advice_except_none() -> None:
     assert {group for group in Group if ADVICE[group]} == set(Group) - {Group.NONE}
 
 

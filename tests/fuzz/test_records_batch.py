@@ -12,5 +12,5 @@ REACHED = {"tuple", "PayloadUnreadable", "BATCH_LENGTH", "BATCH_CUT_SHORT"} | {
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_compiled_loops_and_twin_agree_on_damaged_batches(seed):
+def test_compiled_loops_and_twin_agree_on_damaged_batches(seed: int) -> None:
     assert batch_fuzzer.run(seed, ROUNDS) >= REACHED

@@ -20,5 +20,5 @@ REACHED = {
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_compiled_loops_and_twins_agree(seed):
+def test_compiled_loops_and_twins_agree(seed: int) -> None:
     assert messages_fuzzer.run(seed, ROUNDS) >= REACHED

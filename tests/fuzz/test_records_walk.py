@@ -25,5 +25,5 @@ REACHED = {
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_compiled_and_twin_agree_on_damaged_records(seed):
+def test_compiled_and_twin_agree_on_damaged_records(seed: int) -> None:
     assert walk_fuzzer.run(seed, ROUNDS) == REACHED

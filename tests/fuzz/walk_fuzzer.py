@@ -7,6 +7,8 @@ With NUMBA_BOUNDSCHECK=1 numba checks every index, and an access outside a buffe
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +61,9 @@ def _stub(dice: random.Random) -> bytes:
     return varint(len(body)) + body
 
 
-def outcome(function, payload: bytes, count: int, options: tuple[int, int, int, bool, bool], room: int) -> tuple[list[int], ...]:
+def outcome(
+    function: Callable[..., Any], payload: bytes, count: int, options: tuple[int, int, int, bool, bool], room: int
+) -> tuple[list[int], ...]:
     """Everything that a walk writes, as lists."""
     indices, seen, reasons = np.zeros(room, np.int64), np.zeros(room, np.int64), np.zeros(room, np.uint8)
     summary = np.zeros(reference.SUMMARY_LENGTH, np.int64)

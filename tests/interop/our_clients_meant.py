@@ -141,5 +141,5 @@ PAGES: dict[str, str] = {
         r"|.*InTransaction.*|.*in_a_transaction.*"
     ),
     "docs/producer.md": r"(test_kip_|test_producer|test_endings|test_futures|test_public_face|test_send_).*",
-    "docs/consumer.md": r"(test_groups|test_mixed_groups|test_reading|test_rules_of_calls|beside_java).*",
+    "docs/consumer.md": r"(test_groups|test_group_commits|test_mixed_groups|test_reading|test_rules_of_calls|beside_java).*",
 }

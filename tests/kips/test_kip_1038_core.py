@@ -5,6 +5,8 @@ Responses are letters: f(ail), s(wallow), r(etry). The batch is `abc` unless it 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from chaffinch.client.connections import Answered
@@ -31,7 +33,14 @@ UNCLEAR = "NetworkException possibly"
 ABORTABLE = "TransactionAbortableException no"
 
 
-def run(says: str, answers: list[Answer | str], *, options: dict[str, object] | None = None, values: str = "abc", kind=RETRIABLE) -> Rig:
+def run(
+    says: str,
+    answers: list[Answer | str],
+    *,
+    options: dict[str, object] | None = None,
+    values: str = "abc",
+    kind: Mapping[str, RetriableResponse | NonRetriableResponse] = RETRIABLE,
+) -> Rig:
     rig = Rig(options={**(options or {})}, says={value: kind[letter] for value, letter in zip(values, says, strict=True)})
     if rig.core.transaction is not None:
         rig.call(events.InitTransactionsCalled, "init")

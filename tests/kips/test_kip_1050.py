@@ -12,7 +12,7 @@ import pytest
 
 from chaffinch import errors
 from chaffinch.errors import codes
-from chaffinch.errors.codes import Group
+from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.exceptions import exception_for, group_of
 from chaffinch.errors.handling import PRODUCE, TRANSACTION, Handling, handling_of
 
@@ -97,7 +97,7 @@ BY_EXCEPTION = {row.exception_name: row for row in codes.ALL}
 class TestTables:
     """ "Each error code always represents the same class" - except the one row that says otherwise."""
 
-    def test_produce_api(self, exception_name, produce, transaction):
+    def test_produce_api(self, exception_name: str, produce: Group | None, transaction: Group) -> None:
         code = BY_EXCEPTION[exception_name]
         if produce is ABSENT:
             assert not code.is_produce_code
@@ -107,13 +107,13 @@ class TestTables:
         assert isinstance(error, CAUGHT_BY[produce])
 
     @pytest.mark.parametrize("api", TRANSACTION_APIS)
-    def test_transaction_api(self, exception_name, produce, transaction, api):
+    def test_transaction_api(self, exception_name: str, produce: Group | None, transaction: Group, api: str) -> None:
         code = BY_EXCEPTION[exception_name]
         error = exception_for(code, api=api)
         assert group_of(error) is code.group_transaction is transaction
         assert isinstance(error, CAUGHT_BY[transaction])
 
-    def test_no_other_clause_catches_it(self, exception_name, produce, transaction):
+    def test_no_other_clause_catches_it(self, exception_name: str, produce: Group | None, transaction: Group) -> None:
         for api, group in [("Produce", produce), ("EndTxn", transaction)]:
             if group is not ABSENT:
                 error = exception_for(BY_EXCEPTION[exception_name], api=api)
@@ -122,24 +122,24 @@ class TestTables:
 
 
 @pytest.mark.parametrize(("error_class", "group"), ROWS_WITHOUT_CODE)
-def test_rows_without_a_code(error_class, group):
+def test_rows_without_a_code(error_class: type[Exception], group: Group) -> None:
     assert group_of(error_class("why")) is group
 
 
 @pytest.mark.parametrize("error_class", [errors.CommitFailedException, errors.CorrelationIdMismatchException])
-def test_two_classes_stay_where_they_are(error_class):
+def test_two_classes_stay_where_they_are(error_class: type[Exception]) -> None:
     """ "This class will not be extended by ApplicationRecoverableException": the group is that of KafkaException."""
     assert not issubclass(error_class, errors.ApplicationRecoverableException)
     assert not issubclass(error_class, errors.ApiException)
 
 
 @pytest.mark.parametrize(("exception_name", "group"), ROWS_BEYOND_THE_TABLE)
-def test_rows_beyond_the_table(exception_name, group):
+def test_rows_beyond_the_table(exception_name: str, group: Group) -> None:
     assert group_of(exception_for(BY_EXCEPTION[exception_name], api="Produce")) is group
 
 
 @pytest.mark.parametrize("name", ["OutOfOrderSequenceException", "UnknownProducerIdException"])
-def test_sequence_errors_are_left_out(name):
+def test_sequence_errors_are_left_out(name: str) -> None:
     error = exception_for(BY_EXCEPTION[name], api="Produce")
     assert group_of(error) is Group.NONE
     assert not isinstance(error, tuple(CAUGHT_BY.values()))
@@ -147,7 +147,7 @@ def test_sequence_errors_are_left_out(name):
 
 
 @pytest.mark.parametrize("api", ["Produce", *TRANSACTION_APIS])
-def test_a_typical_unknown_error_is_application_recoverable(api):
+def test_a_typical_unknown_error_is_application_recoverable(api: str) -> None:
     error = exception_for(codes.by_number(31_000), api=api)
     assert group_of(error) is RECOVERABLE
     assert isinstance(error, errors.ApplicationRecoverableException)
@@ -171,13 +171,13 @@ def test_a_typical_unknown_error_is_application_recoverable(api):
     ],
     ids=lambda chain: chain[0],
 )
-def test_hierarchy(chain):
+def test_hierarchy(chain: list[str]) -> None:
     classes = [getattr(errors, name) for name in chain]
     assert list(inspect.getmro(classes[0])[: len(classes)]) == classes
 
 
 @pytest.mark.parametrize("name", ["RetriableException", "RefreshRetriableException", "ApplicationRecoverableException"])
-def test_abstract_classes_cannot_be_raised(name):
+def test_abstract_classes_cannot_be_raised(name: str) -> None:
     with pytest.raises(TypeError):
         getattr(errors, name)("why")
 
@@ -186,7 +186,7 @@ class TestDemo:
     """The KIP's client side code example: which clause an error of a transaction ends in."""
 
     @staticmethod
-    def clause_of(error):
+    def clause_of(error: errors.KafkaException) -> str:
         try:
             try:
                 raise error
@@ -211,7 +211,7 @@ class TestDemo:
         ],
         ids=lambda value: getattr(value, "name", value),
     )
-    def test_clause(self, code, api, clause):
+    def test_clause(self, code: ErrorCode, api: str, clause: str) -> None:
         assert self.clause_of(exception_for(code, api=api)) == clause
 
 
@@ -219,7 +219,7 @@ class TestHandling:
     """ "Proposed Changes": what each of the four types asks of the producer."""
 
     @pytest.mark.parametrize(("exception_name", "produce", "transaction"), ROWS)
-    def test_the_group_decides(self, exception_name, produce, transaction):
+    def test_the_group_decides(self, exception_name: str, produce: Group | None, transaction: Group) -> None:
         code = BY_EXCEPTION[exception_name]
         expected = {
             RETRIABLE: Handling.RETRY,

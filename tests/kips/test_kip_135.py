@@ -8,6 +8,7 @@ import pytest
 from chaffinch.errors import codes, exceptions
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.records.batch import encode_control_batch
+from chaffinch.records.compression import Compression
 from chaffinch.records.old_formats.message_set import read_message_set
 from chaffinch.records.old_formats.validation import validate_set
 from chaffinch.records.validation import Accepted, Origin, Rejected, ValidationPolicy, response_fields, validate
@@ -34,7 +35,9 @@ TABLE = [
 
 @pytest.mark.parametrize(("record_format", "codec"), [(number, codec) for number, codecs in CODECS.items() for codec in codecs])
 @pytest.mark.parametrize(("key", "value", "policy", "is_refused"), TABLE)
-def test_records(key, value, policy, is_refused, record_format, codec):
+def test_records(
+    key: bytes | None, value: bytes | None, policy: ValidationPolicy, is_refused: bool, record_format: int, codec: Compression
+) -> None:
     """In every format and under every codec of it."""
     data = written(record_format, codec, ({}, {"key": key, "value": value}, {}), {})
     if record_format == 2:
@@ -49,7 +52,7 @@ def test_records(key, value, policy, is_refused, record_format, codec):
 
 
 @pytest.mark.parametrize(("numbering", "number"), [("apache", 87), ("kip", 45)])
-def test_the_number_that_travels_is_read_back_with_its_culprits(numbering, number):
+def test_the_number_that_travels_is_read_back_with_its_culprits(numbering: str, number: int) -> None:
     verdict = validate(view(raw_batch([record(0, key=None)])), COMPACTED, Origin.CLIENT, NOW_MS)
     sent, culprits, message = response_fields(verdict, numbering)
     assert (sent, len(culprits)) == (number, 1)
@@ -58,7 +61,7 @@ def test_the_number_that_travels_is_read_back_with_its_culprits(numbering, numbe
     assert codes.by_number(sent, numbering, has_culprits=True) == expected
 
 
-def test_the_exception_is_not_retriable_and_says_what_is_wrong():
+def test_the_exception_is_not_retriable_and_says_what_is_wrong() -> None:
     error = exceptions.exception_for(codes.INVALID_COMPACTION_KEY)
     assert isinstance(error, exceptions.InvalidCompactionKeyException)
     assert isinstance(error, exceptions.ApiException)
@@ -68,6 +71,6 @@ def test_the_exception_is_not_retriable_and_says_what_is_wrong():
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_markers_of_transactions_pass_on_compacted_topics(is_commit):
+def test_markers_of_transactions_pass_on_compacted_topics(is_commit: bool) -> None:
     marker = encode_control_batch(is_commit, ProducerIdentity(7, 0), 0, NOW_MS)
     assert isinstance(validate(view(marker), COMPACTED, Origin.COORDINATOR, NOW_MS), Accepted)

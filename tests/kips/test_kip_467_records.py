@@ -5,11 +5,14 @@ tested with the broker and the producer. Indices count from 0 within the batch.
 """
 
 import gzip
+from collections.abc import Callable
+from typing import Any
 
 import cramjam
 import pytest
 
 from chaffinch.errors import codes, exceptions
+from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records.batch import TimestampType
 from chaffinch.records.compression import Compression, compress, decompress
@@ -29,19 +32,20 @@ TOO_LARGE = "TooLargeBatchesPerSec"
 SEQUENCE = "OutOfOrderSequenceBatchesPerSec"
 HOUR_MS = 3_600_000
 NEVER = 2**63 - 1
+Change = Callable[[bytes], bytes | bytearray]
 
 
-def policy(**options):
+def policy(**options: Any) -> ValidationPolicy:
     return ValidationPolicy(topic_partition=ORDERS, **{"is_compacted": True, **options})
 
 
-def refused(batch, origin=Origin.CLIENT, **options):
+def refused(batch: bytes | bytearray, origin: Origin = Origin.CLIENT, **options: Any) -> Rejected:
     verdict = validate(view(batch), policy(**options), origin, NOW_MS)
     assert isinstance(verdict, Rejected), verdict
     return verdict
 
 
-def late(offset_delta, by_ms, **fields):
+def late(offset_delta: int, by_ms: int, **fields: Any) -> bytes:
     return record(offset_delta, timestamp_delta=by_ms, **fields)
 
 
@@ -83,12 +87,28 @@ RECORD_TABLE = [
 class TestRecordRules:
     """2.b: for most cases a single record is at fault; it is listed, and so is every other one of its batch."""
 
-    def test_code_culprits_and_counters(self, compression, options, records, code, culprits, counters):
+    def test_code_culprits_and_counters(
+        self,
+        compression: Compression,
+        options: dict[str, int],
+        records: list[bytes],
+        code: ErrorCode,
+        culprits: list[tuple[int, ErrorCode]],
+        counters: dict[str, int],
+    ) -> None:
         verdict = refused(raw_batch(records, compression=compression), **options)
         assert (verdict.code, [(culprit.batch_index, culprit.code) for culprit in verdict.culprits]) == (code, culprits)
         assert dict(verdict.counts) == counters
 
-    def test_each_message_names_the_record_and_its_partition(self, compression, options, records, code, culprits, counters):
+    def test_each_message_names_the_record_and_its_partition(
+        self,
+        compression: Compression,
+        options: dict[str, int],
+        records: list[bytes],
+        code: ErrorCode,
+        culprits: list[tuple[int, ErrorCode]],
+        counters: dict[str, int],
+    ) -> None:
         verdict = refused(raw_batch(records, compression=compression), **options)
         for culprit in verdict.culprits:
             assert culprit.message.startswith(f"record {culprit.batch_index} of {len(records)} for orders-0 rejected: ")
@@ -99,7 +119,7 @@ class TestTimestampType:
     """ "validate that timestamp Type is CREATE_TIME": a client that says otherwise is refused, every record of its batch."""
 
     @pytest.mark.parametrize("topic_type", TimestampType)
-    def test_a_client_may_not_say_log_append_time(self, topic_type):
+    def test_a_client_may_not_say_log_append_time(self, topic_type: TimestampType) -> None:
         batch = raw_batch([record(0), record(1, key=None), record(2)], attributes=0b1000)
         verdict = refused(batch, timestamp_type=topic_type)
         assert verdict.code is TIME
@@ -107,7 +127,7 @@ class TestTimestampType:
         assert dict(verdict.counts) == {TIMESTAMP: 2, NO_KEY: 1}
         assert "LogAppendTime" in verdict.culprits[0].message
 
-    def test_a_topic_with_log_append_time_looks_at_no_timestamp(self):
+    def test_a_topic_with_log_append_time_looks_at_no_timestamp(self) -> None:
         batch = raw_batch([late(0, 10 * HOUR_MS), late(1, -(10**15))])
         assert isinstance(validate(view(batch), policy(timestamp_type=TimestampType.LOG_APPEND_TIME), Origin.CLIENT, NOW_MS), Accepted)
 
@@ -147,33 +167,33 @@ class TestBatchRules:
     """A batch rule has no culprits and counts once: what a refused batch says of itself is not to be trusted."""
 
     @pytest.mark.parametrize(("header", "code", "counter"), [row[1:] for row in BATCH_TABLE], ids=[row[0] for row in BATCH_TABLE])
-    def test_code_and_counter(self, header, code, counter):
+    def test_code_and_counter(self, header: dict[str, int], code: ErrorCode, counter: str | None) -> None:
         verdict = refused(raw_batch(record(0) + record(1), **{"count": 2, **header}))
         assert (verdict.code, verdict.culprits, verdict.counter, verdict.count) == (code, (), counter, 1)
         assert verdict.message.startswith("batch for orders-0 rejected: ")
 
-    def test_a_batch_of_exactly_the_largest_size(self):
+    def test_a_batch_of_exactly_the_largest_size(self) -> None:
         batch = raw_batch([record(0)])
         assert isinstance(validate(view(batch), policy(batch_bytes_max=len(batch)), Origin.CLIENT, NOW_MS), Accepted)
 
-    def test_a_batch_one_byte_larger(self):
+    def test_a_batch_one_byte_larger(self) -> None:
         batch = raw_batch([record(0, key=None)])
         verdict = refused(batch, batch_bytes_max=len(batch) - 1)
         assert (verdict.code, verdict.culprits, verdict.counts) == (codes.MESSAGE_TOO_LARGE, (), ((TOO_LARGE, 1),))
         assert f"{len(batch)} bytes, max.message.bytes allows {len(batch) - 1} bytes" in verdict.message
 
-    def test_the_crc_is_looked_at_before_the_size(self):
+    def test_the_crc_is_looked_at_before_the_size(self) -> None:
         assert refused(raw_batch([record(0)], crc=1), batch_bytes_max=10).code is codes.CORRUPT_MESSAGE
 
-    def test_batch_rules_come_before_record_rules(self):
+    def test_batch_rules_come_before_record_rules(self) -> None:
         assert refused(raw_batch([record(0, key=None)], attributes=0b10_0000)).culprits == ()
 
     @pytest.mark.parametrize("sequence", [0, 7, 2**31 - 1])
-    def test_a_producer_with_a_sequence(self, sequence):
+    def test_a_producer_with_a_sequence(self, sequence: int) -> None:
         batch = raw_batch([record(0)], producer_id=0, producer_epoch=0, base_sequence=sequence)
         assert isinstance(validate(view(batch), policy(), Origin.CLIENT, NOW_MS), Accepted)
 
-    def test_a_sequence_without_producer_is_nothing_to_a_broker(self):
+    def test_a_sequence_without_producer_is_nothing_to_a_broker(self) -> None:
         """kafkajs sends base sequence 0 without a producer id."""
         batch = raw_batch([record(0)], base_sequence=0, producer_epoch=0)
         assert isinstance(validate(view(batch), policy(), Origin.CLIENT, NOW_MS), Accepted)
@@ -196,19 +216,19 @@ LYING_TABLE = [
 ]
 
 
-def halves(write):
+def halves(write: Change) -> Change:
     """Two streams, one behind the other."""
     return lambda payload: bytes(write(payload[: len(payload) // 2])) + bytes(write(payload[len(payload) // 2 :]))
 
 
-def ours(compression):
+def ours(compression: Compression) -> Change:
     return lambda payload: bytes(compress(compression, payload))
 
 
-def lz4_frame(*, linked=False, checksum=False, size=False):
+def lz4_frame(*, linked: bool = False, checksum: bool = False, size: bool = False) -> Change:
     """As other writers make it: with the content's size or checksum, or linked blocks."""
 
-    def write(payload):
+    def write(payload: bytes) -> bytes:
         compressor = cramjam.lz4.Compressor(level=1, content_checksum=checksum, block_linked=linked)
         compressor.compress(payload)
         frame = bytes(compressor.finish())
@@ -248,20 +268,20 @@ class TestPayloads:
 
     @pytest.mark.parametrize("compression", Compression)
     @pytest.mark.parametrize(("payload", "count"), [row[1:] for row in LYING_TABLE], ids=[row[0] for row in LYING_TABLE])
-    def test_lengths_that_lie_are_refused_under_every_codec(self, compression, payload, count):
+    def test_lengths_that_lie_are_refused_under_every_codec(self, compression: Compression, payload: bytes, count: int) -> None:
         verdict = refused(raw_batch([payload], compression=compression, count=count))
         assert (verdict.code, verdict.culprits) == (codes.INVALID_RECORD, ())
         assert verdict.message.startswith("batch for orders-0 rejected: ")
 
     @pytest.mark.parametrize("compression", list(Compression)[1:])
     @pytest.mark.parametrize("payload", [b"", b"\x01", b"junk", bytes(100)], ids=["empty", "one", "junk", "zeros"])
-    def test_what_does_not_decompress(self, compression, payload):
+    def test_what_does_not_decompress(self, compression: Compression, payload: bytes) -> None:
         verdict = refused(raw_batch(payload, compression=compression))
         assert (verdict.code, verdict.culprits, verdict.counts) == (codes.INVALID_RECORD, (), ())
         assert f"the {compression.name.lower()} payload does not decompress" in verdict.message
 
     @pytest.mark.parametrize(("name", "compression", "change", "says"), NOT_PORTABLE, ids=[row[0] for row in NOT_PORTABLE])
-    def test_what_other_clients_cannot_read(self, name, compression, change, says):
+    def test_what_other_clients_cannot_read(self, name: str, compression: Compression, change: Change, says: str) -> None:
         """It decompresses here. Apache Kafka refuses lz4 so too, as it finds too few records."""
         payload = b"".join(record(index, value=b"v" * 1000) for index in range(200))
         stored = change(payload)
@@ -271,13 +291,13 @@ class TestPayloads:
         assert f"other clients cannot read the {compression.name.lower()} payload: {says}" in verdict.message
 
     @pytest.mark.parametrize(("name", "compression", "change"), PORTABLE, ids=[row[0] for row in PORTABLE])
-    def test_what_looks_like_a_second_stream_and_is_none(self, name, compression, change):
+    def test_what_looks_like_a_second_stream_and_is_none(self, name: str, compression: Compression, change: Change) -> None:
         payload = record(0, value=bytes(range(256)) + b"\x04\x22\x4d\x18" + gzip.compress(b"x"))
         batch = raw_batch(change(payload), compression=compression, count=1, last_offset_delta=0)
         assert isinstance(validate(view(batch), policy(), Origin.CLIENT, NOW_MS), Accepted)
 
     @pytest.mark.parametrize("compression", list(Compression)[1:])
-    def test_decompression_is_bounded(self, compression):
+    def test_decompression_is_bounded(self, compression: Compression) -> None:
         payload = record(0, value=bytes(10_000))
         batch = raw_batch([payload], compression=compression)
         assert isinstance(validate(view(batch), policy(decompressed_bytes_max=len(payload)), Origin.CLIENT, NOW_MS), Accepted)
@@ -285,15 +305,15 @@ class TestPayloads:
         assert (verdict.code, verdict.culprits) == (codes.INVALID_RECORD, ())
         assert f"decompresses to more than {len(payload) - 1} bytes" in verdict.message
 
-    def test_the_message_says_which_record_and_which_byte(self):
+    def test_the_message_says_which_record_and_which_byte(self) -> None:
         verdict = refused(raw_batch([record(0), record(1, length_off_by=100)]))
         assert "record 1, byte 15: the record length goes beyond the payload" in verdict.message
 
-    def test_a_count_that_lies_is_set_against_the_bytes(self):
+    def test_a_count_that_lies_is_set_against_the_bytes(self) -> None:
         verdict = refused(raw_batch([record(0), record(1)], count=3))
         assert verdict.message.endswith("larger than the payload can hold (3 records announced, 30 bytes of them)")
 
-    def test_culprits_of_an_unreadable_batch_are_not_listed(self):
+    def test_culprits_of_an_unreadable_batch_are_not_listed(self) -> None:
         assert refused(raw_batch([record(0, key=None), record(1, length_off_by=100)])).culprits == ()
 
 
@@ -317,23 +337,23 @@ class TestOneCodePerPartition:
     """2.b: "only indicate one error code", of the first error (`kip`), or Apache Kafka's choice, which lists all (`apache`)."""
 
     @pytest.mark.parametrize(("records", "numbering", "number", "indices"), RESPONSE_TABLE)
-    def test_number_and_culprits_on_the_wire(self, records, numbering, number, indices):
+    def test_number_and_culprits_on_the_wire(self, records: list[bytes], numbering: str, number: int, indices: list[int]) -> None:
         verdict = refused(raw_batch(records))
         sent, culprits, message = response_fields(verdict, numbering)
         assert (sent, [culprit.batch_index for culprit in culprits], message) == (number, indices, verdict.message)
         assert all(culprit.message for culprit in culprits)
 
     @pytest.mark.parametrize("numbering", ["apache", "kip"])
-    def test_a_batch_rule_lists_nobody_but_says_why(self, numbering):
+    def test_a_batch_rule_lists_nobody_but_says_why(self, numbering: str) -> None:
         number, culprits, message = response_fields(refused(raw_batch([record(0)], crc=1)), numbering)
         assert (number, culprits) == (2, ())
         assert "checksum" in message
 
-    def test_the_kip_number_of_a_batch_rule(self):
+    def test_the_kip_number_of_a_batch_rule(self) -> None:
         assert response_fields(refused(raw_batch([record(0)], count=2)), "kip")[0] == 85
 
     @pytest.mark.parametrize("numbering", ["apache", "kip"])
-    def test_each_code_that_is_sent_with_culprits_is_read_back_as_an_error_that_is_not_retried(self, numbering):
+    def test_each_code_that_is_sent_with_culprits_is_read_back_as_an_error_that_is_not_retried(self, numbering: str) -> None:
         for _, used, number, _ in RESPONSE_TABLE:
             if used == numbering:
                 assert not codes.by_number(number, numbering, has_culprits=True).is_retriable
@@ -361,11 +381,11 @@ class TestMessages:
             ),
         ],
     )
-    def test_of_one_culprit(self, options, bad, text):
+    def test_of_one_culprit(self, options: dict[str, int], bad: bytes, text: str) -> None:
         verdict = refused(raw_batch([record(0), bad, record(2)]), **options)
         assert (verdict.message, verdict.culprits[0].message) == (text, text)
 
-    def test_of_many_names_the_first_three(self):
+    def test_of_many_names_the_first_three(self) -> None:
         verdict = refused(raw_batch([record(0), *(record(index, key=None) for index in range(1, 6))]))
         no_key = "null key, the topic is compacted and needs one"
         named = f"record 1: {no_key}; record 2: {no_key}; record 3: {no_key}"
@@ -373,17 +393,17 @@ class TestMessages:
 
 
 class TestTables:
-    def test_every_batch_rule_has_a_line(self):
+    def test_every_batch_rule_has_a_line(self) -> None:
         seen = set()
         for _, header, _, _ in BATCH_TABLE:
             batch = view(raw_batch(record(0) + record(1), **{"count": 2, **header}))
             seen.add(next(rule for rule in BATCH_RULES if rule.broken(batch, policy())))
         assert {rule.broken.__name__ for rule in BATCH_RULES if rule not in seen} == {"is_too_large"}
 
-    def test_every_record_rule_has_a_line(self):
+    def test_every_record_rule_has_a_line(self) -> None:
         assert {rule.code for rule in RULE_BY_REASON.values()} == {code for row in RECORD_TABLE for _, code in row[4]}
 
-    def test_invalid_record_is_an_api_exception_that_is_not_retried(self):
+    def test_invalid_record_is_an_api_exception_that_is_not_retried(self) -> None:
         """1: no longer a CorruptRecordException."""
         assert not issubclass(exceptions.InvalidRecordException, exceptions.CorruptRecordException)
         assert issubclass(exceptions.InvalidRecordException, exceptions.ApiException)

@@ -35,7 +35,7 @@ def field(name: str, value: bytes | None) -> dict[str, str | None]:
 
 
 @given(RECORDS)
-def test_lines_say_what_is_there(records):
+def test_lines_say_what_is_there(records) -> None:
     keys, values, times, headers = zip(*records, strict=True)
     columns = batch.decode(batch.encode(RecordColumns.from_lists(keys, values, times, headers), base_offset=7))
     lines = json_lines(read_batch(TopicPartition('t"', 3), columns)).to_pylist()
@@ -86,7 +86,7 @@ def test_lines_say_what_is_there(records):
         ('{"value":1,"headers":[{"key":1,"value":"x"}]}', "expected an object with key and value"),
     ],
 )
-def test_what_is_no_record(text, reason):
+def test_what_is_no_record(text: bytes | str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         record_of(text if isinstance(text, bytes) else text.encode())
 
@@ -101,11 +101,11 @@ def test_what_is_no_record(text, reason):
         ('{"id":true}', b"true"),
     ],
 )
-def test_a_field_as_key(text, key):
+def test_a_field_as_key(text: str, key: bytes) -> None:
     assert keyed_object("id")(text.encode()) == (key, text.encode(), [], None, None)
 
 
 @pytest.mark.parametrize("text", ["{}", '{"id":null}', '{"ids":1}'])
-def test_no_field_as_key(text):
+def test_no_field_as_key(text: str) -> None:
     with pytest.raises(ValueError, match=r"^no key: field 'id' is missing or null$"):
         keyed_object("id")(text.encode())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,12 +27,12 @@ SMALL = st.integers(1, 40)
 
 
 @pytest.fixture
-def piece_bytes(monkeypatch):
+def piece_bytes(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """A function that sets how much is read at once."""
     return lambda size: monkeypatch.setattr(row_sources, "PIECE_BYTES", size)
 
 
-def rows_of(pieces) -> tuple[list[tuple[int, dict]], list[BrokenRow]]:
+def rows_of(pieces: Iterable[Piece]) -> tuple[list[tuple[int, dict]], list[BrokenRow]]:
     """All rows by number, and the broken ones."""
     found = list(pieces)
     assert all(isinstance(piece, Piece) and len(piece.table) == len(piece.numbers) for piece in found)
@@ -39,7 +41,7 @@ def rows_of(pieces) -> tuple[list[tuple[int, dict]], list[BrokenRow]]:
 
 
 @given(lines=LINES, size=SMALL, ending=st.sampled_from([b"\n", b"\r\n"]), is_ended=st.booleans())
-def test_lines(lines, size, ending, is_ended):
+def test_lines(lines: list[bytes], size: int, ending: bytes, is_ended: bool) -> None:
     text = ending.join(lines) + (ending if is_ended and lines else b"")
     expected = lines if is_ended or not lines or lines[-1] else lines[:-1]
     with pytest.MonkeyPatch.context() as patch:
@@ -50,7 +52,7 @@ def test_lines(lines, size, ending, is_ended):
 
 
 @given(lines=LINES, size=SMALL, separator=st.sampled_from([":", "::", "é"]))
-def test_keys(lines, size, separator):
+def test_keys(lines: list[bytes], size: int, separator: str) -> None:
     text = b"".join(line + b"\n" for line in lines)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_sources, "PIECE_BYTES", size)
@@ -65,7 +67,7 @@ def test_keys(lines, size, separator):
 
 
 @given(broken=st.lists(st.booleans(), max_size=25), size=SMALL)
-def test_json(broken, size):
+def test_json(broken: list[bool], size: int) -> None:
     lines = ["{" if is_broken else json.dumps({"value": str(number)}) for number, is_broken in enumerate(broken, 1)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_sources, "PIECE_BYTES", size)
@@ -75,7 +77,7 @@ def test_json(broken, size):
 
 
 @given(kinds=st.lists(st.sampled_from(["good", "short", "long", "time"]), max_size=25), size=st.integers(40, 200))
-def test_csv(kinds, size):
+def test_csv(kinds: list[str], size: int) -> None:
     rows = {"good": "v{n},5", "short": "v{n}", "long": "v{n},5,7", "time": "v{n},never"}
     text = "value,timestamp\n" + "".join(rows[kind].format(n=number) + "\n" for number, kind in enumerate(kinds, 1))
     with pytest.MonkeyPatch.context() as patch:
@@ -97,14 +99,14 @@ def test_csv(kinds, size):
         (b'a,"1"\nb,"2""', 1, 2, 3),
     ],
 )
-def test_a_quote_that_is_never_closed_names_its_line(text, rows, row, line):
+def test_a_quote_that_is_never_closed_names_its_line(text: bytes, rows: int, row: int, line: int) -> None:
     found, (broken,) = rows_of(row_sources.read_csv(io.BytesIO(b"key,value\n" + text), key_field=None, null_marker=None))
     assert [number for number, _ in found] == list(range(1, rows + 1))
     assert broken.number == row
     assert broken.reason.startswith(f"the quote that opens a field in line {line} is never closed")
 
 
-def test_a_quote_that_swallows_more_than_is_read_at_once_names_its_line(piece_bytes):
+def test_a_quote_that_swallows_more_than_is_read_at_once_names_its_line(piece_bytes: Callable[[int], None]) -> None:
     piece_bytes(200)
     text = b'key,value\na,1\nb,"2\n' + b"d,4\n" * 1000
     with pytest.raises(KafkaException, match="the quote that opens a field in line 3 is never closed"):
@@ -115,7 +117,7 @@ FIELDS = st.lists(st.sampled_from(["x", '"y"', '"a""b"', '"a,\n"', '""', '5"', '
 
 
 @given(fields=FIELDS, size=st.integers(1, 9), is_open=st.booleans())
-def test_quotes_are_watched_however_the_pieces_fall(fields, size, is_open):
+def test_quotes_are_watched_however_the_pieces_fall(fields: list[str], size: int, is_open: bool) -> None:
     text = "\n".join([*fields, *(['"z""'] if is_open else [])]).encode()
     watch = QuoteWatch(io.BytesIO(text), 1)
     while watch.read(size):
@@ -125,7 +127,7 @@ def test_quotes_are_watched_however_the_pieces_fall(fields, size, is_open):
 
 
 @pytest.mark.parametrize("form", ["parquet", "file", "stream"])
-def test_tables(tmp_path: Path, monkeypatch, form):
+def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     monkeypatch.setattr(row_sources, "PIECE_ROWS_MAX", 3)
     table = pa.table({"value": [b"%d" % number for number in range(1, 11)], "offset": range(10), "topic": ["t"] * 10})
     path = tmp_path / form
@@ -150,12 +152,12 @@ class Pipe(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         return self._data.readinto(buffer)
 
 
 @pytest.mark.parametrize("form", ["parquet", "stream"])
-def test_tables_from_a_pipe(form):
+def test_tables_from_a_pipe(form: str) -> None:
     table, out = pa.table({"value": [b"1", b"2"]}), io.BytesIO()
     if form == "parquet":
         pq.write_table(table, out)
@@ -167,7 +169,7 @@ def test_tables_from_a_pipe(form):
     assert rows == [(1, {"value": b"1"}), (2, {"value": b"2"})]
 
 
-def test_a_line_that_never_ends_is_not_read_to_its_end(monkeypatch, piece_bytes):
+def test_a_line_that_never_ends_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch, piece_bytes: Callable[[int], None]) -> None:
     piece_bytes(10)
     monkeypatch.setattr(row_sources, "LINE_BYTES_MAX", 100)
     with pytest.raises(KafkaException, match="line 2 is longer than 100 bytes"):
@@ -175,10 +177,10 @@ def test_a_line_that_never_ends_is_not_read_to_its_end(monkeypatch, piece_bytes)
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"\xff\xfe,a\n"], ids=["empty", "no names", "bytes"])
-def test_csv_without_names(data):
+def test_csv_without_names(data: bytes) -> None:
     with pytest.raises(KafkaException, match="not readable as CSV"):
         list(row_sources.read_csv(io.BytesIO(data), key_field=None, null_marker=None))
 
 
-def test_csv_with_names_alone():
+def test_csv_with_names_alone() -> None:
     assert rows_of(row_sources.read_csv(io.BytesIO(b"key,value\n"), key_field=None, null_marker=None)) == ([], [])

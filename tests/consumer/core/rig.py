@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Disconnected, Failed
 from chaffinch.consumer.core.consumer_core import ConsumerCore, TimePassed
 from chaffinch.consumer.core.effects import CompleteCall, Disconnect, FailCall, Report, SendRequest
+from chaffinch.consumer.core.fetcher import Portion
+from chaffinch.consumer.core.group import Group
 from chaffinch.consumer.core.group_protocol import MemberSubscription, encode_assignment, encode_subscription
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.options import parse_options
-from chaffinch.errors import codes
+from chaffinch.consumer.core.positions import Position
+from chaffinch.consumer.records import ConsumerRecord, records_of_all
+from chaffinch.errors import KafkaException, RecordDeserializationException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from chaffinch.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -69,9 +73,32 @@ class Rig:
     # Time and what the caller does.
 
     @property
-    def state(self) -> State:
+    def group(self) -> Group:
         assert self.core.group is not None
-        return self.core.group.membership.state
+        return self.core.group
+
+    @property
+    def state(self) -> State:
+        return self.group.membership.state
+
+    def position(self, place: TopicPartition) -> Position:
+        """What is fetched next."""
+        found = self.core.subscriptions.of(place).position
+        assert found is not None
+        return found
+
+    def consumed(self, place: TopicPartition) -> Position:
+        """What the caller gets next."""
+        found = self.core.subscriptions.of(place).consumed
+        assert found is not None
+        return found
+
+    @property
+    def errors(self) -> list[KafkaException]:
+        """Of the calls that are done, all of which failed."""
+        failed = [done for done in self.done if isinstance(done, FailCall)]
+        assert failed == self.done
+        return [done.error for done in failed]
 
     def step(self, *events: Any) -> None:
         for effect in self.core.handle_all(events or (TimePassed(),), self.now_ms):
@@ -156,14 +183,13 @@ class Rig:
         is_back: bool = False,
     ) -> None:
         """`others`: members beside this one, with the partitions that each has. `is_back`: nothing is to be shared out (KIP-814)."""
-        assert self.core.group is not None
         owned = {ME: (), **{name: tuple(TopicPartition("t", number) for number in numbers) for name, numbers in others.items()}}
         said = {name: encode_subscription(MemberSubscription(topics=topics, owned=has, generation=0)) for name, has in owned.items()}
         members = [JoinGroupResponseMember(member_id=name, metadata=metadata) for name, metadata in said.items()] if leads else []
         answer = JoinGroupResponse(
             error_code=code,
             generation_id=generation,
-            protocol_name=self.core.group.membership.assignors[0].name,
+            protocol_name=self.group.membership.assignors[0].name,
             leader=ME if leads else "other",
             member_id=ME,
             members=members,
@@ -217,9 +243,9 @@ class Rig:
         self.tell_metadata()
         self.find_coordinator()
 
-    def reach(self, state: State, **join: Any) -> Rig:
+    def reach(self, state: State, **join: Any) -> Self:
         """Go on from nothing until the member is there."""
-        steps = [
+        steps: list[tuple[State, Callable[[], object]]] = [
             (State.OUT, lambda: None),
             (State.UNJOINED, self.subscribe),
             (State.JOINING, self.poll),
@@ -246,6 +272,15 @@ class Rig:
         else:
             self.answer_list(dict.fromkeys(numbers, position))
         return self
+
+
+def as_records(portions: list[Portion]) -> list[ConsumerRecord]:
+    """With keys and values as bytes."""
+
+    def refuse(place: TopicPartition, offset: int, error: RecordDeserializationException) -> None:
+        raise error
+
+    return records_of_all(portions, None, None, refuse)
 
 
 def number_of(name: str) -> int:

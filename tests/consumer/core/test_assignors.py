@@ -1,6 +1,7 @@
 """Who gets which partition: Kafka's own results for range and round robin, and what the sticky assignors promise, for any group."""
 
 import random
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -20,23 +21,23 @@ counts_of_topics = st.dictionaries(names, st.integers(0, 9))
 subscriptions = st.dictionaries(st.sampled_from([f"m{i}" for i in range(6)]), st.sets(names).map(frozenset), min_size=1)
 
 
-def claims_of(assigned, generation=1):
+def claims_of(assigned: Mapping[str, Sequence[TopicPartition]], generation: int = 1) -> dict[str, Claim]:
     return {member: Claim(tuple(partitions), generation) for member, partitions in assigned.items()}
 
 
-def members(**topics):
+def members(**topics: str) -> dict[str, MemberSubscription]:
     return {name: MemberSubscription(topics=tuple(wanted)) for name, wanted in topics.items()}
 
 
-def written(assignment):
+def written(assignment: Mapping[str, Sequence[TopicPartition]]) -> dict[str, list[str]]:
     return {member: [str(partition) for partition in partitions] for member, partitions in assignment.items()}
 
 
-def every_partition(assigned):
+def every_partition(assigned: Mapping[str, Sequence[TopicPartition]]) -> list[TopicPartition]:
     return sorted(partition for partitions in assigned.values() for partition in partitions)
 
 
-def wanted_partitions(topics, counts):
+def wanted_partitions(topics: dict[str, frozenset[str]], counts: dict[str, int]) -> list[TopicPartition]:
     wanted = frozenset().union(*topics.values())
     return sorted(TopicPartition(topic, number) for topic in wanted for number in range(counts.get(topic, 0)))
 
@@ -64,11 +65,11 @@ def wanted_partitions(topics, counts):
         ),
     ],
 )
-def test_known_results(name, said, counts, expected):
+def test_known_results(name: str, said: dict[str, str], counts: dict[str, int], expected: dict[str, list[str]]) -> None:
     assert written(ASSIGNORS[name].assign(members(**said), counts)) == expected
 
 
-def test_static_members_come_first_and_in_the_order_of_their_names():
+def test_static_members_come_first_and_in_the_order_of_their_names() -> None:
     said = {
         "m1": MemberSubscription(topics=("a",)),
         "m2": MemberSubscription(topics=("a",), instance_id="z"),
@@ -77,7 +78,9 @@ def test_static_members_come_first_and_in_the_order_of_their_names():
     assert written(ASSIGNORS["range"].assign(said, {"a": 3})) == {"m3": ["a-0"], "m2": ["a-1"], "m1": ["a-2"]}
 
 
-def kafka_python_assignment(assignor, counts, topics):
+def kafka_python_assignment(
+    assignor: type[RangePartitionAssignor] | type[RoundRobinPartitionAssignor], counts: dict[str, int], topics: dict[str, frozenset[str]]
+) -> dict[str, list[TopicPartition]]:
     """What kafka-python's assignor gives; it wants a cluster's partitions and a list of members."""
     cluster = SimpleNamespace(partitions_for_topic=lambda topic: set(range(counts[topic])) if topic in counts else None)
     said = [
@@ -92,7 +95,12 @@ def kafka_python_assignment(assignor, counts, topics):
 
 @pytest.mark.parametrize(("name", "other"), [("range", RangePartitionAssignor), ("roundrobin", RoundRobinPartitionAssignor)])
 @given(topics=subscriptions, counts=st.dictionaries(names, st.integers(1, 9)))
-def test_kafka_python_gives_the_same(name, other, topics, counts):
+def test_kafka_python_gives_the_same(
+    name: str,
+    other: type[RangePartitionAssignor] | type[RoundRobinPartitionAssignor],
+    topics: dict[str, frozenset[str]],
+    counts: dict[str, int],
+) -> None:
     if name == "roundrobin":  # There it raises KeyError when it has to pass over a member.
         topics = dict.fromkeys(topics, next(iter(topics.values())))
     mine = ASSIGNORS[name].assign({member: MemberSubscription(topics=tuple(sorted(wanted))) for member, wanted in topics.items()}, counts)
@@ -101,7 +109,7 @@ def test_kafka_python_gives_the_same(name, other, topics, counts):
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(topics=subscriptions, counts=counts_of_topics)
-def test_each_partition_goes_to_one_subscriber(name, topics, counts):
+def test_each_partition_goes_to_one_subscriber(name: str, topics: dict[str, frozenset[str]], counts: dict[str, int]) -> None:
     assigned = ASSIGNORS[name].assign({member: MemberSubscription(topics=tuple(wanted)) for member, wanted in topics.items()}, counts)
     assert assigned.keys() == topics.keys()
     assert every_partition(assigned) == wanted_partitions(topics, counts)
@@ -110,7 +118,7 @@ def test_each_partition_goes_to_one_subscriber(name, topics, counts):
 
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
 @given(topics=subscriptions, counts=counts_of_topics)
-def test_a_settled_group_stays_as_it_is(name, topics, counts):
+def test_a_settled_group_stays_as_it_is(name: str, topics: dict[str, frozenset[str]], counts: dict[str, int]) -> None:
     assign = ASSIGNORS[name].assign
     first = assign({member: MemberSubscription(topics=tuple(wanted)) for member, wanted in topics.items()}, counts)
     said = {
@@ -126,7 +134,7 @@ def test_a_settled_group_stays_as_it_is(name, topics, counts):
 
 
 @given(topics=subscriptions, counts=counts_of_topics, seed=st.integers(0, 1000))
-def test_no_other_sharing_is_more_equal(topics, counts, seed):
+def test_no_other_sharing_is_more_equal(topics: dict[str, frozenset[str]], counts: dict[str, int], seed: int) -> None:
     """A sharing is as equal as can be when no partition can go, through however many hands, to a member with two fewer."""
     dice = random.Random(seed)
     there = wanted_partitions(topics, counts)
@@ -134,7 +142,7 @@ def test_no_other_sharing_is_more_equal(topics, counts, seed):
     assigned = share(topics, counts, claims)
     assert every_partition(assigned) == there
     for start in topics:
-        reachable, before = {start}, set()
+        reachable, before = {start}, set[str]()
         while reachable != before:
             before = set(reachable)
             given = {partition.topic for member in reachable for partition in assigned[member]}
@@ -143,7 +151,7 @@ def test_no_other_sharing_is_more_equal(topics, counts, seed):
 
 
 @given(before=st.integers(1, 6), after=st.integers(1, 6), count=st.integers(0, 40))
-def test_only_as_many_partitions_move_as_must(before, after, count):
+def test_only_as_many_partitions_move_as_must(before: int, after: int, count: int) -> None:
     """Members with one subscription come or go: who stays keeps what it had, up to its new share."""
     old = share({f"m{i}": frozenset("a") for i in range(before)}, {"a": count}, {})
     new = share({f"m{i}": frozenset("a") for i in range(after)}, {"a": count}, claims_of(old))
@@ -160,7 +168,7 @@ def test_only_as_many_partitions_move_as_must(before, after, count):
         ({"m0": ((), 2), "m1": ((0,), 2)}, "m1"),
     ],
 )
-def test_the_later_generation_has_what_two_claim(claims, owner):
+def test_the_later_generation_has_what_two_claim(claims: dict[str, tuple[tuple[int, ...], int]], owner: str) -> None:
     had = {
         member: Claim(tuple(TopicPartition("a", number) for number in found), generation) for member, (found, generation) in claims.items()
     }
@@ -168,13 +176,13 @@ def test_the_later_generation_has_what_two_claim(claims, owner):
     assert assigned[owner] == [TopicPartition("a", 0)]
 
 
-def test_nobody_has_what_two_claim_in_one_generation():
+def test_nobody_has_what_two_claim_in_one_generation() -> None:
     had = {"m0": Claim((TopicPartition("a", 0), TopicPartition("a", 1)), 2), "m1": Claim((TopicPartition("a", 0),), 2)}
     assigned = share({"m0": frozenset("a"), "m1": frozenset("a")}, {"a": 2}, had)
     assert assigned == {"m0": [TopicPartition("a", 1)], "m1": [TopicPartition("a", 0)]}
 
 
-def test_a_cooperative_member_gives_up_before_another_gets():
+def test_a_cooperative_member_gives_up_before_another_gets() -> None:
     owned = tuple(TopicPartition("a", number) for number in range(4))
     said = {"m0": MemberSubscription(topics=("a",), owned=owned, generation=1), "m1": MemberSubscription(topics=("a",))}
     first = ASSIGNORS["cooperative-sticky"].assign(said, {"a": 4})
@@ -183,7 +191,7 @@ def test_a_cooperative_member_gives_up_before_another_gets():
     assert written(ASSIGNORS["cooperative-sticky"].assign(said, {"a": 4})) == {"m0": ["a-0", "a-1"], "m1": ["a-2", "a-3"]}
 
 
-def test_the_generation_of_an_older_member_is_in_its_user_data():
+def test_the_generation_of_an_older_member_is_in_its_user_data() -> None:
     both = (TopicPartition("a", 0),)
     said = {
         "m0": MemberSubscription(topics=("a",), owned=both, user_data=encode_cooperative(7)),
@@ -192,7 +200,7 @@ def test_the_generation_of_an_older_member_is_in_its_user_data():
     assert written(ASSIGNORS["cooperative-sticky"].assign(said, {"a": 1}))["m0"] == ["a-0"]
 
 
-def test_a_large_group_is_shared_in_no_time():
+def test_a_large_group_is_shared_in_no_time() -> None:
     members_before = {f"m{i}": frozenset("a") for i in range(2)}
     old = share(members_before, {"a": 2000}, {})
     new = share({f"m{i}": frozenset("a") for i in range(50)}, {"a": 2000}, claims_of(old))

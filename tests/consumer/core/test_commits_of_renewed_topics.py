@@ -1,10 +1,13 @@
 """Commits while a topic is deleted and created again: each way to commit, each kind of coordinator. With answers by hand."""
 
+from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from chaffinch import errors
+from chaffinch.consumer.core.effects import SendRequest
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.positions import Position, Stage
 from chaffinch.consumer.core.topic_ids import TopicIds
@@ -23,14 +26,16 @@ from tests.consumer.core.rig import TOPIC_ID, Rig, number_of
 P0 = TopicPartition("t", 0)
 NEW_ID = UUID(int=8)
 NO_ID = UUID(int=0)
+Told = list[errors.KafkaException | None]
+Way = Callable[[Rig], Told | None]
 AUTOMATIC = {"enable.auto.commit": True, "auto.commit.interval.ms": 5_000}
 
 
-def member(topic_id=TOPIC_ID, **options):
+def member(topic_id: UUID = TOPIC_ID, **options: Any) -> Rig:
     """A member that has read partition 0 up to 5 and partition 1 up to 7."""
     rig = Rig(**{**AUTOMATIC, **options})
     rig.topic_id = topic_id
-    rig.core.group.commits._auto_due_ms = 10**9
+    rig.group.commits._auto_due_ms = 10**9
     rig.reach(State.STABLE)
     rig.answer_offsets({0: 5, 1: 7})
     return rig
@@ -39,31 +44,34 @@ def member(topic_id=TOPIC_ID, **options):
 # How a commit begins. Each returns the list of outcomes, or None where nothing is called back.
 
 
-def by_poll(rig):
-    rig.core.group.commits._auto_due_ms = 0
+def by_poll(rig: Rig) -> None:
+    rig.group.commits._auto_due_ms = 0
     rig.poll()
 
 
-def before_a_rebalance(rig):
+def before_a_rebalance(rig: Rig) -> None:
     rig.advance(3_000)
     rig.answer(HeartbeatRequest, HeartbeatResponse(error_code=number_of("REBALANCE_IN_PROGRESS")))
     rig.poll()
 
 
-def in_close(rig):
-    rig.core.group.commits.commit_all(rig.now_ms + 30_000, (told := []).append, retries=True)
+def in_close(rig: Rig) -> Told:
+    told: Told = []
+    rig.group.commits.commit_all(rig.now_ms + 30_000, told.append, retries=True)
     rig.step()
     return told
 
 
-def by_hand(rig):
-    rig.core.commit(None, rig.now_ms + 30_000, (told := []).append, retries=True)
+def by_hand(rig: Rig) -> Told:
+    told: Told = []
+    rig.core.commit(None, rig.now_ms + 30_000, told.append, retries=True)
     rig.step()
     return told
 
 
-def by_hand_without_waiting(rig):
-    rig.core.commit(None, rig.now_ms + 30_000, (told := []).append, retries=False)
+def by_hand_without_waiting(rig: Rig) -> Told:
+    told: Told = []
+    rig.core.commit(None, rig.now_ms + 30_000, told.append, retries=False)
     rig.step()
     return told
 
@@ -71,11 +79,11 @@ def by_hand_without_waiting(rig):
 WAYS = [by_poll, before_a_rebalance, in_close, by_hand, by_hand_without_waiting]
 
 
-def offsets_of(request):
+def offsets_of(request: SendRequest) -> dict[int, int]:
     return {found.partition_index: found.committed_offset for found in request.message.topics[0].partitions}
 
 
-def answer(rig, code="NONE"):
+def answer(rig: Rig, code: str = "NONE") -> SendRequest:
     """The commit that waits, by id or by name as it was sent."""
     request = rig.take(OffsetCommitRequest)
     asked = request.message.topics[0]
@@ -85,21 +93,23 @@ def answer(rig, code="NONE"):
     return request
 
 
-def take_names_only(rig):
+def take_names_only(rig: Rig) -> None:
     """The coordinator has OffsetCommit up to version 9."""
     rig.fail(OffsetCommitRequest, is_unsupported=True)
 
 
-def answer_check(rig, topic_id, code="NONE"):
+def answer_check(rig: Rig, topic_id: UUID, code: str = "NONE") -> None:
     request = rig.take(MetadataRequest)
     assert [topic.name for topic in request.message.topics] == ["t"]
     assert not request.message.allow_auto_topic_creation, "a deleted topic must not come back by it"
-    assert request.address.first_lane == rig.core.group.finder.address_known.first_lane, "the coordinator itself decides"
+    coordinator = rig.group.finder.address_known
+    assert coordinator is not None
+    assert request.address.first_lane == coordinator.first_lane, "the coordinator itself decides"
     rig.topic_id = topic_id
     rig.answer(request, rig.metadata(number_of(code)))
 
 
-def assert_dropped(rig, told):
+def assert_dropped(rig: Rig, told: Told | None) -> None:
     assert not rig.pending(OffsetCommitRequest)
     assert told in (None, [None])
     (line,) = [report for report in rig.reports if "deleted and created again" in report]
@@ -111,7 +121,7 @@ def assert_dropped(rig, told):
 
 @pytest.mark.parametrize("way", WAYS)
 class TestATopicThatIsAnotherOneNow:
-    def test_where_the_coordinator_takes_ids(self, way):
+    def test_where_the_coordinator_takes_ids(self, way: Way) -> None:
         rig = member()
         told = way(rig)
         request = answer(rig, "UNKNOWN_TOPIC_ID")
@@ -119,7 +129,7 @@ class TestATopicThatIsAnotherOneNow:
         answer_check(rig, NEW_ID)
         assert_dropped(rig, told)
 
-    def test_where_it_takes_names_only(self, way):
+    def test_where_it_takes_names_only(self, way: Way) -> None:
         rig = member()
         told = way(rig)
         take_names_only(rig)
@@ -127,7 +137,7 @@ class TestATopicThatIsAnotherOneNow:
         answer_check(rig, NEW_ID)
         assert_dropped(rig, told)
 
-    def test_one_that_is_not_there_now_is_not_committed_by_name(self, way):
+    def test_one_that_is_not_there_now_is_not_committed_by_name(self, way: Way) -> None:
         """It may be created again before the commit gets there."""
         rig = member()
         way(rig)
@@ -135,14 +145,14 @@ class TestATopicThatIsAnotherOneNow:
         answer_check(rig, TOPIC_ID, "UNKNOWN_TOPIC_OR_PARTITION")
         assert not rig.pending(OffsetCommitRequest)
 
-    def test_before_ids_it_cannot_be_known(self, way):
+    def test_before_ids_it_cannot_be_known(self, way: Way) -> None:
         rig = member(NO_ID)
         way(rig)
         request = answer(rig)
         assert (request.version_max, request.message.topics[0].topic_id) == (9, NO_ID)
         assert not rig.pending(MetadataRequest)
 
-    def test_what_is_not_renewed_is_committed(self, way):
+    def test_what_is_not_renewed_is_committed(self, way: Way) -> None:
         rig = member()
         way(rig)
         take_names_only(rig)
@@ -150,7 +160,7 @@ class TestATopicThatIsAnotherOneNow:
         request = answer(rig)
         assert (request.version_max, offsets_of(request)) == (9, {0: 5, 1: 7})
 
-    def test_a_coordinator_that_lags_behind_is_asked_twice(self, way):
+    def test_a_coordinator_that_lags_behind_is_asked_twice(self, way: Way) -> None:
         rig = member()
         way(rig)
         answer(rig, "UNKNOWN_TOPIC_ID")
@@ -160,7 +170,7 @@ class TestATopicThatIsAnotherOneNow:
 
 
 @pytest.mark.parametrize("way", [by_poll, by_hand, in_close])
-def test_a_coordinator_that_still_has_the_deleted_topic_does_not_bring_it_back(way):
+def test_a_coordinator_that_still_has_the_deleted_topic_does_not_bring_it_back(way: Way) -> None:
     """Positions in the new topic are kept: with auto.offset.reset=latest records would be skipped, with earliest read twice."""
     rig = member()
     rig.topic_id = NEW_ID
@@ -173,11 +183,11 @@ def test_a_coordinator_that_still_has_the_deleted_topic_does_not_bring_it_back(w
     answer(rig, "UNKNOWN_TOPIC_ID")
     answer_check(rig, TOPIC_ID)
     assert answer(rig).message.topics[0].topic_id == NEW_ID
-    assert [state.position.offset for state in rig.core.subscriptions.assigned.values()] == [3, 3]
+    assert [rig.position(place).offset for place in rig.core.subscriptions.assigned] == [3, 3]
     assert len([report for report in rig.reports if "created again" in report]) == 1
 
 
-def test_an_id_that_coordinators_do_not_know_for_long_gives_way_to_one_that_was_known_before():
+def test_an_id_that_coordinators_do_not_know_for_long_gives_way_to_one_that_was_known_before() -> None:
     """A broker that lagged behind has reported the deleted topic last."""
     ids = TopicIds()
     ids.learn("t", NEW_ID)
@@ -189,7 +199,7 @@ def test_an_id_that_coordinators_do_not_know_for_long_gives_way_to_one_that_was_
     assert ids.present("t") == NEW_ID
 
 
-def test_the_version_is_found_once_for_a_connection():
+def test_the_version_is_found_once_for_a_connection() -> None:
     rig = member()
     by_hand(rig)
     take_names_only(rig)
@@ -206,7 +216,7 @@ def test_the_version_is_found_once_for_a_connection():
     assert rig.pending(OffsetCommitRequest)[0].version_max == 10
 
 
-def test_a_check_without_an_answer_is_repeated():
+def test_a_check_without_an_answer_is_repeated() -> None:
     rig = member()
     told = by_hand(rig)
     take_names_only(rig)
@@ -222,7 +232,7 @@ def test_a_check_without_an_answer_is_repeated():
 
 
 @pytest.mark.parametrize("takes_ids", [True, False])
-def test_metadata_that_comes_first_drops_what_waits(takes_ids):
+def test_metadata_that_comes_first_drops_what_waits(takes_ids: bool) -> None:
     """A commit that is to be tried again, and the topic is another one meanwhile."""
     rig = member()
     told = by_hand(rig)
@@ -245,12 +255,13 @@ def test_metadata_that_comes_first_drops_what_waits(takes_ids):
 class TestOffsetsThatTheApplicationNames:
     """They are its own affair, but for what changes while they are committed."""
 
-    def commit(self, rig):
-        rig.core.commit({P0: OffsetAndMetadata(3)}, rig.now_ms + 30_000, (told := []).append, retries=True)
+    def commit(self, rig: Rig) -> Told:
+        told: Told = []
+        rig.core.commit({P0: OffsetAndMetadata(3)}, rig.now_ms + 30_000, told.append, retries=True)
         rig.step()
         return told
 
-    def test_are_of_the_topic_that_was_there(self):
+    def test_are_of_the_topic_that_was_there(self) -> None:
         rig = member()
         told = self.commit(rig)
         answer(rig, "UNKNOWN_TOPIC_ID")
@@ -262,7 +273,7 @@ class TestOffsetsThatTheApplicationNames:
         assert answer(rig).message.topics[0].topic_id == NEW_ID
         assert told == [None]
 
-    def test_are_not_checked_where_names_are_all_there_is(self):
+    def test_are_not_checked_where_names_are_all_there_is(self) -> None:
         rig = member()
         told = self.commit(rig)
         take_names_only(rig)
@@ -271,13 +282,13 @@ class TestOffsetsThatTheApplicationNames:
 
 
 class TestWhatElseWasOfTheDeletedTopic:
-    def renew(self, rig):
+    def renew(self, rig: Rig) -> None:
         rig.topic_id = NEW_ID
         rig.core.watch.refresh()
         rig.advance(1_000)
         rig.tell_metadata()
 
-    def test_a_committed_offset_that_comes_late(self):
+    def test_a_committed_offset_that_comes_late(self) -> None:
         rig = Rig().reach(State.STABLE)
         late = rig.take(OffsetFetchRequest)
         assert (late.version_max, late.message.groups[0].topics[0].topic_id) == (10, TOPIC_ID)
@@ -287,14 +298,14 @@ class TestWhatElseWasOfTheDeletedTopic:
         assert {state.stage for state in rig.core.subscriptions.assigned.values()} == {Stage.COMMITTED}
         assert rig.pending(OffsetFetchRequest)[0].message.groups[0].topics[0].topic_id == NEW_ID
 
-    def test_partitions_that_were_paused(self):
+    def test_partitions_that_were_paused(self) -> None:
         rig = member()
         rig.core.subscriptions.of(P0).is_paused = True
         self.renew(rig)
         assert not rig.core.subscriptions.of(P0).is_paused
         assert "t-0 is not paused any more" in rig.reports[-1]
 
-    def test_the_end_that_a_lag_is_counted_from(self):
+    def test_the_end_that_a_lag_is_counted_from(self) -> None:
         rig = member()
         rig.core.subscriptions.of(P0).end = 100
         self.renew(rig)

@@ -13,7 +13,7 @@ P1 = TopicPartition("t", 1)
 LIMIT = {"max.partition.fetch.bytes": 1000}
 
 
-def test_the_next_records_are_fetched_meanwhile():
+def test_the_next_records_are_fetched_meanwhile() -> None:
     rig = Rig(**LIMIT).assign(0)
     rig.answer_fetch(p0=records(0, b"x" * 600))
     assert asked(rig)[1] == {0: 1}
@@ -26,7 +26,7 @@ def test_the_next_records_are_fetched_meanwhile():
     assert asked(rig)[1] == {0: 2}
 
 
-def test_an_idle_partition_beside_one_that_has_more_is_not_waited_for():
+def test_an_idle_partition_beside_one_that_has_more_is_not_waited_for() -> None:
     """Asked alone it is answered after `fetch.max.wait.ms`, and the other one is not asked for until then: 2 MB in half a second."""
     rig = Rig(**LIMIT).assign(0, 1)
     for offset in range(2):
@@ -42,12 +42,12 @@ def test_an_idle_partition_beside_one_that_has_more_is_not_waited_for():
 NEAR = {**LIMIT, "client.rack": "r1"}
 
 
-def know_node(rig, node_id):
+def know_node(rig: Rig, node_id: int) -> None:
     rig.core.wiring.cluster.learn_node(node_id, Address(f"node-{node_id}", 9092))
 
 
 @pytest.mark.parametrize("how", ["paused", "waiting", "unusable", "elsewhere", "preferred"])
-def test_what_is_kept_of_a_partition_holds_up_only_its_broker_and_only_while_it_is_read(how):
+def test_what_is_kept_of_a_partition_holds_up_only_its_broker_and_only_while_it_is_read(how: str) -> None:
     rig = Rig(**LIMIT)
     rig.assign(0, 1)
     rig.answer_fetch(session=9, p0=records(0, b"x" * 1100))
@@ -70,7 +70,7 @@ def test_what_is_kept_of_a_partition_holds_up_only_its_broker_and_only_while_it_
     assert asked(rig)[1] == ({1: 0} if how == "elsewhere" else {})
 
 
-def test_a_replica_nearby_of_which_enough_is_kept_is_not_asked_for_the_rest():
+def test_a_replica_nearby_of_which_enough_is_kept_is_not_asked_for_the_rest() -> None:
     """It is the one that is held up, not the leader."""
     rig = Rig(**NEAR)
     rig.assign(0, 1)
@@ -82,13 +82,13 @@ def test_a_replica_nearby_of_which_enough_is_kept_is_not_asked_for_the_rest():
     assert not rig.pending(FetchRequest)
 
 
-def sized(offset, size):
+def sized(offset: int, size: int) -> bytearray:
     """A batch of so many bytes."""
     return records(offset, b"x" * (size - len(records(offset, b"x" * size)) + size))
 
 
 @pytest.mark.parametrize(("size", "is_enough"), [(999, False), (1000, True)])
-def test_so_much_of_a_partition_is_enough(size, is_enough):
+def test_so_much_of_a_partition_is_enough(size: int, is_enough: bool) -> None:
     data = sized(0, size)
     assert len(data) == size
     rig = Rig(**LIMIT).assign(0)
@@ -96,14 +96,14 @@ def test_so_much_of_a_partition_is_enough(size, is_enough):
     assert bool(rig.pending(FetchRequest)) is not is_enough
 
 
-def test_half_a_batch_at_the_end_is_not_enough():
+def test_half_a_batch_at_the_end_is_not_enough() -> None:
     """Apache Kafka cuts what it gives at the limit: the next bytes are asked for at once, not when all of the first are taken."""
     rig = Rig(**LIMIT).assign(0)
     rig.answer_fetch(p0=(records(0, b"x" * 600) + records(1, b"y" * 600))[:1000])
     assert asked(rig)[1] == {0: 1}
 
 
-def test_a_limit_of_nothing_still_gives_batch_after_batch():
+def test_a_limit_of_nothing_still_gives_batch_after_batch() -> None:
     rig = Rig(**{"max.partition.fetch.bytes": 0}).assign(0)
     rig.answer_fetch(p0=records(0, b"x"))
     assert not rig.pending(FetchRequest)
@@ -112,13 +112,13 @@ def test_a_limit_of_nothing_still_gives_batch_after_batch():
     assert asked(rig)[1] == {0: 1}
 
 
-def order(rig):
+def order(rig: Rig) -> list[tuple[str, int]]:
     """In which the fetch that waits names partitions, topic by topic."""
     message = rig.pending(FetchRequest)[0].message
     return [(topic.topic, part.partition) for topic in message.topics for part in topic.partitions]
 
 
-def test_who_got_records_last_is_asked_for_last():
+def test_who_got_records_last_is_asked_for_last() -> None:
     """Without a session brokers fill their answer in the order of the request: the first partition could have all of it for ever."""
     rig = Rig(**LIMIT).assign(0, 1, 2)
     assert order(rig) == [("t", 0), ("t", 1), ("t", 2)]
@@ -130,7 +130,7 @@ def test_who_got_records_last_is_asked_for_last():
     assert order(rig) == [("t", 2), ("t", 0), ("t", 1)]
 
 
-def test_a_topic_is_named_twice_where_partitions_of_another_come_between():
+def test_a_topic_is_named_twice_where_partitions_of_another_come_between() -> None:
     wanted = Wanted(TOPIC_ID, 0, 0, 1)
     request, _ = FetchSession().next_request({TopicPartition(topic, number): wanted for topic, number in (("a", 1), ("b", 0), ("a", 0))})
     assert [(topic.topic, [part.partition for part in topic.partitions]) for topic in request.topics] == [

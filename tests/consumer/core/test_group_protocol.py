@@ -25,7 +25,7 @@ STICKY_1 = f"{STICKY_0} 00000005"
 ASSIGNMENT_1 = "0001 00000002 0001 61 00000002 00000000 00000001 0001 62 00000001 00000007 ffffffff"
 
 
-def bytes_of(text):
+def bytes_of(text: str) -> bytes:
     return bytes.fromhex(text.replace(" ", ""))
 
 
@@ -38,11 +38,11 @@ def bytes_of(text):
         (SUBSCRIPTION_3.replace("0003", "0009", 1) + "1234", MemberSubscription(topics=("a",), owned=(A0, A1), generation=5, rack="r1")),
     ],
 )
-def test_every_version_is_read(text, said):
+def test_every_version_is_read(text: str, said: MemberSubscription) -> None:
     assert protocol.decode_subscription(bytes_of(text)) == said
 
 
-def test_the_latest_is_written():
+def test_the_latest_is_written() -> None:
     said = MemberSubscription(topics=("a",), owned=(A1, A0), generation=5, rack="r1")
     assert protocol.encode_subscription(said) == bytes_of(SUBSCRIPTION_3)
     assert protocol.encode_assignment([B7, A1, A0])[2:] == bytes_of(ASSIGNMENT_1)[2:]
@@ -50,7 +50,7 @@ def test_the_latest_is_written():
     assert protocol.decode_assignment(b"") == ()
 
 
-def test_aiokafka_reads_and_writes_the_same():
+def test_aiokafka_reads_and_writes_the_same() -> None:
     theirs = ConsumerProtocolMemberMetadata.decode(protocol.encode_subscription(MemberSubscription(topics=("b", "a"), user_data=b"x")))
     assert (theirs.subscription, theirs.user_data) == (["a", "b"], b"x")
     given_to_us = ConsumerProtocolMemberAssignment(0, [("a", [0, 1]), ("b", [7])], b"").encode()
@@ -58,7 +58,7 @@ def test_aiokafka_reads_and_writes_the_same():
     assert ConsumerProtocolMemberAssignment.decode(protocol.encode_assignment([A0, B7])).assignment == [("a", [0]), ("b", [7])]
 
 
-def test_sticky_members_of_java_remember_in_the_same_bytes():
+def test_sticky_members_of_java_remember_in_the_same_bytes() -> None:
     assert protocol.encode_sticky([A0, A1, B7], 5) == bytes_of(STICKY_1)
     assert protocol.encode_sticky([], 6) == bytes_of("00000000 00000006")
     assert protocol.decode_sticky(bytes_of(STICKY_1)) == ((A0, A1, B7), 5)
@@ -67,7 +67,7 @@ def test_sticky_members_of_java_remember_in_the_same_bytes():
     assert protocol.decode_sticky(bytes_of(STICKY_0)[:-1]) == ((), -1)
 
 
-def test_sticky_members_of_aiokafka_remember_in_the_same_bytes():
+def test_sticky_members_of_aiokafka_remember_in_the_same_bytes() -> None:
     theirs = AiokafkaSticky._metadata(["a"], [A0, A1, B7], 5)
     said = protocol.decode_subscription(theirs.encode())
     assert (said.topics, protocol.decode_sticky(said.user_data)[0]) == (("a",), (A0, A1, B7))
@@ -76,7 +76,7 @@ def test_sticky_members_of_aiokafka_remember_in_the_same_bytes():
     assert (read.subscription, read.partitions, read.generation) == (["a"], [A0, A1, B7], 5)
 
 
-def test_what_sticky_members_of_kafka_python_remember_is_passed_over_as_by_java():
+def test_what_sticky_members_of_kafka_python_remember_is_passed_over_as_by_java() -> None:
     """Version 3 puts a version before it."""
     said = protocol.decode_subscription(KafkaPythonSticky._metadata(["a"], [A0, A1, B7], 5).encode())
     assert said.user_data == b"\0\1" + bytes_of(STICKY_1)
@@ -84,7 +84,7 @@ def test_what_sticky_members_of_kafka_python_remember_is_passed_over_as_by_java(
 
 
 @given(places, st.integers(-1, 99))
-def test_what_sticky_members_remember(partitions, generation):
+def test_what_sticky_members_remember(partitions: tuple[TopicPartition, ...], generation: int) -> None:
     assert protocol.decode_sticky(protocol.encode_sticky(partitions, generation)) == (partitions, generation)
     # Without the generation, as members of before KIP-341 wrote it.
     assert protocol.decode_sticky(protocol.encode_sticky(partitions, generation)[:-4]) == (partitions, -1)
@@ -92,12 +92,12 @@ def test_what_sticky_members_remember(partitions, generation):
 
 
 @pytest.mark.parametrize("data", [None, b"", b"x", b"\x00\x00\x00\x09"])
-def test_a_memory_that_cannot_be_read_is_none(data):
+def test_a_memory_that_cannot_be_read_is_none(data: bytes | None) -> None:
     assert protocol.decode_sticky(data) == ((), -1)
     assert protocol.decode_cooperative(data[:3] if data else data) == -1
 
 
 @pytest.mark.parametrize("data", [b"\x00", b"\xff\xff", bytes_of(SUBSCRIPTION_3)[:-1], b"\x00\x00\x7f\xff\xff\xff"])
-def test_what_is_no_subscription(data):
+def test_what_is_no_subscription(data: bytes) -> None:
     with pytest.raises(MalformedMessage):
         protocol.decode_subscription(data)

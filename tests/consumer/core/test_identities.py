@@ -17,7 +17,7 @@ def test_a_transaction_is_written_as_the_member_that_read_even_when_the_group_ha
     rig = stable()
     assert rig.core.group_metadata()[1:3] == (1, ME)
     rig.advance(2_000)  # No poll: out of the group.
-    assert not rig.core.group.membership.identity.has_generation
+    assert not rig.group.membership.identity.has_generation
     assert rig.core.group_metadata()[1:3] == (1, ME)
 
 
@@ -29,12 +29,12 @@ def test_before_the_first_assignment_it_is_written_as_nobody() -> None:
 
 def test_what_waits_for_the_coordinator_is_not_committed_once_the_group_has_gone_on() -> None:
     rig = stable()
-    rig.core.group.finder.forget()
+    rig.group.finder.forget()
     outcomes: list[object] = []
     rig.core.commit(OFFSETS, rig.now_ms + 60_000, outcomes.append, retries=True)
     rig.step()
     assert not rig.pending(OffsetCommitRequest)
-    rig.core.group.membership.lose("it took too long")
+    rig.group.membership.lose("it took too long")
     rig.step()
     assert not rig.pending(OffsetCommitRequest)
     (error,) = outcomes

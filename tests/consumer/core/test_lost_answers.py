@@ -1,5 +1,7 @@
 """Responses of the coordinator that are lost while the connection lives: found without harm to a group that is slow."""
 
+from typing import Any
+
 import pytest
 
 from chaffinch.client.connections import Answered
@@ -28,7 +30,9 @@ STATIC = {"group.instance.id": "i"}
 class ProbeRig(Rig):
     """Answers probes by hand."""
 
-    def describe(self, state="PreparingRebalance", *, member=ME, instance=None, code=0, version=5):
+    def describe(
+        self, state: str = "PreparingRebalance", *, member: str | None = ME, instance: str | None = None, code: int = 0, version: int = 5
+    ) -> None:
         """The answer to the probe that waits. `member` None: the group is without this member."""
         members = [DescribedGroupMember(member_id=member or "other", group_instance_id=instance if member else None)]
         group = DescribedGroup(group_id="g", group_state=state, error_code=code, members=members)
@@ -36,7 +40,7 @@ class ProbeRig(Rig):
         assert sent.address.lane == 0, "the JoinGroup waits on the other connection"
         self.step(Answered(address=sent.address, token=sent.token, message=DescribeGroupsResponse(groups=[group]), version=version))
 
-    def is_joining_again(self):
+    def is_joining_again(self) -> bool:
         """Whether the connection was closed; the coordinator is looked for, and the member joins again."""
         if self.pending(JoinGroupRequest):
             return False
@@ -47,17 +51,17 @@ class ProbeRig(Rig):
         return True
 
 
-def joining(*, has_id=True, **options):
+def joining(*, has_id: bool = True, **options: Any) -> ProbeRig:
     rig = ProbeRig(**options).reach(State.JOINING)
     if has_id:
         rig.answer_join(code=number_of("MEMBER_ID_REQUIRED"))
     return rig
 
 
-def joining_again(**options):
+def joining_again(**options: Any) -> ProbeRig:
     """A member of generation 1."""
     rig = ProbeRig(**options).reach(State.STABLE)
-    rig.core.group.membership.rebalance("a test")
+    rig.group.membership.rebalance("a test")
     rig.poll()
     return rig
 
@@ -76,7 +80,7 @@ WAITING = [
 ]
 
 
-def lose_join(rig, **described):
+def lose_join(rig: ProbeRig, **described: Any) -> JoinGroupRequest:
     """The probe suspects that the response is lost, and it does not arrive."""
     rig.advance(FIRST_MS)
     rig.describe(**described)
@@ -84,15 +88,17 @@ def lose_join(rig, **described):
     assert rig.pending(JoinGroupRequest), "the response may be on its way"
     rig.advance(1)
     assert rig.is_joining_again()
-    return rig.pending(JoinGroupRequest)[0].message
+    message = rig.pending(JoinGroupRequest)[0].message
+    assert isinstance(message, JoinGroupRequest)
+    return message
 
 
 @pytest.mark.parametrize("described", LOST)
 @pytest.mark.parametrize("is_static", [False, True])
-def test_lost_response_to_join_leads_to_a_join_under_the_same_id(described, is_static):
+def test_lost_response_to_join_leads_to_a_join_under_the_same_id(described: dict[str, Any], is_static: bool) -> None:
     rig = joining_again(**(STATIC if is_static else {}))
     assert lose_join(rig, **described).member_id == ME
-    assert rig.core.group.membership.identity == (1, ME)
+    assert rig.group.membership.identity == (1, ME)
     (said,) = [text for text in rig.reports if "JoinGroup" in text]
     assert said == (
         "group 'g': the coordinator b:1 does not wait for other members, and its response to JoinGroup did not arrive:"
@@ -105,7 +111,7 @@ def test_lost_response_to_join_leads_to_a_join_under_the_same_id(described, is_s
 
 
 @pytest.mark.parametrize("described", WAITING)
-def test_slow_rebalance_is_waited_for(described):
+def test_slow_rebalance_is_waited_for(described: dict[str, Any]) -> None:
     rig = joining_again()
     rig.advance(FIRST_MS)
     for _ in range(8):
@@ -124,7 +130,7 @@ def test_slow_rebalance_is_waited_for(described):
     assert not rig.pending(DescribeGroupsRequest)
 
 
-def test_response_that_was_on_its_way_is_taken():
+def test_response_that_was_on_its_way_is_taken() -> None:
     rig = joining_again()
     rig.advance(FIRST_MS)
     rig.describe("CompletingRebalance")
@@ -136,12 +142,12 @@ def test_response_that_was_on_its_way_is_taken():
     assert not rig.reports
 
 
-def test_first_join_without_an_id_starts_over():
+def test_first_join_without_an_id_starts_over() -> None:
     """Brokers since 2.2 give an id at once (KIP-394): waiting for others is no reason."""
     assert lose_join(joining(has_id=False), member=None).member_id == ""
 
 
-def test_first_join_at_an_old_broker_is_waited_for():
+def test_first_join_at_an_old_broker_is_waited_for() -> None:
     rig = joining(has_id=False)
     for wait_ms in (FIRST_MS, REQUEST_MS, REQUEST_MS):
         rig.advance(wait_ms)
@@ -149,7 +155,7 @@ def test_first_join_at_an_old_broker_is_waited_for():
     assert rig.pending(JoinGroupRequest)
 
 
-def test_first_join_with_the_id_that_was_given():
+def test_first_join_with_the_id_that_was_given() -> None:
     assert lose_join(joining(), state="CompletingRebalance").member_id == ME
 
 
@@ -157,7 +163,7 @@ class TestStaticMembers:
     """Their first join waits for the others, and brings the id with the generation."""
 
     @pytest.mark.parametrize("version", [3, 4])
-    def test_slow_rebalance_is_waited_for(self, version):
+    def test_slow_rebalance_is_waited_for(self, version: int) -> None:
         rig = joining(has_id=False, **STATIC)
         for wait_ms in (FIRST_MS, REQUEST_MS, REQUEST_MS):
             rig.advance(wait_ms)
@@ -165,7 +171,7 @@ class TestStaticMembers:
         assert rig.pending(JoinGroupRequest)
 
     @pytest.mark.parametrize("described", [{"state": "CompletingRebalance", "instance": "i"}, {"member": None}])
-    def test_lost_response_does_not_fence_the_member(self, described):
+    def test_lost_response_does_not_fence_the_member(self, described: dict[str, Any]) -> None:
         rig = joining(has_id=False, **STATIC)
         sent = rig.pending(JoinGroupRequest)[0]
         message = lose_join(rig, **described)
@@ -173,11 +179,11 @@ class TestStaticMembers:
             "the coordinator answers it with FENCED_INSTANCE_ID: its connection is closed before"
         )
         assert (message.member_id, message.group_instance_id) == ("", "i")
-        assert rig.core.group.membership.fatal is None
+        assert rig.group.membership.fatal is None
 
 
 @pytest.mark.parametrize("code", ["GROUP_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION"])
-def test_coordinator_that_describes_nothing_is_asked_once(code):
+def test_coordinator_that_describes_nothing_is_asked_once(code: str) -> None:
     rig = joining_again()
     rig.advance(FIRST_MS)
     rig.describe(code=number_of(code))
@@ -186,7 +192,7 @@ def test_coordinator_that_describes_nothing_is_asked_once(code):
     assert rig.pending(JoinGroupRequest)
 
 
-def test_coordinator_that_cannot_be_reached_any_more_is_looked_for():
+def test_coordinator_that_cannot_be_reached_any_more_is_looked_for() -> None:
     """Its machine lost power, so nothing closed the connection of the JoinGroup."""
     rig = joining_again()
     rig.advance(FIRST_MS)
@@ -197,7 +203,7 @@ def test_coordinator_that_cannot_be_reached_any_more_is_looked_for():
     assert rig.is_joining_again()
 
 
-def test_stale_probe_says_nothing_about_the_next_join():
+def test_stale_probe_says_nothing_about_the_next_join() -> None:
     rig = joining_again()
     rig.advance(FIRST_MS)
     stale = rig.take(DescribeGroupsRequest)
@@ -211,7 +217,7 @@ def test_stale_probe_says_nothing_about_the_next_join():
 
 
 @pytest.mark.parametrize(("session_ms", "given_up_ms"), [(45_000, 30_000), (10_000, 6_666), (1_000, 3_000)])
-def test_sync_and_heartbeat_are_given_up_within_the_session(session_ms, given_up_ms):
+def test_sync_and_heartbeat_are_given_up_within_the_session(session_ms: int, given_up_ms: int) -> None:
     rig = Rig(**{"session.timeout.ms": session_ms, "heartbeat.interval.ms": 100}).reach(State.SYNCING)
     assert rig.pending(SyncGroupRequest)[0].timeout_ms == given_up_ms
     rig.answer_sync(0, 1)
@@ -220,7 +226,7 @@ def test_sync_and_heartbeat_are_given_up_within_the_session(session_ms, given_up
     assert rig.pending(HeartbeatRequest)[0].timeout_ms == given_up_ms
 
 
-def test_lost_response_to_sync_leads_to_a_join_under_the_same_id():
+def test_lost_response_to_sync_leads_to_a_join_under_the_same_id() -> None:
     rig = Rig().reach(State.SYNCING)
     rig.fail(SyncGroupRequest)
     rig.find_coordinator()
@@ -229,7 +235,7 @@ def test_lost_response_to_sync_leads_to_a_join_under_the_same_id():
 
 
 class TestLeaving:
-    def test_lost_leave_is_repeated_once_over_another_connection(self):
+    def test_lost_leave_is_repeated_once_over_another_connection(self) -> None:
         rig = Rig().reach(State.STABLE)
         rig.core.close("call", rig.now_ms + 30_000)
         rig.step()
@@ -245,7 +251,7 @@ class TestLeaving:
         rig.answer(second, LeaveGroupResponse(error_code=number_of("UNKNOWN_MEMBER_ID")))
         assert [done.call for done in rig.done] == ["call"]
 
-    def test_commits_on_their_way_go_before_it(self):
+    def test_commits_on_their_way_go_before_it(self) -> None:
         rig = Rig().reach(State.STABLE)
         rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, lambda error: None, retries=False)
         rig.step()
@@ -255,7 +261,7 @@ class TestLeaving:
         rig.advance(10_000)
         assert len(rig.pending(LeaveGroupRequest)) == 1
 
-    def test_late_response_says_nothing_about_the_next_leave(self):
+    def test_late_response_says_nothing_about_the_next_leave(self) -> None:
         rig = Rig().reach(State.STABLE)
         rig.core.leave("a test")
         rig.step()

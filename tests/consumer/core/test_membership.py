@@ -1,11 +1,14 @@
 """A member's states and moves, and what it does about every answer, with a clock and answers by hand."""
 
+from typing import Any
+
 import pytest
 
 from chaffinch import errors
+from chaffinch.consumer.core.effects import FailCall
 from chaffinch.consumer.core.group_protocol import decode_subscription
 from chaffinch.consumer.core.membership_moves import MOVES, Happening, State, diagram
-from chaffinch.errors import codes
+from chaffinch.errors import KafkaException, codes
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -32,10 +35,10 @@ COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("happening", Happening)
-def test_each_state_and_happening(state, happening):
+def test_each_state_and_happening(state: State, happening: Happening) -> None:
     """What is in the table is done; what is not is a mistake of ours, never passed over."""
     rig = Rig()
-    membership = rig.core.group.membership
+    membership = rig.group.membership
     membership.state = state
     if (state, happening) in MOVES:
         membership.move(happening)
@@ -45,7 +48,7 @@ def test_each_state_and_happening(state, happening):
             membership.move(happening)
 
 
-def test_every_state_can_be_reached_and_left():
+def test_every_state_can_be_reached_and_left() -> None:
     reached = {State.OUT}
     while (more := reached | {after for (before, _), after in MOVES.items() if before in reached}) != reached:
         reached = more
@@ -54,21 +57,21 @@ def test_every_state_can_be_reached_and_left():
     assert "unjoined --> preparing: polled" in diagram()
 
 
-def test_the_way_in():
+def test_the_way_in() -> None:
     rig = Rig().reach(State.STABLE)
     assert rig.callbacks == [("assign", 2)]
     assert set(rig.core.subscriptions.assigned) == {TopicPartition("t", 0), TopicPartition("t", 1)}
     assert rig.core.group_metadata() == ("g", 1, ME, None)
 
 
-def test_a_newcomer_comes_again_with_its_id():
+def test_a_newcomer_comes_again_with_its_id() -> None:
     rig = Rig().reach(State.JOINING)
     assert rig.pending(JoinGroupRequest)[0].message.member_id == ""
     rig.answer_join(code=number_of("MEMBER_ID_REQUIRED"))
     assert rig.pending(JoinGroupRequest)[0].message.member_id == ME
 
 
-def test_requests_that_wait_have_connections_of_their_own():
+def test_requests_that_wait_have_connections_of_their_own() -> None:
     rig = Rig().reach(State.JOINING)
     join = rig.pending(JoinGroupRequest)[0]
     assert join.address.lane == 2
@@ -91,13 +94,13 @@ def test_requests_that_wait_have_connections_of_their_own():
         ("FENCED_INSTANCE_ID", State.UNJOINED, False, errors.FencedInstanceIdException),
     ],
 )
-def test_what_join_is_told(name, state, keeps_id, raised):
+def test_what_join_is_told(name: str, state: State, keeps_id: bool, raised: type[KafkaException] | None) -> None:
     rig = Rig().reach(State.JOINING)
     rig.answer_join(code=number_of("MEMBER_ID_REQUIRED"))
     rig.answer_join(code=number_of(name))
     describe_nothing(rig)
     assert rig.state is state
-    assert rig.core.group.membership.identity.member_id == (ME if keeps_id else "")
+    assert rig.group.membership.identity.member_id == (ME if keeps_id else "")
     if raised is None:
         rig.poll()
         assert rig.state is State.JOINING
@@ -114,7 +117,7 @@ def test_what_join_is_told(name, state, keeps_id, raised):
         ("GROUP_MAX_SIZE_REACHED", f"group 'g': {codes.GROUP_MAX_SIZE_REACHED.text}"),
     ],
 )
-def test_a_refused_join_names_the_value_at_fault(name, text):
+def test_a_refused_join_names_the_value_at_fault(name: str, text: str) -> None:
     rig = Rig(**{"session.timeout.ms": 5_000, "partition.assignment.strategy": "sticky,range"}).reach(State.JOINING)
     rig.answer_join(code=number_of(name))
     describe_nothing(rig)
@@ -123,7 +126,7 @@ def test_a_refused_join_names_the_value_at_fault(name, text):
     assert text.rstrip(".") in str(caught.value)
 
 
-def describe_nothing(rig):
+def describe_nothing(rig: Rig) -> None:
     """Where the coordinator is asked about the group, it says nothing."""
     for kind in (ConsumerGroupDescribeRequest, DescribeGroupsRequest):
         if rig.pending(kind):
@@ -159,7 +162,9 @@ NO_CONSUMER_GROUP = ConsumerGroupDescribeResponse(groups=[DescribedConsumerGroup
         ),
     ],
 )
-def test_join_that_does_not_fit_the_group_says_why(consumer_group, classic_group, text):
+def test_join_that_does_not_fit_the_group_says_why(
+    consumer_group: ConsumerGroupDescribeResponse, classic_group: dict[str, Any], text: str
+) -> None:
     rig = Rig().reach(State.JOINING)
     rig.answer_join(code=number_of("INCONSISTENT_GROUP_PROTOCOL"))
     rig.answer(ConsumerGroupDescribeRequest, consumer_group)
@@ -174,7 +179,7 @@ def test_join_that_does_not_fit_the_group_says_why(consumer_group, classic_group
 
 
 @pytest.mark.parametrize(("name", "kind"), [("other", "consumer"), (None, None), ("range", "connect")])
-def test_what_the_coordinator_chose_is_what_was_offered(name, kind):
+def test_what_the_coordinator_chose_is_what_was_offered(name: str | None, kind: str | None) -> None:
     rig = Rig().reach(State.JOINING)
     rig.answer(JoinGroupRequest, JoinGroupResponse(generation_id=1, protocol_type=kind, protocol_name=name, leader=ME, member_id=ME))
     with pytest.raises(errors.InconsistentGroupProtocolException, match=f"chose {name!r} of '{kind or 'consumer'}'.* offered range, coop"):
@@ -193,10 +198,10 @@ def test_what_the_coordinator_chose_is_what_was_offered(name, kind):
         ("GROUP_AUTHORIZATION_FAILED", State.UNJOINED, (1, ME)),
     ],
 )
-def test_what_sync_is_told(name, state, identity):
+def test_what_sync_is_told(name: str, state: State, identity: tuple[int, str]) -> None:
     rig = Rig().reach(State.SYNCING)
     rig.answer_sync(code=number_of(name))
-    assert (rig.state, rig.core.group.membership.identity) == (state, identity)
+    assert (rig.state, rig.group.membership.identity) == (state, identity)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +215,7 @@ def test_what_sync_is_told(name, state, identity):
         ("ILLEGAL_GENERATION", State.UNJOINED, [("lost", 2)]),
     ],
 )
-def test_what_a_heartbeat_is_told(name, state, told):
+def test_what_a_heartbeat_is_told(name: str, state: State, told: list[tuple[str, int]]) -> None:
     rig = Rig().reach(State.STABLE)
     rig.callbacks.clear()
     rig.advance(3_000)
@@ -221,11 +226,11 @@ def test_what_a_heartbeat_is_told(name, state, told):
     assert rig.callbacks == told
 
 
-def test_an_old_heartbeat_says_nothing_of_a_new_generation():
+def test_an_old_heartbeat_says_nothing_of_a_new_generation() -> None:
     rig = Rig().reach(State.STABLE)
     rig.advance(3_000)
     beat = rig.take(HeartbeatRequest)
-    rig.core.group.membership.rebalance("a test")
+    rig.group.membership.rebalance("a test")
     rig.poll()
     rig.answer_join(generation=2)
     rig.answer_sync(0)
@@ -235,10 +240,10 @@ def test_an_old_heartbeat_says_nothing_of_a_new_generation():
 
 
 @pytest.mark.parametrize("way", [HeartbeatRequest, SyncGroupRequest])
-def test_who_was_replaced_does_not_replace_in_turn(way):
+def test_who_was_replaced_does_not_replace_in_turn(way: type[HeartbeatRequest] | type[SyncGroupRequest]) -> None:
     rig = Rig(**{"group.instance.id": "i"}).reach(State.STABLE)
     if way is SyncGroupRequest:
-        rig.core.group.membership.rebalance("a test")
+        rig.group.membership.rebalance("a test")
         rig.poll()
         rig.answer_join(generation=2)
         rig.answer_sync(code=number_of("FENCED_INSTANCE_ID"))
@@ -246,10 +251,10 @@ def test_who_was_replaced_does_not_replace_in_turn(way):
         rig.advance(3_000)
         rig.answer(HeartbeatRequest, HeartbeatResponse(error_code=number_of("FENCED_INSTANCE_ID")))
 
-    def commit():
+    def commit() -> None:
         rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, 0, raised, retries=False)
 
-    def commit_what_was_read():
+    def commit_what_was_read() -> None:
         rig.core.commit(rig.core.positions(), 0, raised, retries=False)
 
     told = []
@@ -261,28 +266,31 @@ def test_who_was_replaced_does_not_replace_in_turn(way):
         assert not rig.pending(JoinGroupRequest)
     assert len({id(error) for error in told}) == 5, "their tracebacks would grow into each other"
     assert rig.callbacks[-1] == (("lost", 2) if way is HeartbeatRequest else ("revoke", 2))
-    rig.core.group.commits.commit_all(0, (closed := []).append, retries=True)
+    closed: list[errors.KafkaException | None] = []
+    rig.group.commits.commit_all(0, closed.append, retries=True)
     assert closed == [None], "nothing was lost, so a close has nothing to say"
 
 
-def test_a_commit_that_waits_while_its_member_is_replaced_is_told_so():
+def test_a_commit_that_waits_while_its_member_is_replaced_is_told_so() -> None:
     rig = Rig(**{"group.instance.id": "i"}).reach(State.STABLE)
     rig.advance(3_000)
     beat = rig.take(HeartbeatRequest)
-    rig.core.group.finder.forget()
-    rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, (told := []).append, retries=True)
+    rig.group.finder.forget()
+    told: list[errors.KafkaException | None] = []
+    rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, told.append, retries=True)
     rig.answer(beat, HeartbeatResponse(error_code=number_of("FENCED_INSTANCE_ID")))
     assert [type(error) for error in told] == [errors.FencedInstanceIdException]
 
 
-def raised(error):
+def raised(error: KafkaException | None) -> None:
+    assert error is not None
     raise error
 
 
 class TestTime:
     @pytest.mark.parametrize("state", [State.JOINING, State.SYNCING, State.ADOPTING, State.STABLE])
     @pytest.mark.parametrize("is_static", [False, True])
-    def test_who_does_not_poll_leaves(self, state, is_static):
+    def test_who_does_not_poll_leaves(self, state: State, is_static: bool) -> None:
         rig = Rig(**({"group.instance.id": "i"} if is_static else {})).reach(State.JOINING)
         rig.answer_join(code=number_of("MEMBER_ID_REQUIRED"))
         if state is not State.JOINING:
@@ -291,13 +299,13 @@ class TestTime:
             rig.answer_sync(0, 1)
         if state is State.STABLE:
             rig.poll()
-        rig.core.group.membership._heard_ms = 10**9  # Whether the coordinator answers is another question.
+        rig.group.membership._heard_ms = 10**9  # Whether the coordinator answers is another question.
         rig.advance(300_000)
         assert rig.state is State.UNJOINED
         assert len(rig.pending(LeaveGroupRequest)) == (0 if is_static else 1)
-        assert rig.core.group.membership.identity == (-1, "")
+        assert rig.group.membership.identity == (-1, "")
 
-    def test_who_waits_in_poll_stays(self):
+    def test_who_waits_in_poll_stays(self) -> None:
         rig = Rig().reach(State.STABLE)
         rig.core.poll_begins(rig.now_ms, 0)
         rig.advance(3_000)
@@ -306,7 +314,7 @@ class TestTime:
             rig.advance(3_000)
         assert rig.state is State.STABLE
 
-    def test_heartbeats_have_their_interval(self):
+    def test_heartbeats_have_their_interval(self) -> None:
         rig = Rig(**{"heartbeat.interval.ms": 100}).reach(State.STABLE)
         rig.advance(99)
         assert not rig.pending(HeartbeatRequest)
@@ -315,7 +323,7 @@ class TestTime:
         rig.advance(500)
         assert len(rig.pending(HeartbeatRequest)) == 1
 
-    def test_a_silent_coordinator_is_looked_for_anew(self):
+    def test_a_silent_coordinator_is_looked_for_anew(self) -> None:
         rig = Rig(**{"session.timeout.ms": 6_000}).reach(State.STABLE)
         rig.advance(6_000)
         assert len(rig.pending(FindCoordinatorRequest)) == 1
@@ -324,16 +332,16 @@ class TestTime:
 
 class TestLeaving:
     @pytest.mark.parametrize("state", REACHABLE)
-    def test_unsubscribing_in_every_state(self, state):
+    def test_unsubscribing_in_every_state(self, state: State) -> None:
         rig = Rig().reach(state)
-        had_id = rig.core.group.membership.identity.member_id
+        had_id = rig.group.membership.identity.member_id
         rig.core.leave("a test")
         rig.step()
         assert rig.state is State.OUT
         assert len(rig.pending(LeaveGroupRequest)) == bool(had_id)
         assert not rig.core.subscriptions.assigned
 
-    def test_who_unsubscribed_while_joining_is_taken_out(self):
+    def test_who_unsubscribed_while_joining_is_taken_out(self) -> None:
         rig = Rig().reach(State.JOINING)
         rig.core.leave("a test")
         rig.step()
@@ -342,13 +350,13 @@ class TestLeaving:
         assert rig.state is State.OUT
 
     @pytest.mark.parametrize(("state", "lane"), [(State.STABLE, 2), (State.JOINING, 0), (State.SYNCING, 0)])
-    def test_it_goes_behind_commits_but_not_behind_what_waits_for_other_members(self, state, lane):
+    def test_it_goes_behind_commits_but_not_behind_what_waits_for_other_members(self, state: State, lane: int) -> None:
         rig = Rig().reach(State.STABLE)
         rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, lambda error: None, retries=False)
         rig.step()
         assert rig.pending(OffsetCommitRequest)[0].address.lane == 2
         if state is not State.STABLE:
-            rig.core.group.membership.rebalance("a test")
+            rig.group.membership.rebalance("a test")
             rig.poll()
         if state is State.SYNCING:
             rig.answer_join(generation=2)
@@ -358,10 +366,10 @@ class TestLeaving:
         assert rig.pending(LeaveGroupRequest)[0].address.lane == lane
 
     @pytest.mark.parametrize("is_late", [False, True])
-    def test_closing_lets_commits_go_before_that_wait_for_the_coordinator(self, is_late):
+    def test_closing_lets_commits_go_before_that_wait_for_the_coordinator(self, is_late: bool) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.core.group.finder.forget()
-        told = []
+        rig.group.finder.forget()
+        told: list[errors.KafkaException | None] = []
         rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, told.append, retries=False)
         rig.core.close("call", rig.now_ms + 1_000)
         rig.step()
@@ -376,7 +384,7 @@ class TestLeaving:
             assert (told, rig.done) == ([None], [])
         assert len(rig.pending(LeaveGroupRequest)) == 1
 
-    def test_closing_waits_for_the_answer_or_the_deadline(self):
+    def test_closing_waits_for_the_answer_or_the_deadline(self) -> None:
         rig = Rig().reach(State.STABLE)
         rig.core.close("call", rig.now_ms + 1_000)
         rig.step()
@@ -391,17 +399,17 @@ class TestLeaving:
 
 
 class TestSubscriptions:
-    def test_eager_members_own_nothing_when_they_join(self):
+    def test_eager_members_own_nothing_when_they_join(self) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.core.group.membership.rebalance("a test")
+        rig.group.membership.rebalance("a test")
         rig.poll()
         said = decode_subscription(rig.pending(JoinGroupRequest)[0].message.protocols[0].metadata)
         assert (said.topics, said.owned, said.generation) == (("t",), (), 1)
         assert rig.callbacks == [("assign", 2), ("revoke", 2)]
 
-    def test_cooperative_members_keep_what_they_have(self):
+    def test_cooperative_members_keep_what_they_have(self) -> None:
         rig = Rig(**COOPERATIVE).reach(State.STABLE)
-        rig.core.group.membership.rebalance("a test")
+        rig.group.membership.rebalance("a test")
         rig.poll()
         said = decode_subscription(rig.pending(JoinGroupRequest)[0].message.protocols[0].metadata)
         assert (len(said.owned), said.generation, len(rig.callbacks)) == (2, 1, 1)
@@ -412,15 +420,15 @@ class TestSubscriptions:
         assert rig.callbacks == [("assign", 2), ("revoke", 1), ("assign", 0)]
         assert rig.state is State.JOINING or rig.state is State.UNJOINED
 
-    def test_what_is_left_of_a_subscription_is_kept(self):
+    def test_what_is_left_of_a_subscription_is_kept(self) -> None:
         rig = Rig(**COOPERATIVE).reach(State.STABLE)
         rig.core.subscribe(["other"])
         rig.poll()
         assert rig.callbacks == [("assign", 2), ("revoke", 2)]
 
-    def test_an_assignment_of_something_else_is_not_taken(self):
+    def test_an_assignment_of_something_else_is_not_taken(self) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.core.group.membership.rebalance("a test")
+        rig.group.membership.rebalance("a test")
         rig.poll()
         rig.core.subscribe(["t", "u"])
         rig.answer_join(generation=2)
@@ -431,12 +439,12 @@ class TestSubscriptions:
 
 
 @pytest.mark.parametrize(("state", "rebalances"), [(State.JOINING, True), (State.SYNCING, True), (State.STABLE, False)])
-def test_committed_offsets_that_come_late_say_whether_the_group_rebalances(state, rebalances):
+def test_committed_offsets_that_come_late_say_whether_the_group_rebalances(state: State, rebalances: bool) -> None:
     rig = Rig().reach(state)
-    rig.core.group.commits.committed.look_up([TopicPartition("t", 0)], rig.now_ms + 2_000, "mine")
+    rig.group.commits.committed.look_up([TopicPartition("t", 0)], rig.now_ms + 2_000, "mine")
     rig.step()
     rig.advance(2_000)
-    (failed,) = [done for done in rig.done if done.call == "mine"]
+    (failed,) = [done for done in rig.done if isinstance(done, FailCall) and done.call == "mine"]
     text = "in time: the group rebalances, and its coordinator answers when that is over: poll until partitions are assigned"
     assert (text in str(failed.error)) is rebalances
     assert "group 'g': the committed offsets of t-0 were not told in time" in str(failed.error)

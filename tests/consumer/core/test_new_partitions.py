@@ -20,7 +20,7 @@ LATEST = {"auto.offset.reset": "latest"}
 SAFE = {**LATEST, "auto.offset.reset.new.partitions": "earliest"}
 
 
-def refresh(rig, answer=None):
+def refresh(rig: Rig, answer: MetadataResponse | None = None) -> None:
     """Metadata is asked for again, and answered."""
     rig.core.watch.refresh()
     rig.advance(1_000)
@@ -28,14 +28,14 @@ def refresh(rig, answer=None):
         rig.tell_metadata() if answer is None else rig.answer(MetadataRequest, answer)
 
 
-def asked(rig):
+def asked(rig: Rig) -> dict[int, int]:
     """What the leader is asked for, by partition."""
     topics = [topic for sent in rig.pending(ListOffsetsRequest) for topic in sent.message.topics]
     return {part.partition_index: part.timestamp for topic in topics for part in topic.partitions}
 
 
 @pytest.mark.parametrize(("options", "begins"), [(SAFE, OFFSET_EARLIEST), (LATEST, OFFSET_LATEST)])
-def test_partition_that_comes_after_the_consumer_has_seen_its_topic(options, begins):
+def test_partition_that_comes_after_the_consumer_has_seen_its_topic(options: dict[str, str], begins: int) -> None:
     rig = Rig(**options).reach(State.STABLE)
     rig.answer_offsets({0: -1, 1: -1})
     assert asked(rig) == {0: OFFSET_LATEST, 1: OFFSET_LATEST}
@@ -50,7 +50,7 @@ def test_partition_that_comes_after_the_consumer_has_seen_its_topic(options, beg
     assert asked(rig) == {2: OFFSET_LATEST, 4: begins}
 
 
-def test_committed_offset_decides():
+def test_committed_offset_decides() -> None:
     rig = Rig(**SAFE).reach(State.STABLE)
     rig.answer_offsets({0: -1, 1: -1})
     rig.partitions = 5
@@ -60,10 +60,10 @@ def test_committed_offset_decides():
     rig.answer_sync(4)
     rig.poll()
     rig.answer_offsets({4: 7})
-    assert rig.core.subscriptions.assigned[TopicPartition("t", 4)].position.offset == 7
+    assert rig.position(TopicPartition("t", 4)).offset == 7
 
 
-def test_topic_that_is_created_after_the_consumer_looked_for_it():
+def test_topic_that_is_created_after_the_consumer_looked_for_it() -> None:
     rig = Rig(**{**SAFE, "group.id": None})
     rig.core.assign([TopicPartition("t", 0)], rig.now_ms)
     rig.step()
@@ -72,7 +72,7 @@ def test_topic_that_is_created_after_the_consumer_looked_for_it():
     assert asked(rig) == {0: OFFSET_EARLIEST}
 
 
-def test_committed_offset_that_is_not_there_is_asked_for_again_until_the_topic_is_known():
+def test_committed_offset_that_is_not_there_is_asked_for_again_until_the_topic_is_known() -> None:
     rig = Rig(**SAFE)
     rig.core.assign([TopicPartition("t", 0)], rig.now_ms)
     rig.step()
@@ -86,7 +86,7 @@ def test_committed_offset_that_is_not_there_is_asked_for_again_until_the_topic_i
     assert asked(rig) == {0: OFFSET_EARLIEST}
 
 
-def test_topic_that_comes_to_match_a_pattern():
+def test_topic_that_comes_to_match_a_pattern() -> None:
     rig = Rig(**SAFE)
     rig.core.subscribe_pattern(re.compile("t.*"))
     rig.step()
@@ -96,7 +96,7 @@ def test_topic_that_comes_to_match_a_pattern():
     assert rig.core.resets.of(TopicPartition("t", 0)).name == "earliest"
 
 
-def test_topics_that_a_pattern_finds_first_are_not_new():
+def test_topics_that_a_pattern_finds_first_are_not_new() -> None:
     rig = Rig(**SAFE)
     rig.core.subscribe_pattern(re.compile("t.*"))
     rig.step()
@@ -105,7 +105,7 @@ def test_topics_that_a_pattern_finds_first_are_not_new():
     assert rig.core.resets.of(TopicPartition("t", 3)).name == "earliest"
 
 
-def test_topic_that_is_created_again_is_new():
+def test_topic_that_is_created_again_is_new() -> None:
     rig = Rig(**{**SAFE, "group.id": None}).assign(0)
     rig.topic_id = UUID(int=8)
     refresh(rig)
@@ -114,7 +114,7 @@ def test_topic_that_is_created_again_is_new():
 
 
 @pytest.mark.parametrize("is_assigned", [True, False])
-def test_topic_that_is_created_again_under_latest_names_what_is_not_read(is_assigned):
+def test_topic_that_is_created_again_under_latest_names_what_is_not_read(is_assigned: bool) -> None:
     rig = Rig(**{"auto.offset.reset": "latest", "group.id": None}).assign(0)
     if not is_assigned:
         rig.core.assign([TopicPartition("other", 0)], rig.now_ms)
@@ -125,7 +125,7 @@ def test_topic_that_is_created_again_under_latest_names_what_is_not_read(is_assi
     assert expected in rig.reports[-1]
 
 
-def test_broker_without_topic_ids_does_not_make_a_topic_new():
+def test_broker_without_topic_ids_does_not_make_a_topic_new() -> None:
     rig = Rig(**{**SAFE, "group.id": None}).assign(0)
     rig.topic_id = UUID(int=0)
     refresh(rig)
@@ -133,11 +133,11 @@ def test_broker_without_topic_ids_does_not_make_a_topic_new():
 
 
 @pytest.mark.parametrize("value", ["earliest", "latest", "none", "by_duration:PT1H"])
-def test_values_are_those_of_auto_offset_reset(value):
+def test_values_are_those_of_auto_offset_reset(value: str) -> None:
     named = {"bootstrap.servers": "b:1", "auto.offset.reset.new.partitions": value}
     assert parse_options(named)["auto.offset.reset.new.partitions"] == value
 
 
-def test_wrong_value_is_refused_by_name():
+def test_wrong_value_is_refused_by_name() -> None:
     with pytest.raises(errors.ConfigException, match=r"option auto.offset.reset.new.partitions cannot be 'begin'"):
         parse_options({"bootstrap.servers": "b:1", "auto.offset.reset.new.partitions": "begin"})

@@ -1,9 +1,11 @@
 """The consumer's options: what is refused, and what others make of them."""
 
+from typing import Any
+
 import pytest
 
 from chaffinch.consumer.core import options
-from chaffinch.consumer.core.options import commits_itself, parse_options, reset_strategy
+from chaffinch.consumer.core.options import ResetStrategy, commits_itself, parse_options, reset_strategy
 from chaffinch.errors import ConfigException
 
 SERVERS = {"bootstrap.servers": "localhost:9092"}
@@ -32,7 +34,7 @@ SERVERS = {"bootstrap.servers": "localhost:9092"}
         ({"fetch.min.byte": 1}, "the nearest known one is 'fetch.min.bytes'"),
     ],
 )
-def test_what_is_refused(given, says):
+def test_what_is_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigException) as caught:
         parse_options({**SERVERS, **given})
     assert says in str(caught.value)
@@ -48,7 +50,7 @@ def test_what_is_refused(given, says):
         ("by_duration:P2DT0.5S", (None, 172_800_500)),
     ],
 )
-def test_where_to_begin(text, strategy):
+def test_where_to_begin(text: str, strategy: ResetStrategy | tuple[None, int]) -> None:
     found = reset_strategy(parse_options({**SERVERS, "auto.offset.reset": text}))
     assert found == strategy if isinstance(strategy, options.ResetStrategy) else found[1:] == strategy
 
@@ -56,12 +58,12 @@ def test_where_to_begin(text, strategy):
 @pytest.mark.parametrize(
     ("given", "commits"), [({}, False), ({"group.id": "g"}, True), ({"group.id": "g", "enable.auto.commit": False}, False)]
 )
-def test_who_commits(given, commits):
+def test_who_commits(given: dict[str, Any], commits: bool) -> None:
     assert commits_itself(parse_options({**SERVERS, **given})) is commits
 
 
 @pytest.mark.parametrize("prefix", ["", "kafkashaded.", "com.example.shaded."])
-def test_assignors_have_the_names_of_java_as_well(prefix):
+def test_assignors_have_the_names_of_java_as_well(prefix: str) -> None:
     java = f"{prefix}org.apache.kafka.clients.consumer."
     given = f"{java}RangeAssignor,{java}CooperativeStickyAssignor,{java}RoundRobinAssignor, {java}StickyAssignor"
     found = parse_options({**SERVERS, "partition.assignment.strategy": given})["partition.assignment.strategy"]
@@ -70,8 +72,8 @@ def test_assignors_have_the_names_of_java_as_well(prefix):
         parse_options({**SERVERS, "partition.assignment.strategy": f"range,{java}RangeAssignor"})
 
 
-def test_topics_are_no_options():
+def test_topics_are_no_options() -> None:
     with pytest.raises(ConfigException, match=r"not 'orders': topics are given to subscribe\(\)"):
-        parse_options("orders")
+        parse_options("orders")  # type: ignore[arg-type]
     with pytest.raises(ConfigException, match=r"not a value of type str$"):
-        parse_options("sasl.password=S3cret")
+        parse_options("sasl.password=S3cret")  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ def refuse(rig: Rig, address: Address = B) -> None:
     rig.step(Disconnected(address=address, reason="refused", error=error))
 
 
-def test_each_refusal_is_told_once():
+def test_each_refusal_is_told_once() -> None:
     rig = Rig().assign(0)
     for _ in range(3):
         refuse(rig)
@@ -26,7 +26,7 @@ def test_each_refusal_is_told_once():
         rig.core.raise_error()
 
 
-def test_one_that_a_login_has_overtaken_is_not_told():
+def test_one_that_a_login_has_overtaken_is_not_told() -> None:
     rig = Rig().assign(0)
     refuse(rig)
     refuse(rig, C)
@@ -36,7 +36,7 @@ def test_one_that_a_login_has_overtaken_is_not_told():
     rig.core.raise_error()
 
 
-def test_it_is_tried_again_less_and_less_often():
+def test_it_is_tried_again_less_and_less_often() -> None:
     rig = Rig(**{"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": MAX_MS}).assign(0)
     waits = []
     for _ in range(12):

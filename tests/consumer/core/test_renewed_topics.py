@@ -4,9 +4,9 @@ from uuid import UUID
 
 import pytest
 
+from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.positions import Stage
 from chaffinch.consumer.iteration import mark, one_by_one
-from chaffinch.consumer.records import records_of_all
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from chaffinch.protocol.messages.list_offsets import (
@@ -15,13 +15,13 @@ from chaffinch.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from tests.consumer.core.rig import TOPIC_ID, Rig, number_of, records
+from tests.consumer.core.rig import TOPIC_ID, Rig, as_records, number_of, records
 
 P0 = TopicPartition("t", 0)
 ANOTHER = UUID(int=8)
 
 
-def renewed(rig, topic_id=ANOTHER):
+def renewed(rig: Rig, topic_id: UUID = ANOTHER) -> None:
     """The next metadata has this id."""
     rig.topic_id = topic_id
     rig.core.watch.refresh()
@@ -30,7 +30,7 @@ def renewed(rig, topic_id=ANOTHER):
 
 
 @pytest.mark.parametrize("is_missed", [False, True], ids=["at once", "after a while without"])
-def test_a_topic_made_anew_is_begun_anew(is_missed):
+def test_a_topic_made_anew_is_begun_anew(is_missed: bool) -> None:
     rig = Rig().assign(0)
     if is_missed:
         rig.topic_id = UUID(int=0)
@@ -42,13 +42,13 @@ def test_a_topic_made_anew_is_begun_anew(is_missed):
     assert "deleted and created again" in rig.reports[-1]
 
 
-def test_what_the_one_before_had_does_not_go_on_in_a_topic_made_anew():
+def test_what_the_one_before_had_does_not_go_on_in_a_topic_made_anew() -> None:
     """An answer that comes late fits the position once as much has been read of the new topic."""
     rig = Rig().assign(0, position=0)
     late = rig.take(FetchRequest)
     renewed(rig)
     rig.answer_list({0: 0})
-    assert rig.core.subscriptions.of(P0).position.offset == 0
+    assert rig.position(P0).offset == 0
     answer = FetchResponse(
         responses=[
             FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[PartitionData(partition_index=0, records=memoryview(records(0, b"old")))])
@@ -60,7 +60,7 @@ def test_what_the_one_before_had_does_not_go_on_in_a_topic_made_anew():
     assert rig.poll() == [(0, b"new")]
 
 
-def test_nor_does_it_begin_where_the_one_before_began():
+def test_nor_does_it_begin_where_the_one_before_began() -> None:
     rig = Rig()
     rig.core.assign([P0], rig.now_ms)
     rig.step()
@@ -73,36 +73,36 @@ def test_nor_does_it_begin_where_the_one_before_began():
     rig.answer(late, ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[told])]))
     assert rig.core.subscriptions.of(P0).stage is Stage.RESETTING
     rig.answer_list({0: 7})
-    assert rig.core.subscriptions.of(P0).position.offset == 7
+    assert rig.position(P0).offset == 7
 
 
-def test_an_older_one_told_again_by_a_broker_that_lags_is_none_made_anew():
+def test_an_older_one_told_again_by_a_broker_that_lags_is_none_made_anew() -> None:
     rig = Rig().assign(0)
     for topic_id in (ANOTHER, TOPIC_ID, ANOTHER):
         renewed(rig, topic_id)
     assert sum("deleted and created again" in report for report in rig.reports) == 1
 
 
-def taken(rig):
+def taken(rig: Rig) -> list[Portion]:
     """One portion of the topic before, as a poll takes it."""
     rig.answer_fetch(p0=records(0, b"a", b"b", b"c"))
     portions = rig.core.take(500)
-    assert rig.core.subscriptions.of(P0).position.offset == 3
+    assert rig.position(P0).offset == 3
     return portions
 
 
-def test_what_an_interrupted_poll_had_taken_is_not_read_again():
+def test_what_an_interrupted_poll_had_taken_is_not_read_again() -> None:
     rig = Rig().assign(0)
     portions = taken(rig)
     renewed(rig)
     rig.answer_list({0: 7})
     rig.core.fetcher.take_back(portions)
-    assert rig.core.subscriptions.of(P0).position.offset == 7
+    assert rig.position(P0).offset == 7
 
 
-def test_nor_is_what_a_loop_still_has_committed():
+def test_nor_is_what_a_loop_still_has_committed() -> None:
     rig = Rig().assign(0)
-    found = records_of_all(taken(rig), None, None, None)
+    found = as_records(taken(rig))
     renewed(rig)
     rig.answer_list({0: 7})
     marked = mark(rig.core, found)
@@ -110,7 +110,7 @@ def test_nor_is_what_a_loop_still_has_committed():
     assert list(one_by_one(rig.core, marked, lambda: None)) == []
 
 
-def test_transactions_are_told_of_which_topic_records_were():
+def test_transactions_are_told_of_which_topic_records_were() -> None:
     rig = Rig().assign(0)
     assert rig.core.group_metadata().topic_ids == {}
     taken(rig)

@@ -18,26 +18,26 @@ B = Address("b", 1)
 LIMIT = "within 3000 ms (timeout)"
 
 
-def test_who_is_not_answered_is_told_so():
+def test_who_is_not_answered_is_told_so() -> None:
     rig = Rig(**{"group.id": None})
     rig.core.ask_offsets(OffsetsCall("mine", {TopicPartition("t", 0): -1}, rig.now_ms + 3_000))
     rig.step()
     rig.tell_metadata()
     rig.advance(3_000)
-    [failed] = rig.done
+    [error] = rig.errors
     with pytest.raises(
         errors.TimeoutException,
         match="in time, b:1 has not answered yet; waiting for b:1, which leads t-0: no response yet; it may",
     ):
-        raise failed.error
+        raise error
 
 
 class TestACallWhoseTimeIsOverSaysWhy:
     """Where nothing is known of the cluster, and where its leader or coordinator cannot be reached."""
 
-    def ask(self, rig, call):
+    def ask(self, rig: Rig, call: str) -> None:
         places, until_ms = [TopicPartition("t", 0), TopicPartition("t", 1)], rig.now_ms + 3_000
-        commits = rig.core.group.commits
+        commits = rig.group.commits
         match call:
             case "offsets":
                 rig.core.ask_offsets(OffsetsCall(call, dict.fromkeys(places, -1), until_ms, LIMIT))
@@ -47,13 +47,17 @@ class TestACallWhoseTimeIsOverSaysWhy:
                 commits.committed.look_up(places, until_ms, call, LIMIT)
             case "commit":
                 offsets = dict.fromkeys(places, OffsetAndMetadata(1))
-                done = rig.done
-                rig.core.commit(offsets, until_ms, lambda error: done.append(FailCall(call=call, error=error)), retries=True, limit=LIMIT)
+
+                def done(error: errors.KafkaException | None) -> None:
+                    assert error is not None
+                    rig.done.append(FailCall(call=call, error=error))
+
+                rig.core.commit(offsets, until_ms, done, retries=True, limit=LIMIT)
         rig.step()
 
-    def error(self, rig):
-        [failed] = rig.done
-        return str(failed.error)
+    def error(self, rig: Rig) -> str:
+        [error] = rig.errors
+        return str(error)
 
     @pytest.mark.parametrize(
         ("call", "what"),
@@ -64,7 +68,7 @@ class TestACallWhoseTimeIsOverSaysWhy:
             ("commit", "OffsetCommit: REQUEST_TIMED_OUT (7): group 'g': offsets of t-0, t-1 were not committed"),
         ],
     )
-    def test_no_broker(self, call, what):
+    def test_no_broker(self, call: str, what: str) -> None:
         rig = Rig()
         self.ask(rig, call)
         for _ in range(30):
@@ -74,7 +78,7 @@ class TestACallWhoseTimeIsOverSaysWhy:
             rig.advance(100)
         assert self.error(rig).startswith(f"{what} {LIMIT}: no broker reachable at b:1 (refused)")
 
-    def test_the_leader(self):
+    def test_the_leader(self) -> None:
         rig = Rig(**{"bootstrap.servers": "c:2"})
         self.ask(rig, "offsets")
         rig.tell_metadata()
@@ -84,7 +88,7 @@ class TestACallWhoseTimeIsOverSaysWhy:
             rig
         )
 
-    def test_no_leader(self):
+    def test_no_leader(self) -> None:
         rig = Rig()
         self.ask(rig, "offsets")
         rig.partitions = 1
@@ -96,7 +100,7 @@ class TestACallWhoseTimeIsOverSaysWhy:
         assert f"was told {LIMIT}, no leader is known of t-1" in self.error(rig)
 
     @pytest.mark.parametrize(("call", "verb"), [("committed", "told"), ("commit", "committed")])
-    def test_a_silent_coordinator(self, call, verb):
+    def test_a_silent_coordinator(self, call: str, verb: str) -> None:
         rig = Rig()
         self.ask(rig, call)
         rig.find_coordinator()
@@ -104,11 +108,11 @@ class TestACallWhoseTimeIsOverSaysWhy:
         assert f"were not {verb} {LIMIT}, the coordinator b:1 has not answered yet" in self.error(rig)
 
 
-def test_a_few_of_many_partitions_are_named():
+def test_a_few_of_many_partitions_are_named() -> None:
     assert names_of([TopicPartition("t", number) for number in range(9)]) == "t-0, t-1, t-2, t-3, t-4 and 4 more"
 
 
-def test_a_position_that_waits_for_the_coordinator_says_so():
+def test_a_position_that_waits_for_the_coordinator_says_so() -> None:
     rig = Rig()
     rig.core.assign([TopicPartition("t", 0)], rig.now_ms)
     rig.step()

@@ -1,5 +1,7 @@
 """While `poll` gives nothing and raises nothing, the log says within 3 s what it waits for, and again after growing pauses."""
 
+from typing import Any
+
 import pytest
 
 from chaffinch.client.addresses import Address
@@ -8,7 +10,8 @@ from chaffinch.client.pending_responses import ATTEMPTS_GAP_MS_MAX, PendingRespo
 from chaffinch.consumer.core.lookups import OffsetsCall
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.wiring import LANE_FETCH, LANE_GROUP
-from chaffinch.errors import codes
+from chaffinch.errors import KafkaException, codes
+from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.fetch import FetchRequest, FetchResponse
 from chaffinch.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -16,7 +19,7 @@ from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRes
 from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest
 from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest
-from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponseBroker
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from chaffinch.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -33,7 +36,7 @@ ADVERTISED = "brokers advertise this address (advertised.listeners), bootstrap.s
 class World(Rig):
     """Answers metadata and coordinator requests by itself. The one node is advertised at `n:9`, the bootstrap address is `b:1`."""
 
-    def __init__(self, **options):
+    def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.leader = 0
         self.topic_code = 0
@@ -43,14 +46,14 @@ class World(Rig):
         self.is_silent = False
         """Whether connections to the node are neither accepted nor refused."""
 
-    def metadata(self, code=0):
+    def metadata(self, code: int = 0) -> MetadataResponse:
         answer = super().metadata(code or self.topic_code)
         answer.brokers = [MetadataResponseBroker(node_id=0, host="n", port=9)]
         for partition in answer.topics[0].partitions:
             partition.leader_id = self.leader
         return answer
 
-    def turn(self):
+    def turn(self) -> None:
         for sent in list(self.waiting):
             listener = sent.address.first_lane
             if listener in self.refuses:
@@ -66,23 +69,23 @@ class World(Rig):
                 found = Coordinator(key="g", node_id=0, host="n", port=9, error_code=self.coordinator_code)
                 self.answer(sent, FindCoordinatorResponse(coordinators=[found]))
 
-    def go_on(self, by_ms):
+    def go_on(self, by_ms: int) -> None:
         until_ms = self.now_ms + by_ms
         while self.now_ms < until_ms:
             self.turn()
             self.advance(min(50, until_ms - self.now_ms))
         self.turn()
 
-    def join(self):
+    def join(self) -> None:
         self.core.subscribe(["t"])
         self.poll()
 
-    def give(self, *numbers):
+    def give(self, *numbers: int) -> None:
         self.core.assign([TopicPartition("t", number) for number in numbers], self.now_ms)
         self.poll()
 
 
-def alone(**options):
+def alone(**options: Any) -> World:
     return World(**{"group.id": None, **options})
 
 
@@ -90,7 +93,7 @@ def alone(**options):
 class TestAdvertisedAddress:
     """The bootstrap address answers, the address that it names does not."""
 
-    def test_of_the_coordinator(self, is_silent, why):
+    def test_of_the_coordinator(self, is_silent: bool, why: str) -> None:
         world = World()
         world.is_silent = is_silent
         world.join()
@@ -99,7 +102,7 @@ class TestAdvertisedAddress:
         assert line == f"n:9, which coordinates group 'g', for 2500 ms: {why}; {ADVERTISED}; still asking, without a limit"
         assert world.poll() == []
 
-    def test_of_the_leader(self, is_silent, why):
+    def test_of_the_leader(self, is_silent: bool, why: str) -> None:
         world = alone()
         world.is_silent = is_silent
         world.give(0, 1)
@@ -107,17 +110,17 @@ class TestAdvertisedAddress:
         (line,) = world.reports
         assert line == f"n:9, which leads t-0, t-1, for 2500 ms: {why}; {ADVERTISED}; still asking, without a limit"
 
-    def test_is_named_by_calls_that_time_out(self, is_silent, why):
+    def test_is_named_by_calls_that_time_out(self, is_silent: bool, why: str) -> None:
         world = World()
         world.is_silent = is_silent
         place = TopicPartition("t", 0)
-        errors = []
+        errors: list[KafkaException | None] = []
         world.core.ask_offsets(OffsetsCall("offsets", {place: -1}, world.now_ms + 4_000))
-        world.core.group.commits.committed.look_up([place], world.now_ms + 4_000, "committed")
+        world.group.commits.committed.look_up([place], world.now_ms + 4_000, "committed")
         world.core.commit({place: OffsetAndMetadata(1)}, world.now_ms + 4_000, errors.append, retries=True)
         world.give(0)
         world.go_on(4_000)
-        errors += [done.error for done in world.done]
+        errors += world.errors
         errors.append(world.core.unreachable("the position of t-0 was not told in time", places=[place]))
         assert len(errors) == 4
         for error in errors:
@@ -125,7 +128,7 @@ class TestAdvertisedAddress:
             assert f": {why}; {ADVERTISED}" in str(error)
 
 
-def test_coordinator_that_has_to_respond_to_nothing_is_not_waited_for():
+def test_coordinator_that_has_to_respond_to_nothing_is_not_waited_for() -> None:
     """The connection ended between two heartbeats, as when the broker starts again; a request comes with the next one."""
     world = World(**{"heartbeat.interval.ms": 10_000})
     world.refuses = set()
@@ -133,20 +136,18 @@ def test_coordinator_that_has_to_respond_to_nothing_is_not_waited_for():
     world.answer_offsets({0: 5, 1: 7})
     world.step(Connected(address=NODE._replace(lane=LANE_FETCH)))
     world.core.wiring.attempts.failed(NODE._replace(lane=LANE_GROUP), "closed by the broker", world.now_ms, was_answered=True)
-    world.core.group.finder.forget()
-    world.core.group.finder.answered(
-        FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=0, host="n", port=9)]), world.now_ms
-    )
+    world.group.finder.forget()
+    world.group.finder.answered(FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=0, host="n", port=9)]), world.now_ms)
     for _ in range(60):
         world.advance(50)
         for sent in world.pending(FetchRequest):
             world.waiting.remove(sent)
             world.answer(sent, FetchResponse())
-    assert world.core.group.finder.address_known == NODE._replace(lane=LANE_GROUP)
+    assert world.group.finder.address_known == NODE._replace(lane=LANE_GROUP)
     assert world.reports == []
 
 
-def test_lines_are_repeated_with_growing_pauses():
+def test_lines_are_repeated_with_growing_pauses() -> None:
     world = alone()
     world.give(0)
     world.go_on(140_000)
@@ -154,7 +155,7 @@ def test_lines_are_repeated_with_growing_pauses():
     assert [round(time_ms, -3) for time_ms in times_ms] == [2_000, 12_000, 32_000, 72_000, 132_000]
 
 
-def test_wait_that_is_over_is_not_logged():
+def test_wait_that_is_over_is_not_logged() -> None:
     world = alone()
     world.give(0)
     world.go_on(1_000)
@@ -170,11 +171,11 @@ def test_wait_that_is_over_is_not_logged():
 
 class TestNoBroker:
     @pytest.mark.parametrize("is_silent", [False, True])
-    def test_one_line_for_all_of_them(self, is_silent):
+    def test_one_line_for_all_of_them(self, monkeypatch: pytest.MonkeyPatch, is_silent: bool) -> None:
         world = World(**{"bootstrap.servers": "b:1,c:2"})
         world.refuses |= set() if is_silent else {BOOTSTRAP, Address("c", 2)}
         if is_silent:
-            world.turn = lambda: None
+            monkeypatch.setattr(world, "turn", lambda: None)
         world.join()
         world.go_on(3_000)
         (line,) = world.reports
@@ -184,7 +185,7 @@ class TestNoBroker:
             reasons = "no broker reachable at b:1 (refused), c:2 (refused)"
             assert line == f"a broker of the cluster, for 2500 ms: {reasons}; still asking, without a limit"
 
-    def test_one_that_hangs_up_after_the_greeting(self):
+    def test_one_that_hangs_up_after_the_greeting(self) -> None:
         world = World()
         world.core.subscribe(["t"])
         world.step()
@@ -195,7 +196,7 @@ class TestNoBroker:
             world.advance(100)
         assert len(world.reports) == 1
 
-    def test_nothing_is_logged_while_nothing_is_wanted(self):
+    def test_nothing_is_logged_while_nothing_is_wanted(self) -> None:
         world = World()
         world.step(Disconnected(address=BOOTSTRAP, reason="refused"))
         world.go_on(10_000)
@@ -210,7 +211,7 @@ class TestLeader:
             (codes.LEADER_NOT_AVAILABLE, "brokers respond with LEADER_NOT_AVAILABLE"),
         ],
     )
-    def test_none(self, code, why):
+    def test_none(self, code: ErrorCode | None, why: str) -> None:
         world = alone()
         world.refuses.clear()
         world.leader, world.topic_code = -1, 0 if code is None else code.number
@@ -220,7 +221,7 @@ class TestLeader:
         assert line.startswith("a leader of t-0, t-1, for ")
         assert line.endswith(f" ms: {why}; still asking, without a limit")
 
-    def test_one_that_does_not_respond_to_fetches(self):
+    def test_one_that_does_not_respond_to_fetches(self) -> None:
         """It is stopped, and its connections live. A fetch that waits for records is no such case."""
         world = alone(**{"fetch.max.wait.ms": 500})
         world.refuses.clear()
@@ -234,7 +235,7 @@ class TestLeader:
         world.go_on(3_000)
         assert world.reports == ["n:9, which leads t-0, for 2500 ms: no response yet; still asking, without a limit"]
 
-    def test_fetch_may_wait_longer(self):
+    def test_fetch_may_wait_longer(self) -> None:
         world = alone(**{"fetch.max.wait.ms": 20_000})
         world.refuses.clear()
         world.give(0)
@@ -247,7 +248,7 @@ class TestLeader:
         assert len(world.reports) == 1
 
     @pytest.mark.parametrize("api", ["Fetch", "ListOffsets"])
-    def test_one_that_refuses(self, api):
+    def test_one_that_refuses(self, api: str) -> None:
         world = alone()
         world.refuses.clear()
         world.give(0)
@@ -267,7 +268,7 @@ class TestLeader:
 
 
 class TestCoordinator:
-    def test_not_available(self):
+    def test_not_available(self) -> None:
         world = World()
         world.refuses.clear()
         world.coordinator_code = number_of("COORDINATOR_NOT_AVAILABLE")
@@ -277,7 +278,7 @@ class TestCoordinator:
         assert line.startswith("the coordinator of group 'g', for 25")
         assert "COORDINATOR_NOT_AVAILABLE (looking for the coordinator of group 'g'" in line
 
-    def test_one_that_is_loading(self):
+    def test_one_that_is_loading(self) -> None:
         world = World()
         world.refuses.clear()
         world.join()
@@ -292,10 +293,11 @@ class TestCoordinator:
         assert ": COORDINATOR_LOAD_IN_PROGRESS (" in line
 
     @pytest.mark.parametrize("asks", ["commit", "position"])
-    def test_one_that_refuses_offsets_while_it_is_loading(self, asks):
+    def test_one_that_refuses_offsets_while_it_is_loading(self, asks: str) -> None:
         world = World()
         world.refuses.clear()
-        code, errors = number_of("COORDINATOR_LOAD_IN_PROGRESS"), []
+        code = number_of("COORDINATOR_LOAD_IN_PROGRESS")
+        errors: list[KafkaException | None] = []
         if asks == "commit":
             world.core.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, world.now_ms + 9_000, errors.append, retries=True)
             world.step()
@@ -314,13 +316,13 @@ class TestCoordinator:
         assert line.startswith("the coordinator of group 'g', for 2")
         assert ": COORDINATOR_LOAD_IN_PROGRESS (" in line
 
-    def test_join_that_waits_for_other_members_is_no_silence(self):
+    def test_join_that_waits_for_other_members_is_no_silence(self) -> None:
         rig = Rig().reach(State.JOINING)
         rig.step(Connected(address=rig.pending(JoinGroupRequest)[0].address))
         rig.advance(14_000)
         assert not any("coordinates" in line for line in rig.reports)
 
-    def test_close_says_that_leaving_was_not_confirmed(self):
+    def test_close_says_that_leaving_was_not_confirmed(self) -> None:
         rig = Rig().reach(State.STABLE)
         rig.core.close("call", rig.now_ms + 1_000)
         rig.step()
@@ -330,16 +332,16 @@ class TestCoordinator:
         assert rig.reports[-1].startswith("close: the coordinator of group 'g' has not confirmed LeaveGroup in time")
         assert rig.reports[-1].endswith("the group removes the member after session.timeout.ms, 45000 ms")
 
-    def test_close_without_a_coordinator_says_so(self):
+    def test_close_without_a_coordinator_says_so(self) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.core.group.finder.forget()
+        rig.group.finder.forget()
         rig.core.close("call", rig.now_ms + 1_000)
         rig.step()
         assert "LeaveGroup is not sent, because the coordinator is not known now" in rig.reports[-1]
 
 
 class TestPendingResponses:
-    def test_attempts_with_a_gap_are_different_waits(self):
+    def test_attempts_with_a_gap_are_different_waits(self) -> None:
         responses = PendingResponses()
         for now_ms in (0, 1_000, 2_000):
             responses.sent(NODE, now_ms)
@@ -348,13 +350,13 @@ class TestPendingResponses:
         responses.sent(NODE, now_ms + ATTEMPTS_GAP_MS_MAX + 1)
         assert responses.since_ms(NODE) == now_ms + ATTEMPTS_GAP_MS_MAX + 1
 
-    def test_request_that_was_never_sent_is_not_owed(self):
+    def test_request_that_was_never_sent_is_not_owed(self) -> None:
         responses = PendingResponses()
         responses.sent(NODE, 0)
         responses.failed(NODE, 0, was_refused_here=True)
         assert responses.since_ms(NODE) is None
 
-    def test_each_response_counts(self):
+    def test_each_response_counts(self) -> None:
         responses = PendingResponses()
         responses.sent(NODE, 0)
         responses.sent(NODE, 10)
@@ -368,7 +370,7 @@ class TestHeartbeat:
     """Until the next one of the usual interval the log would say that the coordinator is waited for."""
 
     @pytest.mark.parametrize("is_lost", [False, True])
-    def test_that_failed_goes_again_at_once(self, is_lost):
+    def test_that_failed_goes_again_at_once(self, is_lost: bool) -> None:
         rig = Rig().reach(State.STABLE)
         rig.answer_offsets({0: 5, 1: 7})
         rig.advance(3_000)

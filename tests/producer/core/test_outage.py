@@ -24,7 +24,7 @@ def cut_off(values: str) -> Rig:
     return rig
 
 
-def test_it_is_said_once_an_outage_and_when_it_is_over():
+def test_it_is_said_once_an_outage_and_when_it_is_over() -> None:
     rig = cut_off("ab")
     lose(rig, times=5)
     assert rig.reports == [LOST]
@@ -35,7 +35,7 @@ def test_it_is_said_once_an_outage_and_when_it_is_over():
     assert [report.split(" reachable")[0] for report in rig.reports if "still asking" not in report][2:] == ["no broker"]
 
 
-def test_a_broker_that_is_back_soon_is_no_outage():
+def test_a_broker_that_is_back_soon_is_no_outage() -> None:
     rig = cut_off("a")
     lose(rig, times=3, after_ms=300)
     rig.sleep(1_500)
@@ -43,7 +43,7 @@ def test_a_broker_that_is_back_soon_is_no_outage():
     assert rig.reports == []
 
 
-def test_an_outage_that_lasts_is_logged_again_after_growing_pauses():
+def test_an_outage_that_lasts_is_logged_again_after_growing_pauses() -> None:
     rig = cut_off("ab")
     lose(rig, times=3)
     begun_ms = rig.now_ms
@@ -60,7 +60,7 @@ def test_an_outage_that_lasts_is_logged_again_after_growing_pauses():
     )
 
 
-def test_nothing_is_said_while_no_record_waits():
+def test_nothing_is_said_while_no_record_waits() -> None:
     rig = cut_off("")
     lose(rig, times=5)
     assert rig.reports == []
@@ -69,7 +69,7 @@ def test_nothing_is_said_while_no_record_waits():
     assert "; 1 record waits: " in rig.reports[0]
 
 
-def test_a_batch_that_came_back_waits_too():
+def test_a_batch_that_came_back_waits_too() -> None:
     rig = cut_off("ab")
     rig.answer(NOT_SENT)
     lose(rig, times=3)

@@ -43,7 +43,7 @@ from chaffinch.errors import (
     exception_for,
 )
 from chaffinch.errors.again import again
-from chaffinch.identifiers import GroupMetadata, OffsetAndMetadata, TopicPartition
+from chaffinch.identifiers import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from chaffinch.settings import Settings
 
 
@@ -447,7 +447,7 @@ class ConsumerCore:
     def ask_offsets(self, call: OffsetsCall) -> None:
         self.lookups.ask(call)
 
-    def group_metadata(self) -> GroupMetadata:
+    def group_metadata(self) -> ConsumerGroupMetadata:
         assert self.group is not None, "the shell asks for a group.id"
         return self.group.membership.metadata_of_caller(self.subscriptions.delivered_ids())
 
