@@ -23,9 +23,9 @@ from chaffinch.producer.core.giving_up import GivingUp
 from chaffinch.producer.core.metadata_watch import MetadataWatch
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.refusals import batch_answers, culprits
+from chaffinch.producer.core.refusals.batch_answers import RecordErrors
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.transactions.manager import TransactionManager
-from chaffinch.protocol.record_errors import RecordErrors
 from simulation.nemesis import Deeds
 from simulation.network import Faults
 from tests.simulation.kept_seeds import OVERTAKEN

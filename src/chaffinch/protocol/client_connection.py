@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from chaffinch.protocol import produce_path
 from chaffinch.protocol.apis import APIS, Api, api_of
 from chaffinch.protocol.frames import EAGER_BYTES_MAX, BufferPool, FrameAssembler, FrameBudget
 from chaffinch.protocol.headers import (
@@ -34,7 +33,6 @@ UNSUPPORTED_VERSION: Final = 35
 FEATURE_NUMBERING: Final = "chaffinch.error.numbering"
 """Announced by a broker whose error numbers are those printed in the KIPs."""
 
-_PRODUCE: Final = APIS[produce_path.KEY]
 _CORRELATION_ID_MAX: Final = 0x7FFF_FFFF
 
 
@@ -147,12 +145,7 @@ class ClientConnection:
             version = self.version_of(api)
         correlation_id = self._correlation_id_next
         head = request_head(api.key, version, correlation_id, self.client_id, version >= api.flexible_since)
-        parts: list[Buffer] | None = None
-        if isinstance(message, ProduceRequest) and produce_path.FIRST_VERSION <= version <= produce_path.LAST_VERSION:
-            parts = produce_path.write_request(message, head, version)
-        if parts is None:
-            parts = message.encode_after(head, version)
-        finish_frame(parts)
+        parts = finish_frame(message.encode_after(head, version))
         self.take_correlation_id()  # Not before: a request that cannot be encoded leaves no trace.
         if not (isinstance(message, ProduceRequest) and message.acks == 0):
             self._open.append((correlation_id, api, version))
@@ -224,11 +217,7 @@ class ClientConnection:
         position = read_response_tags(frame, api.key, version >= api.flexible_since)
         if api.key == API_VERSIONS_KEY:
             return self._api_versions(frame, position, correlation_id, api, version)
-        message: Message | None = None
-        if api is _PRODUCE and produce_path.FIRST_VERSION <= version <= produce_path.LAST_VERSION:
-            message = produce_path.read_response(frame, position, version)
-        if message is None:
-            message = api.response.decode_from(frame, position, version)[0]
+        message = api.response.decode_from(frame, position, version)[0]
         return ReceivedResponse(correlation_id=correlation_id, api=api, version=version, message=message)
 
     def _api_versions(self, frame: memoryview, position: int, correlation_id: int, api: Api, version: int) -> ReceivedResponse:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from chaffinch.protocol.record_errors import RecordErrors
 from chaffinch.protocol.schema import Message
 from tests.interop.differential.peer import Closed
 
@@ -62,8 +61,6 @@ BY_LENGTH = frozenset({"replica_nodes", "isr_nodes", "offline_replicas", "broker
 
 SORTED_BY = {"name", "topic", "partition_index", "partition", "key", "group_id", "api_key", "transactional_id"}
 
-LISTS = (list, RecordErrors)
-
 Difference = tuple[str, Any, Any]
 
 
@@ -76,8 +73,8 @@ def differences(theirs: Any, ours: Any, path: str = "") -> Iterator[Difference]:
         for field in type(theirs).FIELDS:
             if field.name not in IGNORED:
                 yield from _field(field.name, getattr(theirs, field.name), getattr(ours, field.name), f"{path}.{field.name}".lstrip("."))
-    elif isinstance(theirs, LISTS) and isinstance(ours, LISTS):
-        yield from _lists(list(theirs), list(ours), path)
+    elif isinstance(theirs, list) and isinstance(ours, list):
+        yield from _lists(theirs, ours, path)
     elif theirs != ours:
         yield path, theirs, ours
 

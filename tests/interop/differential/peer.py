@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from chaffinch.protocol.client_connection import ClientConnection
-from chaffinch.protocol.record_errors import RecordErrors
 from chaffinch.protocol.schema import Message
 
 ANSWER_SECONDS_MAX = 15.0
@@ -87,7 +86,7 @@ class Peer:
 
 def codes_in(message: Any) -> Iterator[int]:
     """Every error code in an answer."""
-    if isinstance(message, list | RecordErrors):
+    if isinstance(message, list):
         for part in message:
             yield from codes_in(part)
     elif isinstance(message, Message):
@@ -95,5 +94,5 @@ def codes_in(message: Any) -> Iterator[int]:
             value = getattr(message, field.name)
             if field.name.endswith("error_code") and isinstance(value, int):
                 yield value
-            elif isinstance(value, list | RecordErrors | Message):
+            elif isinstance(value, list | Message):
                 yield from codes_in(value)

@@ -9,7 +9,6 @@ Kafka calls the two lists of the request `topic_data` and `partition_data`; here
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
@@ -67,7 +66,7 @@ class PartitionProduceResponse(Message):
     base_offset: int = wire(Int64)
     log_append_time_ms: int = wire(Int64, since=2, default=-1)
     log_start_offset: int = wire(Int64, since=5, default=-1)
-    record_errors: Sequence[BatchIndexAndErrorMessage] = wire(Array(BatchIndexAndErrorMessage), since=8)
+    record_errors: list[BatchIndexAndErrorMessage] = wire(Array(BatchIndexAndErrorMessage), since=8)
     error_message: str | None = wire(String, since=8, nullable_since=8, default=None)
     current_leader: LeaderIdAndEpoch | None = wire(LeaderIdAndEpoch, since=10, tag=0)
 

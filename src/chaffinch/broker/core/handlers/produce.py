@@ -28,6 +28,7 @@ from chaffinch.errors.codes import ErrorCode, Numbering
 from chaffinch.errors.exceptions import Culprit
 from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, TopicPartition, partitions_in_words
 from chaffinch.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -38,7 +39,6 @@ from chaffinch.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from chaffinch.protocol.primitives import Buffer, Records
-from chaffinch.protocol.record_errors import RecordErrors
 from chaffinch.records import batch
 from chaffinch.records.batch_header import ATTRIBUTE_TRANSACTIONAL, MAGIC, MAGIC_POSITION
 from chaffinch.storage.file_system import StorageError
@@ -147,17 +147,13 @@ def _result(broker: BrokerState, event: RequestReceived, response: ProduceRespon
 
 
 def answer_for(index: int, result: AppendResult) -> PartitionProduceResponse:
-    """The answer for a partition that took its batch. Filled as the compiled decoder does: a constructor takes three times as long."""
-    answer = PartitionProduceResponse.__new__(PartitionProduceResponse)
-    answer.index = index
-    answer.error_code = NO_ERROR
-    answer.base_offset = result.base_offset
-    answer.log_append_time_ms = result.log_append_time_ms
-    answer.log_start_offset = result.log_start_offset
-    answer.record_errors = []
-    answer.error_message = None
-    answer.current_leader = None
-    return answer
+    """The answer for a partition that took its batch."""
+    return PartitionProduceResponse(
+        index=index,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=result.log_start_offset,
+    )
 
 
 def _place(topic: TopicProduceData, name: str | None, data: PartitionProduceData) -> TopicPartition:
@@ -333,12 +329,15 @@ def _refusal_answer(
     if version >= VERSION_WITH_CULPRITS:
         tells_codes = event.client_software_name == OUR_SOFTWARE
         answer.error_message = refusal.message
-        answer.record_errors = RecordErrors(
-            [culprit.batch_index for culprit in culprits],
-            [culprit.message for culprit in culprits],
-            # The KIPs' numbers whatever `error.numbering` says: 87 would not tell a null key from another fault.
-            [culprit.code.number_kip if tells_codes else None for culprit in culprits],
-        )
+        answer.record_errors = [
+            BatchIndexAndErrorMessage(
+                batch_index=culprit.batch_index,
+                batch_index_error_message=culprit.message,
+                # The KIPs' numbers whatever `error.numbering` says: 87 would not tell a null key from another fault.
+                chaffinch_error_code=culprit.code.number_kip if tells_codes else None,
+            )
+            for culprit in culprits
+        ]
     if version >= VERSION_WITH_LEADER and partition is not None and refusal.code is codes.NOT_LEADER_OR_FOLLOWER:
         _name_leader(broker, partition, answer, response)
     return answer

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,9 +16,40 @@ from chaffinch.identifiers import NO_OFFSET, TopicPartition
 from chaffinch.producer.core.batches.in_flight import Front
 from chaffinch.producer.core.exception_handler import HandlerSaid, Question
 from chaffinch.producer.core.refusals.topic_facts import UNKNOWN, TopicFacts
-from chaffinch.protocol.messages.produce import PartitionProduceResponse
-from chaffinch.protocol.record_errors import RecordErrors
+from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
 from chaffinch.records.byte_columns import ByteColumn
+
+
+@dataclass(frozen=True, slots=True)
+class RecordErrors:
+    """The culprits that an answer lists (KIP-467), as columns: a batch may have a hundred, and most of them are only counted.
+
+    `indices` within the batch, ascending and each once, the words about each, and each one's own code, by its number; None where there
+    is none.
+    """
+
+    indices: Sequence[int]
+    messages: Sequence[str | None]
+    numbers: Sequence[int | None]
+
+    @classmethod
+    def of(cls, entries: Sequence[BatchIndexAndErrorMessage]) -> RecordErrors:
+        """What is listed. Of two entries about one record the last one counts."""
+        last = {entry.batch_index: entry for entry in entries}
+        indices = sorted(last)
+        ordered = [last[index] for index in indices]
+        messages = [entry.batch_index_error_message for entry in ordered]
+        return cls(indices, messages, [entry.chaffinch_error_code for entry in ordered])
+
+    def code(self, at: int) -> ErrorCode | None:
+        """The own code of one of them; None where it has none, or success: then the batch's code is its own."""
+        number = self.numbers[at]
+        # A single record has no sequence of its own: 45 next to an index is always INVALID_COMPACTION_KEY.
+        return codes.by_number(number, "kip", has_culprits=True) if number else None
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
 
 NOBODY: Final = RecordErrors((), (), ())
 
@@ -30,7 +61,7 @@ class BatchAnswer:
     code: ErrorCode
     base_offset: int = NO_OFFSET
     log_append_time_ms: int = -1
-    blamed: RecordErrors = field(default_factory=lambda: NOBODY)
+    blamed: RecordErrors = NOBODY
     message: str | None = None
 
     @property
@@ -41,7 +72,7 @@ class BatchAnswer:
 
 def read_answer(response: PartitionProduceResponse, numbering: Numbering) -> BatchAnswer:
     """A partition's part of a Produce answer, in the words of the error table."""
-    blamed = RecordErrors.of(response.record_errors).ascending() if response.record_errors else NOBODY
+    blamed = RecordErrors.of(response.record_errors) if response.record_errors else NOBODY
     return BatchAnswer(
         code=codes.by_number(response.error_code, numbering, has_culprits=bool(blamed), message=response.error_message),
         base_offset=response.base_offset,

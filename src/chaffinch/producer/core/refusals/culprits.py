@@ -31,9 +31,8 @@ from chaffinch.errors.exceptions import records_named
 from chaffinch.errors.handling import Handling, handling_of
 from chaffinch.producer.core.batches.in_flight import Front
 from chaffinch.producer.core.exception_handler import NOTHING_SAID, REJECTED_CODES, Question
-from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Situation
+from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, RecordErrors, Situation
 from chaffinch.producer.core.refusals.record_errors import API, CulpritErrors, culprit_of, stored
-from chaffinch.protocol.record_errors import RecordErrors
 
 # A broker that names one culprit at a time would make n rounds of n records: after these rounds what is left is halved each time.
 ROUNDS_MAX: Final = 8
