@@ -26,7 +26,7 @@ def address():
 
 
 @pytest.fixture
-def sent(monkeypatch):
+def sent(monkeypatch: pytest.MonkeyPatch):
     """(Produce version, format) of everything that reaches the append path."""
     seen = set()
     append = produce.append
@@ -50,7 +50,7 @@ def read_back(address, topic):
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
 @pytest.mark.parametrize(("release", "version"), [("0.8.2", 0), ("0.9.0", 1)])
-def test_librdkafka_writes_format_0(address, sent, release, version, codec):
+def test_librdkafka_writes_format_0(address, sent, release: str, version: int, codec: str) -> None:
     """Its lz4 frames have the header checksum of that time (KIP-57)."""
     topic = f"librdkafka-{release}-{codec}"
     settings = {
@@ -73,7 +73,7 @@ def test_librdkafka_writes_format_0(address, sent, release, version, codec):
 
 @pytest.mark.parametrize("codec", [None, "gzip"])
 @pytest.mark.parametrize(("release", "expected"), [((0, 9), (1, 0)), ((0, 10), (2, 1))])
-def test_kafka_python_writes_formats_0_and_1(address, sent, release, expected, codec):
+def test_kafka_python_writes_formats_0_and_1(address, sent, release: tuple[int, int], expected: tuple[int, int], codec: str | None) -> None:
     topic = f"kafka-python-{release[1]}-{codec}"
     producer = KafkaProducer(bootstrap_servers=address, api_version=release, compression_type=codec, enable_idempotence=False, linger_ms=50)
     times = [1_700_000_000_000 + index for index in range(len(RECORDS))]

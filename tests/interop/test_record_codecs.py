@@ -37,7 +37,7 @@ def written(address):
 
 
 @pytest.mark.parametrize("topic", COMPRESSION_TYPES)
-def test_records_come_back_whatever_they_were_sent_and_stored_as(written, topic):
+def test_records_come_back_whatever_they_were_sent_and_stored_as(written, topic: str) -> None:
     consumer = Consumer({"bootstrap.servers": written, "group.id": "reader", "check.crcs": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
     messages = consumer.consume(len(RECORDS) * len(CODECS), WAIT_S)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,7 +66,7 @@ def _record(number: int, kind: str = "") -> bytes:
     return b"%d:%s:..." % (FIRST + number, kind.encode())
 
 
-def test_what_is_right_has_no_faults():
+def test_what_is_right_has_no_faults() -> None:
     assert World().faults() == []
 
 
@@ -122,14 +124,14 @@ def _commit(name: str, place: tuple[str, int], offset: int) -> Callable[[World],
         (_tell("table_reader", "fault", "out of order"), "out of order"),
     ],
 )
-def test_each_fault_is_found(change, fault):
+def test_each_fault_is_found(change: Callable[..., Any], fault: str) -> None:
     world = World()
     change(world)
     assert any(fault in found for found in world.faults()), world.faults()
 
 
 @pytest.mark.parametrize("change", [_fail(1, "NetworkException", "possibly"), _fail(3, "NetworkException", "possibly")])
-def test_what_nobody_can_know_is_no_fault(change):
+def test_what_nobody_can_know_is_no_fault(change: Callable[..., Any]) -> None:
     world = World()
     for number in (1, 3):
         world.books.sender.acked.pop(FIRST + number, None)
@@ -148,7 +150,7 @@ def test_what_nobody_can_know_is_no_fault(change):
         (lambda second: (100 * MEGABYTE, 8, 4 + second // 20), ["it has 7 more threads"]),
     ],
 )
-def test_growth_is_found_by_medians(change, faults):
+def test_growth_is_found_by_medians(change: Callable[..., Any], faults: Sequence[str]) -> None:
     memory = Memory()
     memory.samples["it"] = [Sample(second, *change(second)) for second in range(300)]
     lines, found = memory.growth(window_begins_s=100)
@@ -157,7 +159,7 @@ def test_growth_is_found_by_medians(change, faults):
 
 
 @pytest.mark.parametrize(("samples", "is_known"), [(8, False), (9, True)])
-def test_too_few_samples_prove_nothing(samples, is_known):
+def test_too_few_samples_prove_nothing(samples: int, is_known: bool) -> None:
     memory = Memory()
     memory.samples["it"] = [Sample(second, 100 * MEGABYTE, 8, 4) for second in range(100 + samples)]
     lines, found = memory.growth(window_begins_s=100)
@@ -165,7 +167,7 @@ def test_too_few_samples_prove_nothing(samples, is_known):
     assert is_known or found[0].startswith("it has only 8 samples of memory, 9 are needed")
 
 
-def test_a_process_that_nobody_could_look_at_is_told():
+def test_a_process_that_nobody_could_look_at_is_told() -> None:
     memory = Memory()
     memory.look("it", 0, 0.0)  # No process has this number.
     assert memory.growth(0)[1] == ["it has only 0 samples of memory, 9 are needed: whether it grows is not known"]
@@ -184,7 +186,7 @@ ENOUGH = {"seconds": 600.0, "broker_kills": 60, "killing_seconds": 210.0, "clien
         ({"acked": 44_999}, "44999 of 50000 records that are no culprits acknowledged, at least 45000 are needed"),
     ],
 )
-def test_a_run_in_which_little_happened_proves_nothing(change, fault):
+def test_a_run_in_which_little_happened_proves_nothing(change: dict[str, int], fault: str | None) -> None:
     load = ENOUGH | change
     book = SenderBook(acked=dict.fromkeys(range(load.pop("acked")), (PLAIN, 0, 0)), culprits=dict.fromkeys(range(100), "large"))
     book.take("sent", PLAIN, FIRST, load.pop("sent"), {})
@@ -192,7 +194,7 @@ def test_a_run_in_which_little_happened_proves_nothing(change, fault):
     assert found == ([] if fault is None else [f"{fault}: this run proves nothing"])
 
 
-def test_short_lives_are_compared_by_their_largest():
+def test_short_lives_are_compared_by_their_largest() -> None:
     memory = Memory(across_lives=frozenset({"broker"}))
     memory.samples["broker"] = [Sample(life, (100 + (70 if life % 5 == 0 or life < 10 else 0)) * MEGABYTE, 30, 1) for life in range(60)]
     assert memory.growth(0)[1] == []
@@ -200,7 +202,7 @@ def test_short_lives_are_compared_by_their_largest():
     assert memory.growth(0)[1] == ["broker grew by 20.0 MB"]
 
 
-def test_a_journal_is_read_as_it_grows_and_without_a_torn_line(tmp_path):
+def test_a_journal_is_read_as_it_grows_and_without_a_torn_line(tmp_path: Path) -> None:
     reader = JournalReader(tmp_path / "journal")
     assert list(reader) == []
     journal = Journal(reader.path)
@@ -214,7 +216,7 @@ def test_a_journal_is_read_as_it_grows_and_without_a_torn_line(tmp_path):
     assert list(reader) == [["torn", 2]]
 
 
-def test_files_of_a_log_are_no_descriptors_that_leak(tmp_path):
+def test_files_of_a_log_are_no_descriptors_that_leak(tmp_path: Path) -> None:
     before = sample(os.getpid(), 0.0)
     with (tmp_path / "00.log").open("wb"):
         assert sample(os.getpid(), 0.0).file_descriptors == before.file_descriptors

@@ -4,7 +4,10 @@ import errno
 import os
 import pickle
 import stat
+from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,7 +16,7 @@ from chaffinch.spark.folders import Folder, OwnFolder, _normalised
 from chaffinch.spark.refusals import Refusal
 
 
-def full(folder):
+def full(folder: Folder) -> None:
     try:
         with folder.opened()[0].open_output_stream(folder.path("full")) as out:
             out.write(bytes(1 << 20))
@@ -22,7 +25,7 @@ def full(folder):
 
 
 class TestFolder:
-    def test_files_are_replaced_whole(self, tmp_path):
+    def test_files_are_replaced_whole(self, tmp_path: Path) -> None:
         folder = Folder(f"file://{tmp_path}/new/folder", "checkpointLocation")
         assert folder.read("state") is None
         for text in (b"one", b"two"):
@@ -36,24 +39,24 @@ class TestFolder:
         folder.remove_all()
         assert not (tmp_path / "new" / "folder").exists()
 
-    def test_a_probe_leaves_nothing(self, tmp_path):
+    def test_a_probe_leaves_nothing(self, tmp_path: Path) -> None:
         Folder(str(tmp_path), "stagingLocation").probe()
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("location", ["file/below", "file"])
-    def test_what_cannot_be_written_is_named_with_its_option(self, tmp_path, location):
+    def test_what_cannot_be_written_is_named_with_its_option(self, tmp_path: Path, location: str) -> None:
         (tmp_path / "file").write_text("in the way")
         folder = Folder(str(tmp_path / location), "errors.dead.letter.path")
         with pytest.raises(Refusal, match=rf"errors\.dead\.letter\.path={tmp_path}/{location} cannot be written") as caught:
             folder.probe()
         assert caught.value.group is Group.INVALID_CONFIGURATION
 
-    def test_an_unknown_scheme(self):
+    def test_an_unknown_scheme(self) -> None:
         with pytest.raises(Refusal, match="stagingLocation=floppy://a cannot be opened"):
             Folder("floppy://a", "stagingLocation").probe()
 
     @pytest.mark.parametrize("location", ["file://host/a", "file://tmp/a"])
-    def test_a_file_of_another_host(self, location, tmp_path, monkeypatch):
+    def test_a_file_of_another_host(self, location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """As often two slashes instead of one or three; taken for /tmp/a, it was found nowhere."""
         monkeypatch.chdir(tmp_path)
         with pytest.raises(Refusal, match=rf"stagingLocation={location} cannot be opened: .*[Hh]ost.*{location}"):
@@ -69,7 +72,7 @@ class TestFolder:
         ],
         ids=str,
     )  # fmt: skip
-    def test_what_may_pass_is_tried_again(self, error):
+    def test_what_may_pass_is_tried_again(self, error: OSError | TimeoutError) -> None:
         """supervise starts a query again for it; a path that is wrong stays wrong."""
         refusal = Folder("s3://b/a", "stagingLocation").refusal("cannot be read", error)
         assert (refusal.group, refusal.name) == (Group.APPLICATION_RECOVERABLE, "STORAGE_FAILED")
@@ -86,22 +89,22 @@ class TestFolder:
         ],
         ids=str,
     )  # fmt: skip
-    def test_what_stays_is_to_be_corrected(self, error):
+    def test_what_stays_is_to_be_corrected(self, error: Exception) -> None:
         refusal = Folder("s3://b/a", "stagingLocation").refusal("cannot be read", error)
         assert (refusal.group, refusal.name) == (Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE")
 
-    def test_a_disk_without_room(self):
+    def test_a_disk_without_room(self) -> None:
         """As pyarrow tells it."""
         with pytest.raises(Refusal, match=r"STORAGE_FAILED: .*/dev has a file full that cannot be written") as caught:
             full(Folder("/dev", "stagingLocation"))
         assert caught.value.group is Group.APPLICATION_RECOVERABLE
 
-    def test_a_null_character(self):
+    def test_a_null_character(self) -> None:
         with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: stagingLocation=/a.b cannot be opened: no name holds a null character"):
             Folder("/a\0b", "stagingLocation").probe()
 
     @pytest.mark.parametrize("reason", ["Unable to load libjvm\ndlopen(/a/libjvm.so) failed", "Prior attempt to load libhdfs failed"])
-    def test_without_the_driver_for_hdfs_it_is_said_what_to_install(self, reason):
+    def test_without_the_driver_for_hdfs_it_is_said_what_to_install(self, reason: str) -> None:
         text = Folder("hdfs://n:1/x", "stagingLocation").refusal("cannot be opened", OSError(reason)).text
         assert text.startswith("stagingLocation=hdfs://n:1/x cannot be opened: pyarrow does not find the driver for HDFS, libhdfs.so, or ")
         assert "set HADOOP_HOME, JAVA_HOME, and CLASSPATH to what `hadoop classpath --glob` prints; name a folder that" in text
@@ -122,12 +125,12 @@ class TestFolder:
             ("s3://bucket/a?Access_Key=S3cret&region=x", "s3://bucket/a?Access_Key=...&region=x"),
         ],
     )
-    def test_no_password_of_a_location_is_shown(self, location, shown):
+    def test_no_password_of_a_location_is_shown(self, location: str, shown: str) -> None:
         assert Folder(location, "stagingLocation").shown == shown
         refusal = Folder(location, "stagingLocation").refusal("cannot be opened", ValueError(f"cannot parse {_normalised(location)}"))
         assert refusal.text.startswith(f"stagingLocation={shown} cannot be opened: cannot parse {shown}; ")
 
-    def test_a_reason_without_end_is_cut(self):
+    def test_a_reason_without_end_is_cut(self) -> None:
         refusal = Folder("/a", "stagingLocation").refusal("cannot be opened", OSError("no such file " * 1000))
         assert len(refusal.text) < 700
         assert refusal.text.endswith("...; name a folder that driver and executors can write to")
@@ -143,10 +146,10 @@ class TestFolder:
             ("hdfs:/p", "hdfs:///p"),
         ],
     )
-    def test_spellings_of_hadoop(self, location, expected):
+    def test_spellings_of_hadoop(self, location: str, expected: str) -> None:
         assert _normalised(location) == expected
 
-    def test_options_of_a_file_system_stay_at_the_end_of_its_location(self):
+    def test_options_of_a_file_system_stay_at_the_end_of_its_location(self) -> None:
         folder = Folder("s3://bucket/staging/?region=x", "stagingLocation").below("q", "3")
         assert folder.location == "s3://bucket/staging/q/3?region=x"
         assert folder.parent().location == "s3://bucket/staging/q?region=x"
@@ -159,18 +162,18 @@ class TestDurable:
     """What is on the disk in which order: after a power failure a name without its bytes, or bytes without a name, are not the file."""
 
     @pytest.fixture
-    def asked(self, monkeypatch, tmp_path):
+    def asked(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Folder, list[Any]]:
         """What was asked of the system, in order, with the kind of file."""
         asked, fsync = [], os.fsync
         folder = Folder(str(tmp_path), "checkpointLocation")
         local, path = folder.opened()
         kept = ("type_name", "create_dir", "open_output_stream", "delete_file", "get_file_info")
 
-        def move(source, target):
+        def move(source: str, target: str) -> None:
             asked.append("move")
             local.move(source, target)
 
-        def sync(handle):
+        def sync(handle: int) -> None:
             asked.append("sync folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "sync file")
             fsync(handle)
 
@@ -178,12 +181,12 @@ class TestDurable:
         monkeypatch.setattr(os, "fsync", sync)
         return folder, asked
 
-    def test_a_file_is_synced_before_it_has_its_name_and_the_folder_after_it(self, asked):
+    def test_a_file_is_synced_before_it_has_its_name_and_the_folder_after_it(self, asked: tuple[Folder, Sequence[Any]]) -> None:
         folder, done = asked
         folder.write("state", [b"one"])
         assert done == ["sync file", "move", "sync folder"]
 
-    def test_a_new_name_is_synced_with_its_folder(self, asked):
+    def test_a_new_name_is_synced_with_its_folder(self, asked: tuple[Folder, Sequence[Any]]) -> None:
         folder, done = asked
         folder.write("hidden", [b"one"])
         done.clear()
@@ -191,7 +194,7 @@ class TestDurable:
         assert done == ["move", "sync folder"]
 
 
-def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path):
+def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     with pytest.raises(Refusal, match="cannot be written"):
         Folder(str(tmp_path), "checkpointLocation").write("state", [b"x"])
@@ -201,7 +204,7 @@ def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path):
 class TestOwnFolder:
     """A folder whose name others of the machine can tell."""
 
-    def test_it_is_made_for_this_user_alone_when_something_is_written(self, tmp_path):
+    def test_it_is_made_for_this_user_alone_when_something_is_written(self, tmp_path: Path) -> None:
         root = tmp_path / "own"
         folder = OwnFolder(str(root), "stagingLocation").below("query", "0")
         assert not root.exists()
@@ -211,13 +214,13 @@ class TestOwnFolder:
         folder.parent().remove_all()
         assert list(root.iterdir()) == []
 
-    def test_one_that_others_may_read_is_closed_to_them(self, tmp_path):
+    def test_one_that_others_may_read_is_closed_to_them(self, tmp_path: Path) -> None:
         (tmp_path / "own").mkdir(mode=0o755)
         OwnFolder(str(tmp_path / "own"), "stagingLocation").write("a", [b"1"])
         assert stat.filemode((tmp_path / "own").stat().st_mode) == "drwx------"
 
     @pytest.mark.parametrize("wrong", ["of another user", "writable for others", "a link", "a file"])
-    def test_one_that_another_user_may_have_made_is_refused(self, tmp_path, monkeypatch, wrong):
+    def test_one_that_another_user_may_have_made_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
         root, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
         elsewhere.mkdir()
         match wrong:
@@ -240,7 +243,7 @@ class TestOwnFolder:
 
 
 class TestRename:
-    def test_over_an_older_file_and_only_once(self, tmp_path):
+    def test_over_an_older_file_and_only_once(self, tmp_path: Path) -> None:
         folder = Folder(str(tmp_path), "errors.dead.letter.path")
         for text in (b"one", b"two"):
             folder.write("hidden", [text])
@@ -249,12 +252,12 @@ class TestRename:
         assert (folder.names(), folder.read("shown")) == (["shown"], b"two")
 
     @pytest.mark.parametrize("how", ["renamed", "written"])
-    def test_where_a_file_is_not_renamed_over_another(self, tmp_path, monkeypatch, how):
+    def test_where_a_file_is_not_renamed_over_another(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
         """As on HDFS."""
         folder = Folder(str(tmp_path), "errors.dead.letter.path")
         local, path = folder.opened()
 
-        def move(source, target):
+        def move(source: str, target: str) -> None:
             if os.path.exists(target):
                 raise OSError("Cannot rename: the target exists")
             local.move(source, target)
@@ -271,7 +274,9 @@ class TestRename:
         assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("shown", b"two")]
 
     @pytest.mark.parametrize("kind", ["s3", "local"])
-    def test_nothing_is_removed_where_files_are_renamed_over_others(self, tmp_path, monkeypatch, kind):
+    def test_nothing_is_removed_where_files_are_renamed_over_others(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    ) -> None:
         """A driver that died behind that would have left none of the two, and a query that has forgotten itself."""
         folder = Folder(str(tmp_path), "checkpointLocation")
         local, path = folder.opened()
@@ -282,12 +287,12 @@ class TestRename:
         folder.write("state", [b"two"])
         assert (tmp_path / "state").read_bytes() == b"two"
 
-    def test_a_disk_that_fails_takes_no_older_file_with_it(self, tmp_path, monkeypatch):
+    def test_a_disk_that_fails_takes_no_older_file_with_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         folder = Folder(str(tmp_path), "checkpointLocation")
         local, path = folder.opened()
         folder.write("state", [b"one"])
 
-        def move(source, target):
+        def move(source: str, target: str) -> None:
             raise OSError(5, "Input/output error")
 
         kept = ("create_dir", "open_output_stream", "get_file_info", "delete_file")
@@ -297,7 +302,7 @@ class TestRename:
             folder.write("state", [b"two"])
         assert [(found.name, found.read_bytes()) for found in tmp_path.iterdir()] == [("state", b"one")]
 
-    def test_what_cannot_be_renamed_is_told_with_its_option(self, tmp_path):
+    def test_what_cannot_be_renamed_is_told_with_its_option(self, tmp_path: Path) -> None:
         (tmp_path / "hidden").write_bytes(b"one")
         (tmp_path / "shown" / "below").mkdir(parents=True)
         with pytest.raises(Refusal, match=rf"errors\.dead\.letter\.path={tmp_path} has a file hidden that cannot be renamed to shown: "):

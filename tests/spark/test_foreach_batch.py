@@ -2,7 +2,10 @@
 
 import json
 import pickle
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,13 +24,13 @@ ROWS = {"key": ["a", "b"], "value": [b"1", b"2"]}
 
 
 @pytest.fixture
-def kafka():
+def kafka() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(topics={"orders": {"partitions": 2}}) as broker:
         yield broker
 
 
 @pytest.fixture
-def write(kafka, tmp_path, monkeypatch):
+def write(kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """One sink's write of one micro-batch; without rows there is no task."""
     (tmp_path / "offsets").mkdir()
     (tmp_path / "metadata").write_text('{"id":"q"}')
@@ -35,7 +38,7 @@ def write(kafka, tmp_path, monkeypatch):
         (tmp_path / "offsets" / str(batch_id)).write_text(f"v1\n{batch_id}")
     used = []
 
-    def written(name, batch_id, rows=ROWS, is_told=True, **changes):
+    def written(name: str, batch_id: int, rows: Mapping[str, Any] | None = ROWS, is_told: bool = True, **changes: str) -> None:
         """`is_told`: tasks know the query from Spark, as they do but on Spark Connect."""
         given = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "checkpointlocation": str(tmp_path),
@@ -56,7 +59,7 @@ def write(kafka, tmp_path, monkeypatch):
         forget_client(options.client)
 
 
-def test_each_named_sink_writes_each_batch_once(kafka, write, tmp_path):
+def test_each_named_sink_writes_each_batch_once(kafka: EmbeddedBroker, write: Callable[..., Any], tmp_path: Path) -> None:
     for _ in range(2):  # Spark repeats a batch whose end it has not noted.
         write("one", 0)
         write("two.eu", 0)
@@ -67,7 +70,7 @@ def test_each_named_sink_writes_each_batch_once(kafka, write, tmp_path):
         assert seen == (f"chaffinch-q-{name}", 2, name)
 
 
-def test_on_spark_connect_it_is_the_same_query(kafka, write):
+def test_on_spark_connect_it_is_the_same_query(kafka: EmbeddedBroker, write: Callable[..., Any]) -> None:
     write("one", 0)
     for batch_id in (0, 1, 1):
         write("one", batch_id, is_told=False)
@@ -76,14 +79,14 @@ def test_on_spark_connect_it_is_the_same_query(kafka, write):
         write("one", 0, is_told=False)
 
 
-def test_a_batch_older_than_the_marker_is_refused(write):
+def test_a_batch_older_than_the_marker_is_refused(write: Callable[..., Any]) -> None:
     write("one", 0)
     write("one", 1)
     with pytest.raises(Refusal, match="CHECKPOINT_RESTORED: batch 0 is older than batch 1"):
         write("one", 0)
 
 
-def test_a_batch_without_tasks_writes_nothing(kafka, write):
+def test_a_batch_without_tasks_writes_nothing(kafka: EmbeddedBroker, write: Callable[..., Any]) -> None:
     write("one", 0, rows=None)
     assert values(kafka, "orders") == {}
 
@@ -97,7 +100,9 @@ def test_a_batch_without_tasks_writes_nothing(kafka, write):
     ],
     ids=["option", "handler"],
 )
-def test_rows_that_are_too_large_are_left_out(kafka, write, guarantee, how):
+def test_rows_that_are_too_large_are_left_out(
+    kafka: EmbeddedBroker, write: Callable[..., Any], guarantee: str, how: Mapping[str, str]
+) -> None:
     """KIP-1038 at default options: the limit is the topic's."""
     alter(kafka, "orders", "max.message.bytes", "1000")
     rows = {"key": ["a", "b"], "value": [Random(7).randbytes(2000), b"0"]}

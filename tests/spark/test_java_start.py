@@ -7,6 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from pyspark import java_gateway
@@ -19,7 +23,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @pytest.fixture(autouse=True)
-def kept(monkeypatch):
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What PySpark keeps is that of other tests' Spark; handlers and Popen are as they were."""
     monkeypatch.setattr(java_start, "_forget", lambda: None)
     before = [signal.getsignal(number) for number in SIGNALS]
@@ -29,10 +33,10 @@ def kept(monkeypatch):
 
 
 @pytest.fixture
-def terminating(kept):
+def terminating(kept: None) -> Iterator[None]:
     """A process that SIGTERM ends with SystemExit, as the command's is."""
 
-    def end(number, frame):
+    def end(number: int, frame: FrameType | None) -> None:
         sys.exit(143)
 
     before = signal.signal(signal.SIGTERM, end)
@@ -40,7 +44,7 @@ def terminating(kept):
     signal.signal(signal.SIGTERM, before)
 
 
-def java(ignores=False):
+def java(ignores: bool = False) -> subprocess.Popen:
     """What stands for it, and has begun; it ends by a signal."""
     begin = "import signal; " + "signal.signal(signal.SIGTERM, signal.SIG_IGN); " * ignores
     process = java_gateway.Popen([sys.executable, "-c", f"{begin}print(flush=True); signal.pause()"], stdout=subprocess.PIPE)
@@ -49,11 +53,11 @@ def java(ignores=False):
     return process
 
 
-def fail():
+def fail() -> None:
     raise RuntimeError("a wrong option")
 
 
-def starting(*steps):
+def starting(*steps: Callable[..., Any]) -> None:
     """The start comes to an error for want of Java, or for another reason."""
     with JavaStart():
         for step in steps:
@@ -62,14 +66,16 @@ def starting(*steps):
 
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
-def test_java_is_ended_before_the_signal_s_exception_is_raised(terminating, number, error):
+def test_java_is_ended_before_the_signal_s_exception_is_raised(
+    terminating: None, number: signal.Signals, error: type[SystemExit | KeyboardInterrupt]
+) -> None:
     started = []
     with pytest.raises(error):
         starting(lambda: started.append(java()), lambda: signal.raise_signal(number), lambda: started[0].wait(60))
     assert started[0].returncode == -signal.SIGTERM
 
 
-def test_a_sigterm_ends_java_though_ctrl_c_is_ignored(terminating):
+def test_a_sigterm_ends_java_though_ctrl_c_is_ignored(terminating: None) -> None:
     """As a shell has it of what runs in the background."""
     started = []
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -83,7 +89,7 @@ def test_a_sigterm_ends_java_though_ctrl_c_is_ignored(terminating):
     assert started[0].returncode == -signal.SIGTERM
 
 
-def test_java_that_starts_after_the_signal_is_ended_too():
+def test_java_that_starts_after_the_signal_is_ended_too() -> None:
     started = []
     command = [sys.executable, "-c", "import signal; signal.pause()"]
     with pytest.raises(KeyboardInterrupt):
@@ -91,7 +97,7 @@ def test_java_that_starts_after_the_signal_is_ended_too():
     assert started[0].returncode == -signal.SIGTERM
 
 
-def test_what_pyspark_s_own_handler_raises_ends_java():
+def test_what_pyspark_s_own_handler_raises_ends_java() -> None:
     """It is there as soon as the context is."""
     started = []
     with pytest.raises(KeyboardInterrupt):
@@ -99,7 +105,7 @@ def test_what_pyspark_s_own_handler_raises_ends_java():
     assert started[0].returncode == -signal.SIGTERM
 
 
-def test_java_that_does_not_end_is_killed(monkeypatch):
+def test_java_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     monkeypatch.setattr(java_start, "_ENDS_S", 0.0)
     with pytest.raises(KeyboardInterrupt):
@@ -107,7 +113,7 @@ def test_java_that_does_not_end_is_killed(monkeypatch):
     assert started[0].returncode == -signal.SIGKILL
 
 
-def test_an_error_is_raised_and_java_stays():
+def test_an_error_is_raised_and_java_stays() -> None:
     started = []
     with pytest.raises(RuntimeError, match="a wrong option"):
         starting(lambda: started.append(java()))
@@ -116,7 +122,7 @@ def test_an_error_is_raised_and_java_stays():
     started[0].wait()
 
 
-def test_a_sigterm_whose_handler_only_takes_note_ends_nothing():
+def test_a_sigterm_whose_handler_only_takes_note_ends_nothing() -> None:
     told = []
     before = signal.signal(signal.SIGTERM, lambda *_: told.append("it"))
     try:
@@ -127,7 +133,7 @@ def test_a_sigterm_whose_handler_only_takes_note_ends_nothing():
     assert told == ["it"]
 
 
-def test_threads_have_no_handlers_to_set():
+def test_threads_have_no_handlers_to_set() -> None:
     found = []
 
     def run() -> None:
@@ -151,11 +157,11 @@ class Started:
 
 
 @pytest.mark.parametrize("is_there_before", [False, True])
-def test_a_session_in_a_java_that_was_there_before_is_stopped(monkeypatch, is_there_before):
+def test_a_session_in_a_java_that_was_there_before_is_stopped(monkeypatch: pytest.MonkeyPatch, is_there_before: bool) -> None:
     """Not one that was there before, too."""
     spark, module = Started(), sys.modules["chaffinch.spark.session"]
 
-    def starts(builder, config):
+    def starts(builder: SparkSession.Builder, config: Mapping[str, str]) -> Started:
         signal.raise_signal(signal.SIGINT)
         monkeypatch.setattr(SparkSession, "_instantiatedSession", spark)
         return spark
@@ -218,7 +224,9 @@ except KeyboardInterrupt:
     [("waiting", signal.SIGTERM, []), ("waiting", signal.SIGINT, ["Java has ended"]), ("context", signal.SIGINT, ["Java has ended", "3"])],
     ids=str,
 )
-def test_nothing_is_left_of_a_start_of_spark_s_and_the_next_one_begins_anew(tmp_path, place, number, says):
+def test_nothing_is_left_of_a_start_of_spark_s_and_the_next_one_begins_anew(
+    tmp_path: Path, place: str, number, says: Sequence[str]
+) -> None:
     command = [sys.executable, "-c", PROGRAM, place, str(int(number))]
     with open(tmp_path / "said", "w+") as file:  # A pipe would not end before a Java that is left.
         status = subprocess.run(command, stdout=file, stderr=subprocess.DEVNULL, check=False).returncode

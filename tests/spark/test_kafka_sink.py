@@ -1,10 +1,15 @@
 """The sink for `foreachBatch`, with a frame of paper; `test_spark_pipeline.py` has real ones."""
 
+from __future__ import annotations
+
 import pickle
 import re
 import traceback
+from collections.abc import Mapping, Sequence
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -27,7 +32,7 @@ _runs = count()
 class Frame:
     """Stands for a DataFrame in foreachBatch: takes what is written, or fails with the next of `errors`."""
 
-    def __init__(self, *errors, run=None, query="q"):
+    def __init__(self, *errors: str, run: str | None = None, query: str | None = "q") -> None:
         self.errors = list(errors)
         self.given = []
         description = f"\nid = {query}\nrunId = {run or f'run-{next(_runs)}'}\nbatch = 0"
@@ -35,28 +40,28 @@ class Frame:
         self.sparkSession = SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=properties.get))
         self.write = self
 
-    def format(self, name):
+    def format(self, name: str) -> ConnectFrame | Frame:
         assert name == "chaffinch"
         return self
 
-    def mode(self, name):
+    def mode(self, name: str) -> ConnectFrame | Frame:
         assert name == "append"
         return self
 
-    def options(self, **options):
+    def options(self, **options: str) -> ConnectFrame | Frame:
         self.given.append(options)
         return self
 
-    def save(self):
+    def save(self) -> None:
         if self.errors and (error := self.errors.pop(0)):
             raise RuntimeError(error)
 
 
-def sink(**options):
+def sink(**options: str | int) -> KafkaSink:
     return KafkaSink(SERVERS, **{"topic": "orders", **options})
 
 
-def test_it_writes_as_a_sink_of_the_query_s_batch():
+def test_it_writes_as_a_sink_of_the_query_s_batch() -> None:
     frame = Frame()
     sink(checkpointLocation="/c", errors_tolerance="all", errors_dead_letter_queue_topic_name="dead", kafka_batch_size=1000)(frame, 7)
     (given,) = frame.given
@@ -65,14 +70,14 @@ def test_it_writes_as_a_sink_of_the_query_s_batch():
     assert (parsed.dead_letter_topic, parsed.batch_bytes) == ("dead", 1000)
 
 
-def test_it_travels():
+def test_it_travels() -> None:
     frame = Frame()
     pickle.loads(pickle.dumps(sink(name="a")))(frame, 0)
     assert frame.given[0]["chaffinch.sink"] == "a"
 
 
 @pytest.mark.parametrize("error", [ABORTABLE, TIMED_OUT, "KAFKA[RefreshRetriable] NOT_LEADER_OR_FOLLOWER: moved"])
-def test_what_can_be_written_again_is(error):
+def test_what_can_be_written_again_is(error: str) -> None:
     frame = Frame(error, error)
     sink()(frame, 0)
     assert len(frame.given) == 3
@@ -87,14 +92,14 @@ def test_what_can_be_written_again_is(error):
         ([TIMED_OUT, LOST], 3, 2, Group.APPLICATION_RECOVERABLE),
     ],
 )
-def test_what_cannot_is_raised_under_its_tag(errors, attempts_max, attempts, group):
+def test_what_cannot_is_raised_under_its_tag(errors: Sequence[str], attempts_max: int, attempts: int, group: Group) -> None:
     frame = Frame(*errors)
     with pytest.raises(Refusal, match=r"^KAFKA\[") as caught:
         sink(attempts_max=attempts_max)(frame, 0)
     assert (len(frame.given), caught.value.group) == (attempts, group)
 
 
-def test_what_is_not_of_kafka_is_raised_as_it_is():
+def test_what_is_not_of_kafka_is_raised_as_it_is() -> None:
     with pytest.raises(RuntimeError, match="division by zero"):
         sink()(Frame("division by zero"), 0)
 
@@ -108,7 +113,7 @@ def test_what_is_not_of_kafka_is_raised_as_it_is():
         "org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 4 cancelled Query my own [id = a, runId = b] was stopped SQLSTATE: X",
     ],
 )
-def test_a_write_of_a_query_that_is_stopped_ends_without_java_s_trace(reason):
+def test_a_write_of_a_query_that_is_stopped_ends_without_java_s_trace(reason: str) -> None:
     """What Spark knows a stop by is there; on all the rest its regular expression overflows the stack."""
     frame, said = Frame("\n\tat ".join([f"An error occurred while calling o1.save.\n: {reason}", *["org.apache.Class.method"] * 100])), []
     try:
@@ -131,7 +136,7 @@ def test_a_write_of_a_query_that_is_stopped_ends_without_java_s_trace(reason):
         "org.apache.spark.SparkException: Query [id = a, runId = b] was stopped",
     ],
 )
-def test_what_only_looks_like_a_stop_is_raised_as_it_is(reason):
+def test_what_only_looks_like_a_stop_is_raised_as_it_is(reason: str) -> None:
     text = f"An error occurred while calling o1.save.\n: {reason}\n\tat org.apache.Class.method"
     with pytest.raises(RuntimeError) as caught:
         sink()(Frame(text), 0)
@@ -140,7 +145,7 @@ def test_what_only_looks_like_a_stop_is_raised_as_it_is(reason):
 
 class TestTwoOutputs:
     @pytest.mark.parametrize("is_same_object", [True, False])
-    def test_under_one_name_are_refused_before_the_second_is_taken_for_written(self, is_same_object):
+    def test_under_one_name_are_refused_before_the_second_is_taken_for_written(self, is_same_object: bool) -> None:
         frame, first = Frame(), sink()
         second = first if is_same_object else sink()
         first(frame, 0)
@@ -150,24 +155,24 @@ class TestTwoOutputs:
         assert len(frame.given) == 1
         first(frame, 1)
 
-    def test_under_two_names(self):
+    def test_under_two_names(self) -> None:
         frame = Frame()
         for name in ("a", "b"):
             sink(name=name)(frame, 0)
         assert [given["chaffinch.sink"] for given in frame.given] == ["a", "b"]
 
-    def test_a_batch_that_failed_may_be_given_again(self):
+    def test_a_batch_that_failed_may_be_given_again(self) -> None:
         frame, output = Frame(INVALID), sink()
         with pytest.raises(Refusal, match="ROWS_REJECTED"):
             output(frame, 0)
         output(frame, 0)
 
-    def test_the_same_batch_in_another_run_of_the_query(self):
+    def test_the_same_batch_in_another_run_of_the_query(self) -> None:
         output = sink()
         output(Frame(run="one"), 0)
         output(Frame(run="two"), 0)
 
-    def test_a_transactional_id_is_of_one_output(self):
+    def test_a_transactional_id_is_of_one_output(self) -> None:
         """Whoever commits asks how its own last transaction ended, which would be the other's."""
         frame = Frame()
         first, second = (sink(name=name, kafka_transactional_id="mine") for name in ("a", "b"))
@@ -182,14 +187,14 @@ class TestTwoOutputs:
 class ConnectFrame(Frame):
     """As on Spark Connect: no SparkContext, hence nobody who tells of the query."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.sparkSession = SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: default))
 
 
 class TestOnConnect:
     @pytest.fixture
-    def checkpoint(self, tmp_path):
+    def checkpoint(self, tmp_path: Path) -> Path:
         """Of query q, in the middle of batch 1."""
         (tmp_path / "metadata").write_text('{"id":"q"}')
         for name in ("offsets/0", "offsets/1", "commits/0"):
@@ -197,7 +202,7 @@ class TestOnConnect:
             (tmp_path / name).touch()
         return tmp_path
 
-    def test_the_checkpoint_says_which_query_it_is(self, checkpoint):
+    def test_the_checkpoint_says_which_query_it_is(self, checkpoint: Path) -> None:
         frame = ConnectFrame()
         sink(checkpointLocation=str(checkpoint))(frame, 1)
         options = SinkOptions.parse(frame.given[0], is_stream=False)
@@ -212,34 +217,34 @@ class TestOnConnect:
             (1, "metadata", "has no file metadata"),
         ],
     )
-    def test_one_of_another_query_is_refused(self, checkpoint, batch_id, missing, text):
+    def test_one_of_another_query_is_refused(self, checkpoint: Path, batch_id: int, missing: str | None, text: str) -> None:
         if missing:
             (checkpoint / missing).unlink()
         self.refused(checkpoint, batch_id, text)
 
     @pytest.mark.parametrize("metadata", ["", "[]", '{"name":"q"}'])
-    def test_one_that_is_damaged_is_refused(self, checkpoint, metadata):
+    def test_one_that_is_damaged_is_refused(self, checkpoint: Path, metadata: str) -> None:
         (checkpoint / "metadata").write_text(metadata)
         self.refused(checkpoint, 1, r"has a file metadata that is damaged \(b.*\)")
 
     @staticmethod
-    def refused(checkpoint, batch_id, text):
+    def refused(checkpoint: Path, batch_id: int, text: str) -> None:
         frame = ConnectFrame()
         with pytest.raises(Refusal, match=f"QUERY_UNKNOWN: checkpointLocation=.* {text}: give the KafkaSink that of the query that calls"):
             sink(checkpointLocation=str(checkpoint))(frame, batch_id)
         assert frame.given == []
 
-    def test_without_a_checkpoint(self):
+    def test_without_a_checkpoint(self) -> None:
         with pytest.raises(Refusal, match="QUERY_UNKNOWN: on Spark Connect a KafkaSink knows its query by the option checkpointLocation"):
             sink()(ConnectFrame(), 0)
 
-    def test_two_outputs_under_one_name(self, checkpoint):
+    def test_two_outputs_under_one_name(self, checkpoint: Path) -> None:
         sink(name="twice", checkpointLocation=str(checkpoint))(ConnectFrame(), 1)
         with pytest.raises(Refusal, match="DUPLICATE_OUTPUT"):
             sink(name="twice", checkpointLocation=str(checkpoint))(ConnectFrame(), 1)
 
 
-def test_outside_of_foreach_batch():
+def test_outside_of_foreach_batch() -> None:
     frame = Frame(query=None)
     with pytest.raises(Refusal, match="QUERY_UNKNOWN: a KafkaSink was called outside of foreachBatch"):
         sink()(frame, 0)
@@ -254,7 +259,7 @@ def test_outside_of_foreach_batch():
         (Frame(), -1, "batch_id cannot be -1"),
     ],
 )
-def test_called_with_what_is_no_batch(frame, batch_id, text):
+def test_called_with_what_is_no_batch(frame: int | Frame, batch_id: int | str, text: str) -> None:
     with pytest.raises(Refusal, match=text) as caught:
         sink()(frame, batch_id)
     tag = tag_in(f"[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred: {type(caught.value).__name__}: {caught.value} SQLSTATE: 39000")
@@ -314,6 +319,8 @@ def test_called_with_what_is_no_batch(frame, batch_id, text):
         ({**SERVERS, 5: "x"}, {"topic": "t"}, "an option has the name 5, which is not a string"),
     ],
 )
-def test_refused_when_it_is_made(options, keywords, text):
+def test_refused_when_it_is_made(
+    options: str | Sequence[tuple[str, str]] | Mapping[str | int, Any] | None, keywords: Mapping[str, Any], text: str
+) -> None:
     with pytest.raises(ConfigException, match=re.escape(text)):
         KafkaSink(options, **keywords)

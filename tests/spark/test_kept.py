@@ -18,12 +18,12 @@ class Counting(ProducerExceptionHandler):
 
     closed: ClassVar[list[bool]] = []
 
-    def close(self):
+    def close(self) -> None:
         self.closed.append(True)
         raise RuntimeError("its own fault")
 
 
-def test_the_one_not_asked_for_the_longest_is_closed():
+def test_the_one_not_asked_for_the_longest_is_closed() -> None:
     closed = []
     kept = Kept(closed.append, count_max=2)
     for key in "abab":
@@ -38,7 +38,7 @@ def test_the_one_not_asked_for_the_longest_is_closed():
     assert (closed, len(kept)) == (["B", "A", "C"], 0)
 
 
-def test_what_could_not_be_made_is_not_kept():
+def test_what_could_not_be_made_is_not_kept() -> None:
     kept = Kept(lambda thing: None, count_max=1)
     kept.get("a", lambda: "A")
     with pytest.raises(ZeroDivisionError):
@@ -46,7 +46,7 @@ def test_what_could_not_be_made_is_not_kept():
     assert kept.get("a", lambda: "never made") == "A"
 
 
-def test_producers_are_closed():
+def test_producers_are_closed() -> None:
     made = [(("bootstrap.servers", "a:1"), ("linger.ms", number)) for number in range(KEPT_MAX + 1)]
     producers = [producer_for(options) for options in made]
     assert ["closed" in repr(producer) for producer in producers] == [True] + [False] * KEPT_MAX
@@ -54,7 +54,7 @@ def test_producers_are_closed():
         forget_producer(options)
 
 
-def test_handlers_are_closed_and_their_faults_are_theirs(caplog):
+def test_handlers_are_closed_and_their_faults_are_theirs(caplog: pytest.LogCaptureFixture) -> None:
     name = f"{Counting.__module__}.{Counting.__qualname__}"
     for number in range(KEPT_MAX + 2):
         handler_for(HandlerOptions(class_name=name, drops_large=False, settings=(("linger.ms", number),)))
@@ -62,7 +62,7 @@ def test_handlers_are_closed_and_their_faults_are_theirs(caplog):
     assert "close() of the exception handler Counting failed" in caplog.text
 
 
-def test_clients_are_closed():
+def test_clients_are_closed() -> None:
     made = [ClientOptions.of(parse(SOURCE, {"kafka.bootstrap.servers": f"a:{port}", "subscribe": "t"})) for port in range(1, KEPT_MAX + 2)]
     first = client_for(made[0])
     others = [client_for(options) for options in made[1:]]

@@ -1,13 +1,16 @@
 """The Parquet file of dead letters is that of the writer who has committed the batch, whoever wrote one, and whoever died where."""
 
 import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
-from chaffinch.spark.commit.operations import Step
+from chaffinch.spark.commit.operations import Operation, Step
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.commit_shell import CommitShell
@@ -23,17 +26,17 @@ class Killed(BaseException):
 
 
 @pytest.fixture
-def kafka():
+def kafka() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(topics={"orders": {"partitions": 1, "cleanup.policy": "compact"}}) as broker:
         yield broker
 
 
 @pytest.fixture
-def query(kafka, tmp_path, monkeypatch):
+def query(kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PlayedQuery]]:
     """Makes drivers of one query: one per name, on the checkpoint of that name or on another's."""
     made = []
 
-    def make(name, checkpoint=None):
+    def make(name: str, checkpoint: str | None = None) -> PlayedQuery:
         options = {"errors__tolerance": "all", "errors__dead__letter__path": str(tmp_path / "dead"), "kafka__client__id": name}
         folder = tmp_path / (checkpoint or name)
         made.append(PlayedQuery(monkeypatch, kafka.bootstrap_servers, folder, run_id=f"run-{name}", **options))
@@ -45,10 +48,10 @@ def query(kafka, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def letters(tmp_path):
+def letters(tmp_path: Path) -> Callable[..., Any]:
     """The values in the files that readers of the folder see, and the names of all others."""
 
-    def found():
+    def found() -> tuple[list[bytes], list[str]]:
         paths = sorted((tmp_path / "dead").iterdir())
         seen = [path for path in paths if not path.name.startswith((".", "_"))]
         return [row["value"] for path in seen for row in pq.read_table(path).to_pylist()], [p.name for p in paths if p not in seen]
@@ -56,15 +59,15 @@ def letters(tmp_path):
     return found
 
 
-def rows_of(name):
+def rows_of(name: str) -> dict[str, Any]:
     return {"key": ["a", None], "value": [f"good {name}".encode(), f"bad {name}".encode()]}
 
 
-def before(monkeypatch, step, deed):
+def before(monkeypatch: pytest.MonkeyPatch, step: Step, deed: Callable[..., Any]) -> None:
     """Does something once, just before a commit takes a step."""
     perform = CommitShell._perform
 
-    def interrupted(shell, operation):
+    def interrupted(shell: CommitShell, operation: Operation) -> object:
         if operation.step is step:
             monkeypatch.setattr(CommitShell, "_perform", perform)
             deed()
@@ -74,7 +77,14 @@ def before(monkeypatch, step, deed):
 
 
 @pytest.mark.parametrize("step", [Step.PUSH, Step.WRITE_DEAD_LETTERS, Step.ADD_OFFSETS, Step.NOTE_ENDING, Step.END_TRANSACTION])
-def test_a_driver_that_is_fenced_leaves_the_file_of_the_other_alone(kafka, query, letters, monkeypatch, tmp_path, step):
+def test_a_driver_that_is_fenced_leaves_the_file_of_the_other_alone(
+    kafka: EmbeddedBroker,
+    query: Callable[..., PlayedQuery],
+    letters: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    step: Step,
+) -> None:
     """From a copy of the checkpoint, with other rows. Kafka is not asked between the last Produce and the file."""
     one, two = query("one"), query("two")
     (tmp_path / "two" / "offsets" / "0").write_text("v1\nother offsets")
@@ -86,13 +96,15 @@ def test_a_driver_that_is_fenced_leaves_the_file_of_the_other_alone(kafka, query
     assert letters()[0] == [b"bad two"]
 
 
-def test_a_row_that_the_other_has_written_is_no_letter(kafka, query, letters, monkeypatch):
+def test_a_row_that_the_other_has_written_is_no_letter(
+    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], letters: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On one checkpoint: the topic takes the row by the time that the second driver begins; a replay of the file would double it."""
     one, two = query("one", "shared"), query("two", "shared")
     rows = {"key": ["a", None], "value": [b"1", b"2"]}
     mine = one.write(rows)
 
-    def overtake():
+    def overtake() -> None:
         alter(kafka, "orders", "cleanup.policy", "delete")
         two.run(rows)
 
@@ -103,7 +115,9 @@ def test_a_row_that_the_other_has_written_is_no_letter(kafka, query, letters, mo
     assert letters()[0] == []
 
 
-def test_a_batch_without_rows_leaves_the_letters_of_another_driver_alone(kafka, query, letters, monkeypatch):
+def test_a_batch_without_rows_leaves_the_letters_of_another_driver_alone(
+    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], letters: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Such a batch fences nobody: the other one is found out by its marker only, in the next batch."""
     one, two = query("one"), query("two")
     before(monkeypatch, Step.WRITE_DEAD_LETTERS, lambda: two.run(rows_of("two")))
@@ -123,11 +137,19 @@ def test_a_batch_without_rows_leaves_the_letters_of_another_driver_alone(kafka, 
     ids=lambda given: given.value if isinstance(given, Step) else "",
 )
 @pytest.mark.parametrize("is_same_process", [True, False])
-def test_letters_of_a_driver_that_dies(kafka, query, letters, monkeypatch, step, is_written, is_same_process):
+def test_letters_of_a_driver_that_dies(
+    kafka: EmbeddedBroker,
+    query: Callable[..., PlayedQuery],
+    letters: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    step: Step,
+    is_written: bool,
+    is_same_process: bool,
+) -> None:
     """They are seen when the batch is written, and not before; whoever goes on gives them their name, and takes away all others."""
     first, second = query("first", "shared"), query("second", "shared")
 
-    def die():
+    def die() -> None:
         raise Killed
 
     before(monkeypatch, step, die)
@@ -141,7 +163,9 @@ def test_letters_of_a_driver_that_dies(kafka, query, letters, monkeypatch, step,
     assert letters() == ([b"bad each"], [])
 
 
-def test_letters_of_a_commit_that_failed_are_not_left_behind_by_the_next_one_in_its_process(kafka, query, letters):
+def test_letters_of_a_commit_that_failed_are_not_left_behind_by_the_next_one_in_its_process(
+    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], letters: Callable[..., Any]
+) -> None:
     """Which has looked for such files before, when it had committed the batch before."""
     first, second = query("first", "shared"), query("second", "shared")
     first.run(rows_of("0"))
@@ -152,13 +176,15 @@ def test_letters_of_a_commit_that_failed_are_not_left_behind_by_the_next_one_in_
     assert letters() == ([b"bad 0", b"bad 1"], [])
 
 
-def test_a_driver_that_is_late_to_name_its_letters_finds_it_done(kafka, query, letters, monkeypatch):
+def test_a_driver_that_is_late_to_name_its_letters_finds_it_done(
+    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], letters: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where somebody has moved them on by then, as a replay does."""
     first, second = query("first", "shared"), query("second", "shared")
     mine, others = first.write(rows_of("each")), second.write(rows_of("each"))
     replayed = first.checkpoint.parent / "replayed"
 
-    def overtake():
+    def overtake() -> None:
         second.commit(others)
         (first.checkpoint.parent / "dead" / FILE).rename(replayed)
 
@@ -167,7 +193,7 @@ def test_a_driver_that_is_late_to_name_its_letters_finds_it_done(kafka, query, l
     assert (letters(), pq.read_table(replayed).num_rows) == (([], []), 1)
 
 
-def test_the_file_of_an_earlier_version_stays(query, letters, tmp_path):
+def test_the_file_of_an_earlier_version_stays(query: Callable[..., PlayedQuery], letters: Callable[..., Any], tmp_path: Path) -> None:
     """It was renamed before EndTxn: when its batch is run again and is in Kafka, there is nothing pending."""
     one = query("one")
     one.run(rows_of("one"))
@@ -177,7 +203,9 @@ def test_the_file_of_an_earlier_version_stays(query, letters, tmp_path):
     assert (tmp_path / "kept").read_bytes() == (tmp_path / "dead" / FILE).read_bytes()
 
 
-def test_the_file_of_an_earlier_version_goes_where_the_batch_has_no_letters(query, letters, tmp_path):
+def test_the_file_of_an_earlier_version_goes_where_the_batch_has_no_letters(
+    query: Callable[..., PlayedQuery], letters: Callable[..., Any], tmp_path: Path
+) -> None:
     """It was renamed before an EndTxn that failed, and its rows are good by now: a replay of the file would double them."""
     (tmp_path / "dead").mkdir()
     pq.write_table(pa.table({"value": [b"1"]}), tmp_path / "dead" / FILE)

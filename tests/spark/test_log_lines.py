@@ -19,6 +19,6 @@ LOG = "import logging; from chaffinch.spark.log_lines import show_log; {}; show_
     ],
     ids=["nobody configured it", "of others", "configured for warnings", "configured for all", "a level of its own"],
 )
-def test_lines_seen(configured, logger, lines):
+def test_lines_seen(configured: str, logger: str, lines: int) -> None:
     done = subprocess.run([sys.executable, "-c", LOG.format(configured, logger)], capture_output=True, text=True, check=True)
     assert done.stderr.count("a line") == lines

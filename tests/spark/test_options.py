@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import pytest
 
@@ -10,6 +11,7 @@ from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT, connectio
 from chaffinch.consumer.core.options import CONSUMER_OPTIONS
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
+from chaffinch.settings import OptionTable
 from chaffinch.spark.options import parse
 from chaffinch.spark.sink.option_tables import SINK, TABLES
 from chaffinch.spark.sink.options import SinkOptions
@@ -21,11 +23,11 @@ LEAST = {"kafka.bootstrap.servers": "a:1", "topic": "orders"}
 
 
 @pytest.fixture(autouse=True)
-def nothing_told(monkeypatch):
+def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaffinch.spark.options._told", set())
 
 
-def test_what_has_no_effect_is_said_once_in_the_log(caplog):
+def test_what_has_no_effect_is_said_once_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """Of a stream, options are read twice per micro-batch."""
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
@@ -34,7 +36,7 @@ def test_what_has_no_effect_is_said_once_in_the_log(caplog):
 
 
 @pytest.mark.parametrize("table", [*TABLES.values(), SOURCE, STREAM_SOURCE], ids=[*TABLES, "source", "stream"])
-def test_an_option_in_two_cases_is_refused_and_its_value_not_told(table):
+def test_an_option_in_two_cases_is_refused_and_its_value_not_told(table: OptionTable) -> None:
     given = {**LEAST, "kafka.sasl.password": "S3cret", "kafka.SASL.password": "other"}
     text = r"^option kafka.sasl.password is given twice, as 'kafka.sasl.password' and as 'kafka.SASL.password': give it once$"
     with pytest.raises(ConfigException, match=text):
@@ -50,7 +52,7 @@ def test_an_option_in_two_cases_is_refused_and_its_value_not_told(table):
         ("snappy", "snappy: kafka.compression.gzip.level, kafka.compression.zstd.level"),
     ],
 )
-def test_the_level_of_another_codec_has_no_effect(guarantee, codec, said, caplog):
+def test_the_level_of_another_codec_has_no_effect(guarantee: str, codec: str | None, said: str, caplog: pytest.LogCaptureFixture) -> None:
     given = {"deliveryGuarantee": guarantee, "kafka.compression.zstd.level": "7", "kafka.compression.gzip.level": "2"}
     chosen = {} if codec is None else {"kafka.compression.type": codec}
     with caplog.at_level(logging.WARNING):
@@ -58,7 +60,7 @@ def test_the_level_of_another_codec_has_no_effect(guarantee, codec, said, caplog
     assert [record.message for record in caplog.records] == [f"options without effect with kafka.compression.type={said}"]
 
 
-def test_the_level_of_the_codec_in_use_has_its_effect(caplog):
+def test_the_level_of_the_codec_in_use_has_its_effect(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         SinkOptions.parse({**LEAST, "kafka.compression.type": "zstd", "kafka.compression.zstd.level": "7"}, is_stream=True)
     assert caplog.records == []
@@ -67,14 +69,14 @@ def test_the_level_of_the_codec_in_use_has_its_effect(caplog):
 @pytest.mark.parametrize(
     ("table", "text"), [(SINK, "named by the option topic"), (SOURCE, "named by one of subscribe")], ids=["sink", "source"]
 )
-def test_a_path_is_refused(table, text):
+def test_a_path_is_refused(table: OptionTable, text: str) -> None:
     """What `.save(path)`, `.start(path)` and `.load(path)` make of it."""
     with pytest.raises(ConfigException, match=text):
         parse(table, {"kafka.bootstrap.servers": "a:1", "path": "/orders"})
 
 
 @pytest.mark.parametrize("table", [SINK, SOURCE, STREAM_SOURCE], ids=["sink", "source", "stream source"])
-def test_without_any_option_it_is_told_which_tables_hand_on_none(table):
+def test_without_any_option_it_is_told_which_tables_hand_on_none(table: OptionTable) -> None:
     """Spark hands the options of CREATE TABLE to no format in Python."""
     with pytest.raises(ConfigException, match=r"kafka\.bootstrap\.servers is missing: .*CREATE TEMPORARY VIEW"):
         parse(table, {})
@@ -82,14 +84,14 @@ def test_without_any_option_it_is_told_which_tables_hand_on_none(table):
         parse(table, {"failOnDataLoss": "true"} if table is not SINK else {"topic": "orders"})
 
 
-def known_of_clients():
+def known_of_clients() -> list[str]:
     """Every option of clients in general: those that all parts have, and those that Kafka knows and nothing here needs."""
     named = {option.name for option in (*connection_options("c"), *METADATA_OPTIONS)}
     return sorted(f"kafka.{name}" for name in named | WITHOUT_EFFECT)
 
 
 @pytest.mark.parametrize("table", [SINK, SOURCE], ids=["sink", "source"])
-def test_every_option_of_clients_is_known_whatever_its_case(table):
+def test_every_option_of_clients_is_known_whatever_its_case(table: OptionTable) -> None:
     accepted = {option.name for option in table.options} | table.without_effect
     assert [name for name in known_of_clients() if name not in accepted] == []
     idle = {"kafka.METADATA.recovery.strategy": "none", "kafka.metadata.recovery.rebootstrap.trigger.ms": "1"}
@@ -104,7 +106,7 @@ def test_every_option_of_clients_is_known_whatever_its_case(table):
     [(SOURCE, CONSUMER_OPTIONS), (STREAM_SOURCE, CONSUMER_OPTIONS), *((table, PRODUCER_OPTIONS) for table in TABLES.values())],
     ids=["source", "stream source", *TABLES],
 )
-def test_what_a_client_knows_no_query_is_refused_for_as_unknown(table, clients):
+def test_what_a_client_knows_no_query_is_refused_for_as_unknown(table: OptionTable, clients: OptionTable) -> None:
     """Of Spark's own source and sink some come with `kafka.session.timeout.ms`; what cannot be is said with the reason."""
     known = {option.name for option in table.options} | table.without_effect | table.hinted
     names = {option.name for option in clients.options} | clients.without_effect
@@ -125,8 +127,8 @@ def test_what_a_client_knows_no_query_is_refused_for_as_unknown(table, clients):
         ({"kafka.custom.exception.handler.class": "no.such"}, "option kafka.custom.exception.handler.class cannot be 'no.such'"),
     ],
 )
-def test_what_clients_refuse_is_named_as_it_was_typed(given, text):
-    def begin():
+def test_what_clients_refuse_is_named_as_it_was_typed(given: Mapping[str, str], text: str) -> None:
+    def begin() -> None:
         options = SinkOptions.parse({**LEAST, **given}, is_stream=True)
         handler_for(options.handler)
         client_for(options.client)
@@ -137,7 +139,7 @@ def test_what_clients_refuse_is_named_as_it_was_typed(given, text):
     assert "kafka.kafka." not in str(caught.value)
 
 
-def test_every_option_is_documented():
+def test_every_option_is_documented() -> None:
     for table in (SINK, SOURCE):
         assert all(option.documentation for option in table.options)
         assert "| `kafka.bootstrap.servers` | list | (required) |" in table.table_markdown()
@@ -146,7 +148,7 @@ def test_every_option_is_documented():
 @pytest.mark.parametrize(
     "module", ["pyspark_chaffinch", "chaffinch.spark.session", "chaffinch.spark.sink.writers", "chaffinch.spark.source.stream_reader"]
 )
-def test_an_import_loads_nothing_heavy(module):
+def test_an_import_loads_nothing_heavy(module: str) -> None:
     """Spark imports these in every worker that it starts. PySpark 4.1 itself loads NumPy."""
     heavy = "{'pandas', 'numba', 'pyarrow', 'numpy', 'confluent_kafka'}"
     code = f"import sys, pyspark; before = set(sys.modules); import {module}; print(sorted({heavy} & set(sys.modules) - before))"

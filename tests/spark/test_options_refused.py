@@ -5,10 +5,13 @@ Of numbers, switches, choices and limited texts the wrong values follow from the
 
 import itertools
 import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 
 from chaffinch.errors import ConfigException
+from chaffinch.settings import Option, OptionTable
 from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, TABLES
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.source.options import SOURCE, STREAM_SOURCE, SourceOptions
@@ -65,15 +68,15 @@ SOURCE_TEXTS = {
 }
 
 
-def sink(guarantee):
-    def parse(given):
+def sink(guarantee: str) -> Callable[..., Any]:
+    def parse(given: Mapping[str, str]) -> SinkOptions:
         fixed = {"deliveryGuarantee": guarantee, "topic": "t"}
         return SinkOptions.parse({**LEAST, **fixed, **given}, is_stream="idempotencyToken" not in given)
 
     return parse
 
 
-def source(is_stream):
+def source(is_stream: bool) -> Callable[..., Any]:
     return lambda given: SourceOptions.parse({**LEAST, "subscribe": "t", **given}, is_stream=is_stream)
 
 
@@ -84,7 +87,7 @@ PARTS = {
 }
 
 
-def wrong_values(option):
+def wrong_values(option: Option) -> Iterator[tuple[str, str]]:
     """What an option cannot be by what its table says, with the words for it."""
     if option.choices:
         yield "nonsense", option.allowed
@@ -100,21 +103,21 @@ def wrong_values(option):
         yield "x" * (option.bytes_max + 1), f"{option.bytes_max + 1} bytes of it: it must be at most {option.bytes_max} bytes"
 
 
-def refused(parse, given):
+def refused(parse: Callable[..., Any], given: Mapping[str, str | None]) -> str:
     """What is said of options that cannot be: by the tables, by what belongs together, and by what is read in the planner."""
     with pytest.raises(ConfigException) as caught:
         begin(parse(given))
     return str(caught.value)
 
 
-def begin(options):
+def begin(options: SinkOptions | SourceOptions) -> None:
     handler_for(getattr(options, "handler", None))
     client_for(options.client)
     forget_client(options.client)
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_by_the_tables(part):
+def test_by_the_tables(part: str) -> None:
     table, parse, _ = PARTS[part]
     for option in table.options:
         for value, allowed in wrong_values(option):
@@ -125,7 +128,7 @@ def test_by_the_tables(part):
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_texts(part):
+def test_texts(part: str) -> None:
     table, parse, texts = PARTS[part]
     free = [option.name for option in table.options if not list(wrong_values(option)) or option.name in texts]
     for name in free:
@@ -172,7 +175,7 @@ WITHOUT_EFFECT = {
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_has_no_effect_must_be_right_all_the_same(part):
+def test_what_has_no_effect_must_be_right_all_the_same(part: str) -> None:
     _, parse, _ = PARTS[part]
     for name, value in WITHOUT_EFFECT[part].items():
         assert refused(parse, {name: value}).startswith(f"option {name} cannot be {value!r}: it must be ")
@@ -188,7 +191,7 @@ def test_what_has_no_effect_must_be_right_all_the_same(part):
         (EXACTLY_ONCE, "errors.tolerance.max", "9" * 5_000, "is neither a count (100) nor a share"),
     ],
 )
-def test_what_python_itself_cannot_take(part, name, value, says):
+def test_what_python_itself_cannot_take(part: str, name: str, value: str, says: str) -> None:
     _, parse, _ = PARTS[part]
     beside = {**LETTERS, "errors.dead.letter.path": "/d"} if part == EXACTLY_ONCE else {"subscribe": None}
     text = refused(parse, {**({} if "Offsets" in name or "Delay" in name else beside), name: value})
@@ -197,19 +200,19 @@ def test_what_python_itself_cannot_take(part, name, value, says):
 
 
 @pytest.mark.parametrize(("part", "name"), list(itertools.product(PARTS, ["kafka.bach.size", "Topics", "failOnDataLos"])))
-def test_an_unknown_name_is_refused_with_the_nearest(part, name):
+def test_an_unknown_name_is_refused_with_the_nearest(part: str, name: str) -> None:
     _, parse, _ = PARTS[part]
     assert refused(parse, {name: "x"}).startswith(f"unknown option {name!r}: ")
 
 
-def test_the_least_is_taken():
+def test_the_least_is_taken() -> None:
     """Else the tests above would see refusals of something else."""
     for _, parse, _ in PARTS.values():
         begin(parse({}))
     assert EXACTLY_ONCE in PARTS
 
 
-def names_of(*tables):
+def names_of(*tables: OptionTable) -> set[str]:
     return {option.name for table in tables for option in table.options}
 
 
@@ -221,7 +224,7 @@ OF_ONE_SIDE = [
 
 @pytest.mark.parametrize("guarantee", TABLES)
 @pytest.mark.parametrize(("side", "name"), OF_ONE_SIDE)
-def test_option_of_the_other_side_is_named_as_one_in_its_own_spelling(side, name, guarantee):
+def test_option_of_the_other_side_is_named_as_one_in_its_own_spelling(side: str, name: str, guarantee: str) -> None:
     """Spark hands over names in small letters."""
     given = {"kafka.bootstrap.servers": "a:1", name.lower(): "1"}
     parses = [
@@ -245,7 +248,7 @@ def test_option_of_the_other_side_is_named_as_one_in_its_own_spelling(side, name
         ("none", "all", "for acknowledged rows set deliveryGuarantee to exactly-once or at-least-once"),
     ],
 )
-def test_acks_that_do_not_fit_point_to_the_guarantee(guarantee, acks, says):
+def test_acks_that_do_not_fit_point_to_the_guarantee(guarantee: str | None, acks: str, says: str) -> None:
     chosen = {} if guarantee is None else {"deliveryGuarantee": guarantee}
     with pytest.raises(ConfigException, match=f"option kafka.acks cannot be '{acks}': it must be .*; {says}"):
         SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.acks": acks, **chosen}, is_stream=True)

@@ -5,11 +5,15 @@ The table of `docs/spark-sink.md`, played against a real broker. A query's id is
 
 import errno
 import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.spark.commit.marker import STATE_FILE
+from chaffinch.spark.commit.operations import Operation
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from tests.spark.played_query import PlayedQuery
@@ -19,22 +23,22 @@ BEFORE_THE_END = ["the transactional id", "that it is about to end"]
 """What a first commit writes into the checkpoint before the batch is in Kafka, each once."""
 
 
-def row(value):
+def row(value: str) -> dict[str, Any]:
     return {"key": [value], "value": [value.encode()]}
 
 
 @pytest.fixture
-def kafka():
+def kafka() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(topics={"orders": {"partitions": 2}, "others": {"partitions": 1}}) as broker:
         yield broker
 
 
 @pytest.fixture
-def query(kafka, tmp_path, monkeypatch):
+def query(kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PlayedQuery]]:
     """Makes queries: one per checkpoint, and one per id."""
     made = []
 
-    def make(name="one", query_id=None, run_id="run-1", **options):
+    def make(name: str = "one", query_id: str | None = None, run_id: str = "run-1", **options: Any) -> PlayedQuery:
         made.append(PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / name, query_id or f"id-{name}", run_id, **options))
         return made[-1]
 
@@ -43,13 +47,13 @@ def query(kafka, tmp_path, monkeypatch):
         one.close()
 
 
-def restored(query, copy):
+def restored(query: PlayedQuery, copy: Path) -> None:
     """The checkpoint as it was."""
     shutil.rmtree(query.checkpoint)
     shutil.copytree(copy, query.checkpoint)
 
 
-def test_two_queries_into_one_topic_keep_apart(kafka, query):
+def test_two_queries_into_one_topic_keep_apart(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
     one, two = query("one"), query("two")
     for batch_id in range(2):
         one.run(row(f"one {batch_id}"), batch_id=batch_id)
@@ -58,7 +62,7 @@ def test_two_queries_into_one_topic_keep_apart(kafka, query):
     assert values(kafka, "orders") == {"one 0": 1, "one 1": 1, "two 0": 1, "two 1": 1}
 
 
-def test_one_query_into_several_topics(kafka, query):
+def test_one_query_into_several_topics(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
     both = query("both", markerTopic="others")
     del both.options["topic"]
     table = {"value": [b"to orders", b"to others"], "topic": ["orders", "others"]}
@@ -67,7 +71,7 @@ def test_one_query_into_several_topics(kafka, query):
     assert (values(kafka, "orders"), values(kafka, "others")) == ({"to orders": 1}, {"to others": 1})
 
 
-def test_a_query_that_goes_to_another_topic_and_back(kafka, query):
+def test_a_query_that_goes_to_another_topic_and_back(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
     """The marker of the first topic is old by then; the checkpoint knows where batch 1 is."""
     one = query("one")
     one.run(row("0"))
@@ -77,7 +81,7 @@ def test_a_query_that_goes_to_another_topic_and_back(kafka, query):
     assert (values(kafka, "orders"), values(kafka, "others")) == ({"0": 1, "2": 1}, {"1": 1})
 
 
-def test_a_renamed_query_is_the_same_query(kafka, query):
+def test_a_renamed_query_is_the_same_query(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery]) -> None:
     """Its id is in the checkpoint; the name is only for people."""
     query("one", queryName="before").run(row("0"))
     renamed = query("one", run_id="run-2", queryName="after")
@@ -86,7 +90,7 @@ def test_a_renamed_query_is_the_same_query(kafka, query):
     assert values(kafka, "orders") == {"0": 1, "1": 1}
 
 
-def test_a_checkpoint_that_was_moved_goes_on(kafka, query, tmp_path):
+def test_a_checkpoint_that_was_moved_goes_on(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
     one = query("one")
     one.run(row("0"))
     shutil.move(tmp_path / "one", tmp_path / "elsewhere")
@@ -96,7 +100,7 @@ def test_a_checkpoint_that_was_moved_goes_on(kafka, query, tmp_path):
     assert values(kafka, "orders") == {"0": 1, "1": 1}
 
 
-def test_a_copied_checkpoint_beside_the_first(kafka, query, tmp_path):
+def test_a_copied_checkpoint_beside_the_first(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
     """Both have one id: where they are at the same batch, one of them writes it. The one that is behind is told so."""
     one = query("one")
     one.run(row("0"))
@@ -110,7 +114,7 @@ def test_a_copied_checkpoint_beside_the_first(kafka, query, tmp_path):
     assert values(kafka, "orders") == {"0": 1, "1": 1, "2": 1}
 
 
-def test_a_copied_checkpoint_with_other_rows(kafka, query, tmp_path):
+def test_a_copied_checkpoint_with_other_rows(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
     """The same batch of the copy covers other offsets of the source: neither written nor skipped silently."""
     one = query("one")
     one.run(row("0"))
@@ -123,7 +127,7 @@ def test_a_copied_checkpoint_with_other_rows(kafka, query, tmp_path):
     assert values(kafka, "orders") == {"0": 1, "1": 1}
 
 
-def test_a_restored_checkpoint(kafka, query, tmp_path):
+def test_a_restored_checkpoint(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
     one = query("one")
     one.run(row("0"))
     shutil.copytree(tmp_path / "one", tmp_path / "backup")
@@ -135,7 +139,7 @@ def test_a_restored_checkpoint(kafka, query, tmp_path):
     assert values(kafka, "orders") == {"0": 1, "1": 1, "2": 1}
 
 
-def test_a_deleted_checkpoint_is_a_new_query(kafka, query, tmp_path):
+def test_a_deleted_checkpoint_is_a_new_query(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
     """Spark gives it a new id, and begins where its source begins: the rows are written again."""
     query("one").run(row("0"))
     shutil.rmtree(tmp_path / "one")
@@ -143,7 +147,7 @@ def test_a_deleted_checkpoint_is_a_new_query(kafka, query, tmp_path):
     assert values(kafka, "orders") == {"0": 2}
 
 
-def test_only_the_folder_of_the_sink_was_deleted(kafka, query, tmp_path):
+def test_only_the_folder_of_the_sink_was_deleted(kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path) -> None:
     one = query("one")
     one.run(row("0"))
     shutil.rmtree(tmp_path / "one" / "chaffinch")
@@ -152,7 +156,9 @@ def test_only_the_folder_of_the_sink_was_deleted(kafka, query, tmp_path):
     assert values(kafka, "orders") == {"0": 1, "1": 1}
 
 
-def test_another_checkpoint_named_by_mistake_is_not_used(kafka, query, tmp_path, caplog):
+def test_another_checkpoint_named_by_mistake_is_not_used(
+    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """The option names the checkpoint of another query: its notes are not this query's, so they are neither read nor written."""
     query("one").run(row("0"))
     before = (tmp_path / "one" / "chaffinch" / "state.json").read_bytes()
@@ -163,7 +169,9 @@ def test_another_checkpoint_named_by_mistake_is_not_used(kafka, query, tmp_path,
     assert values(kafka, "orders") == {"0": 1, "two 0": 1}
 
 
-def test_a_second_run_while_the_first_one_commits(kafka, query, monkeypatch):
+def test_a_second_run_while_the_first_one_commits(
+    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first one is fenced in the middle; the second one has written the batch, so the first one is told who did."""
     from chaffinch.spark.commit.operations import Step
     from chaffinch.spark.sink.commit_shell import CommitShell
@@ -172,7 +180,7 @@ def test_a_second_run_while_the_first_one_commits(kafka, query, monkeypatch):
     messages = first.write(row("0"))
     perform = CommitShell._perform
 
-    def interrupted(shell, operation):
+    def interrupted(shell: CommitShell, operation: Operation) -> object:
         if operation.step is Step.PUSH:
             monkeypatch.setattr(CommitShell, "_perform", perform)
             second.run(row("0"))
@@ -184,16 +192,18 @@ def test_a_second_run_while_the_first_one_commits(kafka, query, monkeypatch):
     assert values(kafka, "orders") == {"0": 1}
 
 
-def failing(folder, name, parts):
+def failing(folder: Folder, name: str, parts: Sequence[bytes]) -> None:
     raise folder.refusal("cannot be written", OSError(errno.EIO, "Input/output error"))
 
 
-def test_a_folder_that_fails_once_the_batch_is_in_kafka_fails_nothing(kafka, query, monkeypatch, caplog):
+def test_a_folder_that_fails_once_the_batch_is_in_kafka_fails_nothing(
+    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """The marker says that it is written; the note is for people."""
     one = query("one")
     write, written = Folder.write, []
 
-    def once_in_kafka(folder, name, parts):
+    def once_in_kafka(folder: Folder, name: str, parts: Sequence[bytes]) -> None:
         written.append(name)
         (failing if written.count(STATE_FILE) == len(BEFORE_THE_END) + 1 else write)(folder, name, parts)
 
@@ -206,11 +216,13 @@ def test_a_folder_that_fails_once_the_batch_is_in_kafka_fails_nothing(kafka, que
 
 
 @pytest.mark.parametrize("at", range(len(BEFORE_THE_END)), ids=BEFORE_THE_END)
-def test_a_folder_that_fails_before_has_the_query_started_again(kafka, query, at, monkeypatch):
+def test_a_folder_that_fails_before_has_the_query_started_again(
+    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = query("one")
     write, written = Folder.write, []
 
-    def fails_once(folder, name, parts):
+    def fails_once(folder: Folder, name: str, parts: Sequence[bytes]) -> None:
         written.append(name)
         (failing if written.count(STATE_FILE) == at + 1 else write)(folder, name, parts)
 

@@ -3,6 +3,8 @@
 import json
 import pickle
 import traceback
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,7 @@ RAISED = f"chaffinch.spark.refusals.Refusal: {REFUSAL}"
     ],
     ids=["alone", "traceback", "Spark's state", "line ends written out", "state on the line", "the first of two"],
 )  # fmt: skip
-def test_a_tag_is_found_in_any_text(text):
+def test_a_tag_is_found_in_any_text(text: str) -> None:
     assert tag_in(text) == TAG
 
 
@@ -56,7 +58,7 @@ OF_A_QUERY = f"[STREAM_FAILED] Query [id = a, runId = b] terminated with excepti
         "--repair key=x: [CAST_INVALID_INPUT] cannot be cast. SQLSTATE: 22018; nothing was written",
     ],
 )
-def test_what_our_own_line_quotes_does_not_end_it(reason, spark_s, quoted):
+def test_what_our_own_line_quotes_does_not_end_it(reason: str, spark_s: str, quoted: Callable[..., Any] | type[str]) -> None:
     refusal = Refusal(Group.INVALID_CONFIGURATION, "CONFIG", reason, Remedy.CORRECT)
     found = tag_in(quoted(spark_s.format(refusal)))
     assert found == ErrorTag(group=refusal.group, name="CONFIG", text=refusal.text)
@@ -64,13 +66,13 @@ def test_what_our_own_line_quotes_does_not_end_it(reason, spark_s, quoted):
 
 
 @pytest.mark.parametrize("group", [group for group in Group if group is not Group.NONE])
-def test_every_group_is_found(group):
+def test_every_group_is_found(group: Group) -> None:
     found = tag_in(str(Refusal(group, "REQUEST_TIMED_OUT", "a text: with a colon")))
     assert found == ErrorTag(group=group, name="REQUEST_TIMED_OUT", text="a text: with a colon")
 
 
 @pytest.mark.parametrize("text", ["", "no tag", "KAFKA[Nonsense] X: y", "KAFKA[Retriable]: no name", "[PYTHON_VERSION_MISMATCH] 3.11"])
-def test_a_text_without_a_tag(text):
+def test_a_text_without_a_tag(text: str) -> None:
     assert tag_in(text) is None
 
 
@@ -93,7 +95,7 @@ def test_a_text_without_a_tag(text):
         (ConfigException("wrong"), "KAFKA[InvalidConfiguration] ConfigException: wrong; correct"),
     ],
 )
-def test_a_client_s_error_is_one_line_with_its_code_and_its_advice_once(error, text):
+def test_a_client_s_error_is_one_line_with_its_code_and_its_advice_once(error: Exception, text: str) -> None:
     refusal = refusal_of(error)
     assert str(refusal).startswith(text)
     assert str(refusal).count(refusal.name) == 1
@@ -101,12 +103,12 @@ def test_a_client_s_error_is_one_line_with_its_code_and_its_advice_once(error, t
 
 
 @pytest.mark.parametrize("group", [group for group in Group if group is not Group.NONE])
-def test_every_group_has_an_advice(group):
+def test_every_group_has_an_advice(group: Group) -> None:
     assert advised(group, "X", "it failed;").text == f"it failed; {ADVICE[REMEDIES[group]][Kind.QUERY]}"
 
 
 @pytest.mark.parametrize("remedy", Remedy)
-def test_only_who_has_a_query_is_told_to_start_it(remedy):
+def test_only_who_has_a_query_is_told_to_start_it(remedy: Remedy) -> None:
     refusal = pickle.loads(pickle.dumps(Refusal(Group.RETRIABLE, "X", "it failed.", remedy)))
     texts = {}
     for kind in Kind:
@@ -118,11 +120,11 @@ def test_only_who_has_a_query_is_told_to_start_it(remedy):
     assert [kind for kind, text in texts.items() if "query" in text or "restart" in text] == [Kind.QUERY]
 
 
-def test_what_says_by_itself_what_to_do_is_left_as_it_is():
+def test_what_says_by_itself_what_to_do_is_left_as_it_is() -> None:
     assert REFUSAL.worded_for(Kind.BATCH).text == REFUSAL.text
 
 
-def as_spark_shows(raises, *, shortened):
+def as_spark_shows(raises: Callable[..., Any], *, shortened: bool) -> str:
     """The text that PySpark makes of an exception. A shortened traceback loses the cause."""
     try:
         with line_first():
@@ -133,7 +135,7 @@ def as_spark_shows(raises, *, shortened):
         return "".join(traceback.TracebackException(type(refusal), refusal, refusal.__traceback__, compact=True).format())
 
 
-def refused(**given):
+def refused(**given: bool) -> None:
     try:
         raise ValueError("within")
     except ValueError as error:
@@ -145,14 +147,14 @@ def refused(**given):
 
 @pytest.mark.parametrize("shortened", [False, True])
 @pytest.mark.parametrize("keeps_cause", [False, True])
-def test_line_comes_before_the_frames(shortened, keeps_cause):
+def test_line_comes_before_the_frames(shortened: bool, keeps_cause: bool) -> None:
     text = as_spark_shows(lambda: refused(keeps_cause=keeps_cause), shortened=shortened)
     assert text.startswith("KAFKA[InvalidConfiguration] CONFIG: option topic is missing\n\n")
     assert tag_in(text).text == "option topic is missing"
     assert ("ValueError: within" in text.rpartition("Refusal: KAFKA[")[2]) is keeps_cause, "what was not expected keeps its traceback, last"
 
 
-def test_refusal_elsewhere_has_a_plain_traceback():
+def test_refusal_elsewhere_has_a_plain_traceback() -> None:
     with pytest.raises(Refusal) as caught:
         refused()
     assert caught.value.__suppress_context__

@@ -1,22 +1,25 @@
 """What a replay refuses before Spark has anything to do, and what it says where it is interrupted. No Java."""
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import typer
 from typer.main import get_command
 
+from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.cli import replay as command
 from chaffinch.errors import ConfigException
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import of_files, of_topic, writing
-from chaffinch.spark.replay.letters_folder import look_at_folder
+from chaffinch.spark.replay.letters_folder import LettersFolder, look_at_folder
 from chaffinch.spark.replay.plan import TOKEN_BYTES_MAX, ReplayReport
 from chaffinch.spark.replay.replaying import ReplayPlan, look_at_cluster, replay
 
@@ -26,7 +29,7 @@ COMMAND.command()(command.replay)
 IDLE = SimpleNamespace(createDataFrame=lambda *_: pytest.fail("Spark was asked"))
 
 
-def test_the_page_has_every_field_with_its_option():
+def test_the_page_has_every_field_with_its_option() -> None:
     page = (Path(__file__).parents[2] / "docs" / "spark-pipeline.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (`--.*`) \|", page, re.MULTILINE)
     assert [name for name, _ in rows] == [field.name for field in fields(ReplayPlan)]
@@ -36,7 +39,7 @@ def test_the_page_has_every_field_with_its_option():
     assert re.findall(r"`(\w+)`", report) == [field.name for field in fields(ReplayReport)]
 
 
-def test_the_page_s_example_is_a_plan():
+def test_the_page_s_example_is_a_plan() -> None:
     page = (Path(__file__).parents[2] / "docs" / "spark-pipeline.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(plan = ReplayPlan\(.*?)```", page, re.DOTALL)
     found = {"ReplayPlan": ReplayPlan}
@@ -72,13 +75,13 @@ def test_the_page_s_example_is_a_plan():
         ({"repairs": {"key": " "}}, "--repair key= is empty: give it an SQL expression; without a value the column is key=NULL"),
     ],
 )
-def test_a_plan_that_cannot_be(given, says):
+def test_a_plan_that_cannot_be(given: Mapping[str, Any], says: str) -> None:
     with pytest.raises(ConfigException) as caught:
         ReplayPlan(**{"client": CLIENT, "topic": "d", **given})
     assert says in str(caught.value)
 
 
-def test_what_is_no_plan_or_no_session():
+def test_what_is_no_plan_or_no_session() -> None:
     with pytest.raises(ConfigException, match="plan cannot be 5: it must be a ReplayPlan"):
         replay(IDLE, 5)
     with pytest.raises(ConfigException, match="spark cannot be None: it must be a SparkSession"):
@@ -92,19 +95,21 @@ def test_what_is_no_plan_or_no_session():
         ({"path": "/p", "to": "nope"}, "--to", lambda plan: replay(IDLE, plan)),
     ],
 )
-def test_a_topic_that_does_not_exist_is_named_as_it_was_typed(broker, named, option, look):
+def test_a_topic_that_does_not_exist_is_named_as_it_was_typed(
+    broker: EmbeddedBroker, named: Mapping[str, str], option: str, look: Callable[..., Any]
+) -> None:
     with pytest.raises(Refusal) as caught:
         look(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, **named))
     said = f"topic 'nope' (option {option}) does not exist on {broker.bootstrap_servers}; create it, or correct the name"
     assert str(caught.value) == f"KAFKA[InvalidConfiguration] UNKNOWN_TOPIC_OR_PARTITION: {said}"
 
 
-def test_a_folder_that_does_not_exist_is_told_before_java_starts(broker, tmp_path):
+def test_a_folder_that_does_not_exist_is_told_before_java_starts(broker: EmbeddedBroker, tmp_path: Path) -> None:
     with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: --parquet=.*/gone: there is no such folder"):
         look_at_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path / "gone")))
 
 
-def test_a_file_in_the_place_of_a_folder_is_told_before_java_starts(broker, tmp_path):
+def test_a_file_in_the_place_of_a_folder_is_told_before_java_starts(broker: EmbeddedBroker, tmp_path: Path) -> None:
     """With what it is, and where letters are: a folder that could be written to is of no use to who replays."""
     (tmp_path / "letters.parquet").write_text("")
     said = r"/letters\.parquet: that is a file, and letters are replayed by their folder; name the one that errors\.dead\.letter\.path had$"
@@ -121,7 +126,7 @@ def test_a_file_in_the_place_of_a_folder_is_told_before_java_starts(broker, tmp_
         ([".letters.parquet.run.pending"], False),
     ],
 )  # fmt: skip
-def test_the_folder_above_that_of_the_letters_is_told_before_java_starts(tmp_path, files, is_refused):
+def test_the_folder_above_that_of_the_letters_is_told_before_java_starts(tmp_path: Path, files: Sequence[str], is_refused: bool) -> None:
     """One that holds no letters may wait for its first, or have no more."""
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -131,8 +136,10 @@ def test_the_folder_above_that_of_the_letters_is_told_before_java_starts(tmp_pat
         look_at_folder(str(tmp_path))
 
 
-def test_a_folder_that_cannot_be_listed_is_told_before_java_starts(broker, tmp_path, monkeypatch):
-    def refuses(folder):
+def test_a_folder_that_cannot_be_listed_is_told_before_java_starts(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(folder: LettersFolder) -> None:
         raise folder.refusal("cannot be listed", PermissionError("Permission denied"))
 
     monkeypatch.setattr(Folder, "names", refuses)
@@ -141,18 +148,18 @@ def test_a_folder_that_cannot_be_listed_is_told_before_java_starts(broker, tmp_p
         look_at_cluster(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, path=str(tmp_path)))
 
 
-def test_a_place_that_cannot_be_opened_is_not_one_to_be_written_to():
+def test_a_place_that_cannot_be_opened_is_not_one_to_be_written_to() -> None:
     with pytest.raises(
         Refusal, match=r"--parquet=nosuch://letters cannot be opened: .*; name the one that errors\.dead\.letter\.path had$"
     ):
         look_at_folder("nosuch://letters")
 
 
-def interrupt(*_, **__):
+def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-def interrupted_behind_the_write():
+def interrupted_behind_the_write() -> None:
     with of_topic._told_as_written():
         interrupt()
 
@@ -168,7 +175,7 @@ def interrupted_behind_the_write():
     ],
     ids=["while it is written", "while it is asked what became of it"],
 )
-def test_an_interruption_notes_what_is_written(work, note):
+def test_an_interruption_notes_what_is_written(work: Callable[..., Any], note: str) -> None:
     with pytest.raises(KeyboardInterrupt) as caught:
         work()
     assert caught.value.__notes__ == [note]
@@ -178,7 +185,9 @@ def test_an_interruption_notes_what_is_written(work, note):
     ("at", "is_dry_run", "notes"),
     [("a.parquet", False, []), ("b.parquet", False, ["the files before b.parquet, by name, are replayed"]), ("b.parquet", True, [])],
 )
-def test_an_interruption_notes_which_files_are_replayed(tmp_path, monkeypatch, at, is_dry_run, notes):
+def test_an_interruption_notes_which_files_are_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, is_dry_run: bool, notes: Sequence[str]
+) -> None:
     for name in ("a.parquet", "b.parquet"):
         (tmp_path / name).touch()
     monkeypatch.setattr(of_files, "_unsettled", lambda *_: set())

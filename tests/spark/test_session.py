@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyspark
@@ -35,7 +37,7 @@ MASTERS = "it must be local[*], local[N], spark://HOST:PORT, k8s://HOST:PORT or 
         ({"PYSPARK_GATEWAY_PORT": "40001"}, None),
     ],
 )
-def test_what_spark_submit_has_set_stays(environment, master):
+def test_what_spark_submit_has_set_stays(environment: Mapping[str, str], master: str | None) -> None:
     assert master_of(None, environment) == master
     assert master_of("local[3]", environment) == "local[3]"
 
@@ -66,25 +68,25 @@ def test_what_spark_submit_has_set_stays(environment, master):
         ),
     ],
 )
-def test_what_no_session_can_be_made_of(arguments, text):
+def test_what_no_session_can_be_made_of(arguments: Mapping[str, Any], text: str) -> None:
     with pytest.raises(ConfigException, match=re.escape(text)):
         session(**arguments)
 
 
-def test_a_server_that_the_environment_names_wrongly(monkeypatch):
+def test_a_server_that_the_environment_names_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "http://a")
     with pytest.raises(ConfigException, match=r"SPARK_REMOTE cannot be 'http://a': it must be sc://HOST:PORT"):
         session()
 
 
 @pytest.mark.parametrize("value", [np.datetime64("2026-01-01"), np.array([1])])
-def test_what_of_numpy_is_no_number_is_refused(value):
+def test_what_of_numpy_is_no_number_is_refused(value: np.ndarray | np.datetime64) -> None:
     with pytest.raises(ConfigException, match=r"config's spark.cores.max cannot be .*: it must be a string, a number, True or False"):
         session(config={"spark.cores.max": value})
 
 
 @pytest.mark.parametrize("arguments", [{}, {"remote": "sc://host:15002"}], ids=str)
-def test_without_pyspark_it_says_what_to_install(monkeypatch, arguments):
+def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, arguments: Mapping[str, str]) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(ModuleNotFoundError, match=r"^pyspark is not installed: pip install 'chaffinch\[spark\]'$") as raised:
         session("x", **arguments)
@@ -104,7 +106,9 @@ PANDAS = "PySpark does not yet fully support pandas >= 3.0.0. Some features may 
         ("PySpark does something else.", FutureWarning, "pyspark.testing.utils", True),
     ],
 )
-def test_that_pyspark_looks_for_pandas_without_need_is_not_told(builder, text, kind, module, is_shown):
+def test_that_pyspark_looks_for_pandas_without_need_is_not_told(
+    builder: Builder, text: str, kind: type[FutureWarning | DeprecationWarning], module: str, is_shown: bool
+) -> None:
     """What it says where pandas is used is; and nothing else is kept back."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -114,7 +118,7 @@ def test_that_pyspark_looks_for_pandas_without_need_is_not_told(builder, text, k
 
 
 @pytest.mark.skipif(pyspark.__version__.startswith("4.1."), reason="PySpark 4.1 says nothing of pandas 3")
-def test_pyspark_says_of_pandas_3_what_we_have_it_keep_back():
+def test_pyspark_says_of_pandas_3_what_we_have_it_keep_back() -> None:
     """In the module that each session loads, whatever the release of pandas is."""
     program = (
         "import pandas; pandas.__version__ = '3.0.0'; from chaffinch.spark import session as made; import sys;"
@@ -128,42 +132,42 @@ def test_pyspark_says_of_pandas_3_what_we_have_it_keep_back():
 class Running:
     """Stands for a session on a cluster, and for its context."""
 
-    def __init__(self, master):
+    def __init__(self, master: str) -> None:
         self.sparkContext = self
         self.master = master
         self.is_stopped = False
 
-    def stop(self):
+    def stop(self) -> None:
         self.is_stopped = True
 
 
 class Builder:
     """Stands for PySpark's."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.configured = {}
 
-    def appName(self, name):
+    def appName(self, name: str) -> Builder:
         return self.config("spark.app.name", name)
 
-    def master(self, name):
+    def master(self, name: str) -> Builder:
         return self.config("spark.master", name)
 
-    def remote(self, name):
+    def remote(self, name: str) -> Builder:
         return self.config("spark.remote", name)
 
-    def config(self, key, value):
+    def config(self, key: str, value: str) -> Builder:
         self.configured[key] = value
         return self
 
-    def getOrCreate(self):
+    def getOrCreate(self) -> Running:
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
         self.made = Running(self.configured["spark.master"])
         return self.made
 
 
 @pytest.fixture
-def builder(monkeypatch):
+def builder(monkeypatch: pytest.MonkeyPatch) -> Builder:
     from pyspark.sql import SparkSession
 
     builder = Builder()
@@ -175,12 +179,12 @@ def builder(monkeypatch):
     return builder
 
 
-def unfit(spark):
+def unfit(spark: Connected | Running) -> None:
     raise WorkersUnfit("the workers lack something")
 
 
 @pytest.mark.parametrize("is_there_before", [False, True])
-def test_a_session_that_fails_leaves_nothing(builder, monkeypatch, is_there_before):
+def test_a_session_that_fails_leaves_nothing(builder: Builder, monkeypatch: pytest.MonkeyPatch, is_there_before: bool) -> None:
     """Neither itself, which the next one would be, nor a Python, nor Spark Connect, which a builder of Spark's own would find."""
     from pyspark import SparkContext
 
@@ -200,27 +204,29 @@ class Connected:
     made = None
 
     @classmethod
-    def getActiveSession(cls):
+    def getActiveSession(cls) -> Connected | None:
         return cls.made
 
     @classmethod
-    def _get_default_session(cls):
+    def _get_default_session(cls) -> None:
         return cls.made
 
-    def stop(self):
+    def stop(self) -> None:
         assert not self.release_session_on_close
         type(self).made = None
 
 
 @pytest.mark.parametrize("is_there_before", [False, True])
 @pytest.mark.parametrize("fails_at_once", [False, True])
-def test_a_server_that_fails_leaves_no_session(builder, monkeypatch, is_there_before, fails_at_once):
+def test_a_server_that_fails_leaves_no_session(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, is_there_before: bool, fails_at_once: bool
+) -> None:
     """PySpark keeps it before it has asked the server for anything, and gives it to whoever names another server."""
     before = Connected() if is_there_before else None
     monkeypatch.setattr(Connected, "made", before)
     monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", SimpleNamespace(SparkSession=Connected))
 
-    def connect():
+    def connect() -> Connected:
         Connected.made = before or Connected()
         if fails_at_once:
             raise KeyboardInterrupt
@@ -233,7 +239,7 @@ def test_a_server_that_fails_leaves_no_session(builder, monkeypatch, is_there_be
     assert Connected.made is before
 
 
-def test_the_master_that_the_configuration_names(builder):
+def test_the_master_that_the_configuration_names(builder: Builder) -> None:
     """Taken for this machine's, the driver would listen where no executor reaches it."""
     session(config={"spark.master": "spark://host:7077", "spark.cores.max": None}, check=False)
     assert builder.configured["spark.master"] == "spark://host:7077"
@@ -242,7 +248,7 @@ def test_the_master_that_the_configuration_names(builder):
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_numbers_of_numpy_are_numbers(builder):
+def test_numbers_of_numpy_are_numbers(builder: Builder) -> None:
     numbers = {"int": np.int64(-5), "uint": np.uint8(5), "float": np.float64(0.5), "half": np.float16(0.5), "true": np.bool_(True)}
     session(config={"spark.master": "spark://host:7077", **numbers}, check=False)
     expected = {"int": "-5", "uint": "5", "float": "0.5", "half": "0.5", "true": "true"}
@@ -252,28 +258,28 @@ def test_numbers_of_numpy_are_numbers(builder):
 class Turns:
     """Stands for the lock; `asked` tells when a second thread asks for it."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.lock, self.asked = threading.Lock(), threading.Event()
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         if not self.lock.acquire(blocking=False):
             self.asked.set()
             self.lock.acquire()
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.lock.release()
 
 
-def test_a_session_that_fails_takes_nothing_from_another_thread_s(builder, monkeypatch):
+def test_a_session_that_fails_takes_nothing_from_another_thread_s(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one begins when the first has set its Python and not failed yet."""
     turns = Turns()
     monkeypatch.setattr(sys.modules["chaffinch.spark.session"], "_one_at_a_time", turns)
 
-    def begin():
+    def begin() -> None:
         session(config={"spark.master": "spark://host:7077"}, check=False)
         turns.asked.set()
 
-    def make():
+    def make() -> Running:
         if threading.current_thread() is not other:
             other.start()
             assert turns.asked.wait(10)
@@ -289,7 +295,7 @@ def test_a_session_that_fails_takes_nothing_from_another_thread_s(builder, monke
 
 
 @pytest.mark.spark
-def test_a_job_that_is_submitted_runs_where_it_was_submitted_to(tmp_path):
+def test_a_job_that_is_submitted_runs_where_it_was_submitted_to(tmp_path: Path) -> None:
     import pyspark
 
     job = tmp_path / "job.py"
@@ -302,7 +308,7 @@ def test_a_job_that_is_submitted_runs_where_it_was_submitted_to(tmp_path):
 
 
 @pytest.mark.spark
-def test_a_python_without_the_package_is_refused_on_one_machine_too(tmp_path):
+def test_a_python_without_the_package_is_refused_on_one_machine_too(tmp_path: Path) -> None:
     """Else the first write says that Spark finds no format of this name, or that Arrow is missing, in a traceback of Java's."""
     python = tmp_path / "bare" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)

@@ -1,8 +1,12 @@
 """With a real Spark: tasks that send by themselves, a handler in their processes, and errors as they reach the user."""
 
+from pathlib import Path
+
 import pytest
+from pyspark.sql import SparkSession
 
 from chaffinch import NonRetriableResponse, ProducerExceptionHandler
+from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.errors.codes import Group
 from chaffinch.spark import tag_in
 from tests.spark.test_spark_write import Stream, text_of, values, write
@@ -23,7 +27,9 @@ class LeaveOutNine(ProducerExceptionHandler):
         return NonRetriableResponse.SWALLOW if record.value == b"9" else NonRetriableResponse.FAIL
 
 
-def test_a_stream_whose_tasks_send_goes_back_to_transactions(spark, broker, topic, dead, tmp_path):
+def test_a_stream_whose_tasks_send_goes_back_to_transactions(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path
+) -> None:
     stream = Stream(
         spark, broker, topic, tmp_path, deliveryGuarantee="at-least-once", errors__tolerance="all",
         errors__dead__letter__queue__topic__name=dead, errors__dead__letter__path=str(tmp_path / "dead"),
@@ -38,7 +44,7 @@ def test_a_stream_whose_tasks_send_goes_back_to_transactions(spark, broker, topi
     assert [row["error_name"] for row in spark.read.parquet(str(tmp_path / "dead")).collect()] == ["INVALID_COMPACTION_KEY"]
 
 
-def test_a_handler_in_the_tasks(spark, broker, topic, dead):
+def test_a_handler_in_the_tasks(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
     frame = spark.range(10).selectExpr("if(id < 8, cast(id as string), null) as key", "cast(id as string) as value")
     write(
         frame, broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead,
@@ -57,7 +63,9 @@ def test_a_handler_in_the_tasks(spark, broker, topic, dead):
         ("AddOffsetsToTxn", "NOT_COORDINATOR", Group.REFRESH_RETRIABLE, "; run it again"),
     ],
 )  # fmt: skip
-def test_an_error_of_each_class_reaches_the_user_in_one_line(spark, broker, topic, api, error, group, text):
+def test_an_error_of_each_class_reaches_the_user_in_one_line(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, api: str, error: str, group, text: str
+) -> None:
     broker.faults.add(api=api, error=error, count=10_000)
     with pytest.raises(Exception, match="KAFKA") as caught:
         write(
@@ -74,7 +82,7 @@ def test_an_error_of_each_class_reaches_the_user_in_one_line(spark, broker, topi
     assert [(text in line, line.count(error)) for line in lines] == [(True, 1)] * 2
 
 
-def test_a_path_is_refused(spark, broker, topic):
+def test_a_path_is_refused(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(1).selectExpr("'v' as value")
     with pytest.raises(Exception, match=r"KAFKA\[InvalidConfiguration\] CONFIG: .*save\(\) and start\(\) take no path here"):
         frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers).save(f"/{topic}")

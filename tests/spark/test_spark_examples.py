@@ -1,8 +1,10 @@
 """The Spark programs in `examples/`, with the session and the broker of these tests."""
 
 import json
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from chaffinch import EmbeddedBroker, Producer
 from examples import cleaning_pipeline, spark_word_count
@@ -16,7 +18,7 @@ pytestmark = [
 ]
 
 
-def test_the_cleaning_pipeline(spark, tmp_path):
+def test_the_cleaning_pipeline(spark: SparkSession, tmp_path: Path) -> None:
     """Lines of one writer are good, those of another name their key otherwise, one has none."""
     folder = tmp_path / "orders"
     folder.mkdir()
@@ -31,7 +33,7 @@ def test_the_cleaning_pipeline(spark, tmp_path):
         assert values(broker, cleaning_pipeline.ORDERS) == dict.fromkeys([*good, *repairable], 1)
 
 
-def test_word_counts_from_topic_to_topic(spark, tmp_path, capsys):
+def test_word_counts_from_topic_to_topic(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Through an error that fences the writer at the very end of its transaction: every count is there once.
 
     The transaction stays open, as nobody has fenced it really: the broker ends it before the sink has waited for it long enough.

@@ -5,10 +5,13 @@ import os
 import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from pyspark.sql import SparkSession
 
+from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.spark import KafkaSink, SupervisionEnded, session, supervise
 from chaffinch.spark.supervision.metrics import Metrics
 
@@ -23,13 +26,13 @@ pytestmark = [
 class WordCounts:
     """Words in JSON files, one file per micro-batch: counts so far go to one topic, new words to another."""
 
-    def __init__(self, spark, broker, folder, counts, words):
+    def __init__(self, spark, broker, folder, counts, words) -> None:
         self.spark, self.folder = spark, folder
         self.options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "checkpointLocation": str(folder / "checkpoint")}
         self.outputs = [KafkaSink(self.options, topic=counts), KafkaSink(self.options, topic=words)]
         (folder / "input").mkdir()
 
-    def add(self, number, words):
+    def add(self, number, words) -> None:
         path = self.folder / "input" / f"{number}.json"
         path.write_text("\n".join(json.dumps({"word": word}) for word in words))
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
@@ -37,7 +40,7 @@ class WordCounts:
     def start(self):
         counts, words = self.outputs
 
-        def write(frame, batch_id):
+        def write(frame, batch_id) -> None:
             counts(frame.selectExpr("word as key", "cast(count as string) as value"), batch_id)
             words(frame.where("count = 1").selectExpr("word as value"), batch_id)
 
@@ -48,7 +51,9 @@ class WordCounts:
         )  # fmt: skip
 
 
-def test_update_mode_to_two_topics_each_row_once(spark, broker, topic, dead, tmp_path):
+def test_update_mode_to_two_topics_each_row_once(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path
+) -> None:
     """Then two outputs under one name stop the query before rows are lost."""
     query = WordCounts(spark, broker, tmp_path, topic, dead)
     query.add(0, ["a", "b", "a"])
@@ -75,20 +80,22 @@ def test_update_mode_to_two_topics_each_row_once(spark, broker, topic, dead, tmp
     assert broker.read(dead).num_rows == 2
 
 
-def test_jobs_that_the_function_describes_are_still_those_of_the_query(spark, broker, dead, tmp_path):
+def test_jobs_that_the_function_describes_are_still_those_of_the_query(
+    spark: SparkSession, broker: EmbeddedBroker, dead: str, tmp_path: Path
+) -> None:
     """Else each run would be taken for the one before, whose batch failed behind the sink, and two drivers for one."""
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "checkpointLocation": str(tmp_path / "checkpoint")}
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "0.json").write_text('{"value": "a"}')
     sink, fails = KafkaSink(options, topic=dead), [True, False]
 
-    def write(frame, batch_id):
+    def write(frame, batch_id) -> None:
         spark.sparkContext.setJobGroup("mine", "of my own")
         sink(frame, batch_id)
         if fails.pop(0):
             raise RuntimeError("behind the sink")
 
-    def run():
+    def run() -> None:
         read = spark.readStream.schema("value string").json(str(tmp_path / "input"))
         query = read.writeStream.foreachBatch(write).option("checkpointLocation", options["checkpointLocation"])
         started = query.trigger(availableNow=True).start()
@@ -100,7 +107,7 @@ def test_jobs_that_the_function_describes_are_still_those_of_the_query(spark, br
     assert [row["value"] for row in broker.read(dead).to_pylist()] == [b"a"]
 
 
-def test_threads_that_have_not_begun_the_session_write_too(spark, broker, dead, tmp_path):
+def test_threads_that_have_not_begun_the_session_write_too(spark: SparkSession, broker: EmbeddedBroker, dead: str, tmp_path: Path) -> None:
     """Spark looks for formats that are written in the session of the thread, and says there that there is no format chaffinch."""
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": dead}
     (tmp_path / "input").mkdir()
@@ -113,7 +120,7 @@ def test_threads_that_have_not_begun_the_session_write_too(spark, broker, dead, 
             .trigger(availableNow=True).start()
         )  # fmt: skip
 
-    def write():
+    def write() -> None:
         session().sql("SELECT 'b' AS value").write.format("chaffinch").mode("append").options(**options).save()
 
     for work in (lambda: supervise(start, restarts_max=0), write):
@@ -122,7 +129,7 @@ def test_threads_that_have_not_begun_the_session_write_too(spark, broker, dead, 
     assert broker.read(dead).column("value").to_pylist() == [b"a", b"b"]
 
 
-def test_a_line_that_quotes_the_end_of_one_is_told_to_its_end(spark, broker, tmp_path):
+def test_a_line_that_quotes_the_end_of_one_is_told_to_its_end(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     """As the name of a topic, of a folder, or what somebody's handler raises may."""
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "0.txt").write_text("a")
@@ -138,7 +145,7 @@ def test_a_line_that_quotes_the_end_of_one_is_told_to_its_end(spark, broker, tmp
     assert caught.value.tag.text.endswith("; correct the data, the options or the topic, a restart alone fails again")
 
 
-def test_a_worker_that_dies_is_told_by_what_spark_says(spark, tmp_path):
+def test_a_worker_that_dies_is_told_by_what_spark_says(spark: SparkSession, tmp_path: Path) -> None:
     """Spark gives a task one attempt in local mode, so the query fails."""
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "0.json").write_text('{"word": "a"}')
@@ -148,7 +155,7 @@ def test_a_worker_that_dies_is_told_by_what_spark_says(spark, tmp_path):
             os._exit(1)
             yield from rows
 
-        def write(frame, batch_id):
+        def write(frame, batch_id) -> None:
             frame.mapInArrow(die, "word string").collect()
 
         read = spark.readStream.schema("word string").json(str(tmp_path / "input"))

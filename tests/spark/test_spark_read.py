@@ -1,11 +1,14 @@
 """Reading topics with a real Spark: schema, offsets, transactions."""
 
 import json
+from collections.abc import Mapping
 
 import pytest
 from kafka import KafkaProducer
+from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.spark.source.rows import HEADERS_SCHEMA, READ_SCHEMA
 
 pytestmark = [
@@ -22,7 +25,7 @@ def read(spark, broker, **options):
 
 
 @pytest.fixture
-def plain(broker, topic):
+def plain(broker: EmbeddedBroker, topic: str):
     """A topic with ten records in partition 0 and five in partition 1, written by somebody else's client."""
     name = f"{topic}-plain"
     broker.create_topic(name, 2, 1, {})
@@ -36,11 +39,11 @@ def plain(broker, topic):
 
 
 @pytest.mark.parametrize(("headers", "schema"), [("false", READ_SCHEMA), ("true", READ_SCHEMA + HEADERS_SCHEMA)])
-def test_the_schema_is_that_of_spark_s_kafka_source(spark, broker, plain, headers, schema):
+def test_the_schema_is_that_of_spark_s_kafka_source(spark: SparkSession, broker: EmbeddedBroker, plain, headers: str, schema) -> None:
     assert read(spark, broker, subscribe=plain, includeHeaders=headers).schema == StructType.fromDDL(schema)
 
 
-def test_of_the_session_s_kind_of_timestamp_the_schema_knows_nothing(spark, broker, plain):
+def test_of_the_session_s_kind_of_timestamp_the_schema_knows_nothing(spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
     """Spark's own source has one schema, too, whatever `timestamp` means in SQL."""
     schema = read(spark, broker, subscribe=plain).schema
     spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
@@ -52,7 +55,7 @@ def test_of_the_session_s_kind_of_timestamp_the_schema_knows_nothing(spark, brok
         spark.conf.unset("spark.sql.timestampType")
 
 
-def test_every_column(spark, broker, plain):
+def test_every_column(spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
     rows = read(spark, broker, subscribe=plain, includeHeaders="true").orderBy("partition", "offset").collect()
     assert [bytes(row["value"]) for row in rows] == [b"value %d" % number for number in range(15)]
     row = rows[12]
@@ -71,18 +74,18 @@ def test_every_column(spark, broker, plain):
         ({"startingOffsets": {"0": 10, "1": 5}}, []),
     ],
 )
-def test_offsets(spark, broker, plain, options, expected):
+def test_offsets(spark: SparkSession, broker: EmbeddedBroker, plain, options: Mapping[str, Mapping[str, int]], expected) -> None:
     given = {name: json.dumps({plain: offsets}) for name, offsets in options.items()}
     rows = read(spark, broker, subscribe=plain, **given).collect()
     assert sorted(int(bytes(row["key"])) for row in rows) == list(expected)
 
 
-def test_assign(spark, broker, plain):
+def test_assign(spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
     rows = read(spark, broker, assign=json.dumps({plain: [1]})).collect()
     assert sorted(int(bytes(row["key"])) for row in rows) == [10, 11, 12, 13, 14]
 
 
-def test_what_a_transaction_aborted_is_left_out(spark, broker, plain):
+def test_what_a_transaction_aborted_is_left_out(spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=f"t-{plain}", enable_idempotence=True)
     producer.init_transactions()
     for number, commits in ((100, False), (101, True), (102, False)):
@@ -96,7 +99,7 @@ def test_what_a_transaction_aborted_is_left_out(spark, broker, plain):
     assert sorted(int(bytes(row["key"])) for row in everything) == [*range(15), 100, 101, 102]
 
 
-def test_a_topic_copied_row_by_row(spark, broker, plain):
+def test_a_topic_copied_row_by_row(spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
     """What is read can be written as it is; the columns that say where it came from are not in the way."""
     broker.create_topic(f"{plain}-copy", 2, 1, {})
     frame = read(spark, broker, subscribe=plain, includeHeaders="true")
@@ -107,7 +110,7 @@ def test_a_topic_copied_row_by_row(spark, broker, plain):
     assert broker.read(f"{plain}-copy").select(kept).to_pylist() == broker.read(plain).select(kept).to_pylist()
 
 
-def test_a_view_hands_its_options_on_and_a_table_of_the_catalog_does_not(spark, broker, plain):
+def test_a_view_hands_its_options_on_and_a_table_of_the_catalog_does_not(spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
     view, table = f"view_{plain}".replace("-", "_"), f"table_{plain}".replace("-", "_")
     options = f"`kafka.bootstrap.servers` '{broker.bootstrap_servers}', subscribe '{plain}'"
     spark.sql(f"CREATE TEMPORARY VIEW {view} USING chaffinch OPTIONS ({options})")
@@ -122,13 +125,13 @@ def test_a_view_hands_its_options_on_and_a_table_of_the_catalog_does_not(spark, 
 
 
 class TestDataLoss:
-    def test_offsets_that_are_gone_fail(self, spark, broker, plain):
+    def test_offsets_that_are_gone_fail(self, spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
         given = json.dumps({plain: {"0": 5, "1": 99}})
         with pytest.raises(Exception, match="set failOnDataLoss=false to read what is left") as caught:
             read(spark, broker, subscribe=plain, endingOffsets=given).collect()
         assert f"endingOffsets: {plain}-1 ends at offset 5, offset 99 was asked for" in str(caught.value)
 
-    def test_or_are_left_out(self, spark, broker, plain):
+    def test_or_are_left_out(self, spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
         given = json.dumps({plain: {"0": 0, "1": 99}})
         assert read(spark, broker, subscribe=plain, endingOffsets=given, failOnDataLoss="false").count() == 5
 
@@ -143,7 +146,7 @@ class TestBadInput:
             ({"subscribe": "no-such-topic"}, r"topic 'no-such-topic' \(option subscribe\) does not exist on"),
         ],
     )
-    def test_it_is_refused(self, spark, broker, options, text):
+    def test_it_is_refused(self, spark: SparkSession, broker: EmbeddedBroker, options: Mapping[str, str], text: str) -> None:
         with pytest.raises(Exception, match=text) as caught:
             read(spark, broker, **options).collect()
         assert "KAFKA[InvalidConfiguration]" in str(caught.value)

@@ -1,7 +1,11 @@
 """Repairs of dead letters with a real Spark: what it does not take, and what fails while it runs."""
 
-import pytest
+from pathlib import Path
 
+import pytest
+from pyspark.sql import SparkSession
+
+from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.errors import ConfigException
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import of_topic, writing
@@ -27,7 +31,9 @@ pytestmark = [
         ("explode(array('a', 'b'))", r"UNSUPPORTED_GENERATOR"),
     ],
 )
-def test_a_repair_that_cannot_be_is_refused_before_anything_is_read(spark, broker, dead, monkeypatch, expression, says):
+def test_a_repair_that_cannot_be_is_refused_before_anything_is_read(
+    spark: SparkSession, broker: EmbeddedBroker, dead: str, monkeypatch: pytest.MonkeyPatch, expression: str, says: str
+) -> None:
     monkeypatch.setattr(of_topic, "read_ledger", None)
     with pytest.raises(ConfigException, match=says):
         replay(spark, plan(broker, topic=dead, repairs={"key": expression}))
@@ -41,7 +47,9 @@ FAILED = (
 
 
 @pytest.mark.parametrize("is_dry_run", [True, False])
-def test_a_repair_that_fails_is_named_with_what_is_written(spark, broker, topic, dead, tmp_path, is_dry_run):
+def test_a_repair_that_fails_is_named_with_what_is_written(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path, is_dry_run: bool
+) -> None:
     """Not those before it, which do not fail by themselves, nor those behind it."""
     write(
         bad_rows(spark, 1), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead,
@@ -55,7 +63,7 @@ def test_a_repair_that_fails_is_named_with_what_is_written(spark, broker, topic,
     assert outcome(replay(spark, plan(broker, topic=dead, repairs={"key": "value"}))) == (1, 1, {})
 
 
-def test_a_repair_that_fails_for_a_later_file(spark, broker, topic, tmp_path):
+def test_a_repair_that_fails_for_a_later_file(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
     good = spark.sql("SELECT cast(null as string) as key, cast('1' as binary) as value")
     for rows_of, name in ((bad_rows(spark, 1), "b.parquet"), (good, "a.parquet")):
         write(rows_of, broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
@@ -68,10 +76,12 @@ def test_a_repair_that_fails_for_a_later_file(spark, broker, topic, tmp_path):
     assert [path.name for path in tmp_path.glob("*.parquet")] == ["b.parquet"]
 
 
-def test_what_fails_beside_the_repairs_is_told_as_it_is(spark, broker, topic, dead, monkeypatch):
+def test_what_fails_beside_the_repairs_is_told_as_it_is(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(bad_rows(spark, 1), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
 
-    def fails(*_):
+    def fails(*_: object) -> None:
         raise RuntimeError("no disk")
 
     monkeypatch.setattr(writing, "write", fails)

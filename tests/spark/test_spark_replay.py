@@ -2,10 +2,13 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from chaffinch.admin import offsets
+from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
@@ -44,7 +47,7 @@ def bad_rows(spark, count):
     return spark.range(count).selectExpr("cast(null as string) as key", "cast(concat('v', id) as binary) as value")
 
 
-def plan(broker, **changes):
+def plan(broker, **changes: Any):
     return ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, **changes)
 
 
@@ -52,7 +55,9 @@ def outcome(report):
     return report.read, report.written, report.still_rejected
 
 
-def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
+def test_a_topic_of_dead_letters(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As they are, repaired in part, in whole, and again: each letter is written once; what is rejected again is a letter again."""
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     keyed = plan(broker, topic=dead, repairs={"key": "coalesce(key, value)"})
@@ -100,7 +105,7 @@ def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
     assert broker.read(f"{topic}-copy").num_rows == 4
 
 
-def test_options_of_the_writing(spark, broker, topic, dead):
+def test_options_of_the_writing(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
     """They hold for what is tried and for what is written."""
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     narrow = plan(broker, topic=dead, repairs={"key": "'k'", "value": "repeat('x', 500)"}, writing={"kafka.max.request.size": "400"})
@@ -111,13 +116,15 @@ def test_options_of_the_writing(spark, broker, topic, dead):
     assert outcome(replay(spark, replace(narrow, writing={"kafka.max.request.size": "900"}))) == (2, 2, {})
 
 
-def test_two_replays_of_the_same_letters_at_once(spark, broker, topic, dead, monkeypatch):
+def test_two_replays_of_the_same_letters_at_once(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both have the same token, and would leave the same notes but for their run: what one has written the other does not claim."""
     write(bad_rows(spark, 3), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     first, second = (plan(broker, topic=dead, repairs={"key": f"'{name}'"}) for name in "AB")
     really = writing.write
 
-    def late(*given):
+    def late(*given: Any) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(writing, "write", really)
             assert outcome(replay(spark, first)) == (3, 3, {})
@@ -131,11 +138,13 @@ def test_two_replays_of_the_same_letters_at_once(spark, broker, topic, dead, mon
     assert outcome(replay(spark, second)) == (0, 0, {})
 
 
-def test_what_fails_behind_the_write_says_that_it_is_written(spark, broker, topic, dead, monkeypatch):
+def test_what_fails_behind_the_write_says_that_it_is_written(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     keyed = plan(broker, topic=dead, repairs={"key": "value"})
 
-    def fails(*_):
+    def fails(*_: object) -> None:
         raise Refusal(Group.RETRIABLE, "REQUEST_TIMED_OUT", "its end cannot be read")
 
     with monkeypatch.context() as patch:
@@ -146,7 +155,7 @@ def test_what_fails_behind_the_write_says_that_it_is_written(spark, broker, topi
     assert outcome(replay(spark, keyed)) == (0, 0, {})
 
 
-def test_no_option_of_the_writing_limits_notes(spark, broker, topic, dead):
+def test_no_option_of_the_writing_limits_notes(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
     """They are no rows: one that became a letter would leave the next replay to write all again."""
     write(bad_rows(spark, 3), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     narrow = plan(broker, topic=dead, repairs={"key": "value"}, writing={"kafka.max.request.size": "120"})
@@ -155,7 +164,9 @@ def test_no_option_of_the_writing_limits_notes(spark, broker, topic, dead):
     assert values(broker, topic) == {"v0": 1, "v1": 1, "v2": 1}
 
 
-def test_a_topic_of_letters_that_takes_no_note(spark, broker, topic, dead, monkeypatch):
+def test_a_topic_of_letters_that_takes_no_note(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is told before anything is written; where that cannot be, the topic refuses the note, and the rows with it."""
     write(bad_rows(spark, 3), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     alter(broker, dead, "max.message.bytes", "120")
@@ -177,7 +188,7 @@ def test_a_topic_of_letters_that_takes_no_note(spark, broker, topic, dead, monke
 
 
 @pytest.mark.parametrize("named", ["cast('' as binary)", "cast(null as binary)"], ids=["empty", "null"])
-def test_a_letter_that_names_no_topic(spark, broker, topic, dead, named):
+def test_a_letter_that_names_no_topic(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, named: str) -> None:
     """It is a letter, and its reason says what a replay can do about it."""
     letter = f"array(named_struct('key', '__connect.errors.topic', 'value', {named})) as headers"
     write(spark.range(1).selectExpr("cast('v' as binary) as value", letter), broker, dead)
@@ -188,7 +199,7 @@ def test_a_letter_that_names_no_topic(spark, broker, topic, dead, named):
     assert values(broker, topic) == {"v": 1}
 
 
-def test_headers_of_a_row_stay_whatever_their_names(spark, broker, topic, dead):
+def test_headers_of_a_row_stay_whatever_their_names(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
     """Of one that was read from another dead letter topic: they say nothing about this letter."""
     own = {"mine": "1", "__connect.errors.topic": "elsewhere", "chaffinch.error.timestamp": "5", "chaffinch.error.value.sha256": "00"}
     pairs = ", ".join(f"named_struct('key', '{name}', 'value', cast('{value}' as binary))" for name, value in own.items())
@@ -200,7 +211,7 @@ def test_headers_of_a_row_stay_whatever_their_names(spark, broker, topic, dead):
     assert (row["key"], row["timestamp"].timestamp()) == (b"INVALID_COMPACTION_KEY", 1_700_000_000)
 
 
-def test_a_topic_of_something_else(spark, broker, topic):
+def test_a_topic_of_something_else(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     """Its records would else be appended to it once more, as dead letters that name no topic."""
     write(rows(spark, 0).where("key is not null and length(value) < 1000"), broker, topic)
     with pytest.raises(Refusal, match=rf"NOT_DEAD_LETTERS: none of the 3 records in {topic} has the header __connect.errors.topic"):
@@ -208,7 +219,9 @@ def test_a_topic_of_something_else(spark, broker, topic):
     assert broker.read(topic).num_rows == 3
 
 
-def test_what_others_have_written_among_letters_is_left_where_it_is(spark, broker, topic, dead):
+def test_what_others_have_written_among_letters_is_left_where_it_is(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str
+) -> None:
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     strangers = spark.range(2).selectExpr("cast(id as string) as key", "'stranger' as value")
     write(strangers, broker, dead)
@@ -225,7 +238,7 @@ def test_what_others_have_written_among_letters_is_left_where_it_is(spark, broke
     assert outcome(replay(spark, keyed)) == (0, 0, {})
 
 
-def test_a_dry_run_asks_the_users_handler(spark, broker, topic):
+def test_a_dry_run_asks_the_users_handler(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(10).selectExpr("if(id < 8, cast(id as string), null) as key", "cast(id as string) as value", f"'{topic}' as topic")
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers}
     handler = {"kafka.custom.exception.handler.class": "tests.spark.test_spark_direct.LeaveOutNine"}
@@ -235,7 +248,7 @@ def test_a_dry_run_asks_the_users_handler(spark, broker, topic):
     )  # fmt: skip
 
 
-def test_a_dry_run_looks_for_a_topic_as_long_as_the_sink_does(monkeypatch):
+def test_a_dry_run_looks_for_a_topic_as_long_as_the_sink_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else letters whose topic comes late are said to be rejected still, and are written."""
     asked = []
     monkeypatch.setattr(target, "client_for", lambda options: None)
@@ -246,7 +259,7 @@ def test_a_dry_run_looks_for_a_topic_as_long_as_the_sink_does(monkeypatch):
     assert asked == [("late", 9_000, 7_000)]
 
 
-def test_a_dry_run_finds_min_insync_above_the_replicas(spark, broker, topic):
+def test_a_dry_run_finds_min_insync_above_the_replicas(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     broker.create_topic(f"{topic}-two", 1, 1, {"min.insync.replicas": 2})
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers}
     with pytest.raises(
@@ -255,7 +268,9 @@ def test_a_dry_run_finds_min_insync_above_the_replicas(spark, broker, topic):
         dry_run_of(options, spark.range(10).selectExpr("cast(id as string) as value", f"'{topic}-two' as topic"))
 
 
-def test_letters_that_are_removed_while_they_are_read(spark, broker, topic, dead, monkeypatch):
+def test_letters_that_are_removed_while_they_are_read(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
 
     def rows_there():
@@ -265,7 +280,7 @@ def test_letters_that_are_removed_while_they_are_read(spark, broker, topic, dead
     before = rows_there()
     find = of_topic.read_ledger
 
-    def late(*asked):
+    def late(*asked: Any):
         found = find(*asked)
         with SyncClient(broker.bootstrap_servers) as client:
             drop_first(client, TopicPartition(dead, 0), 1)
@@ -278,7 +293,7 @@ def test_letters_that_are_removed_while_they_are_read(spark, broker, topic, dead
     assert rows_there() == before
 
 
-def test_a_topic_whose_notes_have_expired(spark, broker, topic, dead):
+def test_a_topic_whose_notes_have_expired(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
     """What was replayed is gone with the note of it: what comes then is replayed, although nothing tells it from the first time."""
     for first in (0, 10):
         write(rows(spark, first), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)

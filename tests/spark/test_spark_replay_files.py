@@ -2,13 +2,17 @@
 
 import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
 
 from chaffinch.admin.group_offsets import committed_offsets
+from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.marker import Marker
@@ -28,7 +32,7 @@ pytestmark = [
 ]
 
 
-def test_a_file_of_letters_that_name_no_topic(spark, broker, topic, tmp_path):
+def test_a_file_of_letters_that_name_no_topic(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
     nameless = spark.range(1).selectExpr("'k' as key", "cast('v' as binary) as value", "cast(null as string) as topic")
     given = {"kafka.bootstrap.servers": broker.bootstrap_servers, "errors.tolerance": "all", "errors.dead.letter.path": str(tmp_path)}
     nameless.write.format("chaffinch").mode("append").options(**given).save()
@@ -39,10 +43,12 @@ def test_a_file_of_letters_that_name_no_topic(spark, broker, topic, tmp_path):
     assert values(broker, topic) == {"v": 1}
 
 
-def test_a_file_system_that_spark_does_not_know(spark, broker, tmp_path, monkeypatch):
+def test_a_file_system_that_spark_does_not_know(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """pyarrow knows more of them: the folder is found, and its files are no fault of the sink's."""
 
-    def unknown(*_):
+    def unknown(*_: object) -> None:
         raise Py4JError('org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "gs"')
 
     (tmp_path / "a.parquet").write_bytes(b"")
@@ -51,7 +57,7 @@ def test_a_file_system_that_spark_does_not_know(spark, broker, tmp_path, monkeyp
         replay(spark, plan(broker, path=str(tmp_path)))
 
 
-def test_folders_of_something_else(spark, broker, tmp_path):
+def test_folders_of_something_else(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     def asked(folder):
         return replay(spark, plan(broker, path=str(folder)))
 
@@ -69,7 +75,7 @@ def test_folders_of_something_else(spark, broker, tmp_path):
         asked(tmp_path)
 
 
-def test_parquet_files_one_transaction_each(spark, broker, topic, dead, tmp_path):
+def test_parquet_files_one_transaction_each(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path) -> None:
     """Also when a replay died before it could move a file that it had written: the next one moves it, and writes nothing."""
     folder = tmp_path / r"letters [of] {a,b}\*?"  # A name, although Spark has patterns with these marks.
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(folder))
@@ -93,11 +99,13 @@ def test_parquet_files_one_transaction_each(spark, broker, topic, dead, tmp_path
 
 
 @pytest.mark.parametrize("step", ["_is_of_another", "_done_with"])
-def test_a_file_that_is_written_and_an_interruption_behind_that(spark, broker, topic, tmp_path, monkeypatch, step):
+def test_a_file_that_is_written_and_an_interruption_behind_that(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     write(bad_rows(spark, 1), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     (name,) = (path.name for path in tmp_path.glob("*.parquet"))
 
-    def interrupted(*_):
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(of_files, step, interrupted)
@@ -107,13 +115,15 @@ def test_a_file_that_is_written_and_an_interruption_behind_that(spark, broker, t
     assert values(broker, topic) == {"v0": 1}
 
 
-def test_two_replays_of_one_file_to_different_topics(spark, broker, topic, dead, tmp_path, monkeypatch):
+def test_two_replays_of_one_file_to_different_topics(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The marker lies where both look for it, whatever their repairs: what one has written meanwhile the other skips."""
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     broker.create_topic(f"{dead}-2", 1, 1, {})
     really = writing.write
 
-    def late(*given):
+    def late(*given: Any) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(writing, "write", really)
             patch.setattr(of_files, "_done_with", lambda *_: None)
@@ -127,13 +137,21 @@ def test_two_replays_of_one_file_to_different_topics(spark, broker, topic, dead,
 
 
 @pytest.mark.parametrize("is_marker_seen", [True, False])
-def test_a_file_that_another_replay_moves_once_it_is_read(spark, broker, topic, dead, tmp_path, monkeypatch, is_marker_seen):
+def test_a_file_that_another_replay_moves_once_it_is_read(
+    spark: SparkSession,
+    broker: EmbeddedBroker,
+    topic: str,
+    dead: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_marker_seen: bool,
+) -> None:
     """It is the same file to both: what one has written the other passes over, also where it looks before Kafka shows the marker."""
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     keyed = plan(broker, path=str(tmp_path), repairs={"key": "value"})
     really = of_files._marker_topic
 
-    def meanwhile(*given):
+    def meanwhile(*given: Any):
         monkeypatch.setattr(of_files, "_marker_topic", really)
         assert outcome(replay(spark, keyed)) == (2, 2, {})
         if not is_marker_seen:
@@ -148,12 +166,14 @@ def test_a_file_that_another_replay_moves_once_it_is_read(spark, broker, topic, 
     assert [path.parent.name for path in tmp_path.rglob("*.parquet")] == ["_replayed"]
 
 
-def test_a_file_that_another_replay_moves_before_it_is_read(spark, broker, topic, tmp_path, monkeypatch):
+def test_a_file_that_another_replay_moves_before_it_is_read(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     keyed = plan(broker, path=str(tmp_path), repairs={"key": "value"})
     really = of_files._unsettled
 
-    def meanwhile(*given):
+    def meanwhile(*given: Any):
         with monkeypatch.context() as patch:
             patch.setattr(of_files, "_unsettled", really)
             assert outcome(replay(spark, keyed)) == (2, 2, {})
@@ -164,7 +184,9 @@ def test_a_file_that_another_replay_moves_before_it_is_read(spark, broker, topic
     assert values(broker, topic) == {"v0": 1, "v1": 1}
 
 
-def test_a_file_that_is_removed_is_not_blamed_on_a_repair(spark, broker, topic, tmp_path, monkeypatch):
+def test_a_file_that_is_removed_is_not_blamed_on_a_repair(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What Spark says of it is shown as it is."""
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     (file,) = tmp_path.glob("*.parquet")
@@ -177,7 +199,9 @@ def test_a_file_that_is_removed_is_not_blamed_on_a_repair(spark, broker, topic, 
 
 
 @pytest.mark.parametrize("token", [None, "again"])
-def test_a_replay_that_died_before_its_letters_had_their_name(spark, broker, topic, dead, tmp_path, monkeypatch, token):
+def test_a_replay_that_died_before_its_letters_had_their_name(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str | None
+) -> None:
     """Its transaction has ended: the next one writes nothing, and gives the letters their name before the file of the old ones goes."""
     folder = tmp_path / "letters"
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(folder))
@@ -198,10 +222,10 @@ def test_a_replay_that_died_before_its_letters_had_their_name(spark, broker, top
     assert (folder / name).exists() is (token is not None)
 
 
-def die(spark, monkeypatch, plan, leaves):
+def die(spark, monkeypatch: pytest.MonkeyPatch, plan, leaves) -> None:
     """Replay, and die before the transaction has ended: `leaves(token)` is what is in the folder then."""
 
-    def dies(rows, plan, token, marker_topic, letters_to):
+    def dies(rows, plan, token, marker_topic, letters_to) -> None:
         leaves(token)
         raise RuntimeError("died")
 
@@ -211,7 +235,9 @@ def die(spark, monkeypatch, plan, leaves):
             replay(spark, plan)
 
 
-def test_a_replay_that_died_before_its_transaction_ended(spark, broker, topic, dead, tmp_path, monkeypatch):
+def test_a_replay_that_died_before_its_transaction_ended(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has left a file with the letters of another one, which is still there: they are replayed once."""
     folder = tmp_path / "letters"
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(folder))
@@ -219,7 +245,7 @@ def test_a_replay_that_died_before_its_transaction_ended(spark, broker, topic, d
     (folder / name).rename(folder / f"z-{name}")  # Behind the other one.
     as_they_are = plan(broker, path=str(folder))
 
-    def leaves(token):
+    def leaves(token) -> None:
         (folder / of_files._letters_of(token)).write_bytes((folder / f"z-{name}").read_bytes())
 
     die(spark, monkeypatch, as_they_are, leaves)
@@ -229,14 +255,22 @@ def test_a_replay_that_died_before_its_transaction_ended(spark, broker, topic, d
 
 
 @pytest.mark.parametrize(("first", "second"), [(None, "X"), ("X", None), ("X", "Y")])
-def test_a_replay_that_died_and_one_under_another_token(spark, broker, topic, tmp_path, monkeypatch, first, second):
+def test_a_replay_that_died_and_one_under_another_token(
+    spark: SparkSession,
+    broker: EmbeddedBroker,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    first: str | None,
+    second: str | None,
+) -> None:
     """Its file is passed over by whoever comes next, and by those after him."""
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     (file,) = tmp_path.glob("*.parquet")
     file = file.rename(tmp_path / f"z-{file.name}")  # Behind the other one.
     begun, keyed = plan(broker, path=str(tmp_path), token=first), plan(broker, path=str(tmp_path), repairs={"key": "value"})
 
-    def leaves(token):
+    def leaves(token) -> None:
         table = pq.read_table(file)
         named = table.set_column(table.column_names.index("query"), "query", pa.array([token] * 2))
         pq.write_table(named, tmp_path / of_files._letters_of(token))
@@ -254,7 +288,9 @@ def test_a_replay_that_died_and_one_under_another_token(spark, broker, topic, tm
     assert values(broker, topic) == {"v0": 1, "v1": 1}
 
 
-def test_letters_that_a_replay_with_a_token_has_left_are_replayed(spark, broker, topic, tmp_path):
+def test_letters_that_a_replay_with_a_token_has_left_are_replayed(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
+) -> None:
     """Its transaction has ended, so that what it has left is no copy."""
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     (file,) = tmp_path.glob("*.parquet")
@@ -265,7 +301,9 @@ def test_letters_that_a_replay_with_a_token_has_left_are_replayed(spark, broker,
     assert values(broker, topic) == {"v0": 1, "v1": 1}
 
 
-def test_of_what_another_replay_has_read_only_what_it_wrote_is_counted(spark, broker, topic, tmp_path, monkeypatch):
+def test_of_what_another_replay_has_read_only_what_it_wrote_is_counted(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One of its two letters was rejected once more. A broker that is away now changes the count alone."""
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     (file,) = tmp_path.glob("*.parquet")
@@ -278,7 +316,7 @@ def test_of_what_another_replay_has_read_only_what_it_wrote_is_counted(spark, br
         report = of_files._FilesReplay(spark, keyed, folder, topics).file(file.name, "")
     assert (outcome(report), report.written_before) == ((2, 1, {"MESSAGE_TOO_LARGE": 1}), 1)
 
-    def away(*_):
+    def away(*_: object) -> None:
         raise Refusal(Group.RETRIABLE, "REQUEST_TIMED_OUT", "nobody is there")
 
     monkeypatch.setattr(writing, "writer_of", away)

@@ -2,12 +2,17 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from chaffinch import NonRetriableResponse, ProducerExceptionHandler
+from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.refusals import Refusal
@@ -32,7 +37,7 @@ ALL = Counter({f"v{number}": 1 for number in range(8)} | {f"{LARGE}{number}": 1 
 
 
 @pytest.fixture
-def both(spark, broker, topic, dead, tmp_path):
+def both(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path):
     """Letters of one batch in both places: eight without keys, two of them alike, two that the dead letter topic cuts, one that is too old;
     and a good row."""
     alter(broker, dead, "max.message.bytes", str(CUT_AT))
@@ -61,14 +66,14 @@ def written(spark, *plans):
     ]
 
 
-def without_identity(monkeypatch):
+def without_identity(monkeypatch: pytest.MonkeyPatch) -> None:
     """Letters as an earlier version makes them: without the row in the topic, and without a word of the topic in the file."""
     from chaffinch.records.columns import RecordColumns
     from chaffinch.spark.tasks import dead_letters
 
     really = letter_headers.with_reasons
 
-    def as_before(*given):
+    def as_before(*given: Any):
         found = really(*given)
         headers = [[pair for pair in found.headers(index) if pair[0] != letter_headers.ROW] for index in range(len(found))]
         keys, bytes_of = ([read(index) for index in range(len(found))] for read in (found.key, found.value))
@@ -93,7 +98,9 @@ class LeaveOutLarge(ProducerExceptionHandler):
     ],
     ids=["option", "handler"],
 )
-def test_letters_that_are_too_large_are_offered_to_the_handler(spark, broker, topic, dead, tmp_path, place, handler):
+def test_letters_that_are_too_large_are_offered_to_the_handler(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path, place: str, handler: Mapping[str, str]
+) -> None:
     """KIP-1038, by what the topic takes; what it swallows is done with, in both places."""
     folder = str(tmp_path / "letters")
     frame = spark.range(4).selectExpr(
@@ -112,7 +119,7 @@ def test_letters_that_are_too_large_are_offered_to_the_handler(spark, broker, to
     assert values(broker, topic) == {"v0": 1, "v2": 1, "v3": 1}
 
 
-def test_the_topic_then_the_files(spark, broker, topic, both, dead):
+def test_the_topic_then_the_files(spark: SparkSession, broker: EmbeddedBroker, topic: str, both, dead: str) -> None:
     """What the topic holds cut comes from the files, and nothing is written twice."""
     of_topic_, of_files_ = both
     (first,) = written(spark, of_topic_)
@@ -127,7 +134,7 @@ def test_the_topic_then_the_files(spark, broker, topic, both, dead):
     assert values(broker, topic) == ALL
 
 
-def test_the_files_then_the_topic(spark, broker, topic, both):
+def test_the_files_then_the_topic(spark: SparkSession, broker: EmbeddedBroker, topic: str, both) -> None:
     of_topic_, of_files_ = both
     assert written(spark, of_files_) == [(11, 11, 0, 0)]
     tried = replay(spark, replace(of_topic_, is_dry_run=True))
@@ -139,7 +146,7 @@ def test_the_files_then_the_topic(spark, broker, topic, both):
 
 
 @pytest.mark.parametrize("order", ["ttff", "ffft", "tfft", "fttf"])
-def test_selected_letters_then_the_rest(spark, broker, topic, both, order):
+def test_selected_letters_then_the_rest(spark: SparkSession, broker: EmbeddedBroker, topic: str, both, order: str) -> None:
     """Of either place, after a selection in either."""
     of_topic_, of_files_ = both
     places = {"t": of_topic_, "f": of_files_}
@@ -157,7 +164,7 @@ def test_selected_letters_then_the_rest(spark, broker, topic, both, order):
     assert values(broker, topic) == ALL
 
 
-def test_a_condition_that_is_another_one_each_time(spark, broker, topic, both):
+def test_a_condition_that_is_another_one_each_time(spark: SparkSession, broker: EmbeddedBroker, topic: str, both) -> None:
     """What is written and what is noted are the same letters."""
     for place in both:
         replay(spark, replace(place, where="rand() < 0.5"))
@@ -166,12 +173,14 @@ def test_a_condition_that_is_another_one_each_time(spark, broker, topic, both):
     assert values(broker, topic) == ALL
 
 
-def test_a_replay_of_files_that_dies_at_each_step(spark, broker, topic, both, monkeypatch):
+def test_a_replay_of_files_that_dies_at_each_step(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, both, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Behind the write, the note in the topic says that the file is done with, and what became of its letters."""
     of_topic_, of_files_ = both
     some = replace(of_files_, where="cast(value as string) < 'v3'")
 
-    def dies(*_, **__):
+    def dies(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -191,7 +200,9 @@ def test_a_replay_of_files_that_dies_at_each_step(spark, broker, topic, both, mo
     assert values(broker, topic) == ALL
 
 
-def test_letters_that_wait_for_their_name_behind_the_write(spark, broker, topic, both, monkeypatch, tmp_path):
+def test_letters_that_wait_for_their_name_behind_the_write(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, both, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Those that were not selected are in a pending file only: the next replay gives it its name, as the note says."""
     _, of_files_ = both
     folder = tmp_path / "letters"
@@ -209,13 +220,15 @@ def test_letters_that_wait_for_their_name_behind_the_write(spark, broker, topic,
 
 
 @pytest.mark.parametrize("late", ["topic", "files"])
-def test_replays_of_both_places_at_once(spark, broker, topic, both, monkeypatch, late):
+def test_replays_of_both_places_at_once(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, both, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
     """One of them writes; a replay of files reads again what is left for it, one of the topic says so."""
     of_topic_, of_files_ = both
     mine, others = (of_topic_, of_files_) if late == "topic" else (of_files_, of_topic_)
     really = writing.write
 
-    def meanwhile(*given):
+    def meanwhile(*given: Any) -> None:
         monkeypatch.setattr(writing, "write", really)
         replay(spark, others)
         really(*given)
@@ -232,7 +245,7 @@ def test_replays_of_both_places_at_once(spark, broker, topic, both, monkeypatch,
     assert values(broker, topic) == ALL
 
 
-def test_what_is_rejected_again_is_a_letter_in_both_places(spark, broker, topic, both):
+def test_what_is_rejected_again_is_a_letter_in_both_places(spark: SparkSession, broker: EmbeddedBroker, topic: str, both) -> None:
     """Replayed files leave their letters where the query left them, and these are known by each other too."""
     of_topic_, of_files_ = both
     as_it_is = {"timestamp": "timestamp_millis(1700000000000)"}
@@ -244,7 +257,9 @@ def test_what_is_rejected_again_is_a_letter_in_both_places(spark, broker, topic,
     assert values(broker, topic) == ALL
 
 
-def test_letters_of_an_earlier_version(spark, broker, topic, dead, tmp_path, monkeypatch):
+def test_letters_of_an_earlier_version(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They have no row in the topic, and the file does not name it: with both named, those that are alike are counted off."""
     alter(broker, dead, "max.message.bytes", str(CUT_AT))
     without_identity(monkeypatch)
@@ -265,7 +280,9 @@ def test_letters_of_an_earlier_version(spark, broker, topic, dead, tmp_path, mon
     assert values(broker, topic) == {"same": 3, "v": 1, LARGE: 1}
 
 
-def test_files_of_an_earlier_version_by_themselves(spark, broker, topic, dead, tmp_path):
+def test_files_of_an_earlier_version_by_themselves(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path
+) -> None:
     """Without columns for the letter's origin, and without a topic: as ever."""
     folder = tmp_path / "letters"
     frame = spark.range(2).selectExpr("cast(null as string) as key", "cast(concat('v', id) as binary) as value")
@@ -278,7 +295,7 @@ def test_files_of_an_earlier_version_by_themselves(spark, broker, topic, dead, t
     assert list(folder.glob("*.parquet")) == []
 
 
-def test_letters_that_the_topic_has_no_more(spark, broker, topic, both, dead):
+def test_letters_that_the_topic_has_no_more(spark: SparkSession, broker: EmbeddedBroker, topic: str, both, dead: str) -> None:
     """Retention took them after a replay of the topic: nobody can tell whether they are written, and nothing is."""
     of_topic_, of_files_ = both
     replay(spark, replace(of_topic_, only=["INVALID_TIMESTAMP"]))
@@ -291,7 +308,7 @@ def test_letters_that_the_topic_has_no_more(spark, broker, topic, both, dead):
     assert values(broker, topic) == {"good": 1, "old": 1}
 
 
-def test_a_topic_of_the_same_name_that_is_another_one(spark, broker, topic, both, dead):
+def test_a_topic_of_the_same_name_that_is_another_one(spark: SparkSession, broker: EmbeddedBroker, topic: str, both, dead: str) -> None:
     """As in another cluster: its letters are not those of the file, and no note is left there."""
     from chaffinch.admin.topics import delete_topics
 
@@ -304,7 +321,9 @@ def test_a_topic_of_the_same_name_that_is_another_one(spark, broker, topic, both
     assert values(broker, topic) == ALL
 
 
-def test_a_file_of_a_later_version_is_refused_by_name(spark, broker, topic, both, tmp_path):
+def test_a_file_of_a_later_version_is_refused_by_name(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, both, tmp_path: Path
+) -> None:
     (path,) = (tmp_path / "letters").glob("*.parquet")
     pq.write_table(pq.read_table(path).replace_schema_metadata({"chaffinch.letters.format": "3"}), path)
     with pytest.raises(Refusal, match=r"FORMAT_NEWER: --parquet=.*: chaffinch-.*.parquet cannot be read: it has format version 3, this Ch"):
@@ -312,7 +331,7 @@ def test_a_file_of_a_later_version_is_refused_by_name(spark, broker, topic, both
     assert values(broker, topic) == {"good": 1}
 
 
-def test_a_note_of_a_later_version_is_refused_by_name(spark, broker, topic, both, dead):
+def test_a_note_of_a_later_version_is_refused_by_name(spark: SparkSession, broker: EmbeddedBroker, topic: str, both, dead: str) -> None:
     headers = ", ".join(
         f"named_struct('key', '{key}', 'value', cast('{value}' as binary))"
         for key, value in {"chaffinch.replayed": json.dumps({"a later format": 3}), "chaffinch.replayed.by": "later"}.items()
@@ -335,13 +354,13 @@ def test_a_note_of_a_later_version_is_refused_by_name(spark, broker, topic, both
         ("true) or (true", "--where true"),
     ],
 )
-def test_a_condition_that_cannot_be(spark, broker, both, where, says):
+def test_a_condition_that_cannot_be(spark: SparkSession, broker: EmbeddedBroker, both, where: str, says: str) -> None:
     for place in both:
         with pytest.raises(Exception, match=says):
             replay(spark, replace(place, where=where))
 
 
-def test_a_condition_that_fails_for_a_letter(spark, broker, topic, both):
+def test_a_condition_that_fails_for_a_letter(spark: SparkSession, broker: EmbeddedBroker, topic: str, both) -> None:
     for place in both:
         with pytest.raises(Refusal, match=r"CONFIG: --where cast\(cast\(value as string\) as int\) = 1: \[CAST_INVALID_INPUT\].*nothing"):
             replay(spark, replace(place, where="cast(cast(value as string) as int) = 1"))

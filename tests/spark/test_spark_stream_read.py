@@ -4,10 +4,14 @@ import itertools
 import json
 import os
 import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from chaffinch.admin.topics import add_partitions
+from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.spark import supervise
 from chaffinch.spark.source.stream_reader import IS_LIMITED
@@ -26,14 +30,14 @@ numbers = itertools.count()
 
 
 @pytest.fixture
-def source(broker):
+def source(broker: EmbeddedBroker):
     name = f"stream-{next(numbers)}"
     broker.create_topic(name, 2, 1, {})
     fill(broker.bootstrap_servers, name, {0: 30, 1: 10})
     return name
 
 
-def stream(spark, broker, **options):
+def stream(spark, broker, **options: Any):
     return spark.readStream.format("chaffinch").option("kafka.bootstrap.servers", broker.bootstrap_servers).options(**options).load()
 
 
@@ -44,7 +48,9 @@ def finished(writer, checkpoint):
     return query
 
 
-def test_supervise_starts_a_query_again_whose_source_process_was_killed(spark, broker, source, tmp_path):
+def test_supervise_starts_a_query_again_whose_source_process_was_killed(
+    spark: SparkSession, broker: EmbeddedBroker, source, tmp_path: Path
+) -> None:
     """Spark has one process for as long as the query runs, which it asks for offsets, and says in no words that it died."""
     copy = f"{source}-copy"
     broker.create_topic(copy, 2, 1, {})
@@ -73,7 +79,9 @@ def rows(broker, topic):
     return broker.read(topic).select(["partition", "timestamp", "value"]).to_pylist()
 
 
-def test_from_topic_to_topic_in_limited_batches_and_on_after_a_restart(spark, broker, source, tmp_path):
+def test_from_topic_to_topic_in_limited_batches_and_on_after_a_restart(
+    spark: SparkSession, broker: EmbeddedBroker, source, tmp_path: Path
+) -> None:
     """Source and sink in one query, with offsets and batch ids of one checkpoint."""
     copy = f"{source}-copy"
     broker.create_topic(copy, 3, 1, {})
@@ -99,11 +107,13 @@ def test_from_topic_to_topic_in_limited_batches_and_on_after_a_restart(spark, br
     assert rows(broker, copy) == rows(broker, source)
 
 
-def test_a_query_that_dies_in_its_first_batch_goes_on_where_it_started(spark, broker, source, tmp_path):
+def test_a_query_that_dies_in_its_first_batch_goes_on_where_it_started(
+    spark: SparkSession, broker: EmbeddedBroker, source, tmp_path: Path
+) -> None:
     """By default with what comes next; Spark keeps where a micro-batch ends, and asks anew where the first one starts."""
     checkpoint, seen = tmp_path / "checkpoint", []
 
-    def fail(frame, batch_id):
+    def fail(frame, batch_id) -> None:
         seen.append((batch_id, frame.count()))
         raise RuntimeError("the sink is away")
 
@@ -116,7 +126,7 @@ def test_a_query_that_dies_in_its_first_batch_goes_on_where_it_started(spark, br
         add_partitions(client, source, 3)
     fill(broker.bootstrap_servers, source, {2: 4})
 
-    def take(frame, batch_id):
+    def take(frame, batch_id) -> None:
         found = sorted((row["partition"], row["offset"]) for row in frame.select("partition", "offset").collect())
         seen.append((batch_id, found))
 
@@ -126,6 +136,6 @@ def test_a_query_that_dies_in_its_first_batch_goes_on_where_it_started(spark, br
     assert seen[1:] == [(0, []), (1, came)]
 
 
-def test_what_cannot_be_read_is_said_to_the_user(spark, broker, tmp_path):
+def test_what_cannot_be_read_is_said_to_the_user(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
     with pytest.raises(Exception, match=r"KAFKA\[InvalidConfiguration\] CONFIG: .*'endingOffsets': a stream has no end"):
         finished(stream(spark, broker, subscribe="a", endingOffsets="latest").writeStream.format("noop"), tmp_path / "checkpoint")

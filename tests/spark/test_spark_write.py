@@ -3,9 +3,13 @@
 import json
 import shutil
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.spark.sink.places import token_of_this_machine
 
 pytestmark = [
@@ -19,11 +23,11 @@ pytestmark = [
 GOOD = ("cast(id as string) as key", "cast(concat('value ', id) as binary) as value")
 
 
-def values(broker, topic):
+def values(broker: EmbeddedBroker, topic: str) -> Counter:
     return Counter(bytes(value).decode() for value in broker.read(topic).column("value").to_pylist())
 
 
-def write(frame, broker, topic, **options):
+def write(frame, broker, topic, **options) -> None:
     named = {name.replace("__", "."): value for name, value in options.items()}
     frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers).option(
         "topic", topic
@@ -33,13 +37,13 @@ def write(frame, broker, topic, **options):
 class Stream:
     """A query over JSON files, one file per micro-batch; each row: key, value."""
 
-    def __init__(self, spark, broker, topic, folder, **options):
+    def __init__(self, spark, broker, topic, folder, **options) -> None:
         self.spark, self.broker, self.topic, self.folder = spark, broker, topic, folder
         self.options = {name.replace("__", "."): value for name, value in options.items()}
         self.checkpoint = folder / "checkpoint"
         (folder / "input").mkdir()
 
-    def add(self, number, rows):
+    def add(self, number, rows) -> None:
         """One input file. Spark takes them in the order of their modification times."""
         import os
 
@@ -71,7 +75,7 @@ def text_of(error):
     return str(error.value)
 
 
-def test_a_batch_write_with_every_column(spark, broker, topic):
+def test_a_batch_write_with_every_column(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(100).selectExpr(
         "cast(id as string) as key",
         "cast(concat('value ', id) as binary) as value",
@@ -88,14 +92,14 @@ def test_a_batch_write_with_every_column(spark, broker, topic):
     assert row["timestamp"].timestamp() == 1_700_000_000.007
 
 
-def test_a_token_is_written_once(spark, broker, topic):
+def test_a_token_is_written_once(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(10).selectExpr(*GOOD)
     for _ in range(2):
         write(frame, broker, topic, idempotencyToken=f"monday-{topic}")
     assert set(values(broker, topic).values()) == {1}
 
 
-def test_keys_go_where_every_kafka_client_puts_them(spark, broker, topic):
+def test_keys_go_where_every_kafka_client_puts_them(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     from kafka.partitioner.default import murmur2
 
     write(spark.range(50).selectExpr(*GOOD), broker, topic)
@@ -103,7 +107,7 @@ def test_keys_go_where_every_kafka_client_puts_them(spark, broker, topic):
         assert row["partition"] == (murmur2(row["key"]) & 0x7FFFFFFF) % 4
 
 
-def test_rows_that_name_their_topic(spark, broker, topic, dead):
+def test_rows_that_name_their_topic(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
     frame = spark.range(20).selectExpr(*GOOD, f"if(id % 2 = 0, '{topic}', '{dead}') as topic")
     frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers).save()
     assert (broker.read(topic).num_rows, broker.read(dead).num_rows) == (10, 10)
@@ -113,7 +117,9 @@ def test_rows_that_name_their_topic(spark, broker, topic, dead):
     assert (broker.read(topic).num_rows, broker.read(dead).num_rows) == (20, 20)
 
 
-def test_a_stream_with_dead_letters_restarted_from_its_checkpoint(spark, broker, topic, dead, tmp_path):
+def test_a_stream_with_dead_letters_restarted_from_its_checkpoint(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path
+) -> None:
     stream = Stream(
         spark, broker, topic, tmp_path, errors__tolerance="all",
         errors__dead__letter__queue__topic__name=dead, errors__dead__letter__path=str(tmp_path / "dead"),
@@ -136,7 +142,9 @@ def test_a_stream_with_dead_letters_restarted_from_its_checkpoint(spark, broker,
     assert {bytes(row["value"]).decode() for row in files} == set(letters)
 
 
-def test_a_broker_killed_in_the_middle_of_a_stream_and_started_again(spark, broker, topic, tmp_path):
+def test_a_broker_killed_in_the_middle_of_a_stream_and_started_again(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
+) -> None:
     """Between two answers of the commit of batch 1; the clients find it again under its old address."""
     stream = Stream(spark, broker, topic, tmp_path)
     for number in range(3):
@@ -151,7 +159,7 @@ def test_a_broker_killed_in_the_middle_of_a_stream_and_started_again(spark, brok
     assert values(broker, topic) == {f"{number}-{row}": 1 for number in range(3) for row in range(20)}
 
 
-def test_the_checkpoint_restored_from_an_older_copy(spark, broker, topic, tmp_path):
+def test_the_checkpoint_restored_from_an_older_copy(spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
     stream = Stream(spark, broker, topic, tmp_path)
     stream.add(0, [("k0", "zero")])
     stream.run()
@@ -169,7 +177,9 @@ def test_the_checkpoint_restored_from_an_older_copy(spark, broker, topic, tmp_pa
     assert values(broker, topic) == {"zero": 1, "one": 1}
 
 
-def test_large_tasks_are_staged_in_files_and_leave_none_behind(spark, broker, topic, tmp_path):
+def test_large_tasks_are_staged_in_files_and_leave_none_behind(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
+) -> None:
     staging = tmp_path / "staging"
     frame = spark.range(0, 30_000, 1, 2).selectExpr("cast(id as string) as key", "cast(repeat('x', 100) as binary) as value")
     write(frame, broker, topic, stagingLocation=f"file:{staging}", kafka__compression__type="none")
@@ -177,7 +187,9 @@ def test_large_tasks_are_staged_in_files_and_leave_none_behind(spark, broker, to
     assert [path.name for path in staging.rglob("*") if path.is_file()] == [token_of_this_machine()]
 
 
-def test_output_mode_complete_appends_the_whole_result_each_time(spark, broker, topic, tmp_path):
+def test_output_mode_complete_appends_the_whole_result_each_time(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
+) -> None:
     stream = Stream(spark, broker, topic, tmp_path)
     stream.add(0, [("a", "x"), ("b", "x")])
     stream.add(1, [("a", "x")])
@@ -191,7 +203,7 @@ def test_output_mode_complete_appends_the_whole_result_each_time(spark, broker, 
 
 
 class TestBadRows:
-    def test_without_tolerance_the_batch_fails_with_the_reasons(self, spark, broker, topic):
+    def test_without_tolerance_the_batch_fails_with_the_reasons(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         frame = spark.range(20).selectExpr("if(id % 5 = 0, null, cast(id as string)) as key", "cast(id as string) as value")
         with pytest.raises(Exception, match="KAFKA") as caught:
             write(frame, broker, topic)
@@ -201,12 +213,14 @@ class TestBadRows:
         assert "set errors.tolerance=all" in text
         assert broker.read(topic).num_rows == 0
 
-    def test_all_rows_bad(self, spark, broker, topic, dead):
+    def test_all_rows_bad(self, spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str) -> None:
         frame = spark.range(20).selectExpr("cast(null as string) as key", "cast(id as string) as value")
         write(frame, broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
         assert (broker.read(topic).num_rows, broker.read(dead).num_rows) == (0, 20)
 
-    def test_a_cap_keeps_a_batch_from_emptying_itself_into_the_dead_letters(self, spark, broker, topic, dead):
+    def test_a_cap_keeps_a_batch_from_emptying_itself_into_the_dead_letters(
+        self, spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str
+    ) -> None:
         frame = spark.range(20).selectExpr("cast(null as string) as key", "cast(id as string) as value")
         with pytest.raises(Exception, match="20 of 20 rows are rejected"):
             write(
@@ -214,7 +228,7 @@ class TestBadRows:
             )
         assert broker.read(dead).num_rows == 0
 
-    def test_no_rows_at_all(self, spark, broker, topic):
+    def test_no_rows_at_all(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         write(spark.range(0).selectExpr(*GOOD), broker, topic, idempotencyToken=f"empty-{topic}")
         assert broker.read(topic).num_rows == 0
 
@@ -222,22 +236,24 @@ class TestBadRows:
 class TestBadInput:
     """Refused before any task: the text says which value, where, what is allowed."""
 
-    def refused(self, spark, broker, topic, frame=None, **options):
+    def refused(self, spark, broker, topic, frame=None, **options: Any):
         frame = spark.range(1).selectExpr(*GOOD) if frame is None else frame
         with pytest.raises(Exception, match="KAFKA") as caught:
             write(frame, broker, topic, **options)
         return text_of(caught)
 
-    def test_unknown_option(self, spark, broker, topic):
+    def test_unknown_option(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         text = self.refused(spark, broker, topic, stagingLocatoin="/tmp")
         assert "KAFKA[InvalidConfiguration]" in text
         assert "unknown option 'staginglocatoin': the nearest known one is 'stagingLocation'" in text
 
-    def test_unknown_option_of_the_client(self, spark, broker, topic):
+    def test_unknown_option_of_the_client(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         text = self.refused(spark, broker, topic, kafka__compression__typ="lz4")
         assert "unknown option 'kafka.compression.typ': the nearest known one is 'kafka.compression.type'" in text
 
-    def test_a_query_with_nothing_to_read_is_not_asked_and_a_write_without_rows_is(self, spark, broker, topic, tmp_path):
+    def test_a_query_with_nothing_to_read_is_not_asked_and_a_write_without_rows_is(
+        self, spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path
+    ) -> None:
         """Spark makes the sink of a stream for its first micro-batch with rows, the one of a batch write at once."""
         Stream(spark, broker, topic, tmp_path, bootstrap="x").run()
         empty = spark.createDataFrame([], "key string, value string")
@@ -246,20 +262,20 @@ class TestBadInput:
         write(empty, broker, topic)
         assert not values(broker, topic)
 
-    def test_wrong_column_type(self, spark, broker, topic):
+    def test_wrong_column_type(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         text = self.refused(spark, broker, topic, spark.range(1).selectExpr("id as value"))
         assert "column 'value' has type bigint; allowed: string, binary" in text
 
-    def test_missing_value_column(self, spark, broker, topic):
+    def test_missing_value_column(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         text = self.refused(spark, broker, topic, spark.range(1).selectExpr("cast(id as string) as key"))
         assert "column 'value' is missing (there are: key); it must be string or binary" in text
 
-    def test_unknown_topic(self, spark, broker, topic):
+    def test_unknown_topic(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         text = self.refused(spark, broker, "no-such-topic")
         assert "KAFKA[InvalidConfiguration] UNKNOWN_TOPIC_OR_PARTITION: topic 'no-such-topic' (option topic)" in text
         assert f"does not exist on {broker.bootstrap_servers}; create it, or correct the name" in text
 
-    def test_broker_not_reachable(self, spark, broker, topic):
+    def test_broker_not_reachable(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         frame = spark.range(1).selectExpr(*GOOD)
         with pytest.raises(Exception, match="KAFKA") as caught:
             frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", "127.0.0.1:1").option("topic", topic).option(
@@ -268,25 +284,27 @@ class TestBadInput:
         assert "127.0.0.1:1" in text_of(caught)
         assert "refused" in text_of(caught)
 
-    def test_an_address_that_is_none(self, spark, broker, topic):
+    def test_an_address_that_is_none(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         text = self.refused(spark, broker, topic, kafka__bootstrap__servers="nonsense")
         assert "KAFKA[InvalidConfiguration]" in text
         assert "nonsense" in text
 
-    def test_staging_folder_not_writable(self, spark, broker, topic, tmp_path):
+    def test_staging_folder_not_writable(self, spark: SparkSession, broker: EmbeddedBroker, topic: str, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("in the way")
         text = self.refused(spark, broker, topic, stagingLocation=str(tmp_path / "file" / "staging"))
         assert f"stagingLocation={tmp_path}/file/staging cannot be written" in text
         assert "name a folder that driver and executors can write to" in text
 
-    def test_overwrite(self, spark, broker, topic):
+    def test_overwrite(self, spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
         with pytest.raises(Exception, match=r'mode\("overwrite"\) cannot be'):
             spark.range(1).selectExpr(*GOOD).write.format("chaffinch").mode("overwrite").option(
                 "kafka.bootstrap.servers", broker.bootstrap_servers
             ).option("topic", topic).save()
 
 
-def test_a_topic_whose_limits_change_while_a_stream_runs(spark, broker, topic, dead, tmp_path):
+def test_a_topic_whose_limits_change_while_a_stream_runs(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path
+) -> None:
     """The planner's snapshot of the next batch sees it; what changes after the snapshot is `commit/test_culprits.py`."""
     broker.create_topic(f"{topic}-open", 2, 1, {})
     stream = Stream(spark, broker, f"{topic}-open", tmp_path, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
@@ -299,7 +317,7 @@ def test_a_topic_whose_limits_change_while_a_stream_runs(spark, broker, topic, d
     assert values(broker, dead) == {"after": 1}
 
 
-def alter(broker, topic, name, value):
+def alter(broker: EmbeddedBroker, topic: str, name: str, value: str) -> None:
     from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)

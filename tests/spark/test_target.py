@@ -1,6 +1,8 @@
 """What the planner learns of the target, and what it refuses because of that."""
 
 import logging
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,18 +25,18 @@ ROWS = {"key": ["a"], "value": [b"1"]}
 
 
 @pytest.fixture(autouse=True)
-def nothing_told(monkeypatch):
+def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "_told", set())
 
 
 @pytest.mark.parametrize("policy", ["kip579", "legacy"])
-def test_more_replicas_in_sync_than_there_are(policy):
+def test_more_replicas_in_sync_than_there_are(policy: str) -> None:
     with pytest.raises(Refusal, match=r"topic orders has replication factor 1, below its min\.insync\.replicas of 3: lower") as caught:
         check_replication(INCONSISTENT, policy)
     assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "INCONSISTENT_REPLICATION_FACTOR")
 
 
-def test_a_broker_that_does_not_say_what_it_does_is_only_mentioned_once(caplog):
+def test_a_broker_that_does_not_say_what_it_does_is_only_mentioned_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             check_replication(INCONSISTENT, None)
@@ -45,14 +47,14 @@ def test_a_broker_that_does_not_say_what_it_does_is_only_mentioned_once(caplog):
 
 
 @pytest.fixture(params=["kip579", "capped"])
-def kafka(request):
+def kafka(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
     topics = {"orders": {"partitions": 1, "min.insync.replicas": 2}, "plain": {"partitions": 1}}
     with EmbeddedBroker(topics=topics, config={"min.insync.replicas.policy": request.param}) as broker:
         broker.policy = request.param
         yield broker
 
 
-def test_it_is_told_before_any_row_is_taken(kafka, tmp_path, monkeypatch):
+def test_it_is_told_before_any_row_is_taken(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with SyncClient([kafka.bootstrap_servers]) as client:
         seen = take_snapshot(client, [("orders", "topic"), ("plain", "topic")], 5000)
     assert (seen.replication_policy, [(topic.replica_count, topic.in_sync_min) for topic in seen.topics]) == (
@@ -75,7 +77,7 @@ def test_it_is_told_before_any_row_is_taken(kafka, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def of_2_0(monkeypatch):
+def of_2_0(monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBroker]:
     """A broker that knows Produce as far as Apache Kafka 2.0, to which zstd is unknown."""
     others = [version for version in api_versions._SERVED if version.api_key != 0]
     monkeypatch.setattr(api_versions, "_SERVED", [ApiVersion(api_key=0, min_version=0, max_version=6), *others])
@@ -84,7 +86,9 @@ def of_2_0(monkeypatch):
 
 
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once", "none"])
-def test_a_codec_that_the_broker_does_not_know_is_refused_before_any_task(guarantee, of_2_0, monkeypatch, tmp_path):
+def test_a_codec_that_the_broker_does_not_know_is_refused_before_any_task(
+    guarantee: str, of_2_0: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     query = PlayedQuery(monkeypatch, of_2_0.bootstrap_servers, tmp_path, deliveryGuarantee=guarantee)
     text = rf"kafka\.compression\.type=zstd is not known to a broker of {of_2_0.bootstrap_servers}, it takes Apache Kafka 2\.1: choose lz4"
     with pytest.raises(Refusal, match=text) as caught:
@@ -97,13 +101,13 @@ def test_a_codec_that_the_broker_does_not_know_is_refused_before_any_task(guaran
 PRODUCE_OF_2_0 = ApiVersion(api_key=0, min_version=0, max_version=6)
 
 
-def client_told(answer):
+def client_told(answer: ApiVersionsResponse) -> SimpleNamespace:
     """Stands for a client of a cluster in the midst of an upgrade, one of whose brokers gives this answer."""
     nodes = {1: "old:9092", 2: "new:9092"}
     return SimpleNamespace(request=lambda request, timeout_ms: answer, cluster=SimpleNamespace(nodes=nodes))
 
 
-def test_one_broker_s_answer_accuses_no_other():
+def test_one_broker_s_answer_accuses_no_other() -> None:
     with pytest.raises(Refusal, match=r"zstd is not known to a broker of old:9092, new:9092, it takes"):
         check_codec(client_told(ApiVersionsResponse(api_keys=[PRODUCE_OF_2_0])), "zstd", 1)
 
@@ -117,11 +121,13 @@ def test_one_broker_s_answer_accuses_no_other():
     ],
     ids=["an error", "an error with a version", "without Produce"],
 )
-def test_an_answer_that_does_not_tell_refuses_no_codec(answer):
+def test_an_answer_that_does_not_tell_refuses_no_codec(answer: ApiVersionsResponse) -> None:
     check_codec(client_told(answer), "zstd", 1)
 
 
-def test_a_long_wait_is_told_with_the_option_that_names_the_brokers(monkeypatch, caplog):
+def test_a_long_wait_is_told_with_the_option_that_names_the_brokers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     made = {}
     monkeypatch.setattr(target, "SyncClient", lambda *_, **given: made.update(given))
     monkeypatch.setattr(target, "_clients", Kept(lambda _: None))

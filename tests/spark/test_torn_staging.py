@@ -1,5 +1,8 @@
 """What tasks staged in a file and is read back otherwise is never sent nor kept, and said at once; the transaction is aborted."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -8,7 +11,8 @@ from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
 from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
-from chaffinch.spark.commit.operations import Step
+from chaffinch.spark.commit.messages import StagedBytes
+from chaffinch.spark.commit.operations import Operation, Step
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.commit_shell import CommitShell
@@ -20,20 +24,20 @@ QUESTIONS_MAX = 100_000
 
 
 @pytest.fixture
-def kafka():
+def kafka() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(topics={"orders": {"partitions": 1, "cleanup.policy": "compact"}}) as broker:
         yield broker
 
 
 @pytest.fixture
-def query(kafka, tmp_path, monkeypatch):
+def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedQuery]:
     options = {"errors__tolerance": "all", "errors__dead__letter__path": str(tmp_path / "dead")}
     found = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", **options)
     yield found
     found.close()
 
 
-def end_of_transaction(kafka):
+def end_of_transaction(kafka: EmbeddedBroker) -> str:
     """How the query's transaction ended, as its coordinator says it; who ends one is answered before its markers are written."""
     request = DescribeTransactionsRequest(transactional_ids=["chaffinch-q"])
     with SyncClient(kafka.bootstrap_servers) as client:
@@ -44,7 +48,7 @@ def end_of_transaction(kafka):
     raise AssertionError(found)
 
 
-def tear(query, staged, at):
+def tear(query: PlayedQuery, staged: StagedBytes, at: int) -> None:
     """As a power failure or a file system without checksums does it."""
     (path,) = (query.checkpoint / "chaffinch" / "staging").rglob(staged.file)
     with path.open("r+b") as file:
@@ -53,7 +57,7 @@ def tear(query, staged, at):
 
 
 @pytest.mark.parametrize("at", [0, 100_000], ids=["in their head", "in a value"])
-def test_torn_rows_of_the_file_of_dead_letters(kafka, query, tmp_path, at):
+def test_torn_rows_of_the_file_of_dead_letters(kafka: EmbeddedBroker, query: PlayedQuery, tmp_path: Path, at: int) -> None:
     messages = query.write(ROWS)
     tear(query, messages[0].outcome.dead_rows[0], at)
     with pytest.raises(Refusal, match=r"KAFKA\[ApplicationRecoverable\] STAGING_LOST: staged file .* have checksum [0-9a-f]{8}, "):
@@ -64,7 +68,7 @@ def test_torn_rows_of_the_file_of_dead_letters(kafka, query, tmp_path, at):
 
 
 @pytest.mark.parametrize("at", [0, 100_000], ids=["in its header", "in a record"])
-def test_a_torn_record_batch_is_not_sent(kafka, query, at, monkeypatch):
+def test_a_torn_record_batch_is_not_sent(kafka: EmbeddedBroker, query: PlayedQuery, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     messages = query.write({"key": [str(number) for number in range(3000)], "value": [b"x" * 1000] * 3000})
     tear(query, messages[0].outcome.batches[0].bytes, at)
     sent = []
@@ -75,10 +79,12 @@ def test_a_torn_record_batch_is_not_sent(kafka, query, at, monkeypatch):
 
 
 @pytest.mark.parametrize("step", [Step.PUSH, Step.WRITE_DEAD_LETTERS, Step.NOTE_ENDING])
-def test_what_nobody_thought_of_aborts_the_transaction_and_has_a_tag(kafka, query, step, monkeypatch):
+def test_what_nobody_thought_of_aborts_the_transaction_and_has_a_tag(
+    kafka: EmbeddedBroker, query: PlayedQuery, step: Step, monkeypatch: pytest.MonkeyPatch
+) -> None:
     perform = CommitShell._perform
 
-    def fails(shell, operation):
+    def fails(shell: CommitShell, operation: Operation) -> object:
         if operation.step is step:
             raise pa.ArrowInvalid("Tried reading schema message,\nwas null or length 0")
         return perform(shell, operation)

@@ -1,8 +1,11 @@
 """What workers lack, and what is advised on Spark's own errors. On a cluster: `clusters/on_a_cluster.py`."""
 
+from __future__ import annotations
+
 import importlib.util
 import pickle
 import sys
+from collections.abc import Sequence
 
 import pytest
 from pyspark.cloudpickle import dumps
@@ -13,7 +16,7 @@ from chaffinch.version import VERSION
 ALL = dict.fromkeys(NEEDED, "") | {"chaffinch": "1.0"}
 
 
-def worker(host="host-a", **versions):
+def worker(host: str = "host-a", **versions: str | None) -> Worker:
     return Worker(host=host, executable="/opt/python", versions=ALL | versions)
 
 
@@ -31,7 +34,7 @@ def worker(host="host-a", **versions):
         ([worker("b", chaffinch=None), worker("a", pyarrow=None)], "on a lacks pyarrow"),
     ],
 )
-def test_what_keeps_workers_from_taking_part(workers, reason):
+def test_what_keeps_workers_from_taking_part(workers: Sequence[Worker], reason: str | None) -> None:
     found = unfit(workers, "1.0")
     assert (found is None) == (reason is None)
     assert reason is None or reason in found
@@ -72,7 +75,7 @@ def test_what_keeps_workers_from_taking_part(workers, reason):
         ("", None),
     ],
 )
-def test_advice(text, advice):
+def test_advice(text: str, advice: str | None) -> None:
     found = advice_for(text)
     assert (found is None) == (advice is None)
     assert advice is None or advice in found
@@ -82,22 +85,22 @@ def test_advice(text, advice):
 class Server:
     """Stands for a session of Spark Connect whose server answers each question about the format with this error."""
 
-    def __init__(self, error):
+    def __init__(self, error: str) -> None:
         self.read, self.error = self, error
 
-    def format(self, name):
+    def format(self, name: str) -> Server:
         assert name == "chaffinch"
         return self
 
-    def load(self):
+    def load(self) -> Server:
         return self
 
     @property
-    def schema(self):
+    def schema(self) -> None:
         raise RuntimeError(self.error)
 
 
-def test_a_server_that_knows_the_format_misses_options():
+def test_a_server_that_knows_the_format_misses_options() -> None:
     check_server(Server("KAFKA[InvalidConfiguration] CONFIG: option kafka.bootstrap.servers is missing"), "sc://a")
 
 
@@ -112,12 +115,12 @@ def test_a_server_that_knows_the_format_misses_options():
         ("[INTERNAL_ERROR] a bug", RuntimeError, "a bug"),
     ],
 )
-def test_a_server_that_does_not(error, kind, text):
+def test_a_server_that_does_not(error: str, kind: type[RuntimeError | WorkersUnfit], text: str) -> None:
     with pytest.raises(kind, match=text):
         check_server(Server(error), "sc://a")
 
 
-def test_what_a_worker_says_of_itself(monkeypatch):
+def test_what_a_worker_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setenv("SPARK_LOCAL_HOSTNAME", "host-b")
     look = pickle.loads(dumps(_looker()))

@@ -43,7 +43,7 @@ def broker():
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def cluster(tmp_path_factory: pytest.TempPathFactory):
     with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 
@@ -71,7 +71,7 @@ def rows_once(broker, topic, rows=ROWS):
 
 
 @pytest.fixture(scope="module")
-def found(cluster, broker):
+def found(cluster, broker: EmbeddedBroker):
     """All scenarios, with speculation on for all of them."""
     calls = {name: writing(broker, name, cluster.folder / "staging") for name in STAGED}
     calls["speculated"]["rows"] = SPECULATED_ROWS
@@ -88,46 +88,46 @@ def found(cluster, broker):
 
 
 class TestStandalone:
-    def test_tasks_ran_on_both_hosts(self, found):
+    def test_tasks_ran_on_both_hosts(self, found) -> None:
         assert [place["host"] for place in found["places"]] == list(HOSTS)
 
     @pytest.mark.parametrize("scenario", STAGED)
-    def test_each_row_is_written_once(self, found, broker, scenario):
+    def test_each_row_is_written_once(self, found, broker: EmbeddedBroker, scenario) -> None:
         assert "error" not in (found[scenario] or {}), found[scenario]
         assert rows_once(broker, scenario, SPECULATED_ROWS if scenario == "speculated" else ROWS)
 
-    def test_a_stream_restarted_from_a_checkpoint_that_all_share(self, found, broker):
+    def test_a_stream_restarted_from_a_checkpoint_that_all_share(self, found, broker: EmbeddedBroker) -> None:
         assert found["stream"] == 1
         assert rows_once(broker, "stream", 2 * ROWS)
 
     @pytest.mark.parametrize("scenario", SENT)
-    def test_rows_that_tasks_send(self, found, broker, scenario):
+    def test_rows_that_tasks_send(self, found, broker: EmbeddedBroker, scenario) -> None:
         """At least once: what attempts that failed had sent, and what copies of slow tasks send, may be there twice."""
         assert "error" not in (found[scenario] if isinstance(found[scenario], dict) else {}), found[scenario]
         count = 2 * ROWS if "stream" in scenario else ROWS
         assert times_by_row(broker, scenario).keys() == set(range(count))
 
-    def test_a_stream_from_a_topic_into_a_topic(self, found, broker):
+    def test_a_stream_from_a_topic_into_a_topic(self, found, broker: EmbeddedBroker) -> None:
         *first, last = found["source"]
         assert (sum(first), last) == (ROWS, 1000)
         assert rows_once(broker, "source", ROWS + 1000)
 
-    def test_a_sink_in_foreach_batch(self, found, broker):
+    def test_a_sink_in_foreach_batch(self, found, broker: EmbeddedBroker) -> None:
         assert found["sinks"] is None
         assert rows_once(broker, "sinks", 2 * ROWS)
 
-    def test_a_supervised_query_is_started_again(self, found, broker):
+    def test_a_supervised_query_is_started_again(self, found, broker: EmbeddedBroker) -> None:
         assert found["supervised"] == {"restarts": ["REQUEST_TIMED_OUT"], "batch": 0}
         assert rows_once(broker, "supervised")
 
-    def test_it_was_an_executor_that_was_killed(self, found):
+    def test_it_was_an_executor_that_was_killed(self, found) -> None:
         assert "CoarseGrainedExecutorBackend" in found["executor_killed"]["command"]
 
-    def test_a_copy_was_started_on_the_other_host_and_both_had_staged_the_rows(self, found):
+    def test_a_copy_was_started_on_the_other_host_and_both_had_staged_the_rows(self, found) -> None:
         assert {found["speculated"]["first"], found["speculated"]["copy"]} == set(HOSTS)
         assert found["speculated"]["files"] == 2
 
-    def test_a_staging_folder_that_is_not_shared_is_refused(self, found, broker, cluster):
+    def test_a_staging_folder_that_is_not_shared_is_refused(self, found, broker: EmbeddedBroker, cluster) -> None:
         text = found["batch_unshared"]["error"]
         assert "KAFKA[InvalidConfiguration] STAGING_NOT_SHARED" in text
         assert "stagingLocation=unshared is not shared: task 0 on 127.0.0." in text
@@ -147,13 +147,13 @@ class TestShipping:
         assert [place["host"] for place in found["places"]] == list(HOSTS)
         return [place["chaffinch"] for place in found["places"]]
 
-    def test_by_a_path_that_all_have(self, cluster, broker, tmp_path):
+    def test_by_a_path_that_all_have(self, cluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
         source = ROOT / "src"
         environment = {"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare")), "PYTHONPATH": str(source)}
         at = self.shipped(cluster, broker, "by_path", {"spark.executorEnv.PYTHONPATH": source}, environment)
         assert at == [str(source / "chaffinch" / "__init__.py")] * 2
 
-    def test_by_py_files(self, cluster, broker, tmp_path):
+    def test_by_py_files(self, cluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / "chaffinch.zip", "w") as packed:
             for package in ("chaffinch", "pyspark_chaffinch"):
                 for path in (ROOT / "src" / package).rglob("*.py"):
@@ -162,7 +162,7 @@ class TestShipping:
         at = self.shipped(cluster, broker, "by_py_files", {"spark.submit.pyFiles": tmp_path / "chaffinch.zip"}, environment)
         assert all(place.endswith("chaffinch.zip/chaffinch/__init__.py") for place in at), at
 
-    def test_by_a_packed_environment(self, cluster, broker, tmp_path):
+    def test_by_a_packed_environment(self, cluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
         bare_python(tmp_path / "packed")
         for package in ("chaffinch", "pyspark_chaffinch"):
             target = site_packages(tmp_path / "packed") / package
@@ -173,7 +173,7 @@ class TestShipping:
         at = self.shipped(cluster, broker, "by_archive", config, {"PYSPARK_PYTHON": "./environment/bin/python"})
         assert [cluster.work_of(host) in Path(place).parents for host, place in zip(HOSTS, at, strict=True)] == [True, True], at
 
-    def test_workers_that_lack_it_are_named_before_any_query(self, cluster, tmp_path):
+    def test_workers_that_lack_it_are_named_before_any_query(self, cluster, tmp_path: Path) -> None:
         found = run_driver(cluster.master, cluster.folder, {}, environment={"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare"))})
         text = found["session"]["error"]
         python = f"the worker's Python {tmp_path}/bare/bin/python"
@@ -181,14 +181,14 @@ class TestShipping:
         assert text.startswith(tuple(f"WorkersUnfit: {python} on {host} lacks chaffinch: install it" for host in HOSTS))
         assert "\n" not in text
 
-    def test_a_python_that_workers_do_not_have(self, cluster):
+    def test_a_python_that_workers_do_not_have(self, cluster) -> None:
         text = run_driver(cluster.master, cluster.folder, {}, environment={"PYSPARK_PYTHON": "./environment/bin/python"})["session"][
             "error"
         ]
         assert text.startswith("WorkersUnfit: the workers cannot be used: there is no program ./environment/bin/python on a worker: set")
 
 
-def test_local_cluster(broker, tmp_path):
+def test_local_cluster(broker: EmbeddedBroker, tmp_path: Path) -> None:
     """Executors in processes of their own, on this machine: staging without a location is refused as on any cluster."""
     calls = {"places": {}, "batch": writing(broker, "local_cluster", tmp_path / "staging")}
     calls["batch_nowhere"] = {**writing(broker, "batch_nowhere", ""), "options": {}}

@@ -5,6 +5,7 @@ No Java: planner, tasks and committer are played, each with a writer of its own 
 
 import random
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +26,7 @@ LARGE = {"key": [f"k{number}" for number in range(200)], "value": [random.Random
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def store(tmp_path_factory: pytest.TempPathFactory):
     """What is behind `s3://bucket/FOLDER?` there."""
     log = tmp_path_factory.mktemp("store") / "log"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
@@ -37,13 +38,13 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture
-def folder(store, request):
+def folder(store, request: pytest.FixtureRequest):
     """A folder of the test's own."""
     return Folder(f"s3://key:secret@bucket/{request.node.name}?{store}", "stagingLocation")
 
 
 @pytest.fixture
-def query(monkeypatch, tmp_path, folder):
+def query(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder):
     topics = {"orders": {"partitions": 2, "cleanup.policy": "compact"}}
     with EmbeddedBroker(topics=topics) as broker:
         played = PlayedQuery(
@@ -55,7 +56,7 @@ def query(monkeypatch, tmp_path, folder):
         played.close()
 
 
-def test_a_folder_is_as_one_of_the_machine(folder):
+def test_a_folder_is_as_one_of_the_machine(folder) -> None:
     assert (folder.exists(), folder.names(), folder.read("state")) == (False, [], None)
     folder.probe()
     for text in (b"one", b"two"):
@@ -71,7 +72,7 @@ def test_a_folder_is_as_one_of_the_machine(folder):
     assert folder.names() == []
 
 
-def test_tasks_stage_there_and_the_committer_reads_and_removes_it(query, folder):
+def test_tasks_stage_there_and_the_committer_reads_and_removes_it(query, folder) -> None:
     messages = query.write(LARGE, LARGE)
     staged = {name for message in messages for name in message.outcome.files()}
     assert set(folder.below("q", "0").names()) == staged
@@ -81,7 +82,7 @@ def test_tasks_stage_there_and_the_committer_reads_and_removes_it(query, folder)
     assert set(folder.names()) == {token_of_this_machine(), "letters"}
 
 
-def test_dead_letters_as_parquet_lie_there(query, folder):
+def test_dead_letters_as_parquet_lie_there(query, folder) -> None:
     query.run({"key": ["a", None], "value": [b"1", b"2"]})
     letters = folder.below("letters")
     (name,) = letters.names()
@@ -89,7 +90,7 @@ def test_dead_letters_as_parquet_lie_there(query, folder):
     assert (found.column("value").to_pylist(), found.column("error_name").to_pylist()) == ([b"2"], ["INVALID_COMPACTION_KEY"])
 
 
-def test_what_is_gone_is_said_and_nothing_is_written(query, folder):
+def test_what_is_gone_is_said_and_nothing_is_written(query, folder) -> None:
     messages = query.write(LARGE)
     folder.below("q").remove_all()
     with pytest.raises(Refusal, match=STAGING_LOST):
@@ -97,7 +98,7 @@ def test_what_is_gone_is_said_and_nothing_is_written(query, folder):
     assert query.broker.read("orders").num_rows == 0
 
 
-def test_a_bucket_that_is_not_there_is_refused_before_any_task(query, store):
+def test_a_bucket_that_is_not_there_is_refused_before_any_task(query, store) -> None:
     location = f"s3://key:secret@nowhere/staging?{store.replace('&allow_bucket_creation=true', '')}"
     with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: stagingLocation=s3://\.\.\.@nowhere/.* cannot be written: ") as caught:
         query.writer(stagingLocation=location)

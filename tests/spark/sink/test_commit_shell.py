@@ -2,19 +2,27 @@
 
 import itertools
 import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from chaffinch import Producer
 from chaffinch.broker.core import handlers
 from chaffinch.broker.core.answer_room import AnswerTooLarge
+from chaffinch.broker.core.broker_state import BrokerState
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.handlers import api_versions
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client import wait_log
+from chaffinch.client.addresses import Address
 from chaffinch.client.cluster import ClusterState
+from chaffinch.client.exchange import Exchange
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import NetworkException, codes
 from chaffinch.errors.codes import Group
@@ -24,22 +32,16 @@ from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxn
 from chaffinch.protocol.messages.api_versions import ApiVersion
 from chaffinch.protocol.messages.describe_producers import DescribeProducersRequest
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
+from chaffinch.protocol.schema import Message
 from chaffinch.records.compression import Compression
 from chaffinch.spark.commit.finish import OFFSETS_TOPIC
-from chaffinch.spark.commit.operations import (
-    Ask,
-    Coordinator,
-    FindRemains,
-    NextAnswer,
-    Remains,
-    SendBatch,
-    Step,
-    Wait,
-)
-from chaffinch.spark.commit.plan import CommitResult
+from chaffinch.spark.commit.messages import TaskOutcome
+from chaffinch.spark.commit.operations import Ask, Coordinator, FindRemains, NextAnswer, Remains, SendBatch, Step, Wait
+from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
@@ -47,7 +49,7 @@ from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.commit_shell import CommitShell
 from chaffinch.spark.sink.find_remains import find_remains
 from chaffinch.spark.sink.options import SinkOptions
-from tests.spark.commit.commit_world import PATIENCE, Query, counted, outcome
+from tests.spark.commit.commit_world import PATIENCE, Broker, Query, counted, outcome
 
 ROWS = {0: [(b"k1", b"a"), (b"k2", b"b")], 1: [(b"k3", b"c")]}
 BLOCK_MAX_MS = 3_000
@@ -55,36 +57,37 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def served():
+def served() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker() as broker:
         yield broker
 
 
 @pytest.fixture
-def broker(served):
+def broker(served: EmbeddedBroker) -> Iterator[EmbeddedBroker]:
     yield served
     served.faults.clear()
 
 
 @pytest.fixture
-def topic(broker):
+def topic(broker: EmbeddedBroker) -> str:
     """Of this test alone, also where other files have the same broker."""
     name = f"shell-{next(_numbers)}"
     broker.create_topic(name, 2, 1, {})
     return name
 
 
-class WallClock:
-    """What a plan asks a broker of the commit world for."""
-
-    now_ms = 1_700_000_000_000
-
-
-def committed(broker, topic, batch_id=0, compression=Compression.NONE, rows=ROWS, **changes):
+def committed(
+    broker: EmbeddedBroker,
+    topic: str,
+    batch_id: int = 0,
+    compression: Compression = Compression.NONE,
+    rows: Mapping[int, Sequence[tuple[bytes, bytes]]] = ROWS,
+    **changes: Any,
+) -> CommitResult:
     """One commit of these rows under a transactional id and group of its own."""
-    batches = [(outcome(rows, topic=topic, compression=compression),)]
-    query = Query(WallClock(), batches, transactional_id=f"t-{topic}", has_checkpoint=False)
-    fields = {
+    batches: list[tuple[TaskOutcome, ...]] = [(outcome(rows, topic=topic, compression=compression),)]
+    query = Query(Broker(), batches, transactional_id=f"t-{topic}", has_checkpoint=False)
+    fields: dict[str, Any] = {
         "group_id": f"g-{topic}",
         "marker_partition": TopicPartition(topic, 0),
         "patience": replace(PATIENCE, block_max_ms=BLOCK_MAX_MS),
@@ -97,24 +100,26 @@ def committed(broker, topic, batch_id=0, compression=Compression.NONE, rows=ROWS
 OPTIONS = SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.request.timeout.ms": "10000"}, is_stream=True)
 
 
-def shell(client, plan=None):
-    plan = Query(WallClock(), [()]).plan(0, "run-1") if plan is None else plan
+def shell(client: SyncClient, plan: CommitPlan | None = None) -> CommitShell:
+    plan = Query(Broker(), [()]).plan(0, "run-1") if plan is None else plan
     return CommitShell(plan, OPTIONS, client, staging=Folder("/none", "stagingLocation"), state=None)
 
 
-def values(broker, topic):
+def values(broker: EmbeddedBroker, topic: str) -> Counter[bytes | None]:
     return counted([(None, bytes(value)) for value in broker.read(topic).column("value").to_pylist()])
 
 
-def test_a_batch_is_written(broker, topic):
+def test_a_batch_is_written(broker: EmbeddedBroker, topic: str) -> None:
     assert committed(broker, topic).outcome == "written"
     assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
 
 
-def test_partitions_share_the_connections_to_a_broker_and_each_keeps_to_its_own(broker, topic, monkeypatch):
-    start, lanes = SyncClient.start, {}
+def test_partitions_share_the_connections_to_a_broker_and_each_keeps_to_its_own(
+    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, lanes = SyncClient.start, dict[int, set[int]]()
 
-    def noted(self, message, address, *args, **options):
+    def noted(self: SyncClient, message: Message, address: Address, *args: Any, **options: Any) -> Exchange:
         if isinstance(message, ProduceRequest):
             lanes.setdefault(message.topics[0].partitions[0].index, set()).add(address.lane)
         return start(self, message, address, *args, **options)
@@ -137,7 +142,7 @@ def test_partitions_share_the_connections_to_a_broker_and_each_keeps_to_its_own(
         ("Metadata", "TOPIC_AUTHORIZATION_FAILED"),
     ],
 )
-def test_a_look_up_that_is_refused_for_good_is_not_asked_again(broker, topic, api, error):
+def test_a_look_up_that_is_refused_for_good_is_not_asked_again(broker: EmbeddedBroker, topic: str, api: str, error: str) -> None:
     broker.faults.add(api=api, error=error, count=10_000)
     with pytest.raises(Refusal, match=error) as caught:
         committed(broker, topic)
@@ -145,11 +150,11 @@ def test_a_look_up_that_is_refused_for_good_is_not_asked_again(broker, topic, ap
 
 
 @pytest.mark.parametrize("node", [0, 1], ids=["of the transaction", "of the group"])
-def test_a_coordinator_that_moves_while_a_batch_is_written_is_looked_for_anew(node, monkeypatch):
+def test_a_coordinator_that_moves_while_a_batch_is_written_is_looked_for_anew(node: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that starts again takes over from the one that stood in for it. No connection is lost: the answer alone says so."""
     request = SyncClient.request
 
-    def moved(self, message, *args, **options):
+    def moved(self: SyncClient, message: Message, *args: Any, **options: Any) -> object:
         if isinstance(message, AddPartitionsToTxnRequest):
             cluster.start_node(node)
         return request(self, message, *args, **options)
@@ -170,11 +175,14 @@ TRANSIENT = [
 
 
 @pytest.mark.parametrize("fault", TRANSIENT, ids=lambda fault: fault.get("error") or fault.get("action") or "no fault")
-def test_what_an_earlier_attempt_left_open_is_not_made_visible(broker, topic, fault, monkeypatch, caplog):
+def test_what_an_earlier_attempt_left_open_is_not_made_visible(
+    broker: EmbeddedBroker, topic: str, fault: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its coordinator said that it is aborted, and wrote that nowhere: Apache Kafka 4.3.1 does so after its only broker was away."""
-    write_marker, untold = TransactionParticipants.write_marker, []
+    write_marker = TransactionParticipants.write_marker
+    untold: list[TopicPartition] = []
 
-    def loses_first_abort(self, place, is_commit, *rest):
+    def loses_first_abort(self: TransactionParticipants, place: TopicPartition, is_commit: bool, *rest: Any) -> None:
         if is_commit or untold:
             write_marker(self, place, is_commit, *rest)
         else:
@@ -196,17 +204,17 @@ def test_what_an_earlier_attempt_left_open_is_not_made_visible(broker, topic, fa
     assert said[0].startswith(f"batch 0: an earlier transaction of t-{topic} is still open in {topic}-1")
 
 
-def told_nobody(monkeypatch, *who):
+def told_nobody(monkeypatch: pytest.MonkeyPatch, *who: str) -> None:
     """What ends a transaction comes to none of these participants."""
     for name in who:
         monkeypatch.setattr(TransactionParticipants, name, lambda *_: None)
 
 
-def sent(monkeypatch):
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[type[Message]]:
     """The types of all requests from now on."""
-    request, messages = SyncClient.request, []
+    request, messages = SyncClient.request, list[type[Message]]()
 
-    def noted(self, message, *args, **options):
+    def noted(self: SyncClient, message: Message, *args: Any, **options: Any) -> object:
         messages.append(type(message))
         return request(self, message, *args, **options)
 
@@ -215,7 +223,9 @@ def sent(monkeypatch):
 
 
 @pytest.mark.parametrize("fault", [{}, *TRANSIENT[1:]], ids=lambda fault: fault.get("error") or fault.get("action") or "no fault")
-def test_what_is_committed_and_was_forgotten_is_told_to_the_leaders(broker, topic, fault, monkeypatch, caplog):
+def test_what_is_committed_and_was_forgotten_is_told_to_the_leaders(
+    broker: EmbeddedBroker, topic: str, fault: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     with monkeypatch.context() as patched:
         told_nobody(patched, "write_marker")
         assert committed(broker, topic).outcome == "written"
@@ -240,7 +250,14 @@ def test_what_is_committed_and_was_forgotten_is_told_to_the_leaders(broker, topi
     ],
     ids=["without the right", "of a broker without it", "where nobody tells of the offsets' partitions"],
 )
-def test_where_leaders_may_not_be_told_a_short_transaction_commits_it(broker, topic, error, forgetful, monkeypatch, caplog):
+def test_where_leaders_may_not_be_told_a_short_transaction_commits_it(
+    broker: EmbeddedBroker,
+    topic: str,
+    error: str,
+    forgetful: Sequence[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """That is said once."""
     monkeypatch.setattr(commit_shell, "_told", set())
     broker.faults.add(api="WriteTxnMarkers", error=error, count=10_000)
@@ -255,35 +272,39 @@ def test_where_leaders_may_not_be_told_a_short_transaction_commits_it(broker, to
 
 
 @pytest.mark.parametrize(("of", "said"), [(OFFSETS_TOPIC, "is not ours to tell partitions"), ("orders", "may have left open is not told")])
-def test_what_it_means_that_leaders_may_not_be_asked(of, said, monkeypatch, caplog):
+def test_what_it_means_that_leaders_may_not_be_asked(
+    of: str, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """About the marker: that it is committed in another way."""
     monkeypatch.setattr(commit_shell, "_told", set())
     refused = Remains(asked=frozenset([TopicPartition(of, 0)]), refused=codes.TOPIC_AUTHORIZATION_FAILED)
     monkeypatch.setattr(commit_shell, "find_remains", lambda *_: refused)
 
-    def asked():
+    def asked() -> Commit:
         for _ in range(2):
             yield FindRemains(step=Step.FINISH_COMMIT, producer_id=1, partitions=(TopicPartition(of, 0),), refresh=False)
+        return CommitResult(outcome="empty")
 
-    shell(None).run(asked())
+    with SyncClient("127.0.0.1:1") as client:
+        shell(client).run(asked())
     assert [said in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_partitions_that_are_gone_are_told_from_those_without_a_leader(broker, topic):
+def test_partitions_that_are_gone_are_told_from_those_without_a_leader(broker: EmbeddedBroker, topic: str) -> None:
     with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
         producer.send(topic, b"x", partition=0).result(60)  # A leader may know of its new partition only after the brokers tell of it.
     places = (TopicPartition(topic, 0), TopicPartition(topic, 2), TopicPartition(f"{topic}-gone", 0))
     with SyncClient([broker.bootstrap_servers]) as client:
         operation = FindRemains(step=Step.FINISH_COMMIT, producer_id=1, partitions=places, refresh=False)
         found = find_remains(client, operation, 1_000, 1_000)
-    assert (found.asked, found.unknown) == (set(places[:1]), set(places[1:]))
+    assert (found.asked, found.unknown) == (frozenset(places[:1]), frozenset(places[1:]))
 
 
-def told_nobody_of_the_batch(monkeypatch, who):
+def told_nobody_of_the_batch(monkeypatch: pytest.MonkeyPatch, who: Sequence[str]) -> None:
     """Not of what is finished before it."""
     request = SyncClient.request
 
-    def forgetting(self, message, *args, **options):
+    def forgetting(self: SyncClient, message: Message, *args: Any, **options: Any) -> object:
         with monkeypatch.context() as patched:
             if isinstance(message, EndTxnRequest) and any(kind is InitProducerIdRequest for kind in kinds):
                 told_nobody(patched, *who)
@@ -295,7 +316,9 @@ def told_nobody_of_the_batch(monkeypatch, who):
 
 
 @pytest.mark.parametrize("error", ["TOPIC_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION"])
-def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(broker, topic, error, monkeypatch, caplog):
+def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(
+    broker: EmbeddedBroker, topic: str, error: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """That is said once."""
     monkeypatch.setattr(commit_shell, "_told", set())
     broker.faults.add(api="DescribeProducers", error=error, count=10_000)
@@ -308,11 +331,11 @@ def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(broker, topic, err
     assert asked in (1, 2), "the second commit, which finds its marker, asks nobody where the first transaction is still ending"
 
 
-def test_it_waits_in_ms(monkeypatch):
-    waits = []
+def test_it_waits_in_ms(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
     monkeypatch.setattr(commit_shell, "time", SimpleNamespace(monotonic_ns=time.monotonic_ns, sleep=waits.append))
 
-    def waiting():
+    def waiting() -> Commit:
         yield Wait(step=Step.PUSH, ms=70)
         return CommitResult(outcome="empty")
 
@@ -321,12 +344,12 @@ def test_it_waits_in_ms(monkeypatch):
     assert waits == [0.07]
 
 
-def test_an_answer_is_waited_for_until_its_time(monkeypatch):
+def test_an_answer_is_waited_for_until_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     replies, pumped, times_ms = [], [], iter((60, 60, 90, 100, 100))
     monkeypatch.setattr(commit_shell, "_now_ms", lambda: next(times_ms))
     monkeypatch.setattr(SyncClient, "pump", lambda _, timeout_ms: pumped.append(timeout_ms))
 
-    def waiting():
+    def waiting() -> Commit:
         replies.append((yield NextAnswer(step=Step.PUSH, until_ms=100)))
         return CommitResult(outcome="empty")
 
@@ -336,15 +359,20 @@ def test_an_answer_is_waited_for_until_its_time(monkeypatch):
     assert pumped == [40, 10]
 
 
-def test_who_has_no_leader_keeps_nobody_waiting(broker, topic, monkeypatch):
+def test_who_has_no_leader_keeps_nobody_waiting(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaders are looked for once, and for many partitions of a topic at once."""
     asked, answers = [], []
     really = SyncClient.refresh_metadata
-    monkeypatch.setattr(SyncClient, "refresh_metadata", lambda *args, **given: (asked.append(args[1]), really(*args, **given))[1])
+
+    def noted(client: SyncClient, topics: Iterable[str], *args: Any, **given: Any) -> None:
+        asked.append(topics)
+        really(client, topics, *args, **given)
+
+    monkeypatch.setattr(SyncClient, "refresh_metadata", noted)
     monkeypatch.setattr(ClusterState, "leader_address", lambda *_: None)
     batches = outcome({number: [(b"k", b"v")] for number in range(2)}, topic=topic).batches
 
-    def sending():
+    def sending() -> Commit:
         for ticket, batch in enumerate(batches):
             yield SendBatch(
                 step=Step.PUSH, ticket=ticket, batch=batch, kept=None, identity=ProducerIdentity(7, 0), base_sequence=0, refresh=True
@@ -365,14 +393,16 @@ def test_who_has_no_leader_keeps_nobody_waiting(broker, topic, monkeypatch):
     assert asked == [[topic]] * 3
 
 
-def test_a_look_up_that_fails_keeps_one_partition_waiting_and_not_each(broker, topic, monkeypatch):
+def test_a_look_up_that_fails_keeps_one_partition_waiting_and_not_each(
+    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
-    def fails(*_, **__):
+    def fails(*_: object, **__: object) -> None:
         asked.append(1)
         raise NetworkException("nobody is there")
 
-    def sending():
+    def sending() -> Commit:
         for ticket, batch in enumerate(outcome({number: [(b"k", b"v")] for number in range(2)}, topic=topic).batches):
             yield SendBatch(
                 step=Step.PUSH, ticket=ticket, batch=batch, kept=None, identity=ProducerIdentity(7, 0), base_sequence=0, refresh=True
@@ -386,16 +416,16 @@ def test_a_look_up_that_fails_keeps_one_partition_waiting_and_not_each(broker, t
     assert len(asked) == 1
 
 
-def test_a_topic_that_is_gone_is_told_by_its_own_code(broker, topic):
+def test_a_topic_that_is_gone_is_told_by_its_own_code(broker: EmbeddedBroker, topic: str) -> None:
     with pytest.raises(Refusal) as caught:
         committed(broker, f"{topic}-gone", marker_partition=TopicPartition(topic, 0))
     assert caught.value.name == "UNKNOWN_TOPIC_OR_PARTITION"
 
 
-def test_an_answer_may_take_as_long_as_any_other(broker, topic, monkeypatch):
-    request, timeouts = SyncClient.request, {}
+def test_an_answer_may_take_as_long_as_any_other(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    request, timeouts = SyncClient.request, dict[type[Message], int]()
 
-    def noted(self, message, *args, **options):
+    def noted(self: SyncClient, message: Message, *args: Any, **options: Any) -> object:
         timeouts[type(message)] = options["timeout_ms"]
         return request(self, message, *args, **options)
 
@@ -404,13 +434,17 @@ def test_an_answer_may_take_as_long_as_any_other(broker, topic, monkeypatch):
     assert timeouts[DescribeProducersRequest] == timeouts[AddPartitionsToTxnRequest] == 10_000
 
 
-def test_partitions_with_more_producers_than_one_answer_may_hold_are_asked_for_one_by_one(broker, topic, monkeypatch):
+def test_partitions_with_more_producers_than_one_answer_may_hold_are_asked_for_one_by_one(
+    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each producer is remembered for a day after its last record."""
     number, asked = api_of(DescribeProducersRequest()).key, []
     handle = handlers.HANDLERS[number]
 
-    def limited(state, event, now_ms, fault):
-        asked.append([index for found in event.request.message.topics for index in found.partition_indexes])
+    def limited(state: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> object:
+        message = event.request.message
+        assert isinstance(message, DescribeProducersRequest)
+        asked.append([index for found in message.topics for index in found.partition_indexes])
         if len(asked[-1]) > 1:
             raise AnswerTooLarge
         return handle(state, event, now_ms, fault)
@@ -420,7 +454,7 @@ def test_partitions_with_more_producers_than_one_answer_may_hold_are_asked_for_o
     assert asked == [[0, 1], [0], [1]]
 
 
-def test_brokers_older_than_the_question_hold_nothing_up(broker, topic, monkeypatch):
+def test_brokers_older_than_the_question_hold_nothing_up(broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before Apache Kafka 2.8 there is no DescribeProducers."""
     offered = [version for version in api_versions._SERVED if version.api_key != api_of(DescribeProducersRequest()).key]
     monkeypatch.setattr(api_versions, "_SERVED", offered)
@@ -430,7 +464,9 @@ def test_brokers_older_than_the_question_hold_nothing_up(broker, topic, monkeypa
     assert broker.faults.list()[0]["count"] == 10_000
 
 
-def test_a_codec_that_the_broker_does_not_know_is_not_tried_again(broker, topic, monkeypatch):
+def test_a_codec_that_the_broker_does_not_know_is_not_tried_again(
+    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before Apache Kafka 2.1 Produce ends with version 6, and zstd is unknown."""
     offered = [version for version in api_versions._SERVED if version.api_key != 0]
     monkeypatch.setattr(api_versions, "_SERVED", [ApiVersion(api_key=0, min_version=0, max_version=6), *offered])
@@ -441,7 +477,7 @@ def test_a_codec_that_the_broker_does_not_know_is_not_tried_again(broker, topic,
     assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
 
 
-def test_wait_that_lasts_is_logged(monkeypatch, caplog):
+def test_wait_that_lasts_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """One attempt takes two seconds: the line does not come after the next one only."""
     now_ms = [0]
     monkeypatch.setattr(commit_shell, "_now_ms", lambda: now_ms[0])
@@ -449,8 +485,8 @@ def test_wait_that_lasts_is_logged(monkeypatch, caplog):
     passing = SimpleNamespace(sleep=lambda s: now_ms.__setitem__(0, now_ms[0] + int(s * 1000)))
     monkeypatch.setattr(commit_shell, "time", passing)
 
-    def asking():
-        asked = Ask(step=Step.INIT_PRODUCER, message=None, to=Coordinator(kind="group", key="g"))
+    def asking() -> Commit:
+        asked = Ask(step=Step.INIT_PRODUCER, message=FindCoordinatorRequest(), to=Coordinator(kind="group", key="g"))
         for _ in range(3):
             reply = yield asked
             about = wait_log.Wait("c", "an answer", reply.now_ms, "a:1 cannot be reached", until_ms=60_000, limit="limit")

@@ -12,21 +12,21 @@ ADDRESS = Address("broker", 9092)
 
 
 @pytest.fixture
-def lines():
+def lines() -> list[str]:
     return []
 
 
 @pytest.fixture
-def waits(lines):
+def waits(lines: list[str]) -> CommitWaits:
     return CommitWaits(lines.append, request_timeout_ms=30_000)
 
 
-def wait(since_ms, why="orders-3 does not exist"):
+def wait(since_ms: int, why: str = "orders-3 does not exist") -> Wait:
     return Wait("cause", "an acknowledged batch for orders-3", since_ms, why, until_ms=60_000, limit="transaction.timeout.ms")
 
 
 @pytest.mark.parametrize("attempt_ms", [1, 500, 2_000, 9_000])
-def test_first_line_comes_within_3_seconds_or_after_the_first_attempt(waits, lines, attempt_ms):
+def test_first_line_comes_within_3_seconds_or_after_the_first_attempt(waits: CommitWaits, lines: list[str], attempt_ms: int) -> None:
     now_ms = attempt_ms
     while not lines:
         waits.retry(wait(attempt_ms), now_ms, 100, attempt_ms)
@@ -38,19 +38,19 @@ def test_first_line_comes_within_3_seconds_or_after_the_first_attempt(waits, lin
     ]
 
 
-def test_short_wait_is_not_logged(waits, lines):
+def test_short_wait_is_not_logged(waits: CommitWaits, lines: list[str]) -> None:
     for now_ms in range(0, 2_000, 100):
         waits.retry(wait(0), now_ms, 100, 1)
     assert lines == []
 
 
-def test_lines_come_after_growing_pauses(waits, lines):
+def test_lines_come_after_growing_pauses(waits: CommitWaits, lines: list[str]) -> None:
     for now_ms in range(0, 100_000, 100):
         waits.retry(wait(0), now_ms, 100, 1)
     assert len(lines) == 4
 
 
-def test_silent_broker_is_named(waits, lines):
+def test_silent_broker_is_named(waits: CommitWaits, lines: list[str]) -> None:
     under_way = [Unanswered(TopicPartition("orders", number), ADDRESS, 1_000 + number) for number in (1, 0)]
     assert waits.answers(under_way, 1_100) == 3_500
     assert lines == []
@@ -64,7 +64,7 @@ def test_silent_broker_is_named(waits, lines):
     assert waits.answers([], 3_700) == 33_700
 
 
-def test_request_that_is_asked_again_names_its_option():
+def test_request_that_is_asked_again_names_its_option() -> None:
     attempts = Attempts(Patience(block_max_ms=8_000, wait_ms=lambda failures: 100))
     assert not attempts.are_over(5_000)
     said = attempts.about("DescribeProducers of orders-3", "orders-3: no such partition.").line(8_000)

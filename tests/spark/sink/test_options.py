@@ -1,6 +1,8 @@
 """Options and columns of the sink: what is understood, what is refused and with which words."""
 
+from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from pyspark.sql import types
@@ -15,11 +17,11 @@ from chaffinch.spark.tasks.row_codec import check_schema
 LEAST = {"kafka.bootstrap.servers": "a:1", "topic": "orders"}
 
 
-def sink(is_stream=True, **options):
+def sink(is_stream: bool = True, **options: str) -> SinkOptions:
     return SinkOptions.parse({**LEAST, **{name.replace("__", "."): value for name, value in options.items()}}, is_stream=is_stream)
 
 
-def test_defaults():
+def test_defaults() -> None:
     options = sink()
     assert options.client.bootstrap_servers == ("a:1",)
     assert options.marker_topic == "orders"
@@ -27,7 +29,7 @@ def test_defaults():
     assert (options.compression_type, options.batch_bytes, options.checkpoint_location) == ("none", 1_000_000, None)
 
 
-def test_names_are_found_without_regard_to_case():
+def test_names_are_found_without_regard_to_case() -> None:
     options = sink(STAGINGLOCATION="/s", errors__dead__letter__path="/d", Errors__Tolerance="all", checkpointlocation="/c", queryname="q")
     assert (options.staging_location, options.dead_letter_path, options.checkpoint_location) == ("/s", "/d", "/c")
 
@@ -87,7 +89,7 @@ def test_names_are_found_without_regard_to_case():
         ({"kafka__key__serializer": "x"}, "unknown option 'kafka.key.serializer'"),
     ],
 )
-def test_what_is_refused(options, text):
+def test_what_is_refused(options: Mapping[str, Any], text: str) -> None:
     with pytest.raises(ConfigException) as caught:
         sink(**options)
     assert text in str(caught.value)
@@ -101,39 +103,43 @@ def test_what_is_refused(options, text):
         (None, Tolerance(tolerates=True)),
     ],
 )
-def test_caps(cap, tolerance):
-    options = {} if cap is None else {"errors__tolerance__max": cap}
+def test_caps(cap: str | None, tolerance: Tolerance) -> None:
+    options: dict[str, Any] = {} if cap is None else {"errors__tolerance__max": cap}
     assert sink(errors__tolerance="all", errors__dead__letter__path="/d", **options).tolerance == tolerance
 
 
 @pytest.mark.parametrize("cap", ["-1", "101%", "-1%", "many", "5.5", ""])
-def test_caps_that_are_none(cap):
+def test_caps_that_are_none(cap: str) -> None:
     with pytest.raises(ConfigException, match="neither a count"):
         sink(errors__tolerance="all", errors__dead__letter__path="/d", errors__tolerance__max=cap)
 
 
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
 @pytest.mark.parametrize(("codec", "level"), [("zstd", 7), ("gzip", 2), ("snappy", None), ("none", None)])
-def test_the_level_is_that_of_the_codec(guarantee, codec, level):
-    given = {"kafka__compression__zstd__level": "7", "kafka__compression__gzip__level": "2", "kafka__compression__type": codec}
+def test_the_level_is_that_of_the_codec(guarantee: str, codec: str, level: int | None) -> None:
+    given: dict[str, Any] = {
+        "kafka__compression__zstd__level": "7",
+        "kafka__compression__gzip__level": "2",
+        "kafka__compression__type": codec,
+    }
     assert sink(deliveryGuarantee=guarantee, **given).compression_level == level
 
 
-def test_a_batch_write_needs_no_marker():
+def test_a_batch_write_needs_no_marker() -> None:
     with pytest.raises(ConfigException, match="onMissingMarker is for streams"):
         sink(is_stream=False, onMissingMarker="write")
     assert sink(onMissingMarker="write").writes_without_marker
 
 
 @pytest.mark.parametrize("guarantee", TABLES)
-def test_a_batch_write_has_no_checkpoint(guarantee):
+def test_a_batch_write_has_no_checkpoint(guarantee: str) -> None:
     """Whoever gives it one hopes to write once, and nothing would."""
     with pytest.raises(ConfigException, match=r"checkpointLocation is for streams: .* in foreachBatch write with .*KafkaSink") as caught:
         sink(is_stream=False, checkpointLocation="/c", deliveryGuarantee=guarantee)
     assert ("idempotencyToken" in str(caught.value)) == (guarantee == EXACTLY_ONCE)  # The others have none.
 
 
-def test_a_wrong_guarantee_is_told_with_all_else_that_is_wrong():
+def test_a_wrong_guarantee_is_told_with_all_else_that_is_wrong() -> None:
     """`kafka.acks` is not: one of the guarantees takes it."""
     with pytest.raises(ConfigException) as caught:
         sink(topics="x", deliveryGuarantee="at-most-once", kafka__acks="0", errors__tolerance="some")
@@ -144,7 +150,7 @@ def test_a_wrong_guarantee_is_told_with_all_else_that_is_wrong():
 
 
 @pytest.mark.parametrize("token", ["", "  "])
-def test_an_empty_token_is_refused(token):
+def test_an_empty_token_is_refused(token: str) -> None:
     with pytest.raises(ConfigException, match="idempotencyToken is empty"):
         sink(is_stream=False, idempotencyToken=token)
 
@@ -153,9 +159,10 @@ def test_an_empty_token_is_refused(token):
     "name",
     ["topic", "markerTopic", "stagingLocation", "errors.dead.letter.queue.topic.name", "errors.dead.letter.path", "kafka.transactional.id"],
 )
-def test_a_name_left_empty_is_refused(name):
+def test_a_name_left_empty_is_refused(name: str) -> None:
+    options: dict[str, Any] = {"errors.tolerance": "all", "errors.dead.letter.path": "/dead", name: ""}
     with pytest.raises(ConfigException, match=f"option {name} is empty: give it a value, or leave it out"):
-        sink(**{"errors.tolerance": "all", "errors.dead.letter.path": "/dead", name: ""})
+        sink(**options)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +175,7 @@ def test_a_name_left_empty_is_refused(name):
         ({"kafka.transaction.timeout.ms": str(2**31)}, "at least 1 and at most 2147483647"),
     ],
 )
-def test_what_people_try_is_answered_in_any_case(options, text):
+def test_what_people_try_is_answered_in_any_case(options: Mapping[str, str], text: str) -> None:
     with pytest.raises(ConfigException) as caught:
         sink(is_stream=False, **options)
     assert text in str(caught.value)
@@ -177,19 +184,21 @@ def test_what_people_try_is_answered_in_any_case(options, text):
 @pytest.mark.parametrize(
     ("bad", "all_rows", "cap"), [(29, 100, "29%"), (7, 100, "7%"), (1, 1000, "0.1%"), (57, 100, "57%"), (333, 1000, "33.3%")]
 )
-def test_a_share_is_exact(bad, all_rows, cap):
+def test_a_share_is_exact(bad: int, all_rows: int, cap: str) -> None:
     tolerance = Tolerance.parse("all", cap)
     assert not tolerance.is_exceeded(bad, all_rows)
     assert tolerance.is_exceeded(bad + 1, all_rows)
 
 
-def test_without_a_topic_the_marker_needs_one():
+def test_without_a_topic_the_marker_needs_one() -> None:
     with pytest.raises(ConfigException, match="markerTopic an existing topic"):
         SinkOptions.parse({"kafka.bootstrap.servers": "a:1"}, is_stream=True)
     assert SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "markerTopic": "m"}, is_stream=True).topic is None
 
 
-def test_a_batch_write_without_a_token_keeps_no_marker_and_needs_no_place_for_one(caplog, monkeypatch):
+def test_a_batch_write_without_a_token_keeps_no_marker_and_needs_no_place_for_one(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("chaffinch.spark.options._told", set())
     servers = {"kafka.bootstrap.servers": "a:1"}
     assert SinkOptions.parse(servers, is_stream=False).marker_topic is None
@@ -202,7 +211,7 @@ def test_a_batch_write_without_a_token_keeps_no_marker_and_needs_no_place_for_on
     assert SinkOptions.parse({**servers, "idempotencyToken": "x", "markerTopic": "m"}, is_stream=False).marker_topic == "m"
 
 
-def test_the_bootstrap_servers_are_required():
+def test_the_bootstrap_servers_are_required() -> None:
     with pytest.raises(ConfigException, match=r"kafka\.bootstrap\.servers is missing"):
         SinkOptions.parse({"topic": "orders"}, is_stream=True)
 
@@ -215,7 +224,7 @@ TYPES = {
 }  # fmt: skip
 
 
-def schema_of(text):
+def schema_of(text: str) -> types.StructType:
     """A schema from `name type, ...`; the type `headers` is the array of pairs."""
     pairs = (column.split() for column in text.split(", "))
     return types.StructType([types.StructField(name, TYPES[kind]) for name, kind in pairs])
@@ -230,7 +239,7 @@ class TestColumns:
             "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int",
         ],
     )  # fmt: skip
-    def test_what_is_written(self, schema):
+    def test_what_is_written(self, schema: str) -> None:
         check_schema(schema_of(schema), has_topic=True)
 
     @pytest.mark.parametrize(
@@ -251,12 +260,12 @@ class TestColumns:
             ),
         ],
     )
-    def test_what_is_not(self, schema, text):
+    def test_what_is_not(self, schema: str, text: str) -> None:
         with pytest.raises(ConfigException) as caught:
             check_schema(schema_of(schema), has_topic=True)
         assert text in str(caught.value)
 
-    def test_a_topic_has_to_come_from_somewhere(self):
+    def test_a_topic_has_to_come_from_somewhere(self) -> None:
         with pytest.raises(ConfigException, match="neither an option topic nor a column 'topic'"):
             check_schema(schema_of("value string"), has_topic=False)
 
@@ -291,14 +300,14 @@ NOTES, LETTERS = '{"ends": {"0": 23}, "run": "r"}', "errors.dead.letter.queue.to
         (False, {"chaffinch.kept": '{"name": "/x", "ranges": []}', "errors.dead.letter.path": "/d", "idempotencyToken": "replay-d"}),
     ],
 )
-def test_what_only_chaffinch_itself_may_say(is_stream, given):
+def test_what_only_chaffinch_itself_may_say(is_stream: bool, given: Mapping[str, str]) -> None:
     with pytest.raises(ConfigException, match="Chaffinch sets it for writes of its own, leave it out"):
         SinkOptions.parse({**LEAST, **given}, is_stream=is_stream)
     with pytest.raises(ConfigException, match="leave it out"):
         KafkaSink({**LEAST, **given})
 
 
-def test_what_a_foreach_batch_write_says_of_its_batch():
+def test_what_a_foreach_batch_write_says_of_its_batch() -> None:
     given = {**LEAST, "checkpointlocation": "/c", "chaffinch.sink": "audit", "chaffinch.batch.id": "7"}
     options = SinkOptions.parse(given, is_stream=False)
     assert (options.sink_name, options.batch_id, options.checkpoint_location) == ("audit", 7, "/c")

@@ -4,6 +4,8 @@ import errno
 import json
 import pickle
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,12 +25,17 @@ SPARK = {
 }
 
 
-def places_of(*, is_stream=True, **options):
+def places_of(*, is_stream: bool = True, **options: str) -> Places:
     given = {"kafka.bootstrap.servers": "a:1", "topic": "orders", **options}
     return Places(SinkOptions.parse(given, is_stream=is_stream), is_stream=is_stream)
 
 
-def checkpoint_in(folder, query_id=FACTS.query_id):
+def location(folder: Folder | None) -> str:
+    assert folder is not None
+    return folder.location
+
+
+def checkpoint_in(folder: Path, query_id: str | None = FACTS.query_id) -> Path:
     (folder / "offsets").mkdir(parents=True)
     (folder / "metadata").write_text(json.dumps({"id": query_id}))
     (folder / "offsets" / "3").write_text("v1")
@@ -36,20 +43,20 @@ def checkpoint_in(folder, query_id=FACTS.query_id):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_tried_out(monkeypatch):
+def _nothing_tried_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "_probed", set())
 
 
 class Context:
     """As Spark's, with these local properties."""
 
-    def __init__(self, **properties):
+    def __init__(self, **properties: str | None) -> None:
         self.properties = {**SPARK, **{name.replace("__", "."): value for name, value in properties.items()}}
 
-    def partitionId(self):
+    def partitionId(self) -> int:
         return 7
 
-    def getLocalProperty(self, key):
+    def getLocalProperty(self, key: str) -> str | None:
         return self.properties.get(key)
 
 
@@ -64,7 +71,7 @@ class TestFacts:
             (None, None),
         ],
     )
-    def test_the_query_s_name(self, description, name):
+    def test_the_query_s_name(self, description: str | None, name: str | None) -> None:
         assert facts_of(Context(spark__job__description=description)).query_name == name
 
     @pytest.mark.parametrize(
@@ -77,19 +84,19 @@ class TestFacts:
             (None, None),
         ],
     )
-    def test_the_run_is_the_one_that_spark_names(self, description, run_id):
+    def test_the_run_is_the_one_that_spark_names(self, description: str | None, run_id: str | None) -> None:
         """Not the group of jobs, which the function of a foreachBatch may set to the same in every run."""
         assert facts_of(Context(spark__job__description=description, spark__jobGroup__id="mine")).run_id == run_id
 
-    def test_outside_of_a_stream_a_description_is_no_name(self):
+    def test_outside_of_a_stream_a_description_is_no_name(self) -> None:
         assert facts_of(Context(streaming__sql__batchId=None, spark__job__description="a\nid = 1")).query_name is None
 
-    def test_what_the_session_says_about_places(self):
+    def test_what_the_session_says_about_places(self) -> None:
         facts = facts_of(Context(**{"spark.sql.streaming.checkpointLocation": "/c", "spark.hadoop.fs.defaultFS": "hdfs://n:8020"}))
         assert (facts.checkpoint_root, facts.default_file_system) == ("/c", "hdfs://n:8020")
 
     @pytest.mark.parametrize("variable", ["SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP"])
-    def test_the_host_is_the_one_that_spark_knows(self, monkeypatch, variable):
+    def test_the_host_is_the_one_that_spark_knows(self, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
         monkeypatch.delenv("SPARK_LOCAL_HOSTNAME", raising=False)
         monkeypatch.setenv(variable, "127.0.0.9")
         assert facts_of(Context()).host == "127.0.0.9"
@@ -100,23 +107,25 @@ class TestFacts:
     [("local", True), ("local[2]", True), ("local[*]", True), ("local-cluster[2,1,1024]", False), ("spark://a:1", False), ("yarn", False),
      ("k8s://https://a", False), (None, False)],
 )  # fmt: skip
-def test_which_masters_run_tasks_beside_the_driver(master, is_one):
+def test_which_masters_run_tasks_beside_the_driver(master: str | None, is_one: bool) -> None:
     assert is_one_machine(master) == is_one
     assert (places_of().staging(replace(FACTS, master=master), "q") is not None) == is_one
 
 
-def failing(folder):
+def failing(folder: Folder) -> None:
     raise folder.refusal("cannot be read", OSError(errno.EIO, "Input/output error"))
 
 
 class TestCheckpoint:
-    def test_the_query_s_own_is_used(self, tmp_path):
+    def test_the_query_s_own_is_used(self, tmp_path: Path) -> None:
         found = places_of(checkpointLocation=str(checkpoint_in(tmp_path)))
-        assert found.checkpoint(FACTS).location == str(tmp_path)
+        assert location(found.checkpoint(FACTS)) == str(tmp_path)
         assert len(found.digest(3, FACTS)) == 64
 
     @pytest.mark.parametrize("metadata", [None, json.dumps({"id": "another"}), "damaged"])
-    def test_a_folder_that_is_not_the_query_s_checkpoint_is_not_used(self, tmp_path, metadata, caplog):
+    def test_a_folder_that_is_not_the_query_s_checkpoint_is_not_used(
+        self, tmp_path: Path, metadata: str | None, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """A path without a scheme may be Hadoop's: the folder of that name on this machine is then another one."""
         if metadata is not None:
             (tmp_path / "metadata").write_text(metadata)
@@ -125,16 +134,16 @@ class TestCheckpoint:
         assert "the checkpoint is not used to recognise batches" in caplog.text
         assert str(tmp_path) in caplog.text
 
-    def test_a_moments_fault_is_not_taken_for_no_checkpoint(self, tmp_path, monkeypatch):
+    def test_a_moments_fault_is_not_taken_for_no_checkpoint(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without it the batch at hand would be judged by its marker alone, and that of a restored copy be skipped with its rows."""
         found = places_of(checkpointLocation=str(checkpoint_in(tmp_path)))
         with monkeypatch.context() as patched:
             patched.setattr(Folder, "read", lambda self, name: failing(self))
             with pytest.raises(Refusal, match=rf"STORAGE_FAILED: checkpointLocation={tmp_path} cannot be read: .*; start the query again"):
                 found.checkpoint(FACTS)
-        assert found.checkpoint(FACTS).location == str(tmp_path)
+        assert location(found.checkpoint(FACTS)) == str(tmp_path)
 
-    def test_one_that_the_sink_does_not_see_is_named_with_what_it_may_be(self, tmp_path, caplog):
+    def test_one_that_the_sink_does_not_see_is_named_with_what_it_may_be(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         assert places_of(checkpointLocation=f"file:{tmp_path}/other").checkpoint(FACTS) is None
         assert (
             f"checkpointLocation has no file metadata where the sink looks for it, in file:{tmp_path}/other: it is not that of the query, "
@@ -142,25 +151,27 @@ class TestCheckpoint:
         ) in caplog.text
 
     @pytest.mark.parametrize("location", ["floppy:/checkpoints/a", "dbfs:/checkpoints/a"])
-    def test_a_file_system_that_only_hadoop_knows_is_no_local_folder(self, tmp_path, monkeypatch, location):
+    def test_a_file_system_that_only_hadoop_knows_is_no_local_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, location: str
+    ) -> None:
         monkeypatch.chdir(tmp_path)
         assert places_of(checkpointLocation=location).checkpoint(FACTS) is None
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_named_query_below_the_session_s_location(self, tmp_path):
+    def test_a_named_query_below_the_session_s_location(self, tmp_path: Path) -> None:
         checkpoint_in(tmp_path / "orders query")
         facts = replace(FACTS, checkpoint_root=str(tmp_path), query_name="orders query")
         found = places_of()
-        assert found.checkpoint(facts).location == f"{tmp_path}/orders query"
-        assert found.staging(facts, "q").location == f"{tmp_path}/orders query/chaffinch/staging/q/3"
+        assert location(found.checkpoint(facts)) == f"{tmp_path}/orders query"
+        assert location(found.staging(facts, "q")) == f"{tmp_path}/orders query/chaffinch/staging/q/3"
 
     @pytest.mark.parametrize("changes", [{"query_name": None}, {"checkpoint_root": None}, {"query_id": "another"}])
-    def test_else_it_is_not_known(self, tmp_path, changes):
+    def test_else_it_is_not_known(self, tmp_path: Path, changes: dict[str, Any]) -> None:
         checkpoint_in(tmp_path / "orders")
         facts = replace(FACTS, **{"checkpoint_root": str(tmp_path), "query_name": "orders", **changes})
         assert places_of().checkpoint(facts) is None
 
-    def test_a_batch_write_inside_a_stream_leaves_the_stream_s_checkpoint_alone(self, tmp_path):
+    def test_a_batch_write_inside_a_stream_leaves_the_stream_s_checkpoint_alone(self, tmp_path: Path) -> None:
         checkpoint_in(tmp_path / "orders")
         facts = replace(FACTS, checkpoint_root=str(tmp_path), query_name="orders")
         assert places_of(is_stream=False).checkpoint(facts) is None
@@ -184,47 +195,47 @@ class TestDefaultFileSystem:
             ("relative", "hdfs://n:8020", "relative"),
         ],
     )
-    def test_a_location_without_a_scheme_lies_on_it(self, location, default, found):
+    def test_a_location_without_a_scheme_lies_on_it(self, location: str, default: str | None, found: str) -> None:
         assert located(location, default, {}) == found
 
-    def test_hadoop_s_own_files_say_it_too(self, tmp_path):
+    def test_hadoop_s_own_files_say_it_too(self, tmp_path: Path) -> None:
         (tmp_path / "core-site.xml").write_text(CORE_SITE.format("hdfs://n:8020"))
         assert located("/c", None, {"HADOOP_CONF_DIR": str(tmp_path)}) == "hdfs://n:8020/c"
         assert located("/c", "file:///", {"HADOOP_CONF_DIR": str(tmp_path)}) == "/c"
 
     @pytest.mark.parametrize("text", [None, "not XML", "<configuration/>"])
-    def test_hadoop_files_without_it(self, tmp_path, text):
+    def test_hadoop_files_without_it(self, tmp_path: Path, text: str | None) -> None:
         if text is not None:
             (tmp_path / "core-site.xml").write_text(text)
         assert located("/c", None, {"HADOOP_CONF_DIR": str(tmp_path)}) == "/c"
 
-    def test_checkpoint_and_staging_lie_there(self, tmp_path, monkeypatch):
+    def test_checkpoint_and_staging_lie_there(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         looked_at = []
         monkeypatch.setattr(Folder, "read", lambda folder, name: looked_at.append((folder.location, name)))
         facts = replace(FACTS, default_file_system="s3a://bucket")
         found = places_of(checkpointLocation="/c")
         assert found.checkpoint(facts) is None
         assert looked_at == [("s3a://bucket/c", "metadata")]
-        assert found.staging(facts, "q").location == "s3a://bucket/c/chaffinch/staging/q/3"
+        assert location(found.staging(facts, "q")) == "s3a://bucket/c/chaffinch/staging/q/3"
 
 
 class TestNotShared:
     """The same location, seen by a driver and by an executor on another machine: two folders or one."""
 
-    def refused(self, found, facts=FACTS):
+    def refused(self, found: Places, facts: TaskContextFacts = FACTS) -> str:
         with pytest.raises(Refusal) as caught:
             pickle.loads(pickle.dumps(found)).spill(facts, "q")
         return str(caught.value)
 
-    def test_none_is_set(self):
+    def test_none_is_set(self) -> None:
         assert "KAFKA[InvalidConfiguration] STAGING_LOCATION_MISSING: a task has more than 1 MiB" in self.refused(places_of())
 
-    def test_the_driver_s_token_is_seen(self, tmp_path):
+    def test_the_driver_s_token_is_seen(self, tmp_path: Path) -> None:
         found = places_of(stagingLocation=str(tmp_path / "s"))
         leave_token(str(tmp_path / "s"))
         assert pickle.loads(pickle.dumps(found)).spill(FACTS, "q").location == f"{tmp_path}/s/q/3"
 
-    def test_another_machine_s_token_is_none(self, tmp_path, monkeypatch):
+    def test_another_machine_s_token_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         found = places_of(stagingLocation=str(tmp_path))
         monkeypatch.setattr("socket.gethostname", lambda: "host-b")
         leave_token(str(tmp_path))
@@ -234,7 +245,7 @@ class TestNotShared:
         )
         assert "name a folder that driver and executors share" in text
 
-    def test_the_token_is_left_once_and_stays(self, tmp_path):
+    def test_the_token_is_left_once_and_stays(self, tmp_path: Path) -> None:
         leave_token(str(tmp_path))
         (token,) = tmp_path.iterdir()
         before = token.stat().st_mtime_ns
@@ -242,7 +253,7 @@ class TestNotShared:
         leave_token(str(tmp_path))
         assert [token.stat().st_mtime_ns for token in tmp_path.iterdir()] == [before]
 
-    def test_a_token_that_somebody_removed_is_left_again_by_the_next_planner(self, tmp_path):
+    def test_a_token_that_somebody_removed_is_left_again_by_the_next_planner(self, tmp_path: Path) -> None:
         """A rule of a bucket, or the machine's own of temporary files: a batch of the same process that spills is not refused."""
         found = places_of(stagingLocation=str(tmp_path))
         for _ in range(2):
@@ -250,14 +261,14 @@ class TestNotShared:
             assert found.spill(FACTS, "q").location == f"{tmp_path}/q/3"
             (tmp_path / token_of_this_machine()).unlink()
 
-    def test_in_local_mode_nothing_is_asked(self, tmp_path):
+    def test_in_local_mode_nothing_is_asked(self, tmp_path: Path) -> None:
         assert places_of(stagingLocation=str(tmp_path)).spill(replace(FACTS, master="local[2]"), "q").location == f"{tmp_path}/q/3"
 
-    def test_a_checkpoint_is_known_by_spark_s_own_file(self, tmp_path):
+    def test_a_checkpoint_is_known_by_spark_s_own_file(self, tmp_path: Path) -> None:
         found = places_of(checkpointLocation=str(checkpoint_in(tmp_path)))
         assert found.spill(FACTS, "q").location == f"{tmp_path}/chaffinch/staging/q/3"
 
-    def test_a_checkpoint_that_the_executor_does_not_see(self, tmp_path):
+    def test_a_checkpoint_that_the_executor_does_not_see(self, tmp_path: Path) -> None:
         text = self.refused(places_of(checkpointLocation=str(tmp_path)))
         assert "STAGING_NOT_SHARED: task 7 on host-b does not see the checkpoint that Spark writes: checkpointLocation has no file" in text
         assert "set stagingLocation" in text

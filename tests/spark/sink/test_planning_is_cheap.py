@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -41,20 +42,21 @@ ELSEWHERE = (
 
 
 @pytest.fixture(scope="module")
-def modules():
+def modules() -> dict[str, list[str]]:
     """The modules of each role, by its name."""
     with EmbeddedBroker(topics={"orders": {"partitions": 2}}) as broker:
         options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "orders"}
         done = subprocess.run([sys.executable, "-c", ROLES, json.dumps(options)], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+    modules: dict[str, list[str]] = json.loads(done.stdout)
+    return modules
 
 
 @pytest.mark.parametrize(("role", "needless"), [("planner", (*COMMIT, *RECORDS, *ELSEWHERE)), ("task", (*COMMIT, *ELSEWHERE[:-3]))])
-def test_a_role_imports_nothing_of_another(modules, role, needless):
+def test_a_role_imports_nothing_of_another(modules: Mapping[str, Sequence[str]], role: str, needless: tuple[str, ...]) -> None:
     assert not set(needless) & set(modules[role])
 
 
-def test_the_modules_are_those_that_there_are(modules):
+def test_the_modules_are_those_that_there_are(modules: Mapping[str, Sequence[str]]) -> None:
     """A name that is written wrong would keep nothing out."""
     assert {"chaffinch.spark.target", "chaffinch.spark.commit.timeout"} <= set(modules["planner"])
     assert {*RECORDS, "chaffinch.spark.tasks.staged"} <= set(modules["task"])

@@ -6,16 +6,20 @@ import pickle
 import re
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.datasource import WriterCommitMessage
 
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.errors.codes import Group
-from chaffinch.spark.commit.operations import Step
+from chaffinch.spark.commit.operations import Operation, SendBatch, Step
 from chaffinch.spark.options import ClientOptions, parse
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import writers
@@ -30,19 +34,19 @@ from chaffinch.spark.tasks.notes import Notes
 from tests.spark.played_query import PlayedQuery
 from tests.spark.test_spark_write import alter, values
 
-ROWS = {"key": ["a", None, "c"], "value": [b"1", b"2", b"3"]}
+ROWS: dict[str, list[Any]] = {"key": ["a", None, "c"], "value": [b"1", b"2", b"3"]}
 NO_ROWS = {"key": pa.array([], pa.string()), "value": pa.array([], pa.binary())}
 
 
 @pytest.fixture
-def kafka():
+def kafka() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(topics={"orders": {"partitions": 2}, "dead": {"partitions": 1}}) as broker:
         yield broker
         forget_client(ClientOptions.of(parse(SOURCE, {"kafka.bootstrap.servers": broker.bootstrap_servers})))
 
 
 @pytest.fixture
-def query(kafka, tmp_path, monkeypatch):
+def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A stream `q` with a checkpoint in which batches 0 to 9 are noted, and dead letters in both places."""
     offsets = tmp_path / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)
@@ -55,10 +59,10 @@ def query(kafka, tmp_path, monkeypatch):
         "kafka.max.block.ms": "60000",
     }  # fmt: skip
 
-    def writer(**changes):
+    def writer(**changes: str) -> writers.StreamWriter:
         return writers.stream_writer(SinkOptions.parse({**options, **changes}, is_stream=True))
 
-    def write(*tables, batch_id=0, **changes):
+    def write(*tables: Mapping[str, Any], batch_id: int = 0, **changes: Any) -> list[writers.CommitMessage]:
         """What planner and tasks do: the messages."""
         messages = []
         for task, table in enumerate(tables):
@@ -68,31 +72,31 @@ def query(kafka, tmp_path, monkeypatch):
             messages.append(pickle.loads(pickle.dumps(travelled.write(iter([pa.record_batch(table)])))))
         return messages
 
-    def commit(messages, batch_id=0, **changes):
+    def commit(messages: list[WriterCommitMessage | None], batch_id: int = 0, **changes: Any) -> None:
         writer(**changes).commit(messages, batch_id)
 
     return SimpleNamespace(write=write, commit=commit, writer=writer, folder=tmp_path)
 
 
-def test_a_batch_of_two_tasks(kafka, query):
+def test_a_batch_of_two_tasks(kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
     query.commit(query.write(ROWS, {"key": ["d"], "value": [b"4"]}))
     assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1, "4": 1}
 
 
-def test_a_file_of_certificates_that_is_not_there_is_told_as_an_option(query):
+def test_a_file_of_certificates_that_is_not_there_is_told_as_an_option(query: SimpleNamespace) -> None:
     with pytest.raises(
         Refusal, match=r"KAFKA\[InvalidConfiguration\] CONFIG: option kafka.ssl.truststore.location: /nowhere: No such file"
     ):
         query.writer(**{"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "/nowhere"})
 
 
-def test_the_same_batch_again_is_skipped(kafka, query):
+def test_the_same_batch_again_is_skipped(kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
     for _ in range(2):
         query.commit(query.write(ROWS))
     assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1}
 
 
-def test_a_topic_that_changes_between_tasks_and_commit(kafka, query):
+def test_a_topic_that_changes_between_tasks_and_commit(kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
     messages = query.write(ROWS)
     alter(kafka, "orders", "cleanup.policy", "compact")
     query.commit(messages)
@@ -108,7 +112,7 @@ def test_a_topic_that_changes_between_tasks_and_commit(kafka, query):
     assert (row["value"], row["error_name"], row["query"], row["batch"], row["task"]) == (b"2", "INVALID_COMPACTION_KEY", "q", 0, None)
 
 
-def test_letters_of_what_the_broker_refuses_have_a_number_of_their_own(kafka, query):
+def test_letters_of_what_the_broker_refuses_have_a_number_of_their_own(kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
     """The same in the topic and in the file, whatever batch they were in: by it a replay knows them."""
     messages = query.write(
         {"key": [None] * 40, "value": [b"%d" % number for number in range(40)]},
@@ -127,7 +131,7 @@ def test_letters_of_what_the_broker_refuses_have_a_number_of_their_own(kafka, qu
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_broker_found_culprits_in_compressed_batches(kafka, query, codec):
+def test_broker_found_culprits_in_compressed_batches(kafka: EmbeddedBroker, query: SimpleNamespace, codec: str) -> None:
     messages = query.write(ROWS, **{"kafka.compression.type": codec})
     alter(kafka, "orders", "cleanup.policy", "compact")
     query.commit(messages)
@@ -135,7 +139,9 @@ def test_broker_found_culprits_in_compressed_batches(kafka, query, codec):
 
 
 @pytest.mark.parametrize("repaired", [{"key": ["a"], "value": [b"1"]}, NO_ROWS], ids=["a row", "no row"])
-def test_a_batch_repeated_with_fewer_dead_letters_replaces_its_file(kafka, query, repaired):
+def test_a_batch_repeated_with_fewer_dead_letters_replaces_its_file(
+    kafka: EmbeddedBroker, query: SimpleNamespace, repaired: Mapping[str, Any]
+) -> None:
     """The commit fails after the file was written; before the next attempt the rows were repaired."""
     alter(kafka, "orders", "cleanup.policy", "compact")
     kafka.faults.add(api="TxnOffsetCommit", error="GROUP_AUTHORIZATION_FAILED", count=1)
@@ -151,7 +157,9 @@ def test_a_batch_repeated_with_fewer_dead_letters_replaces_its_file(kafka, query
     [".chaffinch-{}-000000000.parquet.0a1b2c3d.tmp", "..chaffinch-{}-000000000.parquet.run.pending.0a1b2c3d.tmp"],
     ids=["of the batch", "of its writer"],
 )
-def test_dead_letters_that_a_killed_committer_left_half_written_go_with_the_first_batch(kafka, query, name):
+def test_dead_letters_that_a_killed_committer_left_half_written_go_with_the_first_batch(
+    kafka: EmbeddedBroker, query: SimpleNamespace, name: str
+) -> None:
     """While a file is written it has a dot before its name; that of one writer alone has one already."""
     half, foreign = (query.folder / "dead" / name.format(owner) for owner in ("q", "q2"))
     half.parent.mkdir()
@@ -167,14 +175,16 @@ def test_dead_letters_that_a_killed_committer_left_half_written_go_with_the_firs
     "api", ["Produce", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn", "OffsetFetch"]
 )
 @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-def test_a_connection_cut_before_or_after_the_work(kafka, query, api, action):
+def test_a_connection_cut_before_or_after_the_work(
+    kafka: EmbeddedBroker, query: SimpleNamespace, api: str, action: Literal["drop_before", "drop_after"]
+) -> None:
     messages = query.write(ROWS)
     kafka.faults.add(api=api, action=action, count=1)
     query.commit(messages)
     assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1}
 
 
-def test_a_broker_killed_between_tasks_and_commit(kafka, query):
+def test_a_broker_killed_between_tasks_and_commit(kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
     for topic in ("orders", "dead"):  # Else Apache Kafka, started again, may give them the policy of an earlier topic of that name.
         alter(kafka, topic, "cleanup.policy", "delete")
     messages = query.write(ROWS)
@@ -183,18 +193,19 @@ def test_a_broker_killed_between_tasks_and_commit(kafka, query):
     assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1}
 
 
-def test_a_broker_that_is_away_is_told_with_one_time(query, kafka):
+def test_a_broker_that_is_away_is_told_with_one_time(query: SimpleNamespace, kafka: EmbeddedBroker) -> None:
     """In the planner, and in a commit that has begun."""
     changes = {"kafka.max.block.ms": "1000", "kafka.socket.connection.setup.timeout.ms": "100"}
     writer, messages = query.writer(**changes), query.write(ROWS, **changes)
     kafka.close()
-    for asked in (lambda: writer.commit(messages, 0), lambda: query.writer(**changes)):
+    again: tuple[Callable[[], object], ...] = (lambda: writer.commit(messages, 0), lambda: query.writer(**changes))
+    for asked in again:
         with pytest.raises(Refusal, match=r"no broker reachable at 127\.0\.0\.1:\d+ .*; start the query again") as caught:
             asked()
         assert len(re.findall(r"\d+ ms\b", caught.value.text)) == 1
 
 
-def test_after_a_commit_that_failed_connections_begin_anew(kafka, query):
+def test_after_a_commit_that_failed_connections_begin_anew(kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
     """What they know of leaders and coordinators may be why it failed."""
     kafka.faults.add(api="TxnOffsetCommit", error="GROUP_AUTHORIZATION_FAILED", count=1)
     writer, messages = query.writer(), query.write(ROWS)
@@ -207,7 +218,9 @@ def test_after_a_commit_that_failed_connections_begin_anew(kafka, query):
     assert client_for(writer._options.client) is after
 
 
-def test_notes_of_a_replay_are_not_counted_as_rows(kafka, monkeypatch, caplog):
+def test_notes_of_a_replay_are_not_counted_as_rows(
+    kafka: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nor is any of the options about rows theirs."""
     given = {
         "kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "idempotencyToken": "replay-d",
@@ -227,7 +240,7 @@ def test_notes_of_a_replay_are_not_counted_as_rows(kafka, monkeypatch, caplog):
     ]  # fmt: skip
 
 
-def test_many_batches_in_flight_to_several_partitions(kafka, query):
+def test_many_batches_in_flight_to_several_partitions(kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
     table = {"key": [str(number) for number in range(3000)], "value": [b"%d" % number for number in range(3000)]}
     query.commit(query.write(table, table, **{"kafka.batch.size": "500"}))
     assert set(values(kafka, "orders").values()) == {2}
@@ -237,10 +250,12 @@ def test_many_batches_in_flight_to_several_partitions(kafka, query):
 class TestStaging:
     LARGE = {"key": [f"k{number}" for number in range(200)], "value": [b"x" * 10_000] * 200}  # noqa: RUF012 - never changed.
 
-    def files(self, query):
+    def files(self, query: SimpleNamespace) -> list[Path]:
         return [path for path in (query.folder / "checkpoint" / "chaffinch" / "staging").rglob("*") if path.is_file()]
 
-    def test_large_tasks_stage_below_the_checkpoint_and_are_cleaned_up(self, kafka, query, caplog):
+    def test_large_tasks_stage_below_the_checkpoint_and_are_cleaned_up(
+        self, kafka: EmbeddedBroker, query: SimpleNamespace, caplog: pytest.LogCaptureFixture
+    ) -> None:
         messages = query.write(self.LARGE, ROWS)
         (size,) = (path.stat().st_size for path in self.files(query))
         with caplog.at_level(logging.INFO, "chaffinch.spark"):
@@ -250,7 +265,9 @@ class TestStaging:
         assert self.files(query) == []
         assert kafka.read("orders").num_rows == 203
 
-    def test_rows_that_become_dead_letters_are_not_counted_as_staged_bytes_of_the_batch(self, kafka, query, caplog):
+    def test_rows_that_become_dead_letters_are_not_counted_as_staged_bytes_of_the_batch(
+        self, kafka: EmbeddedBroker, query: SimpleNamespace, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """Both kinds of rows are in the same staging file: rows for Parquet are no record batches."""
         large = {"key": [f"k{number}" if number < 150 else None for number in range(200)], "value": [b"x" * 10_000] * 200}
         alter(kafka, "orders", "cleanup.policy", "compact")
@@ -269,7 +286,7 @@ class TestStaging:
         counts = json.loads((query.folder / "checkpoint" / "chaffinch" / "state.json").read_text())["totals"]
         assert (counts["byte_count"], counts["staged_bytes"], counts["staging_files"]) == (in_batches, in_batches, 1)
 
-    def test_what_an_older_batch_left_behind_goes_too(self, query):
+    def test_what_an_older_batch_left_behind_goes_too(self, query: SimpleNamespace) -> None:
         query.write(self.LARGE, batch_id=0)
         query.commit(query.write(ROWS, batch_id=0))
         assert len(self.files(query)) == 1
@@ -277,7 +294,9 @@ class TestStaging:
         assert self.files(query) == []
 
     @pytest.mark.parametrize("is_known", [True, False], ids=["in the checkpoint", "no folder is known"])
-    def test_letters_of_what_only_the_broker_refuses_are_staged_too(self, kafka, query, monkeypatch, tmp_path, is_known):
+    def test_letters_of_what_only_the_broker_refuses_are_staged_too(
+        self, kafka: EmbeddedBroker, query: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_known: bool
+    ) -> None:
         if not is_known:
             monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "machine"))
             monkeypatch.setattr(Places, "staging", lambda *_: None)
@@ -287,7 +306,7 @@ class TestStaging:
         inline = []
         send = CommitShell._send
 
-        def watched(shell, operation):
+        def watched(shell: CommitShell, operation: SendBatch) -> None:
             if operation.step is Step.PUSH_DEAD_LETTERS:
                 inline.append(operation.batch.bytes.data is not None)
             send(shell, operation)
@@ -301,7 +320,9 @@ class TestStaging:
         assert (tmp_path / "machine").exists() is not is_known
         assert not list((tmp_path / "machine").rglob("broker-*"))
 
-    def test_letters_of_what_only_the_broker_refuses_are_staged_where_they_go_into_a_file_only(self, kafka, tmp_path, monkeypatch):
+    def test_letters_of_what_only_the_broker_refuses_are_staged_where_they_go_into_a_file_only(
+        self, kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Nothing is pushed behind them that would have them written."""
         options = {"errors__tolerance": "all", "errors__dead__letter__path": str(tmp_path / "dead")}
         query = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", **options)
@@ -311,7 +332,9 @@ class TestStaging:
         assert (kafka.read("orders").num_rows, pq.read_table(tmp_path / "dead").num_rows) == (1, 200)
         query.close()
 
-    def test_letters_of_what_only_the_broker_refuses_can_be_read_where_they_fill_no_file(self, kafka, tmp_path, monkeypatch):
+    def test_letters_of_what_only_the_broker_refuses_can_be_read_where_they_fill_no_file(
+        self, kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Each task's are more than half of what stays in memory: the second's go into a file, which is written when they are pushed."""
         options = {"errors__tolerance": "all", "errors__dead__letter__queue__topic__name": "dead"}
         query = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", **options)
@@ -321,7 +344,7 @@ class TestStaging:
         assert (kafka.read("orders").num_rows, kafka.read("dead").num_rows) == (0, 120)
         query.close()
 
-    def test_what_a_driver_that_is_ahead_has_staged_stays(self, kafka, query):
+    def test_what_a_driver_that_is_ahead_has_staged_stays(self, kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
         """From one checkpoint: it has found this batch in Kafka, and is at the next, when this one removes what older ones have left."""
         mine, ahead = query.write(self.LARGE), query.write(self.LARGE, batch_id=1)
         query.commit(mine)
@@ -329,13 +352,15 @@ class TestStaging:
         query.commit(ahead, batch_id=1)
         assert (kafka.read("orders").num_rows, self.files(query)) == (400, [])
 
-    def test_an_abort_removes_the_files_and_never_raises(self, query):
+    def test_an_abort_removes_the_files_and_never_raises(self, query: SimpleNamespace) -> None:
         messages = query.write(self.LARGE)
         query.writer().abort([*messages, None], 0)
         assert self.files(query) == []
         query.writer().abort([*messages, None], 0)
 
-    def test_who_gives_up_leaves_alone_what_another_driver_has_staged_for_the_batch(self, kafka, query):
+    def test_who_gives_up_leaves_alone_what_another_driver_has_staged_for_the_batch(
+        self, kafka: EmbeddedBroker, query: SimpleNamespace
+    ) -> None:
         mine, others = query.write(self.LARGE), query.write(self.LARGE)
         assert len(self.files(query)) == 2
         query.writer().abort(mine, 0)
@@ -343,12 +368,14 @@ class TestStaging:
         assert kafka.read("orders").num_rows == 200
         assert self.files(query) == []
 
-    def test_who_is_overtaken_by_another_driver_on_its_checkpoint_says_so(self, kafka, query, monkeypatch):
+    def test_who_is_overtaken_by_another_driver_on_its_checkpoint_says_so(
+        self, kafka: EmbeddedBroker, query: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """That one has removed what both had staged, so no request that would be fenced comes before."""
         mine, others = query.write(self.LARGE), query.write(self.LARGE)
         perform = CommitShell._perform
 
-        def overtaken(shell, operation):
+        def overtaken(shell: CommitShell, operation: Operation) -> object:
             value = perform(shell, operation)
             if operation.step is Step.ADD_PARTITIONS:
                 with monkeypatch.context() as patch:
@@ -362,7 +389,7 @@ class TestStaging:
             query.commit(mine)
         assert kafka.read("orders").num_rows == 200
 
-    def test_files_that_are_gone_are_said_and_the_transaction_is_aborted(self, kafka, query):
+    def test_files_that_are_gone_are_said_and_the_transaction_is_aborted(self, kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
         messages = query.write(self.LARGE)
         for path in self.files(query):
             path.unlink()
@@ -374,8 +401,8 @@ class TestStaging:
 
 
 class TestRefusals:
-    def test_what_went_wrong_in_a_task_is_decided_in_the_commit(self, query, monkeypatch):
-        def fail(*_):
+    def test_what_went_wrong_in_a_task_is_decided_in_the_commit(self, query: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: object) -> None:
             raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", "no room")
 
         monkeypatch.setattr("chaffinch.spark.tasks.staging.StagedWriter.append", fail)
@@ -383,14 +410,14 @@ class TestRefusals:
         with pytest.raises(Refusal, match="task 0: no room"):
             query.commit(messages)
 
-    def test_a_damaged_state_is_never_started_over(self, query):
+    def test_a_damaged_state_is_never_started_over(self, query: SimpleNamespace) -> None:
         query.commit(query.write(ROWS))
         (query.folder / "checkpoint" / "chaffinch" / "state.json").write_text('{"version": 1')
         text = r"checkpointLocation=.*chaffinch has a file state\.json that is damaged: .*; bring it back, or remove it: "
         with pytest.raises(Refusal, match=text):
             query.commit(query.write(ROWS, batch_id=1), batch_id=1)
 
-    def test_a_state_of_a_later_format_is_refused_by_name(self, query):
+    def test_a_state_of_a_later_format_is_refused_by_name(self, query: SimpleNamespace) -> None:
         query.commit(query.write(ROWS))
         (query.folder / "checkpoint" / "chaffinch" / "state.json").write_text('{"version": 9, "batches": []}')
         text = (
@@ -400,7 +427,7 @@ class TestRefusals:
         with pytest.raises(Refusal, match=text):
             query.commit(query.write(ROWS, batch_id=1), batch_id=1)
 
-    def test_a_stream_whose_tasks_know_no_query(self, query, monkeypatch):
+    def test_a_stream_whose_tasks_know_no_query(self, query: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
         messages = query.write(ROWS)
         outcome = messages[0].outcome
         nameless = writers.CommitMessage(replace(outcome, context=replace(outcome.context, query_id=None)))
@@ -408,28 +435,28 @@ class TestRefusals:
             query.commit([nameless])
 
     @pytest.mark.parametrize("guarantee", TABLES)
-    def test_a_stream_whose_tasks_hand_nothing_over(self, query, guarantee):
+    def test_a_stream_whose_tasks_hand_nothing_over(self, query: SimpleNamespace, guarantee: str) -> None:
         """As with trigger(continuous=...): Spark asks for a commit, and has given no row to Python."""
         with pytest.raises(Refusal, match=r"QUERY_UNKNOWN: no task has handed anything over: trigger\(continuous=\.\.\.\) gives no rows"):
             query.commit([None], deliveryGuarantee=guarantee)
 
-    def test_a_compacted_dead_letter_topic(self, kafka, query):
+    def test_a_compacted_dead_letter_topic(self, kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
         alter(kafka, "dead", "cleanup.policy", "compact")
         with pytest.raises(Refusal, match=r"errors\.dead\.letter\.queue\.topic\.name=dead is compacted"):
             query.writer()
 
-    def test_a_changed_transactional_id(self, query):
+    def test_a_changed_transactional_id(self, query: SimpleNamespace) -> None:
         query.commit(query.write(ROWS))
         with pytest.raises(Refusal, match=r"kafka\.transactional\.id is mine, this checkpoint was begun with chaffinch-q"):
             query.commit(query.write(ROWS, batch_id=1), batch_id=1, **{"kafka.transactional.id": "mine"})
 
-    def test_a_time_out_above_the_broker_s(self, query):
+    def test_a_time_out_above_the_broker_s(self, query: SimpleNamespace) -> None:
         text = r"kafka\.transaction\.timeout\.ms=100000000 is more than the broker's transaction\.max\.timeout\.ms of 900000"
         with pytest.raises(Refusal, match=text):
             query.writer(**{"kafka.transaction.timeout.ms": "100000000"})
 
 
-def test_rows_written_are_those_that_readers_of_committed_records_see(kafka, query):
+def test_rows_written_are_those_that_readers_of_committed_records_see(kafka: EmbeddedBroker, query: SimpleNamespace) -> None:
     """A commit that fails at its end leaves nothing visible, and everything is visible after the next."""
     kafka.faults.add(api="AddOffsetsToTxn", error="GROUP_AUTHORIZATION_FAILED", count=1)
     with pytest.raises(Refusal):

@@ -1,6 +1,8 @@
 """What surrounds a commit in the sink, without Spark: rates, folders, names, and what is left behind by what fails."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -8,6 +10,7 @@ from pyspark.sql.types import StructType
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
+from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.messages import BatchCounts, StagedBatch, StagedBytes, TaskOutcome
 from chaffinch.spark.commit.plan import CommitResult
 from chaffinch.spark.commit.protocol import _checked
@@ -17,7 +20,8 @@ from chaffinch.spark.sink import committing, writers
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts
-from tests.spark.commit.commit_world import TOPIC, TopicPartition
+from chaffinch.spark.tasks.row_check import GoodRows
+from tests.spark.commit.commit_world import TOPIC
 
 SNAPSHOT = TargetSnapshot(topics=(TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),))
 FACTS = TaskContextFacts(task=0, query_id="11111111-2222", run_id="r", batch_id=3, master="spark://cluster")
@@ -26,22 +30,22 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def forgetful(monkeypatch):
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was measured by this process yet."""
     monkeypatch.setattr(committing, "_push_bytes_per_s", {})
 
 
-def stream(**options):
+def stream(**options: str) -> writers.StreamWriter:
     given = {"kafka.bootstrap.servers": "a:1", "topic": TOPIC, **options}
     return writers.StreamWriter(SinkOptions.parse(given, is_stream=True), SNAPSHOT, None)
 
 
-def sized(byte_count):
+def sized(byte_count: int) -> tuple[TaskOutcome]:
     part = StagedBatch(topic_partition=TopicPartition(TOPIC, 0), record_count=1, bytes=StagedBytes(file="f", byte_count=byte_count))
     return (TaskOutcome(context=FACTS, row_count=1, batches=(part,)),)
 
 
-def written(byte_count, push_ms):
+def written(byte_count: int, push_ms: int) -> CommitResult:
     return CommitResult(outcome="written", counts=BatchCounts(rows_written=1, byte_count=byte_count, push_ms=push_ms))
 
 
@@ -54,13 +58,13 @@ class TestRates:
             [written(64 * MIB, 60_000)],  # The broker was started again meanwhile.
         ],
     )
-    def test_what_earlier_batches_took_does_not_forbid_a_large_one(self, before):
+    def test_what_earlier_batches_took_does_not_forbid_a_large_one(self, before: Sequence[CommitResult]) -> None:
         writer = stream()
         for result in before:
             writer.committer.learn(result)
         assert transaction_timeout_ms(writer.committer.plan(sized(5_000_000_000), FACTS, 3)) <= 900_000
 
-    def test_a_network_that_stays_slow_is_learnt(self):
+    def test_a_network_that_stays_slow_is_learnt(self) -> None:
         writer = stream()
         for _ in range(10):
             writer.committer.learn(written(64 * MIB, 64_000))
@@ -70,13 +74,13 @@ class TestRates:
 
 
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
-def test_the_group_of_a_stream_is_known_whoever_sends(guarantee):
+def test_the_group_of_a_stream_is_known_whoever_sends(guarantee: str) -> None:
     """Where tasks send, too: the marker of a batch before may have to be finished."""
     given = {} if guarantee == "exactly-once" else {"deliveryGuarantee": guarantee}
     assert stream(**given).committer.plan(sized(MIB), FACTS, 3).group_id == f"chaffinch-{FACTS.query_id}"
 
 
-def test_it_waits_as_its_clients_do():
+def test_it_waits_as_its_clients_do() -> None:
     """kafka.retry.backoff.ms, doubled up to kafka.retry.backoff.max.ms, a fifth more or less."""
     writer = stream(**{"kafka.retry.backoff.ms": "40", "kafka.retry.backoff.max.ms": "100", "kafka.max.block.ms": "7000"})
     patience = writer.committer.plan(sized(MIB), FACTS, 3).patience
@@ -87,16 +91,16 @@ def test_it_waits_as_its_clients_do():
         assert 0.8 * nominal_ms - 1 <= min(waited) <= max(waited) <= 1.2 * nominal_ms
 
 
-def large_task(rows=30, value=b"x" * 100_000):
+def large_task(rows: int = 30, value: bytes = b"x" * 100_000) -> pa.RecordBatch:
     return pa.record_batch({"key": pa.array([b"k"] * rows), "value": pa.array([value] * rows)})
 
 
 class TestWhatIsLeftBehind:
-    def test_a_task_that_fails_after_it_has_staged_removes_its_file(self, tmp_path, monkeypatch):
+    def test_a_task_that_fails_after_it_has_staged_removes_its_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(writers, "task_facts", lambda: LOCAL_FACTS)
         writer = stream(stagingLocation=str(tmp_path))
 
-        def rows():
+        def rows() -> Iterator[pa.RecordBatch]:
             for _ in range(10):
                 yield large_task()
             assert [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -106,7 +110,7 @@ class TestWhatIsLeftBehind:
             writer.write(rows())
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
-    def test_a_task_that_fails_by_kafka_removes_its_file_too(self, tmp_path, monkeypatch):
+    def test_a_task_that_fails_by_kafka_removes_its_file_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(writers, "task_facts", lambda: LOCAL_FACTS)
         writer = stream(stagingLocation=str(tmp_path))
         calls = iter(range(100))
@@ -115,7 +119,7 @@ class TestWhatIsLeftBehind:
 
         original = TaskStager._stage
 
-        def breaks(self, *arguments):
+        def breaks(self: TaskStager, *arguments: GoodRows) -> None:
             if next(calls) == 3:
                 raise Refusal(Group.INVALID_CONFIGURATION, "X", "no more")
             return original(self, *arguments)
@@ -126,7 +130,7 @@ class TestWhatIsLeftBehind:
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
     @pytest.mark.parametrize("token", ["sales/2026-11-21", "..", "../../elsewhere", "ä" * 200])
-    def test_a_token_stays_below_the_staging_location(self, tmp_path, monkeypatch, token):
+    def test_a_token_stays_below_the_staging_location(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> None:
         monkeypatch.setattr(writers, "task_facts", lambda: TaskContextFacts(task=0, master="local[2]"))
         options = {
             "kafka.bootstrap.servers": "a:1",
@@ -155,10 +159,10 @@ OF_KAFKA_SINK = {"chaffinch.sink": "s", "chaffinch.batch.id": "3"}
     ],
     ids=["batch", "token", "foreachBatch"],
 )
-def test_what_a_batch_write_advises(monkeypatch, given, advice):
+def test_what_a_batch_write_advises(monkeypatch: pytest.MonkeyPatch, given: Mapping[str, str], advice: str) -> None:
     """In the planner and in the commit; of a task's failure too."""
 
-    def fails(*_):
+    def fails(*_: object) -> None:
         raise refusal_for(codes.COORDINATOR_LOAD_IN_PROGRESS, "no answer")
 
     options = {"kafka.bootstrap.servers": "a:1", "topic": TOPIC, **given}

@@ -1,10 +1,15 @@
 """A topic that is deleted and made again between tasks and commit: no row is written by the partitions of the one before."""
 
+from __future__ import annotations
+
 import json
 import pickle
 import re
 import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +17,7 @@ import pytest
 from chaffinch.admin.topics import add_partitions, delete_topics
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
+from chaffinch.spark.commit.operations import SendBatch
 from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.sink import rows_lost, writers
 from chaffinch.spark.sink.commit_shell import CommitShell
@@ -22,8 +28,8 @@ from chaffinch.spark.tasks.direct import forget_producer
 from tests.spark.played_query import PlayedQuery
 from tests.spark.test_spark_write import values
 
-KEYED = {"key": [f"k{number}" for number in range(20)], "value": [b"%d" % number for number in range(20)]}
-NAMED = {**KEYED, "topic": ["orders"] * 20}
+KEYED: dict[str, list[Any]] = {"key": [f"k{number}" for number in range(20)], "value": [b"%d" % number for number in range(20)]}
+NAMED: dict[str, list[Any]] = {**KEYED, "topic": ["orders"] * 20}
 FACTS = TaskContextFacts(task=0, query_id="q", run_id="run", batch_id=1, master="local[2]")
 OF_A_SINK = {"chaffinch.sink": "one", "chaffinch.batch.id": "1"}
 
@@ -31,7 +37,7 @@ OF_A_SINK = {"chaffinch.sink": "one", "chaffinch.batch.id": "1"}
 class World:
     """A broker, and one write of some kind; what Spark does around it is played by hand."""
 
-    def __init__(self, broker, given, *, is_stream):
+    def __init__(self, broker: EmbeddedBroker, given: Mapping[str, str], *, is_stream: bool) -> None:
         self.broker = broker
         # Without a checkpoint the marker of the batch before is missing.
         has_marker = given.get("deliveryGuarantee", "exactly-once") == "exactly-once" and (is_stream or "chaffinch.sink" in given)
@@ -39,26 +45,27 @@ class World:
         parsed = SinkOptions.parse({"kafka.bootstrap.servers": broker.bootstrap_servers, **way, **given}, is_stream=is_stream)
         self.options, self.is_stream = parsed, is_stream
 
-    def writer(self):
+    def writer(self) -> writers.BatchWriter | writers.StreamWriter:
         return writers.stream_writer(self.options) if self.is_stream else writers.batch_writer(self.options)
 
-    def planned(self):
+    def planned(self) -> writers.BatchWriter | writers.StreamWriter:
         """A writer as it travels to the tasks, and for a batch write to the committing process."""
-        return pickle.loads(pickle.dumps(self.writer()))
+        writer: writers.BatchWriter | writers.StreamWriter = pickle.loads(pickle.dumps(self.writer()))
+        return writer
 
-    def commit(self, writer, message):
-        if self.is_stream:
-            self.writer().commit([message], 1)
-        else:
+    def commit(self, writer: writers.BatchWriter | writers.StreamWriter, message: writers.CommitMessage) -> None:
+        if isinstance(writer, writers.BatchWriter):
             writer.commit([message])
+        else:
+            writers.stream_writer(self.options).commit([message], 1)
 
-    def make_again(self, partition_count):
+    def make_again(self, partition_count: int) -> None:
         delete_topics(client_for(self.options.client), ["orders"])
         self.broker.create_topic("orders", partition_count)
 
 
 @pytest.fixture
-def world(monkeypatch, request):
+def world(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[World]:
     monkeypatch.setattr(writers, "task_facts", lambda: FACTS)
     given, is_stream = request.param
     with EmbeddedBroker(topics={"orders": {"partitions": 2}, "markers": {"partitions": 1}}) as broker:
@@ -78,7 +85,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("world", WAYS.values(), ids=WAYS, indirect=True)
-def test_it_is_said_and_nothing_is_written(world):
+def test_it_is_said_and_nothing_is_written(world: World) -> None:
     rows = KEYED if world.options.topic else NAMED
     writer = world.planned()
     message = writer.write(iter([pa.record_batch(rows)]))
@@ -93,7 +100,7 @@ def test_it_is_said_and_nothing_is_written(world):
 
 
 @pytest.mark.parametrize("world", [WAYS["a batch write"]], indirect=True)
-def test_one_that_has_grown_is_written(world):
+def test_one_that_has_grown_is_written(world: World) -> None:
     """As between the tasks of a stream and its commit: what is planned goes where it was planned for."""
     writer = world.planned()
     message = writer.write(iter([pa.record_batch(KEYED)]))
@@ -105,12 +112,17 @@ def test_one_that_has_grown_is_written(world):
 @pytest.mark.parametrize(
     ("world", "asked"), [(WAYS["a stream"], 0), (WAYS["a batch write"], 1), (WAYS["a KafkaSink"], 1)], indirect=["world"]
 )
-def test_who_knows_the_topic_of_this_moment_asks_nobody(world, asked, monkeypatch):
+def test_who_knows_the_topic_of_this_moment_asks_nobody(world: World, asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """And who does not asks once, for a batch that has rows."""
     from chaffinch.spark import target
 
     seen, ask = [], target.as_they_are_now
-    monkeypatch.setattr(target, "as_they_are_now", lambda *given: (seen.append(given), ask(*given))[1])
+
+    def noted(*given: Any) -> object:
+        seen.append(given)
+        return ask(*given)
+
+    monkeypatch.setattr(target, "as_they_are_now", noted)
     for rows in (KEYED, pa.table(KEYED).slice(0, 0).to_pydict()):
         writer = world.planned()
         world.commit(writer, writer.write(iter([pa.record_batch(rows, schema=pa.table(KEYED).schema)])))
@@ -121,32 +133,32 @@ class TestMarkers:
     """The topic that carries the marker is deleted, and the marker with it."""
 
     @pytest.fixture
-    def broker(self):
+    def broker(self) -> Iterator[EmbeddedBroker]:
         with EmbeddedBroker(topics={"orders": {"partitions": 4}, "markers": {"partitions": 1}}) as broker:
             yield broker
 
     @pytest.fixture
-    def query(self, broker, tmp_path, monkeypatch):
-        def begin(**given):
+    def query(self, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PlayedQuery]]:
+        def begin(**given: Any) -> PlayedQuery:
             checkpoint = (
                 tmp_path / "checkpoint"
             )  # Its query has an id of its own: a broker remembers how the last transaction of an id ended.
             queries.append(PlayedQuery(monkeypatch, broker.bootstrap_servers, checkpoint, query_id=tmp_path.name, **given))
             return queries[-1]
 
-        queries = []
+        queries: list[PlayedQuery] = []
         yield begin
         for played in queries:
             played.close()
 
     @staticmethod
-    def create_again(broker, topic, partitions):
+    def create_again(broker: EmbeddedBroker, topic: str, partitions: int) -> None:
         with SyncClient(broker.bootstrap_servers) as client:
             delete_topics(client, [topic])
         broker.create_topic(topic, partitions)
 
     @staticmethod
-    def died_before_its_note(query, batch_id):
+    def died_before_its_note(query: PlayedQuery, batch_id: int) -> None:
         """The transaction is committed, and the checkpoint does not say so."""
         path = query.checkpoint / "chaffinch" / "state.json"
         state = json.loads(path.read_text())
@@ -155,7 +167,7 @@ class TestMarkers:
         path.write_text(json.dumps(state))
 
     @pytest.mark.parametrize("topic", ["orders", "markers"])
-    def test_next_batch_is_written_at_once(self, broker, query, topic):
+    def test_next_batch_is_written_at_once(self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], topic: str) -> None:
         """Partitions of the last batch that are gone with their topic are not waited for."""
         played = query(markerTopic="markers")
         played.run(KEYED, batch_id=0)
@@ -168,7 +180,9 @@ class TestMarkers:
         played.run(KEYED, batch_id=1)
         assert values(broker, "orders") == {str(number): again for number in range(20)}
 
-    def test_batch_whose_end_was_not_noted_is_refused_where_its_rows_may_be_there(self, broker, query):
+    def test_batch_whose_end_was_not_noted_is_refused_where_its_rows_may_be_there(
+        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery]
+    ) -> None:
         query(markerTopic="markers").run(KEYED)
         self.died_before_its_note(query(markerTopic="markers"), 0)
         self.create_again(broker, "markers", 1)
@@ -180,7 +194,9 @@ class TestMarkers:
         query(markerTopic="markers", onMissingMarker="write").run(KEYED)
         assert values(broker, "orders") == {str(number): 2 for number in range(20)}
 
-    def test_batch_whose_end_was_not_noted_is_written_where_its_rows_went_with_the_marker(self, broker, query):
+    def test_batch_whose_end_was_not_noted_is_written_where_its_rows_went_with_the_marker(
+        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery]
+    ) -> None:
         query().run(KEYED)
         self.died_before_its_note(query(), 0)
         self.create_again(broker, "orders", 2)
@@ -188,11 +204,11 @@ class TestMarkers:
         assert values(broker, "orders") == {str(number): 1 for number in range(20)}
 
     @pytest.mark.parametrize("is_first", [True, False], ids=["the token's topic", "another topic of the token"])
-    def test_token_whose_marker_is_gone_is_refused(self, broker, is_first, tmp_path):
+    def test_token_whose_marker_is_gone_is_refused(self, broker: EmbeddedBroker, is_first: bool, tmp_path: Path) -> None:
         """The coordinator knows that its transaction was committed. A marker on another topic may be that transaction's."""
         broker.create_topic("others", 1)
 
-        def write(marker_topic):
+        def write(marker_topic: str) -> None:
             given = {
                 "kafka.bootstrap.servers": broker.bootstrap_servers,
                 "idempotencyToken": tmp_path.name,
@@ -221,11 +237,13 @@ class TestMarkers:
         assert values(broker, "orders") == {str(number): 1 if is_first else 2 for number in range(20)}
 
     @pytest.mark.parametrize("partitions", [1, 4])
-    def test_topic_created_again_while_the_batch_is_pushed(self, broker, query, monkeypatch, partitions):
+    def test_topic_created_again_while_the_batch_is_pushed(
+        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], monkeypatch: pytest.MonkeyPatch, partitions: int
+    ) -> None:
         """Partitions that are gone are not waited for; the next attempt partitions the rows again."""
         played, send = query(markerTopic="markers"), CommitShell._send
 
-        def deleting(shell, operation):
+        def deleting(shell: CommitShell, operation: SendBatch) -> None:
             monkeypatch.setattr(CommitShell, "_send", send)
             send(shell, operation)
             self.create_again(broker, "orders", partitions)
@@ -243,7 +261,9 @@ class TestMarkers:
 
     @pytest.mark.parametrize("partitions", [1, 4, 6])
     @pytest.mark.parametrize("guarantee", ["at-least-once", "none"])
-    def test_rows_that_tasks_have_sent_are_sent_again(self, broker, query, guarantee, partitions):
+    def test_rows_that_tasks_have_sent_are_sent_again(
+        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], guarantee: str, partitions: int
+    ) -> None:
         """They are lost with the deleted topic, or lie where the new one has other keys."""
         played = query(deliveryGuarantee=guarantee)
         messages = played.write(KEYED)
@@ -264,19 +284,19 @@ class TestItIsSaidOnce:
     """A topic is created again between two batches: the batch that is written to the new one says so, and no other."""
 
     @pytest.fixture(autouse=True)
-    def forgotten(self, monkeypatch):
+    def forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rows_lost, "_written", {})
 
     @pytest.fixture
-    def broker(self):
+    def broker(self) -> Iterator[EmbeddedBroker]:
         with EmbeddedBroker(topics={"orders": {"partitions": 4}, "others": {"partitions": 1}}) as broker:
             yield broker
 
     @pytest.fixture
-    def query(self, broker, tmp_path, monkeypatch):
-        queries = []
+    def query(self, broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PlayedQuery]]:
+        queries: list[PlayedQuery] = []
 
-        def begin(**given):
+        def begin(**given: Any) -> PlayedQuery:
             queries.append(PlayedQuery(monkeypatch, broker.bootstrap_servers, tmp_path / "checkpoint", **given))
             return queries[-1]
 
@@ -285,7 +305,7 @@ class TestItIsSaidOnce:
             played.close()
 
     @staticmethod
-    def lines(caplog):
+    def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
         """The sink's; a task's producer may have its own."""
         ours = [record for record in caplog.records if record.name.startswith("chaffinch.spark")]
         found = [record for record in ours if "deleted and created again" in record.getMessage()]
@@ -294,7 +314,9 @@ class TestItIsSaidOnce:
 
     @pytest.mark.parametrize("guarantee", GUARANTEES)
     @pytest.mark.parametrize("restarts", [False, True])
-    def test_stream(self, broker, query, caplog, guarantee, restarts):
+    def test_stream(
+        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], caplog: pytest.LogCaptureFixture, guarantee: str, restarts: bool
+    ) -> None:
         played = query(deliveryGuarantee=guarantee)
         played.run(KEYED, batch_id=0)
         played.run(KEYED, batch_id=1)
@@ -314,7 +336,16 @@ class TestItIsSaidOnce:
 
     @pytest.mark.parametrize("guarantee", GUARANTEES)
     @pytest.mark.parametrize("has_checkpoint", [True, False])
-    def test_kafka_sink(self, broker, query, tmp_path, monkeypatch, caplog, guarantee, has_checkpoint):
+    def test_kafka_sink(
+        self,
+        broker: EmbeddedBroker,
+        query: Callable[..., PlayedQuery],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        guarantee: str,
+        has_checkpoint: bool,
+    ) -> None:
         query()
         where = {"checkpointLocation": str(tmp_path / "checkpoint")} if has_checkpoint else {}
         for batch_id in range(4):
@@ -330,7 +361,9 @@ class TestItIsSaidOnce:
         forget_producer(world.options.producer)
 
     @pytest.mark.parametrize("guarantee", GUARANTEES)
-    def test_topic_that_was_not_written_to_before_is_no_matter(self, broker, query, caplog, guarantee):
+    def test_topic_that_was_not_written_to_before_is_no_matter(
+        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], caplog: pytest.LogCaptureFixture, guarantee: str
+    ) -> None:
         """Another one is remembered over batches without rows for it."""
         played = query(deliveryGuarantee=guarantee, **({"markerTopic": "others"} if guarantee == "exactly-once" else {}))
         del played.options["topic"]
@@ -347,7 +380,9 @@ class TestItIsSaidOnce:
         assert "topic 'orders'" in line
         assert "2 partitions, were 2)" in line
 
-    def test_topic_of_the_marker_alone_is_no_matter(self, broker, query, caplog):
+    def test_topic_of_the_marker_alone_is_no_matter(
+        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], caplog: pytest.LogCaptureFixture
+    ) -> None:
         """No rows were written to it. That its marker is gone is said elsewhere."""
         played = query(markerTopic="others", onMissingMarker="write")
         played.run(KEYED, batch_id=0)
@@ -362,7 +397,9 @@ class TestItIsSaidOnce:
         assert "batch 3: topic 'others'" in line
         assert "3 partitions, were 2)" in line
 
-    def test_guarantee_that_changes(self, broker, query, caplog):
+    def test_guarantee_that_changes(
+        self, broker: EmbeddedBroker, query: Callable[..., PlayedQuery], caplog: pytest.LogCaptureFixture
+    ) -> None:
         query().run(KEYED, batch_id=0)
         TestMarkers.create_again(broker, "orders", 2)
         changed = query(deliveryGuarantee="at-least-once")

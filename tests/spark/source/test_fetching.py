@@ -1,16 +1,23 @@
 """Fetching ranges: what is asked for and when, with a cluster whose answers are written down beforehand; and losses with a real broker."""
 
+from __future__ import annotations
+
 import contextlib
-from types import SimpleNamespace
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
+from typing import TypeAlias, cast
+from uuid import UUID
 
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.client.exchange import Deadline, Exchange
+from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import NetworkException, Stored, codes
 from chaffinch.identifiers import NO_PRODUCER, OFFSET_LATEST, TopicPartition
-from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.runtime.clock import ManualClock
@@ -21,50 +28,56 @@ from chaffinch.spark.target import client_for, forget_client
 from tests.spark.source.source_topics import drop_first, fill
 
 
-def options(**given):
+def options(**given: str) -> SourceOptions:
     return SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "t", "kafka.default.api.timeout.ms": "1000", **given})
 
 
-def records(start, count):
+def records(start: int, count: int) -> bytes:
     columns = RecordColumns.from_lists(None, [b"%d" % number for number in range(start, start + count)], [0] * count)
     out = batches.encode(columns, identity=NO_PRODUCER, base_sequence=-1)
     batches.patch_offset(out, 0, start, 0)
     return bytes(out)
 
 
+LEADER = Address("leader", 9092)
+Answer: TypeAlias = bytes | int | codes.ErrorCode | Exception
+
+
 class Cluster:
     """Answers Fetch with `script`: per request, in order, what is sent back. A request ahead is answered when somebody pumps."""
 
-    def __init__(self, *script):
+    def __init__(self, *script: Answer) -> None:
         self.script = list(script)
-        self.log = []
+        self.log: list[tuple[str, int]] = []
         self.clock = ManualClock()
         self.lock = contextlib.nullcontext()
-        self.cluster = SimpleNamespace(leader_address=lambda where: "leader")
-        self._ahead = []
+        self.cluster = SimpleNamespace(leader_address=lambda where: LEADER)
+        self._ahead: list[Exchange] = []
 
-    def deadline(self, timeout_ms, what):
+    def deadline(self, timeout_ms: int, what: str) -> Deadline:
         return Deadline(self.clock, timeout_ms, what)
 
-    def start(self, request, address, *, version_max):
+    def start(self, request: FetchRequest, address: Address, *, version_max: object) -> Exchange:
         self.log.append(("ahead", position_of(request)))
         self._ahead.append(Exchange(request, address))
         return self._ahead[-1]
 
-    def pump(self, wait_ms):
+    def pump(self, wait_ms: int) -> None:
         if not self._ahead:
             self.clock.advance(wait_ms)
         while self._ahead:
             exchange, answer = self._ahead.pop(0), self._next()
             if isinstance(answer, Exception):
-                exchange.outcome = Failed(address="leader", token=exchange, reason="gone", was_sent=True)
+                exchange.outcome = Failed(address=LEADER, token=exchange, reason="gone", was_sent=True)
             else:
-                exchange.outcome = Answered(address="leader", token=exchange, message=response(answer))
+                exchange.outcome = Answered(address=LEADER, token=exchange, message=response(answer))
 
-    def _next(self):
+    def _next(self) -> Answer:
         return self.script.pop(0) if self.script else b""
 
-    def leader_request(self, where, request, *, timeout_ms, version_max, topic_id):
+    def leader_request(
+        self, where: TopicPartition, request: FetchRequest, *, timeout_ms: int, version_max: object, topic_id: UUID
+    ) -> FetchResponse:
         self.log.append(("asked", position_of(request)))
         answer = self._next()
         if isinstance(answer, Exception):
@@ -72,11 +85,11 @@ class Cluster:
         return response(answer)
 
 
-def position_of(request):
+def position_of(request: FetchRequest) -> int:
     return request.topics[0].partitions[0].fetch_offset
 
 
-def response(answer):
+def response(answer: bytes | int | codes.ErrorCode) -> FetchResponse:
     """An int: no record, from a leader that knows of no more than this offset."""
     if isinstance(answer, int):
         code, data, high = 0, b"", answer
@@ -86,8 +99,10 @@ def response(answer):
     return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
 
 
-def read(cluster, start, end, *, is_promised=True, **given):
-    found = read_range(cluster, TopicRange("t", 0, start, end, is_promised), options(**given))
+def read(
+    cluster: SyncClient | Cluster, start: int, end: int, given: Mapping[str, str] = MappingProxyType({}), *, is_promised: bool = True
+) -> list[int]:
+    found = read_range(cast(SyncClient, cluster), TopicRange("t", 0, start, end, is_promised), options(**given))
     return [offset for batch in found for offset in batch["offset"].to_pylist()]
 
 
@@ -106,51 +121,51 @@ GONE = NetworkException("gone", stored=Stored.NO, api="Fetch")
     ],
     ids=["ahead", "nothing at first", "lost", "moved", "nothing ahead", "more than the range"],
 )
-def test_what_is_asked(script, expected):
+def test_what_is_asked(script: Sequence[bytes | NetworkException | codes.ErrorCode], expected: Sequence[tuple[str, int]]) -> None:
     cluster = Cluster(*script)
     assert read(cluster, 0, 7) == list(range(7))
     assert (cluster.log, cluster.script) == (expected, [])
 
 
-def test_a_partition_that_gives_nothing_is_given_up_in_time():
+def test_a_partition_that_gives_nothing_is_given_up_in_time() -> None:
     cluster = Cluster(records(0, 3))
     with pytest.raises(Refusal, match=r"REQUEST_TIMED_OUT: t-0 gave nothing at offset 3 for 1000 ms; offsets up to 6 were there"):
         read(cluster, 0, 7)
     assert cluster.clock.now_ms() == 1000
 
 
-def test_partition_that_gives_nothing_is_logged_within_3_seconds(caplog):
+def test_partition_that_gives_nothing_is_logged_within_3_seconds(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(Refusal, match="REQUEST_TIMED_OUT"):
-        read(Cluster(records(0, 3)), 0, 7, **{"kafka.default.api.timeout.ms": "9000"})
+        read(Cluster(records(0, 3)), 0, 7, {"kafka.default.api.timeout.ms": "9000"})
     assert caplog.messages == [
         "reading t-0, for 2500 ms: the leader gives no record at offset 3, and its high watermark is 100; "
         "still asking, for up to 6500 ms more (kafka.default.api.timeout.ms)"
     ]
 
 
-def test_answer_that_does_not_come_is_logged_within_3_seconds(caplog):
+def test_answer_that_does_not_come_is_logged_within_3_seconds(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the request that was sent ahead."""
     cluster = Cluster(records(0, 3))
-    cluster.pump = cluster.clock.advance
+    monkeypatch.setattr(cluster, "pump", cluster.clock.advance)
     with pytest.raises(Refusal, match="REQUEST_TIMED_OUT"):
-        read(cluster, 0, 7, **{"kafka.default.api.timeout.ms": "9000"})
+        read(cluster, 0, 7, {"kafka.default.api.timeout.ms": "9000"})
     assert caplog.messages[0] == (
-        "reading t-0, for 2500 ms: no answer from leader yet; still asking, for up to 6500 ms more (kafka.default.api.timeout.ms)"
+        "reading t-0, for 2500 ms: no answer from leader:9092 yet; still asking, for up to 6500 ms more (kafka.default.api.timeout.ms)"
     )
 
 
-def test_what_comes_late_is_waited_for_anew():
+def test_what_comes_late_is_waited_for_anew() -> None:
     """Patience is for each stretch without progress, not for all of the range."""
     silence = [b""] * 15
     assert read(Cluster(records(0, 1), *silence, records(1, 1), *silence, records(2, 1)), 0, 3) == [0, 1, 2]
 
 
-def test_where_offsets_have_gaps_nothing_behind_the_range_is_read():
+def test_where_offsets_have_gaps_nothing_behind_the_range_is_read() -> None:
     assert read(Cluster(records(0, 2) + records(5, 2)), 0, 6) == [0, 1, 5]
     assert read(Cluster(records(5, 2)), 2, 4) == []
 
 
-def test_damage_is_named():
+def test_damage_is_named() -> None:
     damaged = bytearray(records(0, 3))
     damaged[-1] ^= 1
     with pytest.raises(Refusal, match=r"KAFKA\[ApplicationRecoverable\] CORRUPT_MESSAGE: t-0: .*checksum"):
@@ -167,7 +182,7 @@ def test_damage_is_named():
         (10, (8 << 20, 1), 16 << 20),
     ],
 )
-def test_no_more_is_asked_for_than_the_range_needs(count, seen, expected):
+def test_no_more_is_asked_for_than_the_range_needs(count: int, seen: tuple[int, int], expected: int) -> None:
     assert bytes_wanted(count, *seen, 16 << 20) == max(expected, FETCH_BYTES_MIN)
 
 
@@ -175,7 +190,7 @@ class TestLoss:
     """Offsets that are gone when a task comes for them."""
 
     @pytest.fixture
-    def found(self):
+    def found(self) -> Iterator[tuple[SyncClient, str]]:
         with EmbeddedBroker(topics={"t": {"partitions": 1}}) as broker:
             fill(broker.bootstrap_servers, "t", {0: 10})
             chosen = options(**{"kafka.bootstrap.servers": broker.bootstrap_servers})
@@ -184,21 +199,21 @@ class TestLoss:
             yield client, broker.bootstrap_servers
             forget_client(chosen.client)
 
-    def test_it_is_an_error(self, found):
+    def test_it_is_an_error(self, found: tuple[SyncClient, str]) -> None:
         client, servers = found
         with pytest.raises(
             Refusal, match=r"InvalidConfiguration\] OFFSET_OUT_OF_RANGE: t-0 begins at offset 4, offset 0 was asked for; set"
         ):
-            read(client, 0, 10, **{"kafka.bootstrap.servers": servers})
+            read(client, 0, 10, {"kafka.bootstrap.servers": servers})
 
-    def test_a_beginning_that_has_moved_is_none(self, found, caplog):
+    def test_a_beginning_that_has_moved_is_none(self, found: tuple[SyncClient, str], caplog: pytest.LogCaptureFixture) -> None:
         """As in Spark's source, where tasks look up the earliest offset themselves."""
         client, servers = found
-        assert read(client, 0, 10, is_promised=False, **{"kafka.bootstrap.servers": servers}) == [4, 5, 6, 7, 8, 9]
-        assert read(client, 0, 3, is_promised=False, **{"kafka.bootstrap.servers": servers}) == []
+        assert read(client, 0, 10, {"kafka.bootstrap.servers": servers}, is_promised=False) == [4, 5, 6, 7, 8, 9]
+        assert read(client, 0, 3, {"kafka.bootstrap.servers": servers}, is_promised=False) == []
         assert "reading what is left" not in caplog.text
 
-    def test_what_is_gone_behind_the_first_record_is_lost(self, monkeypatch):
+    def test_what_is_gone_behind_the_first_record_is_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("chaffinch.admin.offsets.list_offsets", lambda *asked, **given: {TopicPartition("t", 0): 8})
         gone = [codes.OFFSET_OUT_OF_RANGE] * 2
         with pytest.raises(Refusal, match="t-0 begins at offset 8, offset 6 was asked for"):
@@ -208,13 +223,17 @@ class TestLoss:
     @pytest.mark.parametrize(
         ("ends_at", "name"), [(3, "OFFSET_OUT_OF_RANGE: t-0 ends before offset 3, offsets up to 6 were"), (7, "TIMED_OUT")]
     )
-    def test_an_end_within_the_range_is_lost_when_patience_is_over(self, monkeypatch, ends_at, name, caplog):
+    def test_an_end_within_the_range_is_lost_when_patience_is_over(
+        self, monkeypatch: pytest.MonkeyPatch, ends_at: int, name: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """Not before: the first leader knows of all only at the fifth question. Nor where what is there is only not given."""
         asked = []
-        monkeypatch.setattr(
-            "chaffinch.admin.offsets.list_offsets",
-            lambda client, wanted, **given: (asked.append(wanted), {TopicPartition("t", 0): ends_at})[1],
-        )
+
+        def listed(_: object, wanted: Mapping[TopicPartition, int], **__: object) -> dict[TopicPartition, int]:
+            asked.append(wanted)
+            return {TopicPartition("t", 0): ends_at}
+
+        monkeypatch.setattr("chaffinch.admin.offsets.list_offsets", listed)
         assert read(Cluster(records(0, 3), *[3] * 4, records(3, 4)), 0, 7) == list(range(7))
         assert asked == []
         cluster = Cluster(records(0, 3), *[3] * 99)
@@ -223,19 +242,21 @@ class TestLoss:
         assert (cluster.clock.now_ms(), asked) == (1000, [{TopicPartition("t", 0): OFFSET_LATEST}])
         lenient = Cluster(records(0, 3), *[3] * 99)
         if ends_at == 3:
-            assert read(lenient, 0, 7, failOnDataLoss="false") == [0, 1, 2]
+            assert read(lenient, 0, 7, {"failOnDataLoss": "false"}) == [0, 1, 2]
             assert "t-0 ends before offset 3" in caplog.text
         else:
             with pytest.raises(Refusal, match=name):
-                read(lenient, 0, 7, failOnDataLoss="false")
+                read(lenient, 0, 7, {"failOnDataLoss": "false"})
 
-    def test_an_end_before_a_beginning_that_was_not_promised_is_lost_all_the_same(self, found):
+    def test_an_end_before_a_beginning_that_was_not_promised_is_lost_all_the_same(self, found: tuple[SyncClient, str]) -> None:
         client, servers = found
         with pytest.raises(Refusal, match="t-0 ends before offset 12"):
-            read(client, 12, 15, is_promised=False, **{"kafka.bootstrap.servers": servers})
+            read(client, 12, 15, {"kafka.bootstrap.servers": servers}, is_promised=False)
 
     @pytest.mark.parametrize(("start", "end", "left"), [(0, 10, [4, 5, 6, 7, 8, 9]), (0, 3, []), (12, 15, [])])
-    def test_or_what_is_left_is_read(self, found, start, end, left, caplog):
+    def test_or_what_is_left_is_read(
+        self, found: tuple[SyncClient, str], start: int, end: int, left: Sequence[int], caplog: pytest.LogCaptureFixture
+    ) -> None:
         client, servers = found
-        assert read(client, start, end, **{"kafka.bootstrap.servers": servers, "failOnDataLoss": "false"}) == left
+        assert read(client, start, end, {"kafka.bootstrap.servers": servers, "failOnDataLoss": "false"}) == left
         assert "reading what is left" in caplog.text

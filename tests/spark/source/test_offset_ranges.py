@@ -1,5 +1,8 @@
 """Which offsets a micro-batch and its tasks get: properties over all starts, ends and limits, and the words for what is lost."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +15,7 @@ A0, A1, B0 = PLACES
 
 
 @st.composite
-def progress(draw, size_max=10**6):
+def progress(draw: Callable[..., Any], size_max: int = 10**6) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """(start, latest) of some partitions; now and then one ends before its start."""
     places = draw(st.lists(st.sampled_from(PLACES), unique=True))
     start = {where: draw(st.integers(0, 10**12)) for where in places}
@@ -21,7 +24,9 @@ def progress(draw, size_max=10**6):
 
 class TestLimited:
     @given(progress(), st.integers(1, 10**6))
-    def test_the_limit_is_kept_or_one_offset_of_each_partition_is_given(self, given_progress, limit):
+    def test_the_limit_is_kept_or_one_offset_of_each_partition_is_given(
+        self, given_progress: tuple[Mapping[TopicPartition, int], Mapping[TopicPartition, int]], limit: int
+    ) -> None:
         start, latest = given_progress
         end = limited(start, latest, limit)
         assert end.keys() == latest.keys()
@@ -41,10 +46,12 @@ class TestLimited:
         ],
         ids=["as to what they have", "never nothing", "all of it", "cut off", "large numbers"],
     )
-    def test_examples(self, start, latest, limit, expected):
+    def test_examples(
+        self, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int], limit: int, expected: Mapping[TopicPartition, int]
+    ) -> None:
         assert limited(start, latest, limit) == expected
 
-    def test_backlog_counts_no_partition_twice_and_nothing_below_none(self):
+    def test_backlog_counts_no_partition_twice_and_nothing_below_none(self) -> None:
         assert backlog({A0: 5, A1: 9}, {A0: 8, A1: 2, B0: 4}) == 7
 
 
@@ -58,7 +65,9 @@ spans = st.lists(
 
 class TestDivided:
     @given(spans, st.integers(1, 50), st.none() | st.integers(1, 30))
-    def test_every_offset_is_read_once_in_order_by_tasks_that_are_small_and_many(self, given_spans, parts_min, offsets_max):
+    def test_every_offset_is_read_once_in_order_by_tasks_that_are_small_and_many(
+        self, given_spans: Sequence[OffsetRange], parts_min: int, offsets_max: int | None
+    ) -> None:
         parts = divided(given_spans, parts_min, offsets_max)
         offsets = [(where, offset) for where, start, end in parts for offset in range(start, end)]
         assert offsets == [(where, offset) for where, start, end in given_spans for offset in range(start, end)]
@@ -67,10 +76,10 @@ class TestDivided:
         assert len(parts) >= min(parts_min, len(offsets))
 
     @given(spans)
-    def test_without_options_there_is_one_task_per_partition(self, given_spans):
+    def test_without_options_there_is_one_task_per_partition(self, given_spans: Sequence[OffsetRange]) -> None:
         assert divided(given_spans, 1, None) == [span for span in given_spans if span.start < span.end]
 
-    def test_the_largest_is_divided_first(self):
+    def test_the_largest_is_divided_first(self) -> None:
         parts = divided([OffsetRange(A0, 0, 100), OffsetRange(A1, 50, 60)], 4, None)
         assert parts == [(A0, 0, 33), (A0, 33, 66), (A0, 66, 100), (A1, 50, 60)]
 
@@ -87,14 +96,21 @@ class TestLosses:
             ({A0: 9}, {A0: 5}, {}, (), ["a-0 ends at offset 5, offset 9 came next: it was cut off, or deleted and made again"]),
         ],
     )
-    def test_words(self, start, end, first_of_new, expected, texts):
+    def test_words(
+        self,
+        start: Mapping[TopicPartition, int],
+        end: Mapping[TopicPartition, int],
+        first_of_new: Mapping[TopicPartition, int],
+        expected: tuple[TopicPartition, ...],
+        texts: Sequence[str],
+    ) -> None:
         assert losses(start, end, first_of_new, expected) == texts
 
-    def test_what_is_left(self):
+    def test_what_is_left(self) -> None:
         found = ranges({A0: 9, B0: 4}, {A1: 7, A0: 12}, {A1: 3})
         assert found == [(A0, 9, 12), (A1, 3, 7)]
 
-    def test_places_outside_of_what_there_is_are_moved_into_it(self):
+    def test_places_outside_of_what_there_is_are_moved_into_it(self) -> None:
         moved, texts = within("endingOffsets", {A0: 1, A1: 9, B0: 5}, {A0: 3, A1: 0, B0: 5}, {A0: 8, A1: 8, B0: 5})
         assert moved == {A0: 3, A1: 8, B0: 5}
         assert texts == [
@@ -103,7 +119,7 @@ class TestLosses:
 
 
 @st.composite
-def histories(draw):
+def histories(draw: Callable[..., Any]) -> list[dict[TopicPartition, int]]:
     """What a query finds at each trigger: partitions grow, and new ones come."""
     steps, latest = [], {A0: draw(st.integers(0, 50))}
     for _ in range(draw(st.integers(1, 6))):
@@ -114,8 +130,11 @@ def histories(draw):
 
 
 @given(histories(), st.integers(1, 60), st.integers(1, 5), st.none() | st.integers(1, 20))
-def test_a_query_reads_everything_once_and_in_order(steps, limit, parts_min, offsets_max):
-    position, read = {A0: 0}, {where: [] for where in PLACES}
+def test_a_query_reads_everything_once_and_in_order(
+    steps: Sequence[Mapping[TopicPartition, int]], limit: int, parts_min: int, offsets_max: int | None
+) -> None:
+    position: Mapping[TopicPartition, int] = {A0: 0}
+    read: dict[TopicPartition, list[int]] = {where: [] for where in PLACES}
     for latest in steps:
         while position != latest:
             first_of_new = dict.fromkeys(latest.keys() - position.keys(), 0)

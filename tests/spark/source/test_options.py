@@ -1,6 +1,8 @@
 """Options of the source: what is understood, what is refused and with which words."""
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -13,12 +15,12 @@ A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 EITHER = (OFFSET_LATEST, OFFSET_EARLIEST)
 
 
-def parsed(*, is_stream=False, **given):
+def parsed(*, is_stream: bool = False, **given: Any) -> SourceOptions:
     return SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "a", **given}, is_stream=is_stream)
 
 
 class TestOffsets:
-    def test_words_and_json(self):
+    def test_words_and_json(self) -> None:
         assert parse_offsets("o", " Earliest", words=[OFFSET_EARLIEST]).of([A2]) == {A2: OFFSET_EARLIEST}
         choice = parse_offsets("o", '{"a":{"0":5,"1":-1}}', words=[OFFSET_LATEST])
         assert choice.of([A1, A0]) == {A0: 5, A1: -1}
@@ -31,39 +33,39 @@ class TestOffsets:
         "text",
         ["latest", "", "{}", "[]", '{"a":5}', '{"a":{"x":5}}', '{"a":{"0":-1}}', '{"a":{"0":-3}}', '{"a":{"0":"5"}}', '{"a":{"0":true}}'],
     )
-    def test_what_cannot_be_a_beginning(self, text):
+    def test_what_cannot_be_a_beginning(self, text: str) -> None:
         with pytest.raises(ConfigException, match="startingOffsets"):
             parse_offsets("startingOffsets", text, words=[OFFSET_EARLIEST])
 
     @pytest.mark.parametrize("text", ['{"a":{"00":5}}', f'{{"a":{{"{"9" * 5000}":5}}}}', '{"a":{"12345678901":5}}'])
-    def test_a_partition_is_named_by_its_number_as_kafka_writes_it(self, text):
+    def test_a_partition_is_named_by_its_number_as_kafka_writes_it(self, text: str) -> None:
         with pytest.raises(ConfigException, match="is no partition number; allowed: earliest, or JSON"):
             parse_offsets("o", text, words=[OFFSET_EARLIEST])
 
     @pytest.mark.parametrize(("text", "name"), [('{"a":{"0":5,"1":6,"0":7}}', "0"), ('{"a":{"0":5},"a":{"1":6}}', "a")])
-    def test_what_is_said_twice(self, text, name):
+    def test_what_is_said_twice(self, text: str, name: str) -> None:
         """JSON takes the last, and who has written it by hand may have meant the other."""
         with pytest.raises(ConfigException) as caught:
             parse_offsets("o", text, words=[OFFSET_EARLIEST])
         assert str(caught.value) == f"o={text!r} has {name!r} twice: only one of them can be meant"
 
-    def test_a_stream_may_begin_with_either(self):
+    def test_a_stream_may_begin_with_either(self) -> None:
         choice = parse_offsets("o", '{"a":{"0":-2,"1":-1}}', words=EITHER)
         assert choice.of([A0, A1]) == {A0: OFFSET_EARLIEST, A1: OFFSET_LATEST}
         assert parse_offsets("o", "latest", words=EITHER).everywhere == OFFSET_LATEST
 
     @pytest.mark.parametrize("text", ["1700000000000", "{}", '{"a":{"0":-1}}', '{"a":{"0":1.5}}', '{"a":[0]}'])
-    def test_what_cannot_be_times(self, text):
+    def test_what_cannot_be_times(self, text: str) -> None:
         with pytest.raises(ConfigException, match="startingOffsetsByTimestamp"):
             parse_times("startingOffsetsByTimestamp", text)
 
-    def test_assignments(self):
+    def test_assignments(self) -> None:
         assert parse_assignment("assign", '{"b":[1,0],"a":[2]}') == (("a", 2), ("b", 0), ("b", 1))
         for text in ("", "{}", '{"a":0}', '{"a":[-1]}', '{"a":["0"]}', '{"a":[true]}'):
             with pytest.raises(ConfigException, match="assign"):
                 parse_assignment("assign", text)
 
-    def test_what_a_checkpoint_keeps_is_always_in_the_same_order(self):
+    def test_what_a_checkpoint_keeps_is_always_in_the_same_order(self) -> None:
         kept = to_checkpoint({TopicPartition("b", 0): 1, TopicPartition("a", 10): 2, TopicPartition("a", 9): 3})
         assert str(kept) == "{'a': {'9': 3, '10': 2}, 'b': {'0': 1}}"
         assert from_checkpoint(kept) == {("b", 0): 1, ("a", 10): 2, ("a", 9): 3}
@@ -72,14 +74,14 @@ class TestOffsets:
 class TestPrecedence:
     """As in Spark's Kafka source: a time for all, times by partition, offsets; a batch from the earliest, a stream from the latest."""
 
-    def test_defaults(self):
+    def test_defaults(self) -> None:
         assert (parsed().starting.everywhere, parsed().ending.everywhere) == (OFFSET_EARLIEST, OFFSET_LATEST)
         assert parsed(is_stream=True).starting.everywhere == OFFSET_LATEST
 
     @pytest.mark.parametrize("side", ["starting", "ending"])
-    def test_the_first_given_counts(self, side):
+    def test_the_first_given_counts(self, side: str) -> None:
         offsets, times, time = f"{side}Offsets", f"{side}OffsetsByTimestamp", f"{side}Timestamp"
-        given = {offsets: '{"a":{"0":5}}', times: '{"a":{"0":6}}', time: "7"}
+        given: dict[str, Any] = {offsets: '{"a":{"0":5}}', times: '{"a":{"0":6}}', time: "7"}
         for option, expected in ((time, {A0: 7}), (times, {A0: 6}), (offsets, {A0: 5})):
             choice = getattr(parsed(**given), side)
             assert (choice.option, choice.of([A0]), choice.is_time) == (option, expected, option != offsets)
@@ -108,7 +110,7 @@ class TestPrecedence:
         ({"startingOffsets": "latest"}, False, "startingOffsets cannot be 'latest'; allowed: earliest, or JSON"),
     ],
 )
-def test_what_is_refused(given, is_stream, text):
+def test_what_is_refused(given: Mapping[str, str | None], is_stream: bool, text: str) -> None:
     if given.get("endingtimestamp") or given.get("endingOffsets"):
         given = {name.lower(): value for name, value in given.items()}
     with pytest.raises(ConfigException, match=text):
@@ -116,11 +118,11 @@ def test_what_is_refused(given, is_stream, text):
 
 
 @pytest.mark.parametrize(("text", "expected"), [("15m", 900_000), ("10 s", 10_000), ("250ms", 250), ("250", 250), ("2H", 7_200_000)])
-def test_delays(text, expected):
+def test_delays(text: str, expected: int) -> None:
     assert parsed(is_stream=True, maxTriggerDelay=text).trigger_delay_max_ms == expected
 
 
-def test_spellings_as_spark_takes_them():
+def test_spellings_as_spark_takes_them() -> None:
     assert parsed(startingOffsetsByTimestampStrategy="LATEST").starts_with_latest
     assert includes_headers({"includeheaders": "TRUE"})
     assert not includes_headers({})
@@ -136,7 +138,9 @@ def test_spellings_as_spark_takes_them():
         ({"startingOffsets": '{"a":{"0":1795901875}}', "endingOffsets": '{"a":{"0":1795901876}}'}, None),
     ],
 )
-def test_times_that_look_like_seconds_are_told_once(caplog, monkeypatch, options, said):
+def test_times_that_look_like_seconds_are_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, options: Mapping[str, Any], said: str | None
+) -> None:
     monkeypatch.setattr("chaffinch.spark.options._told", set())
     for _ in range(2):
         parsed(**options)
@@ -144,14 +148,14 @@ def test_times_that_look_like_seconds_are_told_once(caplog, monkeypatch, options
     assert [record.message for record in caplog.records] == told
 
 
-def test_what_a_batch_has_no_use_for_is_said_in_the_log(caplog, monkeypatch):
+def test_what_a_batch_has_no_use_for_is_said_in_the_log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chaffinch.spark.options._told", set())
     with caplog.at_level(logging.WARNING):
         parsed(maxOffsetsPerTrigger="5")
     assert "options without effect here: maxOffsetsPerTrigger" in caplog.text
 
 
-def test_batches_and_streams_share_most_options():
+def test_batches_and_streams_share_most_options() -> None:
     batch, stream = ({option.name for option in table.options} for table in (SOURCE, STREAM_SOURCE))
     assert batch - stream == {"endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"}
     assert stream - batch == {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
@@ -168,7 +172,9 @@ def test_batches_and_streams_share_most_options():
         ({"maxTriggerDelay": "1m", "minOffsetsPerTrigger": "5"}, None),
     ],
 )  # fmt: skip
-def test_an_option_that_only_qualifies_another_is_told_where_that_is_missing(caplog, monkeypatch, options, said):
+def test_an_option_that_only_qualifies_another_is_told_where_that_is_missing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, options: Mapping[str, Any], said: str | None
+) -> None:
     monkeypatch.setattr("chaffinch.spark.options._told", set())
     SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "t", **options}, is_stream=True)
     assert [record.message for record in caplog.records] == ([] if said is None else [f"options without effect {said}"])

@@ -1,16 +1,25 @@
 """What PySpark asks since 4.2: where a micro-batch ends that begins at an offset and may have so many. 4.1 says neither."""
 
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
 import pytest
 
 from chaffinch import Producer
 from chaffinch.admin.topics import add_partitions
+from chaffinch.spark.source.stream_reader import TopicStreamReader
 from tests.spark.source.played_reader import begun, plain, travelled
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.1 has no limits")
 ReadAllAvailable, ReadMaxRows, ReadMinRows = limits.ReadAllAvailable, limits.ReadMaxRows, limits.ReadMinRows
 
 
-def ends_of(reader, start, limit):
+def ends_of(reader: TopicStreamReader, start: dict[str, dict[str, int]], limit: ReadLimit) -> list[dict[str, dict[str, int]]]:
     """Ends of micro-batches from `start` until there is nothing new."""
     ends = []
     while (end := reader.latestOffset(travelled(start), limit)) != start:
@@ -19,7 +28,7 @@ def ends_of(reader, start, limit):
     return ends
 
 
-def test_a_limit_is_shared_and_reached_to_the_end(kafka):
+def test_a_limit_is_shared_and_reached_to_the_end(kafka: SimpleNamespace) -> None:
     kafka.fill("a", {0: 30, 1: 10})
     reader = kafka.stream(startingOffsets="earliest", maxOffsetsPerTrigger="20")
     limit = reader.getDefaultReadLimit()
@@ -30,7 +39,7 @@ def test_a_limit_is_shared_and_reached_to_the_end(kafka):
     assert plain(reader.latestOffset(start, ReadAllAvailable())) == {"a": {"0": 30, "1": 10}}
 
 
-def test_the_batch_behind_that_of_a_restart_keeps_to_the_limit(kafka):
+def test_the_batch_behind_that_of_a_restart_keeps_to_the_limit(kafka: SimpleNamespace) -> None:
     """The query died in its first one: all that has come until the restart is still to be read."""
     died = kafka.stream(maxOffsetsPerTrigger="3")
     end = died.latestOffset(died.initialOffset(), ReadMaxRows(3))
@@ -40,7 +49,7 @@ def test_the_batch_behind_that_of_a_restart_keeps_to_the_limit(kafka):
     assert ends_of(reader, end, ReadMaxRows(3)) == [{"a": {"0": 3, "1": 0}}, {"a": {"0": 5, "1": 0}}]
 
 
-def test_what_is_there_now_is_all_that_is_read(kafka):
+def test_what_is_there_now_is_all_that_is_read(kafka: SimpleNamespace) -> None:
     kafka.fill("a", {0: 30})
     reader = kafka.stream(startingOffsets="earliest", maxOffsetsPerTrigger="20", minOffsetsPerTrigger="20")
     reader.prepareForTriggerAvailableNow()
@@ -51,7 +60,7 @@ def test_what_is_there_now_is_all_that_is_read(kafka):
     assert [plain(first), *ends_of(reader, first, ReadMaxRows(20))] == [{"a": {"0": 20, "1": 0}}, {"a": {"0": 30, "1": 0}}]
 
 
-def test_what_comes_between_the_two_questions_for_offsets_is_no_loss(kafka):
+def test_what_comes_between_the_two_questions_for_offsets_is_no_loss(kafka: SimpleNamespace) -> None:
     reader = kafka.stream()
     reader.prepareForTriggerAvailableNow()
     kafka.fill("a", {0: 5})
@@ -59,14 +68,14 @@ def test_what_comes_between_the_two_questions_for_offsets_is_no_loss(kafka):
     assert ends_of(reader, start, ReadAllAvailable()) == []
 
 
-def test_a_small_backlog_waits_for_more_or_until_it_is_late(kafka):
+def test_a_small_backlog_waits_for_more_or_until_it_is_late(kafka: SimpleNamespace) -> None:
     reader = kafka.stream(minOffsetsPerTrigger="10", maxTriggerDelay="30s")
     assert reader.getDefaultReadLimit() == ReadMinRows(10)
     start = begun(reader)
 
-    def end(count):
+    def end(count: int) -> int:
         kafka.fill("a", {0: count})
-        return reader.latestOffset(start, ReadMinRows(10))["a"]["0"]
+        return int(reader.latestOffset(start, ReadMinRows(10))["a"]["0"])
 
     assert [end(1), end(1), end(7), end(1)] == [1, 0, 0, 10]
     start = reader.latestOffset(start, ReadAllAvailable())
@@ -76,7 +85,7 @@ def test_a_small_backlog_waits_for_more_or_until_it_is_late(kafka):
     assert end(0) == 11
 
 
-def test_new_partitions_have_their_share_of_a_limit(kafka):
+def test_new_partitions_have_their_share_of_a_limit(kafka: SimpleNamespace) -> None:
     reader = kafka.stream(maxOffsetsPerTrigger="3")
     start = begun(reader)
     add_partitions(kafka.client, "a", 3)
@@ -84,7 +93,7 @@ def test_new_partitions_have_their_share_of_a_limit(kafka):
     assert plain(reader.latestOffset(start, ReadMaxRows(3))) == {"a": {"0": 0, "1": 0, "2": 3}}
 
 
-def test_who_has_read_uncommitted_records_before_goes_on_where_it_was(kafka):
+def test_who_has_read_uncommitted_records_before_goes_on_where_it_was(kafka: SimpleNamespace) -> None:
     """And loses nothing, though the last stable offset lies before."""
     reader, everything = kafka.stream(), kafka.stream(**{"kafka.isolation.level": "read_uncommitted"})
     with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:

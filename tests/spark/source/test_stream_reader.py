@@ -3,7 +3,10 @@
 import json
 import logging
 import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -33,7 +36,7 @@ HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("v
 
 
 class TestStreams:
-    def test_a_query_starts_with_the_latest_and_reads_what_comes(self, kafka):
+    def test_a_query_starts_with_the_latest_and_reads_what_comes(self, kafka: SimpleNamespace) -> None:
         kafka.fill("a", {0: 3})
         reader = kafka.stream()
         start = reader.initialOffset()
@@ -45,7 +48,7 @@ class TestStreams:
         assert values(reader, start, end) == {"a-0": [0, 1], "a-1": [0]}
         assert reader.partitions(end, end) == []
 
-    def test_tasks(self, kafka):
+    def test_tasks(self, kafka: SimpleNamespace) -> None:
         kafka.fill("a", {0: 30, 1: 10})
         start, end = {"a": {"0": 0, "1": 0}}, {"a": {"0": 30, "1": 10}}
         for given, expected in (({}, 2), ({"minPartitions": "5"}, 5), ({"maxRecordsPerPartition": "10"}, 4)):
@@ -53,7 +56,7 @@ class TestStreams:
             assert len(reader.partitions(start, end)) == expected
             assert values(reader, start, end) == {"a-0": numbers(30), "a-1": numbers(10)}
 
-    def test_an_open_transaction_is_not_waited_for_nor_read(self, kafka):
+    def test_an_open_transaction_is_not_waited_for_nor_read(self, kafka: SimpleNamespace) -> None:
         reader, everything = kafka.stream(), kafka.stream(**{"kafka.isolation.level": "read_uncommitted"})
         with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
             producer.init_transactions()
@@ -72,12 +75,12 @@ class TestStreams:
                 assert values(reader, start, end) == ({"a-0": [1]} if commits else {})
                 start = end
 
-    def test_what_a_transaction_has_written_is_waited_for(self, kafka, monkeypatch):
+    def test_what_a_transaction_has_written_is_waited_for(self, kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
         """As `replay` does: brokers end a transaction everywhere only after they have said that it is ended."""
         given = {"kafka.bootstrap.servers": kafka.servers, "kafka.default.api.timeout.ms": "5000"}
         clock, pauses = ManualClock(), []
 
-        def pause(client, pause_ms):
+        def pause(client: SyncClient, pause_ms: int) -> None:
             pauses.append(pause_ms)
             clock.advance(1_000)
             if len(pauses) == ended_at:
@@ -99,7 +102,7 @@ class TestStreams:
                     with pytest.raises(Refusal, match="REQUEST_TIMED_OUT: a-1 has had an open transaction for 5000 ms"):
                         writing.wait_for_ends(given, "a")
 
-    def test_options_without_which_a_stream_cannot_be_read(self, kafka, monkeypatch):
+    def test_options_without_which_a_stream_cannot_be_read(self, kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
         least = {"kafka.bootstrap.servers": kafka.servers, "subscribe": "a"}
         with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] CONFIG: what to read is said by one of"):
             planned_stream_reader({**least, "assign": '{"a":[0]}'}, SCHEMA)
@@ -110,7 +113,7 @@ class TestStreams:
             with pytest.raises(Refusal, match=f"{option} needs PySpark 4.2 or newer, this is "):
                 planned_stream_reader({**least, option: "5"}, SCHEMA)
 
-    def test_a_pyspark_that_tells_nothing_gets_all_there_is(self, kafka):
+    def test_a_pyspark_that_tells_nothing_gets_all_there_is(self, kafka: SimpleNamespace) -> None:
         """4.1 calls `latestOffset()`, with no start and no limit."""
         kafka.fill("a", {0: 3})
         reader = kafka.stream(startingOffsets="earliest")
@@ -120,7 +123,7 @@ class TestStreams:
 
 
 @pytest.mark.parametrize("plan", [planned_reader, planned_stream_reader], ids=["batch", "stream"])
-def test_a_schema_of_somebody_s_own_is_refused(plan):
+def test_a_schema_of_somebody_s_own_is_refused(plan: Callable[..., Any]) -> None:
     options = {"kafka.bootstrap.servers": "a:1", "subscribe": "a"}
     with_headers = StructType([*SCHEMA.fields, StructField("headers", HEADERS)])
     plan(options, SCHEMA)
@@ -131,7 +134,7 @@ def test_a_schema_of_somebody_s_own_is_refused(plan):
 
 
 class TestChoices:
-    def test_a_pattern_finds_topics_that_come_later(self, kafka):
+    def test_a_pattern_finds_topics_that_come_later(self, kafka: SimpleNamespace) -> None:
         kafka.broker.create_topic("sold-eu", 1)
         kafka.broker.create_topic("old-sold-eu", 1)
         reader = kafka.stream(subscribePattern="sold-.*")
@@ -143,7 +146,7 @@ class TestChoices:
         assert plain(end) == {"sold-eu": {"0": 0}, "sold-us": {"0": 2}}
         assert values(reader, start, end) == {"sold-us-0": [0, 1]}
 
-    def test_a_pattern_never_finds_what_kafka_keeps_for_itself(self):
+    def test_a_pattern_never_finds_what_kafka_keeps_for_itself(self) -> None:
         partitions = [MetadataResponsePartition(partition_index=0, leader_id=1)]
         answer = MetadataResponse(
             topics=[
@@ -152,12 +155,13 @@ class TestChoices:
             ]
         )
         options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribePattern": ".*"})
-        assert Discovery(SimpleNamespace(request=lambda *asked, timeout_ms: answer), options).partitions().partitions == (("a", 0),)
+        client = cast(SyncClient, SimpleNamespace(request=lambda *asked, timeout_ms: answer))
+        assert Discovery(client, options).partitions().partitions == (("a", 0),)
 
-    def test_a_pattern_may_match_nothing_yet(self, kafka):
+    def test_a_pattern_may_match_nothing_yet(self, kafka: SimpleNamespace) -> None:
         assert kafka.stream(subscribePattern="none-.*").initialOffset() == {}
 
-    def test_partitions_by_name(self, kafka):
+    def test_partitions_by_name(self, kafka: SimpleNamespace) -> None:
         kafka.fill("a", {0: 2, 1: 2})
         reader = kafka.stream(assign={"a": [1], "b": [0]}, startingOffsets="earliest")
         assert plain(latest(reader, reader.initialOffset())) == {"a": {"1": 2}, "b": {"0": 0}}
@@ -180,7 +184,7 @@ class TestChoices:
         ],
     )
     @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream"])
-    def test_what_is_not_there(self, kafka, given, text, is_batch):
+    def test_what_is_not_there(self, kafka: SimpleNamespace, given: Mapping[str, Any], text: str, is_batch: bool) -> None:
         reader = kafka.stream(is_batch=is_batch, **given)
         with pytest.raises(Refusal, match=rf"KAFKA\[InvalidConfiguration\] \w+: {text}"):
             reader.partitions() if is_batch else latest(reader, reader.initialOffset())
@@ -198,18 +202,18 @@ class TestTimes:
             ({"startingTimestamp": str(FIRST_MS + 7), "startingOffsetsByTimestampStrategy": "latest"}, {"a-0": [7, 8, 9]}),
         ],
     )
-    def test_batches(self, kafka, given, expected):
+    def test_batches(self, kafka: SimpleNamespace, given: Mapping[str, Any], expected: Mapping[str, Sequence[int]]) -> None:
         kafka.fill("a", {0: 10, 1: 5})
         reader = kafka.stream(is_batch=True, **given)
         assert rows_of(reader, reader.partitions()) == expected
 
-    def test_a_stream_starts_with_the_first_record_of_a_time(self, kafka):
+    def test_a_stream_starts_with_the_first_record_of_a_time(self, kafka: SimpleNamespace) -> None:
         kafka.fill("a", {0: 10, 1: 5})
         chosen = {"startingTimestamp": str(FIRST_MS + 7), "startingOffsetsByTimestampStrategy": "latest"}
         assert plain(kafka.stream(**chosen).initialOffset()) == {"a": {"0": 7, "1": 5}}
 
     @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream"])
-    def test_a_record_behind_an_open_transaction_is_there(self, kafka, is_batch):
+    def test_a_record_behind_an_open_transaction_is_there(self, kafka: SimpleNamespace, is_batch: bool) -> None:
         """A start that was refused for it would be refused until the transaction ends, under a text that is not true."""
         reader = kafka.stream(is_batch=is_batch, startingTimestamp="1")
         with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
@@ -229,109 +233,13 @@ class TestTimes:
             assert values(reader, start, latest(reader, start)) == {"a-0": [1], "a-1": [1]}
 
 
-class TestBatches:
-    def test_tasks(self, kafka):
-        kafka.fill("a", {0: 30, 1: 10})
-        reader = kafka.stream(is_batch=True, minPartitions="7")
-        parts = reader.partitions()
-        assert len(parts) == 7
-        assert rows_of(reader, parts) == {"a-0": numbers(30), "a-1": numbers(10)}
-
-    def test_an_end_before_the_start_is_refused(self, kafka):
-        kafka.fill("a", {0: 9, 1: 9})
-        places = {"startingOffsets": {"a": {"0": 5, "1": 0}}, "endingOffsets": {"a": {"0": 4, "1": 0}}}
-        with pytest.raises(Refusal, match="endingOffsets ends a-0 at offset 4, before its start 5 as startingOffsets says; name an end"):
-            kafka.stream(is_batch=True, **places).partitions()
-
-    @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream"])
-    def test_a_beginning_that_moves_while_the_read_is_planned_is_no_loss(self, kafka, monkeypatch, is_batch):
-        kafka.fill("a", {0: 10, 1: 2})
-        ask, earliest = Discovery.starts, "earliest"
-
-        def late(*asked):
-            found = ask(*asked)
-            drop_first(kafka.client, TopicPartition("a", 0), 4)
-            return found
-
-        monkeypatch.setattr(Discovery, "starts", late)
-        reader = kafka.stream(is_batch=is_batch, startingOffsets=earliest)
-        if is_batch:
-            parts = reader.partitions()
-            assert [(part.start, part.is_promised) for part in parts] == [(4, False), (0, False)]
-        else:
-            assert plain(reader.initialOffset()) == {"a": {"0": 4, "1": 0}}
-
-    def test_only_the_first_part_of_what_is_divided_begins_where_the_partition_does(self, kafka):
-        kafka.fill("a", {0: 4, 1: 2})
-        chosen = {"startingOffsets": {"a": {"0": -2, "1": 0}}, "minPartitions": "3"}
-        parts = kafka.stream(is_batch=True, **chosen).partitions()
-        assert [(part.where, part.start, part.is_promised) for part in parts] == [
-            (("a", 0), 0, False), (("a", 0), 2, True), (("a", 1), 0, True),
-        ]  # fmt: skip
-
-    def test_what_is_gone_when_the_read_is_planned(self, kafka, caplog):
-        kafka.fill("a", {0: 9})
-        drop_first(kafka.client, TopicPartition("a", 0), 4)
-        places = {"startingOffsets": {"a": {"0": 2, "1": 0}}}
-        text = "startingOffsets: a-0 begins at offset 4, offset 2 was asked for"
-        for plan in (kafka.stream(is_batch=True, **places).partitions, kafka.stream(**places).initialOffset):
-            with pytest.raises(Refusal, match=f"OFFSET_OUT_OF_RANGE: {text}; set failOnDataLoss=false"):
-                plan()
-        reader = kafka.stream(is_batch=True, failOnDataLoss="false", **places)
-        assert rows_of(reader, reader.partitions()) == {"a-0": numbers(9, 4)}
-        assert f"{text}; reading what is left" in caplog.text
-
-    @pytest.mark.parametrize("fails", ["true", "false"])
-    def test_a_topic_that_is_deleted_before_it_is_read(self, kafka, fails, caplog):
-        kafka.fill("a", {0: 3})
-        kafka.fill("b", {0: 2})
-        reader = kafka.stream(is_batch=True, subscribe="a,b", failOnDataLoss=fails)
-        parts = reader.partitions()
-        delete_topics(kafka.client, ["b"])
-        text = "b-0 is gone, deleted after the read was planned: offsets up to 1 were to be read"
-        if fails == "true":
-            with pytest.raises(Refusal, match=rf"KAFKA\[InvalidConfiguration\] OFFSET_OUT_OF_RANGE: {text}; set failOnDataLoss=false"):
-                rows_of(reader, parts)
-        else:
-            assert rows_of(reader, parts) == {"a-0": numbers(3)}
-            assert f"{text}; reading what is left" in caplog.text
-
-    @pytest.mark.parametrize("ends", ["in time", "never"])
-    def test_an_end_that_is_named_behind_an_open_transaction_is_waited_for(self, kafka, monkeypatch, ends, caplog):
-        """It is no loss: what is committed a moment later would be left out for good by who lets losses pass."""
-        clock = ManualClock()
-
-        def pause(client, pause_ms):
-            clock.advance(1_000)
-            if ends == "in time":
-                producer.commit_transaction()
-                kafka.broker.read("a")
-
-        wait_by(clock, monkeypatch)
-        monkeypatch.setattr(SyncClient, "pause", pause)
-        named = {"endingOffsets": {"a": {"0": 1, "1": -1}}, "failOnDataLoss": "false", "kafka.default.api.timeout.ms": "5000"}
-        reader = kafka.stream(is_batch=True, **named)
-        with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
-            producer.init_transactions()
-            producer.begin_transaction()
-            producer.send("a", b"1", partition=0).result(60)
-            if ends == "never":
-                with pytest.raises(Refusal, match="REQUEST_TIMED_OUT: a-0 has had an open transaction for 5000 ms, behind which nothing"):
-                    reader.partitions()
-                said = "the end of open transactions, for 3000 ms: a-0 has an open transaction before offset 1; still asking"
-                assert [text for text in caplog.messages if said in text], "with clocks of whole seconds"
-                assert len([text for text in caplog.messages if "open transaction" in text]) == 1
-            else:
-                assert rows_of(reader, reader.partitions()) == {"a-0": [1]}
-
-
 START = {"a": {"0": 5, "1": 0}, "b": {"0": 5}}
 
 
-def refused(reader, start):
+def refused(reader: TopicStreamReader, start: dict[str, dict[str, int]]) -> str:
     """What is said of a loss, before the end of the micro-batch is in the checkpoint. PySpark 4.1 mostly hears of it afterwards."""
 
-    def asked():
+    def asked() -> None:
         end = latest(reader, start)
         assert not IS_LIMITED, "the end is noted"
         reader.partitions(start, end)
@@ -344,7 +252,7 @@ def refused(reader, start):
 class TestChanges:
     """Topics that change while a query runs."""
 
-    def test_new_partitions_are_read_from_their_beginning(self, kafka):
+    def test_new_partitions_are_read_from_their_beginning(self, kafka: SimpleNamespace) -> None:
         reader = kafka.stream()
         start = begun(reader)
         add_partitions(kafka.client, "a", 3)
@@ -353,12 +261,14 @@ class TestChanges:
         assert values(reader, start, end) == {"a-2": numbers(4)}
 
     @pytest.fixture
-    def loss(self, kafka):
+    def loss(self, kafka: SimpleNamespace) -> Callable[..., Any]:
         """A query that has read 5 records of each of topic a and b."""
         kafka.fill("a", {0: 5})
         kafka.fill("b", {0: 5})
 
-        def play(change, start):
+        def play(
+            change: Callable[..., Any], start: dict[str, dict[str, int]]
+        ) -> tuple[str, dict[str, dict[str, int]], dict[str, list[int]]]:
             """The texts of what is lost: of the refusal, and, with failOnDataLoss=false, of the log; and where the stream goes on."""
             strict = kafka.stream(subscribe="a,b")
             lenient = kafka.stream(subscribe="a,b", failOnDataLoss="false")
@@ -369,7 +279,7 @@ class TestChanges:
 
         return play
 
-    def test_a_deleted_topic(self, kafka, loss, caplog):
+    def test_a_deleted_topic(self, kafka: SimpleNamespace, loss: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.WARNING)
         text, end, rows = loss(lambda: delete_topics(kafka.client, ["b"]), START)
         said = f"{GONE}: offset 5 came next" if IS_LIMITED else f"topic 'b' (option subscribe) does not exist on {kafka.servers}"
@@ -377,12 +287,12 @@ class TestChanges:
         assert (end, rows) == ({"a": {"0": 5, "1": 0}}, {})
         assert caplog.text.count("b-0 is gone") == 1, "each loss is said once"
 
-    def test_a_topic_that_is_not_subscribed_to_any_more(self, kafka, loss):
+    def test_a_topic_that_is_not_subscribed_to_any_more(self, kafka: SimpleNamespace, loss: Callable[..., Any]) -> None:
         fewer = kafka.stream(subscribe="a")
         assert f"{GONE}: offset 5 came next; set failOnDataLoss=false" in refused(fewer, START)
 
-    def test_a_topic_deleted_and_made_again(self, kafka, loss):
-        def change():
+    def test_a_topic_deleted_and_made_again(self, kafka: SimpleNamespace, loss: Callable[..., Any]) -> None:
+        def change() -> None:
             delete_topics(kafka.client, ["b"])
             kafka.broker.create_topic("b", 1)
             kafka.fill("b", {0: 2})
@@ -393,7 +303,9 @@ class TestChanges:
 
     @pytest.mark.usefixtures("impatient")
     @pytest.mark.parametrize(("count", "left"), [(2, []), (4, [3]), (5, [3, 4])])
-    def test_the_batch_of_a_restart_whose_topic_was_made_again_and_ends_within_it(self, kafka, count, left):
+    def test_the_batch_of_a_restart_whose_topic_was_made_again_and_ends_within_it(
+        self, kafka: SimpleNamespace, count: int, left: Sequence[int]
+    ) -> None:
         """The batch is of offsets 3 to 7."""
         kafka.fill("b", {0: 8})
         delete_topics(kafka.client, ["b"])
@@ -405,8 +317,8 @@ class TestChanges:
         for _ in range(2):  # Spark plans it once more where the query is started again.
             assert values(kafka.stream(subscribe="b", failOnDataLoss="false"), start, end) == ({"b-0": left} if left else {})
 
-    def test_new_partitions_that_have_lost_something_already(self, kafka, loss):
-        def change():
+    def test_new_partitions_that_have_lost_something_already(self, kafka: SimpleNamespace, loss: Callable[..., Any]) -> None:
+        def change() -> None:
             add_partitions(kafka.client, "a", 3)
             kafka.fill("a", {2: 4})
             drop_first(kafka.client, TopicPartition("a", 2), 3)
@@ -416,7 +328,7 @@ class TestChanges:
         assert (end["a"]["2"], rows) == (4, {"a-2": [3]})
 
     @pytest.mark.parametrize("fails", ["true", "false"])
-    def test_the_batch_of_a_restart_whose_topic_is_gone(self, kafka, fails):
+    def test_the_batch_of_a_restart_whose_topic_is_gone(self, kafka: SimpleNamespace, fails: str) -> None:
         """`partitions` comes first then: nobody has asked for offsets before."""
         kafka.fill("a", {0: 5})
         kafka.fill("b", {0: 5})
@@ -430,7 +342,7 @@ class TestChanges:
             assert values(reader, start, end) == {"a-0": numbers(5)}
 
 
-def test_offsets_of_spark_s_own_source_are_continued(kafka):
+def test_offsets_of_spark_s_own_source_are_continued(kafka: SimpleNamespace) -> None:
     """Its checkpoint has the same form, written without spaces."""
     kafka.fill("a", {0: 5, 1: 5})
     reader = kafka.stream()
@@ -440,32 +352,34 @@ def test_offsets_of_spark_s_own_source_are_continued(kafka):
 
 
 @pytest.mark.parametrize("fields", [{"logOffset": 3}, {"a": {"first": 3}}, 17])
-def test_offsets_of_another_source_are_refused(kafka, fields):
+def test_offsets_of_another_source_are_refused(kafka: SimpleNamespace, fields: int | Mapping[str, Any]) -> None:
     text = "CONFIG: the checkpoint was written by another source, it holds no offsets of topics but "
-    for asked in (lambda: kafka.stream().latestOffset(fields), lambda: kafka.stream().partitions(fields, fields)):
+    for asked in (partial(kafka.stream().latestOffset, fields), partial(kafka.stream().partitions, fields, fields)):
         with pytest.raises(Refusal, match=re.escape(text + json.dumps(fields))):
             asked()
 
 
-def test_a_topic_that_cannot_be_looked_at_is_not_taken_for_gone(kafka, monkeypatch):
+def test_a_topic_that_cannot_be_looked_at_is_not_taken_for_gone(kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would be skipped with failOnDataLoss=false, and read from its beginning when it is there again."""
     reader = kafka.stream(failOnDataLoss="false")
     start = reader.initialOffset()
     heard = TopicState(name="a", topic_id=UUID(int=0), code=codes.TOPIC_AUTHORIZATION_FAILED)
     monkeypatch.setitem(kafka.client.cluster._topics, "a", heard)
     monkeypatch.setattr(kafka.client, "refresh_metadata", lambda names, **_: kafka.client.cluster)
-    for asked in (lambda: latest(reader, start), lambda: reader.partitions(start, start)):
+    for asked in (partial(latest, reader, start), partial(reader.partitions, start, start)):
         with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] TOPIC_AUTHORIZATION_FAILED: topic 'a'"):
             asked()
 
 
 @pytest.mark.parametrize("times", [1, 99])
-def test_a_leader_that_does_not_know_its_partition_yet_is_asked_again(kafka, monkeypatch, times):
-    reader, pauses = kafka.stream(startingOffsets="earliest"), []
+def test_a_leader_that_does_not_know_its_partition_yet_is_asked_again(
+    kafka: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    reader, pauses = kafka.stream(startingOffsets="earliest"), list[int]()
     unknown = UnknownTopicOrPartitionException("unknown", api="ListOffsets", topic_partition=TopicPartition("a", 0))
     answers, ask = [unknown] * times, offsets.list_offsets
 
-    def answer(*asked, **given):
+    def answer(*asked: Any, **given: Any) -> dict[TopicPartition, int]:
         if answers:
             raise answers.pop()
         return ask(*asked, **given)
@@ -481,7 +395,7 @@ def test_a_leader_that_does_not_know_its_partition_yet_is_asked_again(kafka, mon
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_pyspark_that_tells_nothing_goes_back_to_where_the_committed_records_end(kafka, fails):
+def test_a_pyspark_that_tells_nothing_goes_back_to_where_the_committed_records_end(kafka: SimpleNamespace, fails: str) -> None:
     """4.1 notes what a reader calls the latest offset, also where it lies before: what was read would be read again."""
     everything = kafka.stream(**{"kafka.isolation.level": "read_uncommitted"})
     reader = kafka.stream(failOnDataLoss=fails)

@@ -1,6 +1,10 @@
 """A topic that is deleted and created again under the source: the old offsets are lost, the new topic is read from its beginning."""
 
 import logging
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -9,7 +13,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.source import fetching
-from chaffinch.spark.source.stream_reader import IS_LIMITED
+from chaffinch.spark.source.stream_reader import IS_LIMITED, TopicStreamReader
 from chaffinch.spark.source.topic_discovery import Discovery
 from chaffinch.spark.topic_ids import shown
 from tests.spark.source.played_reader import latest, plain, rows_of, travelled, values
@@ -18,15 +22,15 @@ from tests.spark.source.source_topics import numbers
 LENIENT = {"failOnDataLoss": "false"}
 
 
-def topic_id(kafka):
+def topic_id(kafka: SimpleNamespace) -> UUID:
     return find_topics(kafka.client, ["a"])[0].topic_id
 
 
 @pytest.fixture
-def create_again(kafka):
+def create_again(kafka: SimpleNamespace) -> Callable[..., Any]:
     """Deletes topic a and creates it with records; gives what an error says of the two ids."""
 
-    def create_again(counts, partitions=2):
+    def create_again(counts: Mapping[int, int], partitions: int = 2) -> str:
         old = topic_id(kafka)
         delete_topics(kafka.client, ["a"])
         kafka.broker.create_topic("a", partitions)
@@ -37,13 +41,13 @@ def create_again(kafka):
     return create_again
 
 
-def read_on(reader, start):
+def read_on(reader: TopicStreamReader, start: dict[str, dict[str, int]]) -> tuple[dict[str, dict[str, int]], dict[str, list[int]]]:
     end = latest(reader, travelled(start))
     return end, values(reader, start, end)
 
 
 @pytest.fixture
-def five(kafka):
+def five(kafka: SimpleNamespace) -> dict[str, dict[str, int]]:
     """Where a query is that has read 5 records of a-0."""
     kafka.fill("a", {0: 5})
     reader = kafka.stream(startingOffsets="earliest")
@@ -55,7 +59,14 @@ def five(kafka):
 
 @pytest.mark.parametrize("count", [3, 5, 8], ids=["shorter", "as long", "longer"])
 @pytest.mark.parametrize("chosen", [{}, {"subscribePattern": "a"}, {"assign": '{"a":[0,1]}'}], ids=["name", "pattern", "assign"])
-def test_new_topic_is_read_from_its_beginning_or_the_query_fails(kafka, five, create_again, chosen, count, caplog):
+def test_new_topic_is_read_from_its_beginning_or_the_query_fails(
+    kafka: SimpleNamespace,
+    five: dict[str, dict[str, int]],
+    create_again: Callable[..., Any],
+    chosen: Mapping[str, str],
+    count: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.WARNING)
     said = create_again({0: count, 1: 1})
     strict = kafka.stream(**chosen)
@@ -71,7 +82,7 @@ def test_new_topic_is_read_from_its_beginning_or_the_query_fails(kafka, five, cr
     assert read_on(kafka.stream(**chosen), end)[1] == {"a-0": [0]}, "after a restart, too"
 
 
-def test_running_query_notices_it(kafka, create_again):
+def test_running_query_notices_it(kafka: SimpleNamespace, create_again: Callable[..., Any]) -> None:
     reader = kafka.stream(startingOffsets="earliest", **LENIENT)
     kafka.fill("a", {0: 2})
     end, _ = read_on(reader, reader.initialOffset())
@@ -79,7 +90,7 @@ def test_running_query_notices_it(kafka, create_again):
     assert read_on(reader, end)[1] == {"a-0": numbers(4)}
 
 
-def test_new_topic_has_fewer_partitions(kafka, create_again):
+def test_new_topic_has_fewer_partitions(kafka: SimpleNamespace, create_again: Callable[..., Any]) -> None:
     reader = kafka.stream(startingOffsets="earliest", **LENIENT)
     kafka.fill("a", {0: 2, 1: 2})
     end, _ = read_on(reader, reader.initialOffset())
@@ -88,7 +99,9 @@ def test_new_topic_has_fewer_partitions(kafka, create_again):
     assert (plain(end), rows) == ({"a": {"0": 3}}, {"a-0": numbers(3)})
 
 
-def test_batch_that_was_planned_before_has_nothing_of_it_and_the_next_one_everything(kafka, five, create_again, caplog):
+def test_batch_that_was_planned_before_has_nothing_of_it_and_the_next_one_everything(
+    kafka: SimpleNamespace, five: dict[str, dict[str, int]], create_again: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
     """As after a restart in the middle of the batch. The log has one reason for it."""
     kafka.fill("a", {0: 3})
     planned = latest(kafka.stream(), travelled(five))
@@ -103,7 +116,7 @@ def test_batch_that_was_planned_before_has_nothing_of_it_and_the_next_one_everyt
     assert read_on(reader, planned)[1] == {"a-0": numbers(9)}
 
 
-def test_first_batch_of_a_query_that_died_in_it(kafka, create_again):
+def test_first_batch_of_a_query_that_died_in_it(kafka: SimpleNamespace, create_again: Callable[..., Any]) -> None:
     """Spark asks for the beginning again then, which is the new topic's."""
     kafka.fill("a", {0: 3})
     died = kafka.stream(startingOffsets="earliest")
@@ -118,7 +131,9 @@ def test_first_batch_of_a_query_that_died_in_it(kafka, create_again):
 
 @pytest.mark.parametrize("version", [fetching.LAST_VERSION, 12], ids=["by id", "by name, as brokers before 3.1 take it"])
 @pytest.mark.parametrize("is_batch", [False, True], ids=["stream", "batch"])
-def test_task_that_comes_after_it_reads_nothing_of_the_new_topic(kafka, create_again, version, is_batch, monkeypatch):
+def test_task_that_comes_after_it_reads_nothing_of_the_new_topic(
+    kafka: SimpleNamespace, create_again: Callable[..., Any], version: int, is_batch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fetching, "LAST_VERSION", version)
     kafka.fill("a", {0: 3})
     begin = {} if is_batch else {"startingOffsets": "earliest"}
@@ -139,7 +154,9 @@ def test_task_that_comes_after_it_reads_nothing_of_the_new_topic(kafka, create_a
 
 
 @pytest.mark.skipif(not IS_LIMITED, reason="PySpark 4.1 has no trigger that ends")
-def test_query_that_ends_with_what_there_was(kafka, five, create_again):
+def test_query_that_ends_with_what_there_was(
+    kafka: SimpleNamespace, five: dict[str, dict[str, int]], create_again: Callable[..., Any]
+) -> None:
     """The new topic came after the query began, so the next start reads it."""
     kafka.fill("a", {0: 1})
     reader = kafka.stream(**LENIENT)
@@ -151,7 +168,9 @@ def test_query_that_ends_with_what_there_was(kafka, five, create_again):
     assert read_on(kafka.stream(**LENIENT), end)[1] == {"a-0": numbers(9)}
 
 
-def test_checkpoint_without_ids_gets_them_from_a_batch_without_rows(kafka, five, create_again):
+def test_checkpoint_without_ids_gets_them_from_a_batch_without_rows(
+    kafka: SimpleNamespace, five: dict[str, dict[str, int]], create_again: Callable[..., Any]
+) -> None:
     """One of an earlier version, of Spark's Kafka source, or of a broker before 2.8: no new record is needed."""
     start = plain(five)
     end, rows = read_on(kafka.stream(), start)
@@ -165,14 +184,14 @@ def test_checkpoint_without_ids_gets_them_from_a_batch_without_rows(kafka, five,
     assert read_on(kafka.stream(**LENIENT), end)[1] == {"a-0": numbers(8)}
 
 
-def test_checkpoint_without_ids_reads_on_where_it_was(kafka, five):
+def test_checkpoint_without_ids_reads_on_where_it_was(kafka: SimpleNamespace, five: dict[str, dict[str, int]]) -> None:
     kafka.fill("a", {1: 2})
     end, rows = read_on(kafka.stream(), plain(five))
     assert rows == {"a-1": [0, 1]}
     assert end.keys() - plain(end).keys() == {f"a@{shown(topic_id(kafka))}"}
 
 
-def test_brokers_without_ids(kafka, five, monkeypatch):
+def test_brokers_without_ids(kafka: SimpleNamespace, five: dict[str, dict[str, int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 2.8: the checkpoint's offsets count, and ids that it has do no harm."""
     monkeypatch.setattr("chaffinch.client.cluster.ClusterState.topic_id", lambda self, name: ZERO_UUID)
     kafka.fill("a", {0: 1})

@@ -1,58 +1,69 @@
 """Which partitions there are, asked of brokers that know more and less: answers written down beforehand, and no real waiting."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
+from typing import TypeAlias, cast
 from uuid import UUID
 
 import pytest
 
 from chaffinch.admin import topics
+from chaffinch.client.sync_client import SyncClient, Target
 from chaffinch.errors import TimeoutException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.source.topic_discovery import Discovery
 
-AWAY = "away"
+AWAY = None
+Known: TypeAlias = Mapping[str, int] | None
+
+
+def index(node: Target) -> int:
+    return node if isinstance(node, int) else 0
 
 
 class Cluster:
     """Two brokers; `knowing` says how many partitions of which topic each knows, `AWAY` does not answer. "any" is broker 0.
     `ids`: the id of topic a that each knows."""
 
-    def __init__(self, *knowing, ids=(ZERO_UUID, ZERO_UUID)):
+    def __init__(self, *knowing: Known, ids: tuple[UUID, UUID] = (ZERO_UUID, ZERO_UUID)) -> None:
         self.knowing, self.ids = list(knowing), list(ids)
-        self.asked, self.pauses = [], []
+        self.asked: list[Target] = []
+        self.pauses: list[int] = []
         self.cluster = SimpleNamespace(
             nodes={0: "a:1", 1: "b:1"},
             topic=lambda name: None,
             partition_count=self._count,
-            topic_id=lambda name: self.ids[0 if self.asked[-1] == "any" else self.asked[-1]],
+            topic_id=lambda name: self.ids[index(self.asked[-1])],
         )
-        self._heard = {}
+        self._heard: Mapping[str, int] = {}
 
-    def _count(self, name):
+    def _count(self, name: str) -> int | None:
         return self._heard.get(name)
 
-    def ask(self, node):
+    def ask(self, node: Target) -> Mapping[str, int]:
         self.asked.append(node)
-        found = self.knowing[0 if node == "any" else node]
-        if found is AWAY:
+        found = self.knowing[index(node)]
+        if found is None:
             raise TimeoutException("no answer")
         return found
 
-    def pause(self, pause_ms):
+    def pause(self, pause_ms: int) -> None:
         self.pauses.append(pause_ms)
 
-    def refresh_metadata(self, names, *, node, timeout_ms):
+    def refresh_metadata(self, names: Sequence[str], *, node: Target, timeout_ms: int) -> SimpleNamespace:
         self._heard = self.ask(node)
         return self.cluster
 
 
 @pytest.fixture(params=["subscribe", "subscribePattern"])
-def discovery(request, monkeypatch):
+def discovery(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Cluster], Discovery]:
     """A maker of discoveries for topic a, by name and by pattern."""
 
-    def listed(client, *, node, timeout_ms):
+    def listed(client: Cluster, *, node: Target, timeout_ms: int) -> list[SimpleNamespace]:
         found = client.ask(node)
         return [
             SimpleNamespace(name=name, is_internal=False, partitions=range(count), topic_id=client.cluster.topic_id(name))
@@ -61,15 +72,17 @@ def discovery(request, monkeypatch):
         ]
 
     monkeypatch.setattr(topics, "list_topics", listed)
-    return lambda cluster: Discovery(cluster, SourceOptions.parse({"kafka.bootstrap.servers": "a:1", request.param: "a"}))
+    return lambda cluster: Discovery(cast(SyncClient, cluster), SourceOptions.parse({"kafka.bootstrap.servers": "a:1", request.param: "a"}))
 
 
-def count(discovery):
+def count(discovery: Discovery) -> int:
     return len(discovery.partitions().partitions)
 
 
 @pytest.mark.parametrize("behind", [{"a": 2}, {"a": 0}])
-def test_a_broker_that_knows_fewer_partitions_is_not_believed_where_another_knows_more(discovery, behind):
+def test_a_broker_that_knows_fewer_partitions_is_not_believed_where_another_knows_more(
+    discovery: Callable[[Cluster], Discovery], behind: Mapping[str, int]
+) -> None:
     cluster = Cluster({"a": 3}, {"a": 3})
     asked = discovery(cluster)
     assert count(asked) == 3
@@ -78,14 +91,14 @@ def test_a_broker_that_knows_fewer_partitions_is_not_believed_where_another_know
     assert (cluster.asked, len(cluster.pauses)) == (["any", "any", 1], 1)
 
 
-def test_what_a_checkpoint_has_is_expected_too(discovery):
+def test_what_a_checkpoint_has_is_expected_too(discovery: Callable[[Cluster], Discovery]) -> None:
     """After a restart nobody has asked before."""
     asked = discovery(Cluster({"a": 2}, {"a": 3}))
     asked.expect([TopicPartition("a", 2), TopicPartition("a", 0)])
     assert count(asked) == 3
 
 
-def test_a_broker_that_is_away_says_nothing(discovery):
+def test_a_broker_that_is_away_says_nothing(discovery: Callable[[Cluster], Discovery]) -> None:
     cluster = Cluster({"a": 3}, AWAY)
     asked = discovery(cluster)
     assert count(asked) == 3
@@ -97,7 +110,7 @@ def test_a_broker_that_is_away_says_nothing(discovery):
     assert len(cluster.pauses) == before, "what was waited for in vain is believed from then on"
 
 
-def test_partitions_that_are_gone_may_come_again(discovery):
+def test_partitions_that_are_gone_may_come_again(discovery: Callable[[Cluster], Discovery]) -> None:
     cluster = Cluster({"a": 3}, {"a": 3})
     asked = discovery(cluster)
     for known, expected in ((3, 3), (0, 0), (2, 2), (1, 1)):
@@ -105,7 +118,7 @@ def test_partitions_that_are_gone_may_come_again(discovery):
         assert count(asked) == expected
 
 
-def test_another_id_is_believed_when_both_brokers_have_it(discovery):
+def test_another_id_is_believed_when_both_brokers_have_it(discovery: Callable[[Cluster], Discovery]) -> None:
     """The one that still knows the deleted topic may be asked first, or the one that does not know the new topic yet."""
     old, new = UUID(int=1), UUID(int=2)
     cluster = Cluster({"a": 1}, {"a": 1}, ids=(old, new))
@@ -121,17 +134,17 @@ def test_another_id_is_believed_when_both_brokers_have_it(discovery):
     assert len(cluster.pauses) == before, "it is not doubted a second time"
 
 
-def test_those_of_a_checkpoint_that_are_left():
+def test_those_of_a_checkpoint_that_are_left() -> None:
     options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "a"})
     cluster = Cluster({"a": 1}, {"a": 2})
     wanted = [TopicPartition("a", number) for number in range(2)]
-    assert Discovery(cluster, options).existing(wanted) == set(wanted)
+    assert Discovery(cast(SyncClient, cluster), options).existing(wanted) == set(wanted)
     cluster.knowing = [{"a": 1}] * 2
-    assert Discovery(cluster, options).existing(wanted) == {wanted[0]}
+    assert Discovery(cast(SyncClient, cluster), options).existing(wanted) == {wanted[0]}
 
 
 @pytest.mark.parametrize("discovery", ["subscribePattern"], indirect=True)
-def test_a_pattern_that_no_topic_matches_is_told(discovery, caplog):
+def test_a_pattern_that_no_topic_matches_is_told(discovery: Callable[[Cluster], Discovery], caplog: pytest.LogCaptureFixture) -> None:
     """Else a read of no row at all looks like one of empty topics."""
     assert discovery(Cluster({"ab": 3})).partitions_at_start() == ()
     told = "no topic on a:1 has a name that option subscribePattern='a' matches as a whole: there is nothing to read now"

@@ -1,5 +1,8 @@
 """Which errors of a query ask for a restart, how long it waits, and when it is enough."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from chaffinch.errors import ConfigException
@@ -11,7 +14,7 @@ from chaffinch.spark.supervision.rules import Limits, Restart, Stop, decide
 LIMITS = Limits(restarts_max=4, window_s=100, pause_s=2, pause_max_s=9)
 
 
-def tag(group, name="NAME"):
+def tag(group: Group, name: str = "NAME") -> ErrorTag:
     return ErrorTag(group=group, name=name, text="a text")
 
 
@@ -27,15 +30,15 @@ def tag(group, name="NAME"):
         (Group.NONE, "UNKNOWN_SERVER_ERROR", True),
     ],
 )
-def test_by_the_class_of_the_error(group, name, is_started_again):
+def test_by_the_class_of_the_error(group: Group, name: str, is_started_again: bool) -> None:
     assert isinstance(decide(tag(group, name), [], 0, LIMITS), Restart) is is_started_again
 
 
-def test_every_class_is_decided():
+def test_every_class_is_decided() -> None:
     assert {type(decide(tag(group), [], 0, LIMITS)) for group in Group} == {Restart, Stop}
 
 
-def test_an_error_that_is_not_of_kafka():
+def test_an_error_that_is_not_of_kafka() -> None:
     assert decide(None, [], 0, LIMITS) == Stop("this error is not Kafka's, and nothing says that a restart would help")
 
 
@@ -53,21 +56,21 @@ def test_an_error_that_is_not_of_kafka():
         ([-500, -400, -300, -200, 0], 1, Restart(4)),
     ],
 )
-def test_pauses_grow_and_restarts_are_counted_within_the_window(restarts, now_s, expected):
+def test_pauses_grow_and_restarts_are_counted_within_the_window(restarts: Sequence[int], now_s: float, expected: Restart | Stop) -> None:
     assert decide(tag(Group.RETRIABLE), restarts, now_s, LIMITS) == expected
 
 
-def test_no_restart_at_all():
+def test_no_restart_at_all() -> None:
     assert decide(tag(Group.RETRIABLE), [], 0, Limits(restarts_max=0)) == Stop("0 restarts within 3600 s are the limit (restarts_max=0)")
 
 
-def test_ten_thousand_restarts_have_a_pause():
+def test_ten_thousand_restarts_have_a_pause() -> None:
     assert decide(tag(Group.RETRIABLE), [0.0] * 10_000, 1, Limits(restarts_max=20_000)) == Restart(60)
 
 
 @pytest.mark.parametrize("name", ["restarts_max", "window_s", "pause_s", "pause_max_s"])
 @pytest.mark.parametrize("value", [-1, float("nan"), "1"])
-def test_limits_that_are_none(name, value):
+def test_limits_that_are_none(name: str, value: Any) -> None:
     with pytest.raises(ConfigException, match=rf"{name} cannot be .*: it must be a (whole )?number, 0 or more"):
         Limits(**{name: value})
 
@@ -87,5 +90,5 @@ def test_limits_that_are_none(name, value):
         ("x" * 1000, "x" * 297 + "..."),
     ],
 )  # fmt: skip
-def test_one_line_for_an_error(text, expected):
+def test_one_line_for_an_error(text: str, expected: str) -> None:
     assert first_line(tag_of(text), text) == expected

@@ -1,17 +1,23 @@
 """Keeping a query running: a query of paper and a clock by hand; `test_spark_pipeline.py` has real ones."""
 
+from __future__ import annotations
+
 import json
 import re
 import signal
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
@@ -21,6 +27,7 @@ from chaffinch.spark.folders import name_of
 from chaffinch.spark.refusals import ErrorTag
 from chaffinch.spark.supervision import supervisor
 from chaffinch.spark.supervision.metrics import Metrics, families
+from chaffinch.spark.supervision.rules import Limits
 from chaffinch.spark.supervision.supervisor import SupervisionEnded, supervise
 
 RETRIABLE = "[STREAM_FAILED] x\nRefusal: KAFKA[Retriable] REQUEST_TIMED_OUT: no answer\n at y"
@@ -28,18 +35,18 @@ INVALID = "KAFKA[InvalidConfiguration] ROWS_REJECTED: 4 of 20 rows are rejected"
 TAKEN = "KAFKA[ApplicationRecoverable] ANOTHER_WRITER: batch 3 was written by another run"
 
 
-class Query:
+class Query(StreamingQuery):
     """Ends with an error, or without."""
 
-    name = None
+    name = ""
     id = "4711"
 
-    def __init__(self, ending):
+    def __init__(self, ending: BaseException | None) -> None:
         self.ending = ending
         self.is_stopped = False
         self.interruptions = 0
 
-    def awaitTermination(self, timeout):
+    def awaitTermination(self, timeout: int | None = None) -> bool:
         if self.interruptions:
             self.interruptions -= 1
             signal.raise_signal(signal.SIGINT)
@@ -48,28 +55,28 @@ class Query:
             raise self.ending
         return True
 
-    def stop(self):
+    def stop(self) -> None:
         self.is_stopped = True
 
 
 class Queries:
     """What `start` is to bring, one after the other: None for a good end, a text for an error."""
 
-    def __init__(self, *endings):
+    def __init__(self, *endings: BaseException | str | None) -> None:
         self.endings = [RuntimeError(ending) if isinstance(ending, str) else ending for ending in endings]
-        self.started = []
+        self.started: list[Query] = []
 
-    def __call__(self):
+    def __call__(self) -> Query:
         self.started.append(Query(self.endings[len(self.started)]))
         return self.started[-1]
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Time that passes only in pauses, of which `pauses` has the list."""
     found = SimpleNamespace(now_s=0.0, pauses=[])
 
-    def sleep(seconds):
+    def sleep(seconds: float) -> None:
         found.pauses.append(seconds)
         found.now_s += seconds
 
@@ -77,13 +84,13 @@ def clock(monkeypatch):
     return found
 
 
-def test_a_query_that_ends_well_is_returned(clock):
+def test_a_query_that_ends_well_is_returned(clock: SimpleNamespace) -> None:
     queries = Queries(None)
     assert supervise(queries) is queries.started[0]
     assert clock.pauses == []
 
 
-def test_it_is_started_again_after_growing_pauses(clock):
+def test_it_is_started_again_after_growing_pauses(clock: SimpleNamespace) -> None:
     queries = Queries(*[RETRIABLE] * 4, None)
     told = []
     ended = supervise(queries, pause_s=2, pause_max_s=10, on_restart=lambda *what: told.append(what))
@@ -106,7 +113,7 @@ def test_it_is_started_again_after_growing_pauses(clock):
          "install it for that Python on every worker, or ship it with the query (docs/spark-cluster.md)"),
     ],
 )  # fmt: skip
-def test_errors_that_end_it(clock, error, tag, text):
+def test_errors_that_end_it(clock: SimpleNamespace, error: str, tag: str | None, text: str) -> None:
     queries = Queries(RETRIABLE, error)
     with pytest.raises(SupervisionEnded) as caught:
         supervise(queries)
@@ -116,16 +123,16 @@ def test_errors_that_end_it(clock, error, tag, text):
     assert caught.value.__cause__ is queries.endings[1]
 
 
-def test_the_limit(clock):
+def test_the_limit(clock: SimpleNamespace) -> None:
     with pytest.raises(SupervisionEnded, match=r"^KAFKA\[Retriable\] REQUEST_TIMED_OUT: no answer; not started again: 3 restarts within"):
         supervise(Queries(*[RETRIABLE] * 4), restarts_max=3)
     assert clock.pauses == [1, 2, 4]
 
 
-def test_restarts_that_are_long_ago_are_forgotten(clock):
+def test_restarts_that_are_long_ago_are_forgotten(clock: SimpleNamespace) -> None:
     queries = Queries(*[RETRIABLE] * 9, None)
 
-    def start():
+    def start() -> Query:
         clock.now_s += 50
         return queries()
 
@@ -134,10 +141,10 @@ def test_restarts_that_are_long_ago_are_forgotten(clock):
 
 
 @pytest.mark.parametrize("raised", [RuntimeError(RETRIABLE)])
-def test_start_that_fails_for_kafka_s_sake_is_called_again(clock, raised):
-    calls = []
+def test_start_that_fails_for_kafka_s_sake_is_called_again(clock: SimpleNamespace, raised: RuntimeError) -> None:
+    calls: list[None] = []
 
-    def start():
+    def start() -> Query:
         calls.append(None)
         if len(calls) == 1:
             raise raised
@@ -147,12 +154,15 @@ def test_start_that_fails_for_kafka_s_sake_is_called_again(clock, raised):
     assert clock.pauses == [1]
 
 
-def test_a_mistake_in_start_is_shown_as_it_is(clock):
+def test_a_mistake_in_start_is_shown_as_it_is(clock: SimpleNamespace) -> None:
+    def start() -> NoReturn:
+        raise ZeroDivisionError
+
     with pytest.raises(ZeroDivisionError):
-        supervise(lambda: 1 / 0)
+        supervise(start)
 
 
-def test_an_interruption_stops_the_query(clock):
+def test_an_interruption_stops_the_query(clock: SimpleNamespace) -> None:
     queries = Queries(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         supervise(queries)
@@ -168,8 +178,8 @@ def test_an_interruption_stops_the_query(clock):
          "checkpointLocation must be specified; not started again: this error is not Kafka's"),
     ],
 )  # fmt: skip
-def test_what_spark_cannot_start_is_told_in_one_line(clock, error, text):
-    def start():
+def test_what_spark_cannot_start_is_told_in_one_line(clock: SimpleNamespace, error: AnalysisException | Py4JError, text: str) -> None:
+    def start() -> NoReturn:
         raise error
 
     with pytest.raises(SupervisionEnded) as caught:
@@ -179,10 +189,10 @@ def test_what_spark_cannot_start_is_told_in_one_line(clock, error, text):
     assert caught.value.__cause__ is error
 
 
-def test_a_java_that_has_gone_before_the_query_starts_is_told_in_one_line(clock, monkeypatch):
+def test_a_java_that_has_gone_before_the_query_starts_is_told_in_one_line(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = Py4JNetworkError("Answer from Java side is empty")
 
-    def activate():
+    def activate() -> None:
         raise gone
 
     monkeypatch.setattr(supervisor, "activate", activate)
@@ -191,11 +201,11 @@ def test_a_java_that_has_gone_before_the_query_starts_is_told_in_one_line(clock,
     assert caught.value.__cause__ is gone
 
 
-def test_ctrl_c_is_noted_while_java_is_asked_and_raised_afterwards(clock):
+def test_ctrl_c_is_noted_while_java_is_asked_and_raised_afterwards(clock: SimpleNamespace) -> None:
     """PySpark's handler would ask Java too, in the middle of that call."""
     queries = Queries(None)
 
-    def start():
+    def start() -> Query:
         query = queries()
         query.interruptions = 1
         return query
@@ -207,13 +217,13 @@ def test_ctrl_c_is_noted_while_java_is_asked_and_raised_afterwards(clock):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_ctrl_c_while_a_query_starts_leaves_none_running(clock):
+def test_ctrl_c_while_a_query_starts_leaves_none_running(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """`start` has no query to give back yet, so nobody else could stop it."""
     queries = Queries(None)
 
-    def start():
+    def start() -> Query:
         query = queries()
-        query.awaitTermination = lambda timeout: False
+        monkeypatch.setattr(query, "awaitTermination", lambda timeout: False)
         signal.raise_signal(signal.SIGINT)
         return query
 
@@ -223,21 +233,23 @@ def test_ctrl_c_while_a_query_starts_leaves_none_running(clock):
 
 
 @pytest.mark.parametrize("asks_spark", [True, False], ids=["start makes the session", "it is there before"])
-def test_ctrl_c_is_noted_whoever_makes_the_session(clock, asks_spark, caplog):
+def test_ctrl_c_is_noted_whoever_makes_the_session(
+    clock: SimpleNamespace, asks_spark: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """PySpark sets a handler of its own, which would ask Java in the midst of another call to it."""
     queries, said = Queries(None), []
     before = signal.getsignal(signal.SIGINT)
 
-    def asked(timeout):
+    def asked(timeout: int) -> bool:
         signal.raise_signal(signal.SIGINT)
         said.append("Java has answered")
         return False
 
-    def start():
+    def start() -> Query:
         if asks_spark:
             signal.signal(signal.SIGINT, lambda *_: said.append("Java is asked"))
         query = queries()
-        query.awaitTermination = asked
+        monkeypatch.setattr(query, "awaitTermination", asked)
         return query
 
     try:
@@ -250,8 +262,8 @@ def test_ctrl_c_is_noted_whoever_makes_the_session(clock, asks_spark, caplog):
     assert [record.message for record in caplog.records] == ["interrupted: the query is being stopped; once more, and nobody waits for it"]
 
 
-def test_ctrl_c_while_a_query_starts_that_ends_at_once(clock):
-    def start():
+def test_ctrl_c_while_a_query_starts_that_ends_at_once(clock: SimpleNamespace) -> None:
+    def start() -> Query:
         signal.raise_signal(signal.SIGINT)
         return Queries(None)()
 
@@ -259,8 +271,8 @@ def test_ctrl_c_while_a_query_starts_that_ends_at_once(clock):
         supervise(start)
 
 
-def test_ctrl_c_ends_supervision_though_the_query_failed_by_it(clock):
-    def start():
+def test_ctrl_c_ends_supervision_though_the_query_failed_by_it(clock: SimpleNamespace) -> None:
+    def start() -> NoReturn:
         signal.raise_signal(signal.SIGINT)
         raise RuntimeError(RETRIABLE)
 
@@ -269,8 +281,8 @@ def test_ctrl_c_ends_supervision_though_the_query_failed_by_it(clock):
     assert clock.pauses == []
 
 
-def test_ctrl_c_once_more_ends_a_start_that_does_not_come_back(clock):
-    def start():
+def test_ctrl_c_once_more_ends_a_start_that_does_not_come_back(clock: SimpleNamespace) -> None:
+    def start() -> NoReturn:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         raise AssertionError("it was to be ended by the second one")
@@ -281,7 +293,9 @@ def test_ctrl_c_once_more_ends_a_start_that_does_not_come_back(clock):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_query_whose_counts_cannot_be_watched_is_not_left_running(clock, monkeypatch, tmp_path):
+def test_a_query_whose_counts_cannot_be_watched_is_not_left_running(
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(Metrics, "watch", lambda self, query: 1 / 0)
     queries = Queries(None)
     with pytest.raises(ZeroDivisionError):
@@ -298,20 +312,20 @@ Caused by: java.io.EOFException
 
 
 @pytest.mark.parametrize(("trace", "restarts"), [(SOURCE_LOST, 1), (SOURCE_LOST.replace("EOFException", "Error"), 0), (None, 0)])
-def test_a_source_whose_process_died_is_started_again(clock, trace, restarts):
+def test_a_source_whose_process_died_is_started_again(clock: SimpleNamespace, trace: str | None, restarts: int) -> None:
     """Spark's text says nothing of it: it is in Java's trace, which PySpark keeps beside it."""
     died = RuntimeError("[STREAM_FAILED] Query [id = x] terminated with exception:  SQLSTATE: XXKST")
-    died._stackTrace = trace
+    vars(died)["_stackTrace"] = trace
     told = []
     with nullcontext() if restarts else pytest.raises(SupervisionEnded):
         supervise(Queries(died, None), on_restart=lambda tag, *_: told.append(tag.name))
     assert told == ["WORKER_LOST"] * restarts
 
 
-def test_what_is_not_to_be_interrupted_is_not(clock):
+def test_what_is_not_to_be_interrupted_is_not(clock: SimpleNamespace) -> None:
     queries = Queries(None)
 
-    def start():
+    def start() -> Query:
         query = queries()
         query.interruptions = 2
         return query
@@ -323,7 +337,9 @@ def test_what_is_not_to_be_interrupted_is_not(clock):
         signal.signal(signal.SIGINT, before)
 
 
-def test_an_interruption_comes_through_whatever_becomes_of_the_query(clock, caplog, monkeypatch):
+def test_an_interruption_comes_through_whatever_becomes_of_the_query(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Query, "stop", lambda self: 1 / 0)
     with pytest.raises(KeyboardInterrupt):
         supervise(Queries(KeyboardInterrupt()))
@@ -346,7 +362,7 @@ def test_an_interruption_comes_through_whatever_becomes_of_the_query(clock, capl
         ({"metrics": "127.0.0.1:0", "checkpoint": " "}, "checkpoint cannot be ' ': it must be a string such as /data/checkpoint"),
     ],
 )
-def test_options_that_cannot_be(options, text):
+def test_options_that_cannot_be(options: Mapping[str, Any], text: str) -> None:
     queries = Queries()
     with pytest.raises(ConfigException, match=re.escape(text)):
         supervise(queries, **options)
@@ -360,7 +376,7 @@ def test_options_that_cannot_be(options, text):
         (lambda: None, "start returned None: it must return the query that it has started"),
     ],
 )
-def test_a_start_that_cannot_be(start, text):
+def test_a_start_that_cannot_be(start: Any, text: str) -> None:
     with pytest.raises(ConfigException, match=re.escape(text)):
         supervise(start)
 
@@ -368,19 +384,19 @@ def test_a_start_that_cannot_be(start, text):
 class TestMetrics:
     COUNTS = BatchCounts(rows_written=7, rejected={"INVALID_RECORD": 2}, byte_count=900, push_ms=250)
 
-    def state(self, batch_id, counts, sink=""):
+    def state(self, batch_id: int, counts: BatchCounts, sink: str = "") -> CheckpointState:
         newest = Remembered(batch_id=batch_id, stage="written", digest="", noted_ms=0, counts=self.COUNTS)
         return CheckpointState(remembered=newest, totals=counts, sink=sink)
 
-    def read(self, metrics, path="/metrics"):
+    def read(self, metrics: Metrics, path: str = "/metrics") -> tuple[str, str]:
         with urllib.request.urlopen(f"http://{metrics.address}{path}") as answer:
             return answer.headers["Content-Type"], answer.read().decode()
 
-    def test_what_the_checkpoint_says_is_read_when_somebody_asks(self, tmp_path, clock):
-        seen = []
+    def test_what_the_checkpoint_says_is_read_when_somebody_asks(self, tmp_path: Path, clock: SimpleNamespace) -> None:
+        seen: list[None] = []
         checkpoint = tmp_path / "checkpoint"
 
-        def start():
+        def start() -> Query:
             (checkpoint / "chaffinch" / name_of("bills.eu")).mkdir(parents=True, exist_ok=True)
             (checkpoint / "chaffinch" / "staging").mkdir(exist_ok=True)
             (checkpoint / "chaffinch" / "state.json").write_text(self.state(3, self.COUNTS + self.COUNTS).to_text())
@@ -390,7 +406,7 @@ class TestMetrics:
 
         with Metrics("127.0.0.1:0", str(checkpoint)) as metrics:
             assert "chaffinch_spark_rows_written_total{" not in self.read(metrics)[1]
-            supervisor._supervised(start, supervisor.Limits(), metrics, lambda *_: seen.append(None))
+            supervisor._supervised(start, Limits(), metrics, lambda *_: seen.append(None))
             kind, text = self.read(metrics)
         assert kind == "text/plain; version=0.0.4; charset=utf-8"
         lines = [line for line in text.splitlines() if not line.startswith("#")]
@@ -410,7 +426,7 @@ class TestMetrics:
             'chaffinch_spark_push_seconds{query="4711",sink="bills.eu"} 0.25',
         ]
 
-    def test_a_checkpoint_is_where_the_session_says_that_paths_are(self, monkeypatch):
+    def test_a_checkpoint_is_where_the_session_says_that_paths_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
             SparkSession, "getActiveSession", lambda: SimpleNamespace(conf={"spark.hadoop.fs.defaultFS": "hdfs://names:8020/"})
         )
@@ -419,7 +435,7 @@ class TestMetrics:
             metrics.watch(Query(None))
             assert metrics._folder.location == "hdfs://names:8020/checkpoints/1/chaffinch"
 
-    def test_a_web_page_cannot_read_them(self, tmp_path):
+    def test_a_web_page_cannot_read_them(self, tmp_path: Path) -> None:
         with Metrics("127.0.0.1:0", str(tmp_path)) as metrics:
             for host, status in (("evil.example", 403), ("localhost:9464", 200), ("10.0.0.7", 200)):
                 request = urllib.request.Request(f"http://{metrics.address}/metrics", headers={"Host": host})
@@ -431,7 +447,7 @@ class TestMetrics:
                     error.close()
                 assert found == status, host
 
-    def test_what_others_reach_is_warned_of_once(self, tmp_path, caplog):
+    def test_what_others_reach_is_warned_of_once(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         for address, count in (("0.0.0.0:0", 1), ("127.0.0.1:0", 0)):
             caplog.clear()
             with Metrics(address, str(tmp_path)):
@@ -439,7 +455,7 @@ class TestMetrics:
             assert len(warnings) == count
             assert all("metrics=0.0.0.0:" in text and "can be reached from other machines" in text for text in warnings)
 
-    def test_on_an_address_of_ipv6(self, tmp_path):
+    def test_on_an_address_of_ipv6(self, tmp_path: Path) -> None:
         try:
             metrics = Metrics("[::1]:0", str(tmp_path))
         except ConfigException as error:
@@ -448,7 +464,7 @@ class TestMetrics:
             assert metrics.address.startswith("[::1]:")
             assert "chaffinch_spark_last_batch_id" in self.read(metrics)[1]
 
-    def test_a_damaged_state_is_logged_and_the_rest_is_told(self, tmp_path, caplog):
+    def test_a_damaged_state_is_logged_and_the_rest_is_told(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         (tmp_path / "chaffinch").mkdir()
         (tmp_path / "chaffinch" / "state.json").write_text("{")
         with Metrics("127.0.0.1:0", str(tmp_path)) as metrics:
@@ -456,9 +472,11 @@ class TestMetrics:
             assert 'restarts_total{query="",group="Retriable"} 1' in self.read(metrics)[1]
         assert "cannot be read" in caplog.text
 
-    def test_what_cannot_be_answered_is_a_line_in_the_log(self, tmp_path, caplog, capsys):
+    def test_what_cannot_be_answered_is_a_line_in_the_log(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         class Broken(Metrics):
-            def text(self):
+            def text(self) -> str:
                 raise RuntimeError("no text")
 
         with Broken("127.0.0.1:0", str(tmp_path)) as metrics, pytest.raises(OSError, match="closed connection"):
@@ -467,7 +485,7 @@ class TestMetrics:
         assert "no text" in caplog.text
         assert capsys.readouterr().err == ""
 
-    def test_another_path_and_the_head_alone(self, tmp_path):
+    def test_another_path_and_the_head_alone(self, tmp_path: Path) -> None:
         with Metrics("127.0.0.1:0", str(tmp_path)) as metrics:
             with pytest.raises(urllib.error.HTTPError) as caught:
                 self.read(metrics, "/")
@@ -477,6 +495,6 @@ class TestMetrics:
             with urllib.request.urlopen(head) as answer:
                 assert (answer.status, answer.read()) == (200, b"")
 
-    def test_rows_that_a_handler_dropped(self):
+    def test_rows_that_a_handler_dropped(self) -> None:
         (family,) = (found for found in families("q", {"": self.state(0, BatchCounts(dropped={"X": 3}))}, {}) if "dropped" in found.name)
         assert family.text.splitlines()[-1] == 'chaffinch_spark_rows_dropped_total{query="q",error="X"} 3'

@@ -2,7 +2,10 @@
 
 import json
 import logging
+from collections.abc import Iterator, Mapping
 from functools import partialmethod
+from pathlib import Path
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,30 +17,30 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
 from chaffinch.records.arrow_columns import to_arrow
 from chaffinch.records.columns import RecordColumns
-from chaffinch.spark.commit.operations import Step
+from chaffinch.spark.commit.operations import Operation, Step
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.commit_shell import CommitShell
 from chaffinch.spark.source.batch_reader import TopicReader
 from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.target import forget_client
 from chaffinch.spark.tasks import row_check
-from chaffinch.spark.tasks.direct import PARTS_UNDER_WAY_MAX, TaskSender, _producers
+from chaffinch.spark.tasks.direct import PARTS_UNDER_WAY_MAX, TaskSender, _producers, _Sent
 from tests.spark.played_query import PlayedQuery
 from tests.spark.test_spark_write import alter, values
 
 ROWS = {"key": ["a", None, "c"], "value": [b"1", b"2", b"3"]}
 GUARANTEES = pytest.mark.parametrize("guarantee", ["at-least-once", "none"])
-LETTERS = {"errors__tolerance": "all", "errors__dead__letter__queue__topic__name": "dead"}
+LETTERS: dict[str, Any] = {"errors__tolerance": "all", "errors__dead__letter__queue__topic__name": "dead"}
 
 
 @pytest.fixture(scope="module")
-def served():
+def served() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker() as broker:
         yield broker
 
 
 @pytest.fixture
-def kafka(served):
+def kafka(served: EmbeddedBroker) -> Iterator[EmbeddedBroker]:
     for name, partitions in {"orders": 2, "dead": 1}.items():
         served.create_topic(name, partitions, 1, {})
     yield served
@@ -47,18 +50,19 @@ def kafka(served):
 
 
 @pytest.fixture
-def query(kafka, tmp_path, monkeypatch):
+def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedQuery]:
     played = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", deliveryGuarantee="at-least-once")
     yield played
     played.close()
 
 
-def state_of(query):
-    return json.loads((query.checkpoint / "chaffinch" / "state.json").read_text())
+def state_of(query: PlayedQuery) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads((query.checkpoint / "chaffinch" / "state.json").read_text())
+    return state
 
 
 @GUARANTEES
-def test_tasks_send(kafka, query, guarantee):
+def test_tasks_send(kafka: EmbeddedBroker, query: PlayedQuery, guarantee: str) -> None:
     messages = query.write(ROWS, {"key": ["d"], "value": [b"4"]}, deliveryGuarantee=guarantee)
     if guarantee == "at-least-once":
         assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1, "4": 1}
@@ -69,7 +73,7 @@ def test_tasks_send(kafka, query, guarantee):
     assert state_of(query)["totals"]["rows_written"] == (4 if guarantee == "at-least-once" else 7)
 
 
-def test_rows_go_where_those_of_exactly_once_go(kafka, query):
+def test_rows_go_where_those_of_exactly_once_go(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
     table = {"key": [f"k{number}" for number in range(50)], "value": [b"v"] * 50}
     query.run(table)
     direct = {row["key"]: row["partition"] for row in kafka.read("orders").to_pylist()}
@@ -80,7 +84,7 @@ def test_rows_go_where_those_of_exactly_once_go(kafka, query):
     assert told == [1 - direct[b"k1"]]
 
 
-def test_headers_and_timestamps_arrive(kafka, query):
+def test_headers_and_timestamps_arrive(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
     headers = pa.array([[{"key": "h", "value": b"x"}], None], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
     times = pa.array([1_700_000_000_000_000, 1_700_000_000_001_000], pa.timestamp("us", "UTC"))
     query.run(
@@ -93,11 +97,13 @@ def test_headers_and_timestamps_arrive(kafka, query):
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
-def test_a_header_key_that_is_no_utf_8_arrives_as_it_is(kafka, query, monkeypatch, guarantee):
+def test_a_header_key_that_is_no_utf_8_arrives_as_it_is(
+    kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch, guarantee: str
+) -> None:
     """Spark's strings may hold any bytes, and so may Kafka's headers. What shows tables of them would replace some."""
     name = pa.Array.from_buffers(pa.string(), 1, [None, *pa.array([b"h\xff"]).buffers()[1:]])
     header = pa.StructArray.from_arrays([name, pa.array([b"x"])], names=["key", "value"])
-    query.run({"value": [b"1"], "headers": pa.ListArray.from_arrays([0, 1], header)}, deliveryGuarantee=guarantee)
+    query.run({"value": [b"1"], "headers": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), header)}, deliveryGuarantee=guarantee)
     # Read by our source: confluent-kafka ends the process with a segmentation fault where a header's key is no UTF-8.
     monkeypatch.setattr(RecordColumns, "to_arrow", partialmethod(to_arrow, has_text_keys=False))
     given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": "orders", "includeHeaders": "true"}
@@ -108,7 +114,9 @@ def test_a_header_key_that_is_no_utf_8_arrives_as_it_is(kafka, query, monkeypatc
 
 
 @GUARANTEES
-def test_bad_rows_found_before_sending_become_dead_letters(kafka, query, tmp_path, guarantee):
+def test_bad_rows_found_before_sending_become_dead_letters(
+    kafka: EmbeddedBroker, query: PlayedQuery, tmp_path: Path, guarantee: str
+) -> None:
     alter(kafka, "orders", "cleanup.policy", "compact")
     query.run(ROWS, deliveryGuarantee=guarantee, errors__dead__letter__path=str(tmp_path / "dead"), **LETTERS)
     query.run({"key": ["z"], "value": [b"9"]}, batch_id=1)
@@ -121,7 +129,7 @@ def test_bad_rows_found_before_sending_become_dead_letters(kafka, query, tmp_pat
     assert (row["value"], row["error_name"], row["task"], row["row"]) == (b"2", "INVALID_COMPACTION_KEY", 0, 1)
 
 
-def test_bad_rows_that_only_the_broker_finds(kafka, query, tmp_path):
+def test_bad_rows_that_only_the_broker_finds(kafka: EmbeddedBroker, query: PlayedQuery, tmp_path: Path) -> None:
     """The topic changes between the plan and the task."""
     writer = query.writer(errors__dead__letter__path=str(tmp_path / "dead"), **LETTERS)
     query._monkeypatch.setattr(query, "writer", lambda **_: writer)
@@ -134,13 +142,15 @@ def test_bad_rows_that_only_the_broker_finds(kafka, query, tmp_path):
     assert state_of(query)["batch"]["counts"]["rejected"] == {"INVALID_COMPACTION_KEY": 1}
 
 
-def test_bytes_of_rows_that_the_broker_refuses_are_not_counted(kafka, query, monkeypatch):
+def test_bytes_of_rows_that_the_broker_refuses_are_not_counted(
+    kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are neither in the topic nor, with Parquet alone, among the letters."""
 
-    def counted():
-        return state_of(query)["batch"]["counts"]["byte_count"]
+    def counted() -> int:
+        return int(state_of(query)["batch"]["counts"]["byte_count"])
 
-    parquet = {"errors__tolerance": "all", "errors__dead__letter__path": str(query.checkpoint / "dead")}
+    parquet: dict[str, Any] = {"errors__tolerance": "all", "errors__dead__letter__path": str(query.checkpoint / "dead")}
     query.run({"key": ["a", "c"], "value": [b"1", b"3"]}, **parquet)
     good = counted()
     writer = query.writer(**parquet)
@@ -150,19 +160,24 @@ def test_bytes_of_rows_that_the_broker_refuses_are_not_counted(kafka, query, mon
     assert counted() == good
 
 
-def test_dead_letters_are_not_all_kept_until_the_end(kafka, query, monkeypatch):
+def test_dead_letters_are_not_all_kept_until_the_end(kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task whose rows are all bad has many more of them than it can hold."""
     alter(kafka, "orders", "cleanup.policy", "compact")
     monkeypatch.setattr(row_check, "BAD_ROWS_AT_ONCE", 1)
     kept = []
     settle = TaskSender._settle
-    monkeypatch.setattr(TaskSender, "_settle", lambda task, sent: (kept.append(len(task._letters)), settle(task, sent)))
+
+    def noted(task: TaskSender, sent: _Sent) -> None:
+        kept.append(len(task._letters))
+        settle(task, sent)
+
+    monkeypatch.setattr(TaskSender, "_settle", noted)
     query.run({"key": [None] * 20, "value": [b"%d" % number for number in range(20)]}, **LETTERS)
     assert (max(kept), len(kept)) == (PARTS_UNDER_WAY_MAX, 20)
     assert values(kafka, "dead") == {str(number): 1 for number in range(20)}
 
 
-def test_without_tolerance_the_error_says_what_stays(kafka, query):
+def test_without_tolerance_the_error_says_what_stays(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
     alter(kafka, "orders", "cleanup.policy", "compact")
     messages = query.write(ROWS, {"key": ["d"], "value": [b"4"]})
     with pytest.raises(
@@ -178,7 +193,9 @@ def test_without_tolerance_the_error_says_what_stays(kafka, query):
     ("error", "group"),
     [("TOPIC_AUTHORIZATION_FAILED", Group.INVALID_CONFIGURATION), ("UNSUPPORTED_FOR_MESSAGE_FORMAT", Group.INVALID_CONFIGURATION)],
 )
-def test_an_error_of_no_row_fails_the_batch_and_ends_the_producer(kafka, query, error, group):
+def test_an_error_of_no_row_fails_the_batch_and_ends_the_producer(
+    kafka: EmbeddedBroker, query: PlayedQuery, error: str, group: Group
+) -> None:
     kafka.faults.add(api="Produce", error=error, count=1)
     rows = {**ROWS, "key": ["a"] * 3}  # In one request: others would be written all the same.
     messages = query.write(rows)
@@ -191,14 +208,18 @@ def test_an_error_of_no_row_fails_the_batch_and_ends_the_producer(kafka, query, 
 
 
 @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-def test_a_connection_cut_costs_no_row_and_doubles_none(kafka, query, action):
+def test_a_connection_cut_costs_no_row_and_doubles_none(
+    kafka: EmbeddedBroker, query: PlayedQuery, action: Literal["drop_before", "drop_after"]
+) -> None:
     kafka.faults.add(api="Produce", action=action, count=1)
     query.run(ROWS)
     assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1}
 
 
 @pytest.mark.parametrize("given", [{}, LETTERS], ids=["no row may be bad", "letters"])
-def test_a_topic_that_goes_while_its_rows_are_sent_is_told_once(tmp_path, monkeypatch, given):
+def test_a_topic_that_goes_while_its_rows_are_sent_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Mapping[str, str]
+) -> None:
     topics = {"orders": {"partitions": 2}, "dead": {"partitions": 1}}
     with EmbeddedBroker(topics=topics, config={"auto.create.topics.enable": False}) as broker:
         servers = broker.bootstrap_servers
@@ -217,7 +238,7 @@ def test_a_topic_that_goes_while_its_rows_are_sent_is_told_once(tmp_path, monkey
         query.close()
 
 
-def test_a_dead_letter_topic_that_refuses_its_letters(kafka, query):
+def test_a_dead_letter_topic_that_refuses_its_letters(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
     alter(kafka, "orders", "cleanup.policy", "compact")
     writer = query.writer(**LETTERS)
     query._monkeypatch.setattr(query, "writer", lambda **_: writer)
@@ -226,7 +247,7 @@ def test_a_dead_letter_topic_that_refuses_its_letters(kafka, query):
         query.run(ROWS)
 
 
-def test_one_producer_serves_all_tasks_of_a_process(query):
+def test_one_producer_serves_all_tasks_of_a_process(query: PlayedQuery) -> None:
     query.run(ROWS, ROWS)
     query.run(ROWS, batch_id=1)
     assert len(_producers) == 1
@@ -234,7 +255,7 @@ def test_one_producer_serves_all_tasks_of_a_process(query):
     assert len(_producers) == 2
 
 
-def test_options_of_the_producer_have_their_effect(query):
+def test_options_of_the_producer_have_their_effect(query: PlayedQuery) -> None:
     query.run(ROWS, kafka__linger__ms="3", kafka__buffer__memory="5000000", kafka__compression__type="zstd")
     (producer,) = _producers._things.values()
     told = {name: producer.settings[name] for name in ("linger.ms", "buffer.memory", "compression.type", "acks", "batch.size", "client.id")}
@@ -244,7 +265,7 @@ def test_options_of_the_producer_have_their_effect(query):
     }  # fmt: skip
 
 
-def test_rows_above_the_largest_request_are_bad(kafka, query):
+def test_rows_above_the_largest_request_are_bad(kafka: EmbeddedBroker, query: PlayedQuery) -> None:
     query.run({"key": ["a", "b"], "value": [b"x" * 5000, b"y"]}, kafka__max__request__size="4000", **LETTERS)
     assert values(kafka, "orders") == {"y": 1}
     letter = kafka.read("dead").to_pylist()[0]  # It has to fit into a request, too.
@@ -256,7 +277,7 @@ def test_rows_above_the_largest_request_are_bad(kafka, query):
 class TestAnotherGuarantee:
     """One checkpoint, first under one guarantee, then under another."""
 
-    def test_batches_sent_by_tasks_are_known_when_transactions_come_back(self, kafka, query):
+    def test_batches_sent_by_tasks_are_known_when_transactions_come_back(self, kafka: EmbeddedBroker, query: PlayedQuery) -> None:
         query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
         query.run({"key": ["a"], "value": [b"1"]}, batch_id=1)
         query.run({"key": ["a"], "value": [b"1"]}, batch_id=1, deliveryGuarantee="exactly-once")
@@ -265,16 +286,18 @@ class TestAnotherGuarantee:
         assert state_of(query)["transactional.id"] == "chaffinch-q"
         assert state_of(query)["totals"]["rows_written"] == 3
 
-    def test_what_kafka_acknowledged_before_tasks_sent_is_kept(self, query):
+    def test_what_kafka_acknowledged_before_tasks_sent_is_kept(self, query: PlayedQuery) -> None:
         query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
         query.run({"key": ["a"], "value": [b"1"]}, batch_id=1)
         assert state_of(query)["acknowledged"] == {"id": 0, "marker": "orders-0"}
 
-    def test_a_transaction_that_a_dead_driver_has_left_open_is_ended(self, kafka, query, monkeypatch):
+    def test_a_transaction_that_a_dead_driver_has_left_open_is_ended(
+        self, kafka: EmbeddedBroker, query: PlayedQuery, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Else readers would wait behind it until it times out."""
         perform = CommitShell._perform
 
-        def dies(shell, operation):
+        def dies(shell: CommitShell, operation: Operation) -> object:
             if operation.step is Step.ADD_OFFSETS:
                 raise KeyboardInterrupt
             return perform(shell, operation)
@@ -291,20 +314,20 @@ class TestAnotherGuarantee:
         kafka.faults.clear()
         assert values(kafka, "orders") == {"0": 1, "1": 1, "2": 1}
 
-    def test_where_it_cannot_be_ended_the_batch_is_none_the_worse(self, kafka, query):
+    def test_where_it_cannot_be_ended_the_batch_is_none_the_worse(self, kafka: EmbeddedBroker, query: PlayedQuery) -> None:
         query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
         messages = query.write({"key": ["a"], "value": [b"1"]}, batch_id=1)
         kafka.faults.add(api="InitProducerId", error="TRANSACTIONAL_ID_AUTHORIZATION_FAILED", count=1)
         query.commit(messages, batch_id=1)
         assert values(kafka, "orders") == {"0": 1, "1": 1}
 
-    def test_an_older_checkpoint_is_refused_then(self, query):
+    def test_an_older_checkpoint_is_refused_then(self, query: PlayedQuery) -> None:
         query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
         query.run({"key": ["a"], "value": [b"5"]}, batch_id=5)
         with pytest.raises(Refusal, match="CHECKPOINT_RESTORED: batch 3 is older than batch 5"):
             query.run({"key": ["a"], "value": [b"3"]}, batch_id=3, deliveryGuarantee="exactly-once")
 
-    def test_without_the_note_it_is_refused_with_words(self, query):
+    def test_without_the_note_it_is_refused_with_words(self, query: PlayedQuery) -> None:
         query.run({"key": ["a"], "value": [b"1"]}, batch_id=1)
         (query.checkpoint / "chaffinch" / "state.json").unlink()
         with pytest.raises(Refusal, match="MARKER_MISSING"):
@@ -312,7 +335,7 @@ class TestAnotherGuarantee:
 
 
 @GUARANTEES
-def test_the_line_of_a_batch(query, caplog, guarantee):
+def test_the_line_of_a_batch(query: PlayedQuery, caplog: pytest.LogCaptureFixture, guarantee: str) -> None:
     query.query_id = f"q-{guarantee}"
     with caplog.at_level(logging.INFO, "chaffinch.spark"):
         for batch_id in range(2):

@@ -19,11 +19,11 @@ NOW_MS = 1_700_000_000_000
 CODES = [codes.INVALID_COMPACTION_KEY, codes.MESSAGE_TOO_LARGE, codes.INVALID_TIMESTAMP]
 
 
-def rows(count, seed, *, value_bytes=20):
+def rows(count: int, seed: int, *, value_bytes: int = 20) -> tuple[RecordColumns, list[Rejection]]:
     """Rows with and without headers, null keys and values, some in the far future; and why each is rejected."""
     dice = random.Random(seed)
 
-    def perhaps(value):
+    def perhaps(value: bytes) -> bytes | None:
         return None if dice.random() < 0.3 else value
 
     headers = [[(f"h{dice.randrange(3)}", perhaps(b"%d" % n)) for n in range(dice.choice([0, 0, 1, 3]))] for _ in range(count)]
@@ -43,14 +43,14 @@ def rows(count, seed, *, value_bytes=20):
     return columns, rejections
 
 
-def each(columns):
+def each(columns: RecordColumns) -> list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]]:
     return [
         (columns.key(index), columns.value(index), int(columns.timestamps[index]), columns.headers(index)) for index in range(len(columns))
     ]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_many_at_once_are_as_each_alone(seed):
+def test_many_at_once_are_as_each_alone(seed: int) -> None:
     columns, rejections = rows(40, seed)
     is_late = columns.timestamps > NOW_MS
     together = with_reasons(columns, rejections, ORIGIN, is_late, NOW_MS)
@@ -61,7 +61,7 @@ def test_many_at_once_are_as_each_alone(seed):
     assert each(together) == [row for one in alone for row in each(one)]
 
 
-def test_what_one_row_gets():
+def test_what_one_row_gets() -> None:
     columns = RecordColumns.from_lists([b"k"], [b"v"], [NOW_MS + 10**9], [[("own", b"x"), ("empty", None)]])
     rejection = Rejection(row=3, topic_partition=TopicPartition("orders", -1), code=codes.INVALID_TIMESTAMP, message="late")
     letters = with_reasons(columns, [rejection], ORIGIN, np.array([True]), NOW_MS)
@@ -90,7 +90,7 @@ def test_what_one_row_gets():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_those_that_are_too_large_stay_in_their_places(seed):
+def test_those_that_are_too_large_stay_in_their_places(seed: int) -> None:
     columns, rejections = rows(60, seed, value_bytes=800)
     target = TopicSnapshot(topic="dead", topic_id=bytes(16), partition_count=1, batch_bytes_max=1100)
     letters = dead_letter_records(columns, rejections, ORIGIN, target, NOW_MS)
@@ -100,13 +100,13 @@ def test_those_that_are_too_large_stay_in_their_places(seed):
     for index in cut:
         headers = dict(letters.headers(index))
         assert letters.value(index) is None
-        assert headers["chaffinch.error.value.bytes"] == b"%d" % len(columns.value(index))
+        assert headers["chaffinch.error.value.bytes"] == b"%d" % len(columns.value(index) or b"")
         assert headers["chaffinch.error.message"] == rejections[index].message.encode()
     assert (letters.sizes() + 61 <= 1100 + 10).all()
 
 
 @pytest.mark.parametrize("highest", [3, 2**15])
-def test_picked_records_are_grouped_as_if_the_others_were_not_there(highest):
+def test_picked_records_are_grouped_as_if_the_others_were_not_there(highest: int) -> None:
     dice = np.random.default_rng(7)
     columns, _ = rows(200, 7)
     picked = np.flatnonzero(dice.random(200) < 0.8)

@@ -16,13 +16,13 @@ ENDS = Notes(ends={0: 23, 2: 5}, run="a")
 RANGES = Notes(ranges={0: ((3, 7), (9, 10))}, run="b", file="replay-f", number=4, partition_count=3)
 
 
-def record(notes):
+def record(notes: Notes) -> tuple[bytes | None, bytes | None, dict[str, bytes | None]]:
     columns = batches.decode(notes.encoded("token", 5))
     return columns.key(0), columns.value(0), dict(columns.headers(0))
 
 
 @pytest.mark.parametrize("notes", [ENDS, RANGES, replace(RANGES, ranges={})])
-def test_as_an_option(notes):
+def test_as_an_option(notes: Notes) -> None:
     assert Notes.of_option(notes.to_option()) == notes
 
 
@@ -37,20 +37,20 @@ def test_as_an_option(notes):
         '{"run": "r", "file": "f", "number": 1, "partitions": 1}',
     ],
 )
-def test_what_is_no_option(text):
+def test_what_is_no_option(text: str) -> None:
     assert Notes.of_option(text) is None
 
 
-def test_format_1_is_as_every_version_reads_it():
+def test_format_1_is_as_every_version_reads_it() -> None:
     assert record(ENDS) == (None, b"a", {NOTE: b'{"0":23,"2":5}', NOTE_TOKEN: b"token"})
     assert [batch.topic_partition for batch in ENDS.staged("dead", "token", 5)] == [TopicPartition("dead", 0), TopicPartition("dead", 2)]
     assert _notes("dead", '{"0":23,"2":5}', "a") == ENDS
 
 
-def test_format_2_is_read_by_this_version_and_stops_those_that_know_format_1_only():
+def test_format_2_is_read_by_this_version_and_stops_those_that_know_format_1_only() -> None:
     _, value, headers = record(RANGES)
-    text = headers[NOTE].decode()
-    assert _notes("dead", text, value.decode()) == replace(RANGES, partition_count=0)
+    text, body = (headers[NOTE] or b"").decode(), (value or b"").decode()
+    assert _notes("dead", text, body) == replace(RANGES, partition_count=0)
     assert [batch.topic_partition.partition for batch in RANGES.staged("dead", "token", 5)] == [0, 1, 2]
     # What such a version does with each name in the header, before it reads a letter.
     with pytest.raises(
@@ -60,7 +60,7 @@ def test_format_2_is_read_by_this_version_and_stops_those_that_know_format_1_onl
 
 
 @pytest.mark.parametrize("header", ['{"another format":3}', '{"0":1,"format":9}'])
-def test_a_later_format_is_refused_by_name(header):
+def test_a_later_format_is_refused_by_name(header: str) -> None:
     with pytest.raises(
         Refusal, match=r"FORMAT_NEWER: a note of a replay in dead cannot be read: it has format version \d, this Chaffinch knows"
     ):
@@ -68,11 +68,11 @@ def test_a_later_format_is_refused_by_name(header):
 
 
 @pytest.mark.parametrize(("header", "value"), [("x", ""), ("[]", ""), ('{"0":"x"}', ""), ('{"format":2}', "{}"), ("5", ""), (None, "")])
-def test_what_only_looks_like_a_note(header, value):
+def test_what_only_looks_like_a_note(header: str | None, value: str) -> None:
     assert _notes("dead", header, value) is None
 
 
-def test_who_has_written_what():
+def test_who_has_written_what() -> None:
     """Whole replays pass over what lies between their ends; the others name it."""
     replays = [
         Replay(notes=notes, token="t", at_ms=0) for notes in (ENDS, RANGES, Notes(ends={0: 30}, run="c"), Notes(ends={0: 8}, run="d"))
@@ -81,7 +81,7 @@ def test_who_has_written_what():
     assert _ranges_of(replays) == {0: [(3, 7, 1), (9, 10, 1)]}
 
 
-def test_the_token_changes_with_each_note_and_not_with_letters():
+def test_the_token_changes_with_each_note_and_not_with_letters() -> None:
     ledger = Ledger(topic="dead", spans=(Span(partition=0, start=0, end=9, replayed=0),), replays=())
     after = ledger.with_notes(RANGES, "t", 0)
     more_letters = replace(ledger, spans=(Span(partition=0, start=0, end=20, replayed=0),))
@@ -90,11 +90,13 @@ def test_the_token_changes_with_each_note_and_not_with_letters():
     assert len({ledger.token, after.token, after.with_notes(replace(RANGES, number=5), "t", 0).token, passed.token}) == 4
     # Older notes of format 2 may have expired: the newest says all.
     assert after.with_notes(replace(RANGES, number=5), "t", 0).token == ledger.with_notes(replace(RANGES, number=5), "t", 0).token
-    assert after.of_file("replay-f").notes is RANGES
+    of_file = after.of_file("replay-f")
+    assert of_file is not None
+    assert of_file.notes is RANGES
     assert after.of_file("replay-g") is None
 
 
-def test_rows_that_are_kept():
+def test_rows_that_are_kept() -> None:
     kept = KeptRows(name="x.parquet", ranges=((0, 2), (5, 6)))
     assert KeptRows.of_option(kept.to_option()) == kept
     assert KeptRows.of_option('{"name": "../x", "ranges": []}') is None

@@ -3,7 +3,10 @@
 import itertools
 import logging
 import random
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +14,11 @@ import pytest
 
 from chaffinch import NonRetriableResponse, ProducerExceptionHandler
 from chaffinch.broker.embedded import EmbeddedBroker
-from chaffinch.errors import ConfigException, codes
+from chaffinch.errors import ApiException, ConfigException, codes
+from chaffinch.errors.exceptions import RecordTooLargeException, UnknownTopicOrPartitionException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.exception_handler import RetriableResponse
+from chaffinch.producer.records import ProducerRecord
 from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit.messages import Rejection
 from chaffinch.spark.refusals import Refusal
@@ -25,176 +30,190 @@ from tests.spark.test_spark_write import alter, values
 HERE = "tests.spark.tasks.test_row_handler"
 GUARANTEES = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
 _numbers = itertools.count()
-asked = []
+asked: list[tuple[str | bytes | None, str]] = []
 
 
 class SwallowOdd(ProducerExceptionHandler):
     """Leaves out what has an odd value, and what is too large; waits for no topic."""
 
-    def configure(self, settings):
+    def configure(self, settings: Mapping[str, Any]) -> None:
         self.client_id = settings.get("client.id")
 
-    def handle_record_too_large(self, record, exception):
+    def handle_record_too_large(self, record: ProducerRecord, exception: RecordTooLargeException) -> NonRetriableResponse:
         asked.append((record.key, exception.name))
         return NonRetriableResponse.SWALLOW
 
-    def handle_unknown_topic_or_partition(self, record, exception):
+    def handle_unknown_topic_or_partition(self, record: ProducerRecord, exception: UnknownTopicOrPartitionException) -> RetriableResponse:
         asked.append((record.topic, exception.name))
         return RetriableResponse.SWALLOW if record.topic == "gone" else RetriableResponse.FAIL
 
-    def handle_rejected_record(self, record, exception):
+    def handle_rejected_record(self, record: ProducerRecord, exception: ApiException) -> NonRetriableResponse:
         asked.append((record.value, exception.name))
-        return NonRetriableResponse.SWALLOW if int(record.value) % 2 else NonRetriableResponse.FAIL
+        return NonRetriableResponse.SWALLOW if int(record.value or 0) % 2 else NonRetriableResponse.FAIL
 
 
 class RejectedOnly(ProducerExceptionHandler):
-    def handle_rejected_record(self, record, exception):
-        return NonRetriableResponse.SWALLOW if int(record.value) % 2 else NonRetriableResponse.FAIL
+    def handle_rejected_record(self, record: ProducerRecord, exception: ApiException) -> NonRetriableResponse:
+        return NonRetriableResponse.SWALLOW if int(record.value or 0) % 2 else NonRetriableResponse.FAIL
 
 
 class SwallowsTopics(ProducerExceptionHandler):
-    def handle_unknown_topic_or_partition(self, record, exception):
+    def handle_unknown_topic_or_partition(self, record: ProducerRecord, exception: UnknownTopicOrPartitionException) -> RetriableResponse:
         return RetriableResponse.SWALLOW
 
 
 class RetriesTopics(ProducerExceptionHandler):
-    def handle_unknown_topic_or_partition(self, record, exception):
+    def handle_unknown_topic_or_partition(self, record: ProducerRecord, exception: UnknownTopicOrPartitionException) -> RetriableResponse:
         return RetriableResponse.RETRY
 
 
 class Raises(SwallowOdd):
-    def handle_rejected_record(self, record, exception):
+    def handle_rejected_record(self, record: ProducerRecord, exception: ApiException) -> NonRetriableResponse:
         raise RuntimeError("broken")
 
 
-class Nonsense(SwallowOdd):
-    def handle_rejected_record(self, record, exception):
+class Nonsense(ProducerExceptionHandler):
+    def handle_rejected_record(self, record: ProducerRecord, exception: ApiException) -> str:
         return "SWALLOW"
 
 
 class Leaves(SwallowOdd):
-    def handle_record_too_large(self, record, exception):
+    def handle_record_too_large(self, record: ProducerRecord, exception: RecordTooLargeException) -> NonRetriableResponse:
         raise SystemExit(3)
 
-    def handle_rejected_record(self, record, exception):
+    def handle_rejected_record(self, record: ProducerRecord, exception: ApiException) -> NonRetriableResponse:
         raise SystemExit(3)
 
-    def close(self):
+    def close(self) -> None:
         raise SystemExit(3)
 
 
 class IsInterrupted(SwallowOdd):
-    def handle_rejected_record(self, record, exception):
+    def handle_rejected_record(self, record: ProducerRecord, exception: ApiException) -> NonRetriableResponse:
         raise KeyboardInterrupt
 
 
 class LeavesAtOnce(ProducerExceptionHandler):
-    def __init__(self):
+    def __init__(self) -> None:
         raise SystemExit("a script")
 
 
 class CannotBeMade(ProducerExceptionHandler):
-    def __init__(self):
+    def __init__(self) -> None:
         raise RuntimeError("no")
 
 
 @pytest.fixture(autouse=True)
-def nothing_asked():
+def nothing_asked() -> None:
     asked.clear()
 
 
-def blamed(code=codes.INVALID_COMPACTION_KEY, count=3):
+def blamed(code: codes.ErrorCode = codes.INVALID_COMPACTION_KEY, count: int = 3) -> tuple[RecordColumns, list[Rejection]]:
     """`count` records with values 0, 1, ..., each rejected."""
     columns = RecordColumns.from_lists([None] * count, [b"%d" % number for number in range(count)], np.zeros(count, np.int64))
     where = TopicPartition("orders", 0)
     return columns, [Rejection(row=10 + index, topic_partition=where, code=code, message="why") for index in range(count)]
 
 
-def options(class_name=None, *, drops_large=False):
+def options(class_name: str | None = None, *, drops_large: bool = False) -> HandlerOptions:
     return HandlerOptions(class_name=class_name, drops_large=drops_large, settings=(("client.id", "me"),))
 
 
+def made(options: HandlerOptions) -> RowHandler:
+    handler = handler_for(options)
+    assert handler is not None
+    return handler
+
+
 class TestWhatIsAsked:
-    def test_without_one_nothing_is_left_out(self):
+    def test_without_one_nothing_is_left_out(self) -> None:
         assert handler_for(None) is None
         handler = RowHandler(ProducerExceptionHandler())
         assert (handler.too_large(*blamed()), handler.rejected(*blamed())) == (frozenset(), frozenset())
         columns, rejections = blamed()
         assert handler.unknown_topic(columns, rejections[0]) is RetriableResponse.RETRY
 
-    def test_the_option_leaves_out_large_records_and_no_others(self):
-        handler = handler_for(options(drops_large=True))
-        assert (handler.too_large(*blamed()), handler.rejected(*blamed())) == ({0, 1, 2}, frozenset())
+    def test_the_option_leaves_out_large_records_and_no_others(self) -> None:
+        handler = made(options(drops_large=True))
+        assert (handler.too_large(*blamed()), handler.rejected(*blamed())) == (frozenset(range(3)), frozenset())
 
-    def test_a_handler_decides_row_by_row(self):
-        handler = handler_for(options(f"{HERE}.SwallowOdd"))
+    def test_a_handler_decides_row_by_row(self) -> None:
+        handler = made(options(f"{HERE}.SwallowOdd"))
         assert handler.rejected(*blamed()) == {1}
         assert asked == [(b"0", "INVALID_COMPACTION_KEY"), (b"1", "INVALID_COMPACTION_KEY"), (b"2", "INVALID_COMPACTION_KEY")]
+        assert isinstance(handler._handler, SwallowOdd)
         assert handler._handler.client_id == "me"
 
-    def test_it_is_one_object_for_a_process(self):
-        assert handler_for(options(f"{HERE}.SwallowOdd")) is handler_for(options(f"{HERE}.SwallowOdd"))
+    def test_it_is_one_object_for_a_process(self) -> None:
+        assert made(options(f"{HERE}.SwallowOdd")) is made(options(f"{HERE}.SwallowOdd"))
 
     @pytest.mark.parametrize("name", ["Raises", "Nonsense", "Leaves"])
-    def test_one_that_raises_or_answers_nonsense_has_said_fail(self, name, caplog):
+    def test_one_that_raises_or_answers_nonsense_has_said_fail(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
         handler = RowHandler(globals()[name]())
         assert handler.rejected(*blamed()) == frozenset()
         (line,) = caplog.messages  # Once, however many rows it is asked about.
         assert line.startswith(f"the exception handler {name} failed, its rows stay bad ones: ")
         assert line.endswith(", asked about row 10 for orders-0: INVALID_COMPACTION_KEY: why")
 
-    def test_ctrl_c_is_nobody_s_answer(self):
+    def test_ctrl_c_is_nobody_s_answer(self) -> None:
         with pytest.raises(KeyboardInterrupt):
             RowHandler(IsInterrupted()).rejected(*blamed())
 
-    def test_a_close_that_would_end_the_process_is_logged(self, caplog):
+    def test_a_close_that_would_end_the_process_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         RowHandler(Leaves()).close()
         assert caplog.messages == ["close() of the exception handler Leaves failed"]
 
-    def test_errors_that_are_no_rejection_are_not_asked_about(self):
-        assert handler_for(options(f"{HERE}.SwallowOdd")).rejected(*blamed(codes.TOPIC_AUTHORIZATION_FAILED)) == frozenset()
+    def test_errors_that_are_no_rejection_are_not_asked_about(self) -> None:
+        assert made(options(f"{HERE}.SwallowOdd")).rejected(*blamed(codes.TOPIC_AUTHORIZATION_FAILED)) == frozenset()
         assert asked == []
 
-    def test_record_for_a_partition_that_does_not_exist_is_asked_about_as_one_for_an_unknown_topic(self):
+    def test_record_for_a_partition_that_does_not_exist_is_asked_about_as_one_for_an_unknown_topic(self) -> None:
         columns, rejections = blamed(codes.UNKNOWN_TOPIC_OR_PARTITION, 2)
         rejections[1] = replace(rejections[1], topic_partition=TopicPartition("gone", 9))
-        assert handler_for(options(f"{HERE}.SwallowOdd")).rejected(columns, rejections) == {1}
+        assert made(options(f"{HERE}.SwallowOdd")).rejected(columns, rejections) == {1}
         assert asked == [("orders", "UNKNOWN_TOPIC_OR_PARTITION"), ("gone", "UNKNOWN_TOPIC_OR_PARTITION")]
         assert RowHandler(RetriesTopics()).rejected(columns, rejections) == frozenset(), "RETRY finds no partition"
-        assert handler_for(options(drops_large=True)).rejected(columns, rejections) == frozenset()
+        assert made(options(drops_large=True)).rejected(columns, rejections) == frozenset()
 
-    def test_record_larger_than_the_topic_takes_is_asked_about_as_too_large(self):
+    def test_record_larger_than_the_topic_takes_is_asked_about_as_too_large(self) -> None:
         """Only a handler without an answer to that is asked by its method for rejected records."""
         large = blamed(codes.MESSAGE_TOO_LARGE)
-        assert handler_for(options(f"{HERE}.SwallowOdd")).rejected(*large) == {0, 1, 2}
+        assert made(options(f"{HERE}.SwallowOdd")).rejected(*large) == {0, 1, 2}
         assert asked == [(None, "MESSAGE_TOO_LARGE")] * 3
-        assert handler_for(options(drops_large=True)).rejected(*large) == {0, 1, 2}
+        assert made(options(drops_large=True)).rejected(*large) == {0, 1, 2}
         assert RowHandler(RejectedOnly()).rejected(*large) == {1}
 
 
+class HandledQuery(PlayedQuery):
+    """A query into a topic of its own."""
+
+    def __init__(self, broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        super().__init__(monkeypatch, broker.bootstrap_servers, tmp_path / "checkpoint", topic=topic)
+        self.broker, self.topic = broker, topic
+
+
 @pytest.fixture(scope="module")
-def served():
+def served() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(topics={"dead": {"partitions": 1}}) as broker:
         yield broker
 
 
 @pytest.fixture
-def query(served, tmp_path, monkeypatch):
+def query(served: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HandledQuery]:
     topic = f"handled-{next(_numbers)}"
     served.create_topic(topic, 1, 1, {})
-    played = PlayedQuery(monkeypatch, served.bootstrap_servers, tmp_path / "checkpoint", topic=topic)
-    played.broker, played.topic = served, topic
+    played = HandledQuery(served, topic, monkeypatch, tmp_path)
     yield played
     played.close()
 
 
 ROWS = {"key": ["a", None, None, "d"], "value": [b"0", b"1", b"2", b"3"]}
-TOLERANT = {"errors__tolerance": "all", "errors__dead__letter__queue__topic__name": "dead"}
-OURS = {"kafka__custom__exception__handler__class": f"{HERE}.SwallowOdd"}
+TOLERANT: dict[str, Any] = {"errors__tolerance": "all", "errors__dead__letter__queue__topic__name": "dead"}
+OURS: dict[str, Any] = {"kafka__custom__exception__handler__class": f"{HERE}.SwallowOdd"}
 
 
 @GUARANTEES
-def test_rows_that_the_task_finds(query, caplog, guarantee):
+def test_rows_that_the_task_finds(query: HandledQuery, caplog: pytest.LogCaptureFixture, guarantee: str) -> None:
     alter(query.broker, query.topic, "cleanup.policy", "compact")
     with caplog.at_level(logging.INFO, "chaffinch.spark"):
         query.run(ROWS, deliveryGuarantee=guarantee, **TOLERANT, **OURS)
@@ -204,7 +223,7 @@ def test_rows_that_the_task_finds(query, caplog, guarantee):
 
 
 @GUARANTEES
-def test_rows_that_only_the_broker_finds(query, caplog, guarantee):
+def test_rows_that_only_the_broker_finds(query: HandledQuery, caplog: pytest.LogCaptureFixture, guarantee: str) -> None:
     changes = {"deliveryGuarantee": guarantee, **TOLERANT, **OURS}
     before = query.writer(**changes)
     query._monkeypatch.setattr(query, "writer", lambda **_: before)
@@ -222,7 +241,7 @@ def test_rows_that_only_the_broker_finds(query, caplog, guarantee):
 
 
 @GUARANTEES
-def test_swallowed_rows_need_no_tolerance(query, guarantee):
+def test_swallowed_rows_need_no_tolerance(query: HandledQuery, guarantee: str) -> None:
     alter(query.broker, query.topic, "cleanup.policy", "compact")
     query.run({"key": ["a", None], "value": [b"0", b"1"]}, deliveryGuarantee=guarantee, **OURS)
     assert values(query.broker, query.topic) == {"0": 1}
@@ -232,7 +251,7 @@ def test_swallowed_rows_need_no_tolerance(query, guarantee):
 
 @GUARANTEES
 @pytest.mark.parametrize("how", [OURS, {"kafka__drop__invalid__large__records": "true"}], ids=["handler", "option"])
-def test_rows_above_the_largest_request(query, guarantee, how):
+def test_rows_above_the_largest_request(query: HandledQuery, guarantee: str, how: dict[str, Any]) -> None:
     rows = {"key": ["a", "b"], "value": [b"x" * 2000, b"0"]}
     query.run(rows, deliveryGuarantee=guarantee, kafka__max__request__size="1000", **how)
     assert values(query.broker, query.topic) == {"0": 1}
@@ -243,7 +262,7 @@ def test_rows_above_the_largest_request(query, guarantee, how):
 @GUARANTEES
 @pytest.mark.parametrize("how", [OURS, {"kafka__drop__invalid__large__records": "true"}], ids=["handler", "option"])
 @pytest.mark.parametrize("request_size", [{}, {"kafka__max__request__size": "5000"}], ids=["default", "above the topic's"])
-def test_rows_above_what_the_topic_takes(query, guarantee, how, request_size):
+def test_rows_above_what_the_topic_takes(query: HandledQuery, guarantee: str, how: dict[str, Any], request_size: dict[str, Any]) -> None:
     """The limit that counts is the smaller one."""
     alter(query.broker, query.topic, "max.message.bytes", "1000")
     rows = {"key": ["a", "b"], "value": [random.Random(7).randbytes(2000), b"0"]}
@@ -254,7 +273,7 @@ def test_rows_above_what_the_topic_takes(query, guarantee, how, request_size):
 
 
 @pytest.mark.parametrize("how", [OURS, {"kafka__drop__invalid__large__records": "true"}], ids=["handler", "option"])
-def test_rows_above_what_the_topic_takes_when_it_is_committed(query, how):
+def test_rows_above_what_the_topic_takes_when_it_is_committed(query: HandledQuery, how: dict[str, Any]) -> None:
     messages = query.write({"key": ["a", "b"], "value": [random.Random(7).randbytes(2000), b"0"]}, **how)
     alter(query.broker, query.topic, "max.message.bytes", "1000")
     query.commit(messages, **how)
@@ -262,9 +281,9 @@ def test_rows_above_what_the_topic_takes_when_it_is_committed(query, how):
 
 
 @GUARANTEES
-def test_rows_for_partitions_that_do_not_exist(query, guarantee):
+def test_rows_for_partitions_that_do_not_exist(query: HandledQuery, guarantee: str) -> None:
     rows = {"value": [b"0", b"1"], "partition": pa.array([0, 7], pa.int32())}
-    handler = {"kafka__custom__exception__handler__class": f"{HERE}.SwallowsTopics"}
+    handler: dict[str, Any] = {"kafka__custom__exception__handler__class": f"{HERE}.SwallowsTopics"}
     query.run(rows, deliveryGuarantee=guarantee, **handler)
     assert values(query.broker, query.topic) == {"0": 1}
     with pytest.raises(Refusal, match=r"1 of 2 rows are rejected \(1 UNKNOWN_TOPIC_OR_PARTITION\)"):
@@ -272,24 +291,24 @@ def test_rows_for_partitions_that_do_not_exist(query, guarantee):
 
 
 @GUARANTEES
-def test_topics_that_nobody_knows(query, guarantee):
+def test_topics_that_nobody_knows(query: HandledQuery, guarantee: str) -> None:
     """Asked once per topic, with its first row; the handler's FAIL waits for no topic, so the long wait is not begun."""
     del query.options["topic"]
-    marker = {"markerTopic": query.topic} if guarantee == "exactly-once" else {}
+    marker: dict[str, Any] = {"markerTopic": query.topic} if guarantee == "exactly-once" else {}
     rows = {"value": [b"0", b"1", b"2", b"3"], "topic": [query.topic, "gone", "gone", "missing"]}
-    changes = {"kafka__retry__unknown__topic__partition__ms": "600000", "deliveryGuarantee": guarantee, **marker, **OURS}
+    changes: dict[str, Any] = {"kafka__retry__unknown__topic__partition__ms": "600000", "deliveryGuarantee": guarantee, **marker, **OURS}
     query.run(rows, **TOLERANT, **changes)
     assert sorted(asked) == [("gone", "UNKNOWN_TOPIC_OR_PARTITION"), ("missing", "UNKNOWN_TOPIC_OR_PARTITION")]
     assert values(query.broker, query.topic) == {"0": 1}
 
 
 @pytest.mark.parametrize(("retry_ms", "block_ms", "looks_ms"), [("600000", "5000", 5_000), ("300", "5000", 300)])
-def test_no_topic_is_looked_for_beyond_max_block_ms(query, retry_ms, block_ms, looks_ms):
+def test_no_topic_is_looked_for_beyond_max_block_ms(query: HandledQuery, retry_ms: str, block_ms: str, looks_ms: int) -> None:
     writer = query.writer(kafka__retry__unknown__topic__partition__ms=retry_ms, kafka__max__block__ms=block_ms)
     assert writer._plan(TaskContextFacts(task=0), "q").unknown_topic_ms == looks_ms
 
 
-def test_a_topic_that_comes_while_it_is_waited_for(query):
+def test_a_topic_that_comes_while_it_is_waited_for(query: HandledQuery) -> None:
     del query.options["topic"]
     new = f"{query.topic}-new"
     query.broker.faults.add(api="Metadata", error="UNKNOWN_TOPIC_OR_PARTITION", topic=new, count=2)
@@ -312,23 +331,25 @@ def test_a_topic_that_comes_while_it_is_waited_for(query):
         (f"{HERE}.LeavesAtOnce", r"LeavesAtOnce\(\) raised SystemExit\('a script'\)"),
     ],
 )
-def test_what_is_no_handler_is_refused_before_any_task(name, text):
+def test_what_is_no_handler_is_refused_before_any_task(name: str, text: str) -> None:
     with pytest.raises(ConfigException, match=text):
-        handler_for(options(name))
+        made(options(name))
 
 
 @pytest.mark.parametrize(
     ("name", "text", "says"), [("half_written", "class Handler(:", "SyntaxError"), ("script", "import sys; sys.exit(2)", "SystemExit")]
 )
-def test_a_module_that_fails_when_it_is_imported_is_refused_in_words(tmp_path, monkeypatch, name, text, says):
+def test_a_module_that_fails_when_it_is_imported_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, says: str
+) -> None:
     (tmp_path / f"{name}_handlers.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigException, match=rf"no such thing can be imported \({says}\("):
-        handler_for(options(f"{name}_handlers.Handler"))
+        made(options(f"{name}_handlers.Handler"))
 
 
 @GUARANTEES
-def test_a_handler_that_would_end_the_task_leaves_a_bad_row(query, guarantee):
-    leaves = {"kafka__custom__exception__handler__class": f"{HERE}.Leaves", "kafka__max__request__size": "1000"}
+def test_a_handler_that_would_end_the_task_leaves_a_bad_row(query: HandledQuery, guarantee: str) -> None:
+    leaves: dict[str, Any] = {"kafka__custom__exception__handler__class": f"{HERE}.Leaves", "kafka__max__request__size": "1000"}
     query.run({"key": ["a", "b"], "value": [b"x" * 2000, b"0"]}, deliveryGuarantee=guarantee, **leaves, **TOLERANT)
     assert values(query.broker, query.topic) == {"0": 1}

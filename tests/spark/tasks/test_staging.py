@@ -2,11 +2,13 @@
 
 import os
 import pickle
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from chaffinch.errors.codes import Group
+from chaffinch.spark.commit.messages import StagedBytes
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.parquet_file import LettersInfo, info_for, write_parquet
@@ -16,7 +18,7 @@ from chaffinch.spark.tasks.notes import KeptRows
 from chaffinch.spark.tasks.staging import LetterStore, StagedReader, StagedWriter
 
 
-def staged(folder, parts, inline_bytes_max=100):
+def staged(folder: Folder, parts: Sequence[bytes], inline_bytes_max: int = 100) -> list[StagedBytes]:
     writer = StagedWriter(lambda: folder, "task-0", inline_bytes_max=inline_bytes_max)
     spans = [writer.append(part) for part in parts]
     writer.close()
@@ -24,7 +26,7 @@ def staged(folder, parts, inline_bytes_max=100):
 
 
 @pytest.mark.parametrize("size", [1, 50, 100, 101, 5000])
-def test_what_is_staged_is_read_back(tmp_path, size):
+def test_what_is_staged_is_read_back(tmp_path: Path, size: int) -> None:
     parts = [bytes([65 + number]) * size for number in range(3)] + [b""]
     folder = Folder(str(tmp_path / "staging"), "stagingLocation")
     found = staged(folder, parts)
@@ -38,7 +40,7 @@ def test_what_is_staged_is_read_back(tmp_path, size):
     reader.close()
 
 
-def test_no_more_than_some_files_are_open_however_many_tasks_there_are(tmp_path, monkeypatch):
+def test_no_more_than_some_files_are_open_however_many_tasks_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "FILES_OPEN_MAX", 3)
     folder = Folder(str(tmp_path), "stagingLocation")
     parts = [bytes([65 + number]) * 200 for number in range(8)]
@@ -53,23 +55,23 @@ def test_no_more_than_some_files_are_open_however_many_tasks_there_are(tmp_path,
     assert not open_below(tmp_path)
 
 
-def open_below(path):
+def open_below(path: Path) -> list[str]:
     """The files of this process that lie there."""
     paths = (os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
     return [found for found in paths if found.startswith(str(path))]
 
 
-def test_attempts_of_one_task_do_not_meet(tmp_path):
+def test_attempts_of_one_task_do_not_meet(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path), "stagingLocation")
     first, second = staged(folder, [b"a" * 200]), staged(folder, [b"b" * 200])
     assert first[0].file != second[0].file
 
 
-def test_a_place_is_needed_only_when_it_is_used():
-    def nowhere():
+def test_a_place_is_needed_only_when_it_is_used() -> None:
+    def nowhere() -> Folder:
         raise Refusal(Group.INVALID_CONFIGURATION, "STAGING_LOCATION_MISSING", "name a place")
 
-    def staged_nowhere(data):
+    def staged_nowhere(data: bytes) -> StagedBytes:
         writer = StagedWriter(nowhere, "task-0", inline_bytes_max=100)
         span = writer.append(data)
         writer.discard()
@@ -80,9 +82,10 @@ def test_a_place_is_needed_only_when_it_is_used():
         staged_nowhere(b"a" * 101)
 
 
-def test_a_staged_file_that_is_gone_or_short_is_said(tmp_path):
+def test_a_staged_file_that_is_gone_or_short_is_said(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path), "stagingLocation")
     found = staged(folder, [b"a" * 200])[0]
+    assert found.file is not None
     (tmp_path / found.file).write_bytes(b"short")
     with pytest.raises(Refusal, match="5 bytes at 0 where 200 were staged; start the query again") as caught:
         StagedReader(folder).read(found)
@@ -92,16 +95,17 @@ def test_a_staged_file_that_is_gone_or_short_is_said(tmp_path):
         StagedReader(folder).read(found)
 
 
-def test_a_parquet_file_is_replaced_whole(tmp_path):
+def test_a_parquet_file_is_replaced_whole(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    def stream(values):
+    def stream(values: Sequence[int]) -> bytes:
         sink = pa.BufferOutputStream()
         table = pa.table({"a": values})
         with pa.ipc.new_stream(sink, table.schema) as out:
             out.write_table(table)
-        return sink.getvalue().to_pybytes()
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
 
     folder = Folder(str(tmp_path / "dead"), "errors.dead.letter.path")
     write_parquet(folder, "x.parquet", [stream([1, 2]), stream([3])])
@@ -110,7 +114,7 @@ def test_a_parquet_file_is_replaced_whole(tmp_path):
     assert [path.name for path in (tmp_path / "dead").iterdir()] == ["x.parquet"]
 
 
-def test_rows_that_are_kept_of_an_older_file_come_first(tmp_path):
+def test_rows_that_are_kept_of_an_older_file_come_first(tmp_path: Path) -> None:
     """By their numbers, over its row groups; a column that it did not have is null there."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -130,16 +134,16 @@ def test_rows_that_are_kept_of_an_older_file_come_first(tmp_path):
     assert pq.read_table(tmp_path / "y.parquet").num_rows == 6
 
 
-def test_a_file_says_which_topic_has_its_letters():
+def test_a_file_says_which_topic_has_its_letters() -> None:
     target = TopicSnapshot(topic="dead", topic_id=bytes(range(16)), partition_count=1)
     assert LettersInfo.of(info_for(target)) == LettersInfo(format=2, topic="dead", topic_id=bytes(range(16)))
     assert LettersInfo.of(None) == LettersInfo(format=1)
 
 
-def test_a_parquet_file_that_cannot_be_finished_leaves_nothing(tmp_path):
+def test_a_parquet_file_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path / "dead"), "errors.dead.letter.path")
 
-    def streams():
+    def streams() -> Iterator[bytes]:
         raise Refusal(Group.APPLICATION_RECOVERABLE, "STAGING_LOST", "gone")
         yield b""
 
@@ -151,7 +155,7 @@ def test_a_parquet_file_that_cannot_be_finished_leaves_nothing(tmp_path):
 class TestLetters:
     """What the committing process sets aside itself."""
 
-    def test_beyond_a_limit_they_lie_in_files_of_about_that_size(self, tmp_path):
+    def test_beyond_a_limit_they_lie_in_files_of_about_that_size(self, tmp_path: Path) -> None:
         letters = LetterStore(Folder(str(tmp_path), "stagingLocation"), inline_bytes_max=100)
         data = [bytes([number]) * 30 for number in range(20)]
         kept = [letters.keep(part) for part in data]
@@ -167,7 +171,7 @@ class TestLetters:
         letters.discard()
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_folder_that_cannot_be_written_is_said(self, tmp_path):
+    def test_a_folder_that_cannot_be_written_is_said(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("in the way")
         letters = LetterStore(Folder(str(tmp_path / "file"), "stagingLocation"), inline_bytes_max=10)
         with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: stagingLocation=.*file cannot be written"):

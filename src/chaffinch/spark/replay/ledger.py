@@ -167,11 +167,11 @@ def read_ledger(spark: SparkSession, client: Mapping[str, str], topic: str) -> L
     return Ledger(topic=topic, spans=tuple(spans), replays=ordered)
 
 
-def _notes(topic: str, header: str, value: str | None) -> Notes | None:
+def _notes(topic: str, header: str | None, value: str | None) -> Notes | None:
     """Of one note; None for a record that only looks like one. In formats behind the first, the header has the format's number under
     another name than a partition's. Refuses a later format by name."""
     try:
-        fields: dict[str, int] = {name: int(number) for name, number in json.loads(header).items()}
+        fields: dict[str, int] = {name: int(number) for name, number in json.loads(header or "").items()}
     except (TypeError, ValueError, AttributeError):
         return None
     formats = [number for name, number in fields.items() if not (name.isascii() and name.isdecimal())]
