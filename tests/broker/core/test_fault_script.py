@@ -242,3 +242,13 @@ class TestEveryErrorCode:
             for code in (codes.UNKNOWN_SERVER_ERROR, codes.CLUSTER_AUTHORIZATION_FAILED):
                 answer = api.response.decode(b"".join(error_answer(request, code.number).encode(version)), version)
                 assert code.number in set(numbers_in(answer)), (api.name, version)
+
+    @pytest.mark.parametrize("name", ["OffsetCommit", "DeleteTopics", "TxnOffsetCommit"])
+    def test_topics_known_by_id_are_told_by_id(self, name: str) -> None:
+        (api,) = (api for api in APIS.values() if api.name == name)
+        version = api.served[-1]
+        request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="c", message=sample(api.request, version))
+        answer: Any = error_answer(request, 41)
+        answered = answer.responses if name == "DeleteTopics" else answer.topics
+        asked: Any = request.message
+        assert [topic.topic_id for topic in answered] == [topic.topic_id for topic in asked.topics]
