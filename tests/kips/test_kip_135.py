@@ -11,7 +11,7 @@ from chaffinch.records.batch import encode_control_batch
 from chaffinch.records.compression import Compression
 from chaffinch.records.old_formats.message_set import read_message_set
 from chaffinch.records.old_formats.validation import validate_set
-from chaffinch.records.validation import Accepted, Origin, Rejected, ValidationPolicy, response_fields, validate
+from chaffinch.records.validation import Accepted, Origin, Rejected, ValidationPolicy, validate
 from chaffinch.records.validation_rules import CODECS
 from tests.kips.rule_table import written
 from tests.support.raw_batches import NOW_MS, raw_batch, record, view
@@ -54,9 +54,11 @@ def test_records(
 @pytest.mark.parametrize(("numbering", "number"), [("apache", 87), ("kip", 45)])
 def test_the_number_that_travels_is_read_back_with_its_culprits(numbering: str, number: int) -> None:
     verdict = validate(view(raw_batch([record(0, key=None)])), COMPACTED, Origin.CLIENT, NOW_MS)
-    sent, culprits, message = response_fields(verdict, numbering)
+    assert isinstance(verdict, Rejected)
+    code, culprits = verdict.travelling(numbering)
+    sent = code.wire(numbering)
     assert (sent, len(culprits)) == (number, 1)
-    assert message == "record 0 of 1 for accounts-3 rejected: null key, the topic is compacted and needs one"
+    assert verdict.message == "record 0 of 1 for accounts-3 rejected: null key, the topic is compacted and needs one"
     expected = codes.INVALID_COMPACTION_KEY if numbering == "kip" else codes.INVALID_RECORD
     assert codes.by_number(sent, numbering, has_culprits=True) == expected
 

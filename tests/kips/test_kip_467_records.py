@@ -17,8 +17,9 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.records.batch import TimestampType
 from chaffinch.records.compression import Compression, compress, decompress
 from chaffinch.records.lz4_frames import with_right_checksum
-from chaffinch.records.validation import Accepted, Origin, Rejected, ValidationPolicy, response_fields, validate
+from chaffinch.records.validation import Accepted, Origin, Rejected, ValidationPolicy, validate
 from chaffinch.records.validation_rules import BATCH_RULES, RULE_BY_REASON
+from chaffinch.records.verdicts import counted_once
 from tests.support.raw_batches import NOW_MS, raw_batch, record, varint, view
 
 ORDERS = TopicPartition("orders", 0)
@@ -169,7 +170,7 @@ class TestBatchRules:
     @pytest.mark.parametrize(("header", "code", "counter"), [row[1:] for row in BATCH_TABLE], ids=[row[0] for row in BATCH_TABLE])
     def test_code_and_counter(self, header: dict[str, int], code: ErrorCode, counter: str | None) -> None:
         verdict = refused(raw_batch(record(0) + record(1), **{"count": 2, **header}))
-        assert (verdict.code, verdict.culprits, verdict.counter, verdict.count) == (code, (), counter, 1)
+        assert (verdict.code, verdict.culprits, verdict.counts) == (code, (), counted_once(counter))
         assert verdict.message.startswith("batch for orders-0 rejected: ")
 
     def test_a_batch_of_exactly_the_largest_size(self) -> None:
@@ -339,18 +340,20 @@ class TestOneCodePerPartition:
     @pytest.mark.parametrize(("records", "numbering", "number", "indices"), RESPONSE_TABLE)
     def test_number_and_culprits_on_the_wire(self, records: list[bytes], numbering: str, number: int, indices: list[int]) -> None:
         verdict = refused(raw_batch(records))
-        sent, culprits, message = response_fields(verdict, numbering)
-        assert (sent, [culprit.batch_index for culprit in culprits], message) == (number, indices, verdict.message)
+        code, culprits = verdict.travelling(numbering)
+        assert (code.wire(numbering), [culprit.batch_index for culprit in culprits]) == (number, indices)
         assert all(culprit.message for culprit in culprits)
 
     @pytest.mark.parametrize("numbering", ["apache", "kip"])
     def test_a_batch_rule_lists_nobody_but_says_why(self, numbering: str) -> None:
-        number, culprits, message = response_fields(refused(raw_batch([record(0)], crc=1)), numbering)
-        assert (number, culprits) == (2, ())
-        assert "checksum" in message
+        verdict = refused(raw_batch([record(0)], crc=1))
+        code, culprits = verdict.travelling(numbering)
+        assert (code.wire(numbering), culprits) == (2, ())
+        assert "checksum" in verdict.message
 
     def test_the_kip_number_of_a_batch_rule(self) -> None:
-        assert response_fields(refused(raw_batch([record(0)], count=2)), "kip")[0] == 85
+        code, _ = refused(raw_batch([record(0)], count=2)).travelling("kip")
+        assert code.wire("kip") == 85
 
     @pytest.mark.parametrize("numbering", ["apache", "kip"])
     def test_each_code_that_is_sent_with_culprits_is_read_back_as_an_error_that_is_not_retried(self, numbering: str) -> None:

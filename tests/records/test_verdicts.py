@@ -4,7 +4,7 @@ import pytest
 
 from chaffinch.errors import codes
 from chaffinch.errors.exceptions import Culprit
-from chaffinch.records.verdicts import Rejected, code_of, response_fields
+from chaffinch.records.verdicts import Rejected, code_of
 
 OFFSET, KEY, TIME, SIZE = codes.INVALID_RECORD, codes.INVALID_COMPACTION_KEY, codes.INVALID_TIMESTAMP, codes.MESSAGE_TOO_LARGE
 
@@ -31,11 +31,4 @@ def test_the_code_of_the_batch(seen, code):
 
 def test_a_rejection_without_culprits_keeps_its_code_under_both_numberings():
     rejected = Rejected(code=codes.INVALID_RECORD, message="why", counts=(("A", 1),))
-    assert response_fields(rejected, "apache") == (87, (), "why")
-    assert response_fields(rejected, "kip") == (85, (), "why")
-
-
-def test_the_first_counter_is_at_hand():
-    assert (Rejected(code=KEY, message="").counter, Rejected(code=KEY, message="").count) == (None, 1)
-    two = Rejected(code=TIME, message="", counts=(("A", 3), ("B", 4)))
-    assert (two.counter, two.count) == ("A", 3)
+    assert rejected.travelling("apache") == rejected.travelling("kip") == (codes.INVALID_RECORD, ())

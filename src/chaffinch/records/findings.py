@@ -51,4 +51,4 @@ def rejected(found: Sequence[Finding], culprit_count: int, count: int, policy: V
             named.append(f"and {culprit_count - len(named)} more")
         message = f"{culprit_count} of {count} records for {policy.topic_partition} rejected: {'; '.join(named)}"
     counts = Counter(rule.counter for _, rule, _ in found if rule.counter is not None)
-    return Rejected(code=code_of(culprits), message=message, culprits=culprits, counts=tuple(counts.items()))
+    return Rejected(code_of(culprits), message, culprits=culprits, counts=tuple(counts.items()))

@@ -51,7 +51,7 @@ from chaffinch.records.validation_rules import (
     batch_message,
     size_text,
 )
-from chaffinch.records.verdicts import Accepted, Rejected, response_fields
+from chaffinch.records.verdicts import Accepted, Rejected, counted_once
 
 __all__ = [
     "CULPRITS_SPELLED_MAX",
@@ -61,7 +61,6 @@ __all__ = [
     "ValidationPolicy",
     "check_batch",
     "check_records",
-    "response_fields",
     "validate",
     "validate_columns",
 ]
@@ -96,8 +95,7 @@ def check_batch(view: BatchView, policy: ValidationPolicy, origin: Origin, *, cr
             continue
         wrong = rule.broken(view, policy)
         if wrong is not None:
-            counts = () if rule.counter is None else ((rule.counter, 1),)
-            return Rejected(code=rule.code, message=batch_message(policy.topic_partition, wrong), counts=counts)
+            return Rejected(rule.code, batch_message(policy.topic_partition, wrong), counts=counted_once(rule.counter))
     return None
 
 
@@ -113,7 +111,7 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
         else:
             records = np.frombuffer(view.data, _UINT8, -1, HEADER_BYTES)
     except CompressionError as error:
-        return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(error)))
+        return Rejected(codes.INVALID_RECORD, batch_message(policy.topic_partition, str(error)))
     count, size = header.count, len(records)
     # The count is a claim: what it makes `choose` expect must not exceed what the bytes can hold.
     loops = kernels.choose(min(count, size // walk.RECORD_BYTES_MIN))
@@ -126,7 +124,7 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
     if fault:
         detail = f"{count} records announced, {size} bytes of them"
         corrupt = CorruptBatch(Fault(fault), record_index, position, detail)
-        return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(corrupt)))
+        return Rejected(codes.INVALID_RECORD, batch_message(policy.topic_partition, str(corrupt)))
     listed_count = min(culprit_count, findings.CULPRITS_MAX)
     if listed_count > len(seen_first[0]):
         seen_first = _room(listed_count)
@@ -223,7 +221,7 @@ def _accepted(view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms:
         out += compress(target, records.data, policy.compression_level)
         if len(out) > policy.batch_bytes_max:
             wrong = f"recompressed with {target.name.lower()}, {size_text(len(out), policy)}"
-            return Rejected(code=codes.MESSAGE_TOO_LARGE, message=batch_message(policy.topic_partition, wrong), counts=((TOO_LARGE, 1),))
+            return Rejected(codes.MESSAGE_TOO_LARGE, batch_message(policy.topic_partition, wrong), counts=((TOO_LARGE, 1),))
     HEADER.pack_into(out, 0, *header._replace(length=len(out) - LENGTH_END, attributes=attributes, max_timestamp=max_timestamp))
     write_crc(out)
     return Accepted(out, max_timestamp, header.count, len(records), is_rewritten=True)

@@ -1,4 +1,4 @@
-"""What validation answers, and what of it travels in a Produce response (KIP-467)."""
+"""What becomes of a batch that is to be stored, and what of a refusal travels in a Produce response (KIP-467)."""
 
 from __future__ import annotations
 
@@ -25,27 +25,36 @@ class Accepted:
     is_rewritten: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rejected:
-    """A batch that is refused.
+    """A batch that is refused, by its records or by the state of the broker: one value from the rule to the answer.
 
     `culprits`: every record at fault, ascending, each index once; empty for batch rules. `code`: the one code for the whole
     batch under `apache` numbering. `counts`: what to add to which counter: a record rule adds one per culprit, a batch
-    rule one. `counter` and `count` are the first of these (None and 1 where nothing is counted).
+    rule one. `logged`: for the broker's own log, which may say more than the client receives; "" for the same.
     """
 
     code: ErrorCode
     message: str
     culprits: tuple[Culprit, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()
+    logged: str = ""
 
-    @property
-    def counter(self) -> str | None:
-        return self.counts[0][0] if self.counts else None
+    def travelling(self, numbering: Numbering) -> tuple[ErrorCode, tuple[Culprit, ...]]:
+        """(the one code, the culprits to list) of a partition in a Produce response of version 8 or later.
 
-    @property
-    def count(self) -> int:
-        return self.counts[0][1] if self.counts else 1
+        `apache`: all culprits, under the code of `code_of`. `kip`: the first culprit's code, and only the culprits that have it, as
+        KIP-467 2.b wants; the others come out when the client sends the rest again.
+        """
+        if numbering == "apache" or not self.culprits:
+            return self.code, self.culprits
+        first = self.culprits[0].code
+        return first, tuple(culprit for culprit in self.culprits if culprit.code is first)
+
+
+def counted_once(counter: str | None) -> tuple[tuple[str, int], ...]:
+    """The `counts` of a batch rule."""
+    return () if counter is None else ((counter, 1),)
 
 
 def code_of(culprits: Sequence[Culprit]) -> ErrorCode:
@@ -57,15 +66,3 @@ def code_of(culprits: Sequence[Culprit]) -> ErrorCode:
     if codes.INVALID_TIMESTAMP in seen:
         return codes.INVALID_TIMESTAMP
     return seen.pop() if len(seen) == 1 else codes.INVALID_RECORD
-
-
-def response_fields(rejected: Rejected, numbering: Numbering) -> tuple[int, tuple[Culprit, ...], str]:
-    """(code number, culprits to list, error message) of a partition in a Produce response of version 8 or later.
-
-    One code stands for all culprits that are listed. `apache`: all of them, under the code of `code_of`. `kip`: the first culprit's
-    code, and only the culprits that have it, as KIP-467 2.b wants; the others come out when the client sends the rest again.
-    """
-    if numbering == "apache" or not rejected.culprits:
-        return rejected.code.wire(numbering), rejected.culprits, rejected.message
-    first = rejected.culprits[0].code
-    return first.wire(numbering), tuple(culprit for culprit in rejected.culprits if culprit.code == first), rejected.message

@@ -17,12 +17,10 @@ from typing import TypeAlias
 
 from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.refusal import disk_failure
-from chaffinch.broker.core.replicas import replication_check
+from chaffinch.broker.core.replicas.acknowledgement import replication_fault
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.broker.core.transactions.coordinator import NOT_WRITTEN
 from chaffinch.errors import codes
-from chaffinch.errors.codes import ErrorCode
-from chaffinch.errors.exceptions import Culprit
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.records import batch
@@ -32,8 +30,9 @@ from chaffinch.records.compression import Compression
 from chaffinch.records.faults import CorruptBatch, Fault
 from chaffinch.records.old_formats.message_set import OLD_FORMATS, MessageSet, read_message_set
 from chaffinch.records.old_formats.validation import check_set, convert
-from chaffinch.records.validation import Origin, Rejected, check_batch, check_records
+from chaffinch.records.validation import Origin, check_batch, check_records
 from chaffinch.records.validation_rules import INVALID_CRC, INVALID_MAGIC, INVALID_SEQUENCE, batch_message, checksum_text
+from chaffinch.records.verdicts import Rejected, counted_once
 from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.partition_log import AppendResult
 
@@ -58,28 +57,17 @@ class AppendTerms:
     joining: Sequence[TopicPartition] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """A batch that was not stored. `logged`: for the broker's own log, which may say more than the peer is
-    told; "" for the same. `counts`: what to add to which counter; culprits are those of the whole batch, ascending."""
-
-    code: ErrorCode
-    message: str
-    logged: str = ""
-    culprits: Sequence[Culprit] = ()
-    counts: Sequence[tuple[str, int]] = ()
-
-
-Outcome: TypeAlias = AppendResult | Refusal
+Outcome: TypeAlias = AppendResult | Rejected
 
 
 def append(broker: BrokerState, partition: Partition, records: Buffer | None, terms: AppendTerms, now_ms: int) -> Outcome:
     """Check one partition's records from a client and store them. Raises StorageError when the disk refuses; nothing is stored then."""
     view = sliced(records, partition.topic_partition, terms)
     if not isinstance(view, BatchView):
-        return view if isinstance(view, Refusal) else _append_set(broker, partition, view, terms, now_ms)
+        return view if isinstance(view, Rejected) else _append_set(broker, partition, view, terms, now_ms)
     if not view.crc_is_valid():
-        return _refusal(codes.CORRUPT_MESSAGE, batch_message(partition.topic_partition, checksum_text(view)), INVALID_CRC)
+        wrong = batch_message(partition.topic_partition, checksum_text(view))
+        return Rejected(codes.CORRUPT_MESSAGE, wrong, counts=counted_once(INVALID_CRC))
     header, size = view.header, len(view.data)
     log, topic = partition.log, partition.topic
     has_producer = header.producer_id >= 0
@@ -90,22 +78,21 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
     if not is_plainly_right(header, size, policy.batch_bytes_max):
         rejected = check_batch(view, policy, Origin.CLIENT, crc_was_checked=True)
         if rejected is not None:
-            return _rejection(rejected, size)
-    refusal = _format_refusal(header, partition) if has_producer and not config.takes_idempotent_batches else None
-    if refusal is None and config.in_sync_min > 1:
-        refusal = _replication_refusal(broker, partition, terms.acks)
-    if refusal is not None:
-        return refusal
+            return rejected
+    if has_producer and not config.takes_idempotent_batches:
+        wrong = f"it has producer id {header.producer_id}, and the topic's message.format.version, below 0.11, knows none"
+        return Rejected(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, batch_message(partition.topic_partition, wrong))
+    if config.in_sync_min > 1 and (rejected := replication_fault(broker, partition, terms.acks)) is not None:
+        return rejected
     verdict = check_records(view, policy, Origin.CLIENT, broker.wall.at(now_ms))
     if isinstance(verdict, Rejected):
         broker.bytes_handled += policy.decompressed_bytes_max if header.compression_id else size
-        return _rejection(verdict, size)
+        return verdict
     broker.bytes_handled += verdict.records_bytes
     if len(verdict.batch) > config.segment_bytes:
         return _larger_than_segment(len(verdict.batch), partition)
-    refusal = _producer_refusal(broker, partition, header, terms, now_ms) if has_producer else None
-    if refusal is not None:
-        return refusal
+    if has_producer and (rejected := _producer_fault(broker, partition, header, terms, now_ms)) is not None:
+        return rejected
     stored = verdict.batch if verdict.is_rewritten else view
     result = log.append(stored, now_ms=now_ms, leader_epoch=partition.replicas.leader_epoch)
     broker.counters.add_stored(topic.name, verdict.count, size)
@@ -127,16 +114,13 @@ def _duplicate(broker: BrokerState, partition: Partition, header: BatchHeader, t
 def _append_set(broker: BrokerState, partition: Partition, message_set: MessageSet, terms: AppendTerms, now_ms: int) -> Outcome:
     """The same for messages of formats 0 and 1. Nothing tells that a set was stored already: producers have no ids in these formats."""
     size = len(message_set.data)
-    rejected = check_set(message_set, partition.policy)
+    rejected = check_set(message_set, partition.policy) or replication_fault(broker, partition, terms.acks)
     if rejected is not None:
-        return _rejection(rejected, size)
-    refusal = _replication_refusal(broker, partition, terms.acks)
-    if refusal is not None:
-        return refusal
+        return rejected
     verdict = convert(message_set, partition.policy, broker.wall.at(now_ms))
     if isinstance(verdict, Rejected):
         broker.bytes_handled += partition.policy.decompressed_bytes_max if message_set.is_wrapper else size
-        return _rejection(verdict, size)
+        return verdict
     broker.bytes_handled += verdict.records_bytes
     converted = len(verdict.batch)
     if converted > partition.topic.config.segment_bytes:
@@ -147,7 +131,7 @@ def _append_set(broker: BrokerState, partition: Partition, message_set: MessageS
     return result
 
 
-def sliced(records: Buffer | None, place: TopicPartition, terms: AppendTerms) -> BatchView | MessageSet | Refusal:
+def sliced(records: Buffer | None, place: TopicPartition, terms: AppendTerms) -> BatchView | MessageSet | Rejected:
     """The one batch, or the one message set, that a partition's records are."""
     if records is None or len(records) < HEADER_BYTES:
         return _unsliced(records, place, terms)
@@ -156,15 +140,15 @@ def sliced(records: Buffer | None, place: TopicPartition, terms: AppendTerms) ->
         return _unsliced(records, place, terms)
     if terms.version < VERSION_WITH_ZSTD and header.compression_id == Compression.ZSTD:
         wrong = f"zstd came in Produce version {terms.version}, it needs {VERSION_WITH_ZSTD} or later"
-        return _refusal(codes.UNSUPPORTED_COMPRESSION_TYPE, batch_message(place, wrong))
+        return Rejected(codes.UNSUPPORTED_COMPRESSION_TYPE, batch_message(place, wrong))
     return BatchView(records if isinstance(records, memoryview) else memoryview(records), header)
 
 
-def _unsliced(records: Buffer | None, place: TopicPartition, terms: AppendTerms) -> MessageSet | Refusal:
+def _unsliced(records: Buffer | None, place: TopicPartition, terms: AppendTerms) -> MessageSet | Rejected:
     """What bytes are that are not one batch of format 2: a message set, or nothing that can be read."""
     code, counter = codes.INVALID_RECORD, None
     if not records:
-        return _refusal(code, batch_message(place, "no bytes came, expected one batch"))
+        return Rejected(code, batch_message(place, "no bytes came, expected one batch"))
     try:
         if terms.version < VERSION_WITH_BATCHES and len(records) > MAGIC_POSITION and records[MAGIC_POSITION] in OLD_FORMATS:
             return read_message_set(records)
@@ -174,20 +158,7 @@ def _unsliced(records: Buffer | None, place: TopicPartition, terms: AppendTerms)
         if error.fault in _MAGIC_FAULTS:
             counter = INVALID_MAGIC
             wrong += f"; Produce version {terms.version} takes {'formats 0 to 2' if terms.version < VERSION_WITH_BATCHES else 'format 2'}"
-    return _refusal(code, batch_message(place, wrong), counter)
-
-
-def _replication_refusal(broker: BrokerState, partition: Partition, acks: int) -> Refusal | None:
-    """KIP-579 and the in-sync count."""
-    refused = replication_check.check(
-        acks=acks,
-        policy=broker.settings["min.insync.replicas.policy"],
-        in_sync_min=partition.topic.config.in_sync_min,
-        replica_count=len(partition.replicas.assigned),
-        in_sync_count=len(partition.replicas.in_sync),
-        topic=partition.topic.name,
-    )
-    return None if refused is None else _refusal(refused.code, refused.message)
+    return Rejected(code, batch_message(place, wrong), counts=counted_once(counter))
 
 
 def is_plainly_right(header: BatchHeader, size: int, batch_bytes_max: int) -> bool:
@@ -204,28 +175,21 @@ def is_plainly_right(header: BatchHeader, size: int, batch_bytes_max: int) -> bo
     )
 
 
-def _format_refusal(header: BatchHeader, partition: Partition) -> Refusal:
-    wrong = f"it has producer id {header.producer_id}, and the topic's message.format.version, below 0.11, knows none"
-    return _refusal(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, batch_message(partition.topic_partition, wrong))
-
-
-def _larger_than_segment(size: int, partition: Partition) -> Refusal:
+def _larger_than_segment(size: int, partition: Partition) -> Rejected:
     wrong = f"a batch of {size} bytes, segment.bytes allows {partition.topic.config.segment_bytes} bytes"
-    return _refusal(codes.RECORD_LIST_TOO_LARGE, batch_message(partition.topic_partition, wrong))
+    return Rejected(codes.RECORD_LIST_TOO_LARGE, batch_message(partition.topic_partition, wrong))
 
 
-def _producer_refusal(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, now_ms: int) -> Refusal | None:
+def _producer_fault(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, now_ms: int) -> Rejected | None:
     """Transaction, epoch and sequence, in this order."""
     begins = begins_transaction(partition, header)
-    if begins:
-        refusal = _verification_refusal(broker, partition, header, terms, now_ms)
-        if refusal is not None:
-            return refusal
+    if begins and (rejected := _verification_fault(broker, partition, header, terms, now_ms)) is not None:
+        return rejected
     refused = partition.log.check_producer(header, unknown_begins_at_zero=begins and terms.version >= VERSION_WITH_IMPLICIT_ADD)
     if refused is None:
         return None
     message = batch_message(partition.topic_partition, refused.message)
-    return _refusal(refused.code, message, _SEQUENCE_COUNTERS.get(refused.code))
+    return Rejected(refused.code, message, counts=counted_once(_SEQUENCE_COUNTERS.get(refused.code)))
 
 
 def begins_transaction(partition: Partition, header: BatchHeader) -> bool:
@@ -235,9 +199,7 @@ def begins_transaction(partition: Partition, header: BatchHeader) -> bool:
     )
 
 
-def _verification_refusal(
-    broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, now_ms: int
-) -> Refusal | None:
+def _verification_fault(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, now_ms: int) -> Rejected | None:
     """The first batch of a transaction in this partition: does the coordinator know about it (KIP-890, `AddPartitionsToTxnManager`)?
 
     From version 12 on it is told here. Raises StorageError.
@@ -250,7 +212,7 @@ def _verification_refusal(
         except StorageError as error:
             message = disk_failure(f"transactional id {terms.transactional_id}")
             logged = f"{NOT_WRITTEN.name}: the coordinator cannot write: {error}"
-            return Refusal(code=codes.NOT_ENOUGH_REPLICAS, message=f"{NOT_WRITTEN.name}: {message}", logged=logged)
+            return Rejected(codes.NOT_ENOUGH_REPLICAS, f"{NOT_WRITTEN.name}: {message}", logged=logged)
     elif broker.settings["transaction.partition.verification.enable"]:
         code = broker.transactions.verify(terms.transactional_id, header.identity, partition.topic_partition)
     else:
@@ -260,26 +222,15 @@ def _verification_refusal(
         return None
     producer = f"producer {header.producer_id} epoch {header.producer_epoch}"
     if code is codes.PRODUCER_FENCED:
-        return _refusal(codes.INVALID_PRODUCER_EPOCH, f"{producer} of transactional id {terms.transactional_id!r} is fenced")
+        return Rejected(codes.INVALID_PRODUCER_EPOCH, f"{producer} of transactional id {terms.transactional_id!r} is fenced")
     if code is codes.CONCURRENT_TRANSACTIONS:
         # Older clients repeat 19, and without looking for another leader.
         repeated = code if adds else codes.NOT_ENOUGH_REPLICAS
-        return _refusal(repeated, f"{code.name}: the last transaction of {producer} is still being ended")
+        return Rejected(repeated, f"{code.name}: the last transaction of {producer} is still being ended")
     if code is codes.TRANSACTION_ABORTABLE:
         message = f"{partition.topic_partition} was not added to the open transaction of {producer}"
-        return _refusal(code if terms.version >= VERSION_WITH_ABORTABLE else codes.INVALID_TXN_STATE, message)
-    return _refusal(code, f"{producer} is not the producer of transactional id {terms.transactional_id!r}")
-
-
-def _refusal(code: ErrorCode, message: str, counter: str | None = None) -> Refusal:
-    return Refusal(code=code, message=message, counts=() if counter is None else ((counter, 1),))
-
-
-def _rejection(rejected: Rejected, size: int) -> Refusal:
-    counts = rejected.counts
-    if rejected.code is codes.MESSAGE_TOO_LARGE:
-        counts = (*counts, ("BytesRejectedPerSec", size))
-    return Refusal(code=rejected.code, message=rejected.message, culprits=rejected.culprits, counts=counts)
+        return Rejected(code if terms.version >= VERSION_WITH_ABORTABLE else codes.INVALID_TXN_STATE, message)
+    return Rejected(code, f"{producer} is not the producer of transactional id {terms.transactional_id!r}")
 
 
 _SLICING_CODES = {

@@ -13,7 +13,6 @@ from typing import Any, Final
 from chaffinch.broker.core import kafka_options
 from chaffinch.broker.core.groups.assignors import ASSIGNORS
 from chaffinch.broker.core.groups.group_options import CLASSIC, GROUP_OPTIONS
-from chaffinch.broker.core.replicas import replication_check
 from chaffinch.broker.core.security.options import SECURITY_OPTIONS
 from chaffinch.broker.core.topics.creation_limits import PARTITIONS_PER_REQUEST_MAX
 from chaffinch.broker.core.topics.registry import ACCEPT_LOSS
@@ -35,7 +34,7 @@ _OWN = (
         "kip579",
         "Answer to acks=all on a topic whose min.insync.replicas exceeds its replication "
         "factor: kip579 refuses for good, legacy as before Kafka 3.7, capped as since.",
-        choices=replication_check.POLICIES,
+        choices=("kip579", "legacy", "capped"),
     ),
     Option(
         "flush.policy",

@@ -30,7 +30,7 @@ from chaffinch.records.validation_rules import (
     batch_message,
     size_text,
 )
-from chaffinch.records.verdicts import Accepted, Rejected
+from chaffinch.records.verdicts import Accepted, Rejected, counted_once
 
 _NO_INT64S = np.empty(0, np.int64)
 _NO_BYTES = np.empty(0, np.uint8)
@@ -49,14 +49,14 @@ def convert(message_set: MessageSet, policy: ValidationPolicy, now_ms: int) -> A
     try:
         data = np.frombuffer(unwrapped(message_set, policy.decompressed_bytes_max), np.uint8)
     except CompressionError as error:
-        return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(error)))
+        return Rejected(codes.INVALID_RECORD, batch_message(policy.topic_partition, str(error)))
     summary = np.empty(messages.SUMMARY_LENGTH, np.int64)
     fault = Fault(_walk(message_set, data, policy, now_ms, _NO_INT64S, _NO_BYTES, _NO_INT64S, summary))
     count, position, culprit_count = summary[: messages.CULPRITS + 1].tolist()
     if fault:
         code = codes.CORRUPT_MESSAGE if fault in _UNSLICED and not message_set.is_wrapper else codes.INVALID_RECORD
         corrupt = CorruptBatch(fault, count, position, f"{len(data)} bytes of messages")
-        return Rejected(code=code, message=batch_message(policy.topic_partition, str(corrupt)))
+        return Rejected(code, batch_message(policy.topic_partition, str(corrupt)))
     if culprit_count:
         found = _find(message_set, data, policy, now_ms, min(culprit_count, findings.CULPRITS_MAX))
         return rejected(found, culprit_count, count, policy, now_ms)
@@ -73,8 +73,7 @@ def _first_broken(rules: tuple[WrapperRule, ...], message_set: MessageSet, polic
     for rule in rules:
         wrong = rule.broken(message_set, policy, count) if message_set.magic in rule.formats else None
         if wrong is not None:
-            counts = () if rule.counter is None else ((rule.counter, 1),)
-            return Rejected(code=rule.code, message=batch_message(policy.topic_partition, wrong), counts=counts)
+            return Rejected(rule.code, batch_message(policy.topic_partition, wrong), counts=counted_once(rule.counter))
     return None
 
 
@@ -137,4 +136,4 @@ def _converted(message_set: MessageSet, data: Bytes, policy: ValidationPolicy, n
 
 def _too_large(size: int, policy: ValidationPolicy) -> Rejected:
     wrong = f"converted to format 2, {size_text(size, policy)}"
-    return Rejected(code=codes.MESSAGE_TOO_LARGE, message=batch_message(policy.topic_partition, wrong), counts=((TOO_LARGE, 1),))
+    return Rejected(codes.MESSAGE_TOO_LARGE, batch_message(policy.topic_partition, wrong), counts=((TOO_LARGE, 1),))

@@ -14,18 +14,16 @@ from collections.abc import Generator, Sequence
 from typing import TypeAlias, TypeGuard
 from uuid import UUID
 
-from chaffinch.broker.core.append import VERSION_WITH_IMPLICIT_ADD, AppendTerms, Outcome, Refusal, append
+from chaffinch.broker.core.append import VERSION_WITH_IMPLICIT_ADD, AppendTerms, Outcome, append
 from chaffinch.broker.core.broker_state import SILENCE, BrokerState, Close, Result, Waiting, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import disk_failure
-from chaffinch.broker.core.replicas.acknowledgement import Unacknowledged
-from chaffinch.broker.core.replicas.replication_check import ACKS_ALL
+from chaffinch.broker.core.replicas.acknowledgement import ACKS_ALL, Unacknowledged
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.broker.core.topics.topic_names import INTERNAL
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Numbering
-from chaffinch.errors.exceptions import Culprit
 from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, TopicPartition, partitions_in_words
 from chaffinch.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -41,6 +39,7 @@ from chaffinch.protocol.messages.produce import (
 from chaffinch.protocol.primitives import Buffer, Records
 from chaffinch.records import batch
 from chaffinch.records.batch_header import ATTRIBUTE_TRANSACTIONAL, MAGIC, MAGIC_POSITION
+from chaffinch.records.verdicts import Rejected
 from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.partition_log import AppendResult
 
@@ -102,7 +101,7 @@ _Turns: TypeAlias = Generator[Result | None, int, None]
 
 
 def _turns(
-    broker: BrokerState, event: RequestReceived, terms: AppendTerms, fault: Fault | None, refused_whole: Refusal | None, now_ms: int
+    broker: BrokerState, event: RequestReceived, terms: AppendTerms, fault: Fault | None, refused_whole: Rejected | None, now_ms: int
 ) -> _Turns:
     """Work on a request with any number of partitions."""
     request, version = event.request.message, event.request.version
@@ -188,10 +187,10 @@ def _name_of(broker: BrokerState, topic_id: UUID) -> str | None:
     return None if known is None else known.name
 
 
-def _scripted(fault: Fault, place: TopicPartition) -> Refusal | None:
+def _scripted(fault: Fault, place: TopicPartition) -> Rejected | None:
     if not fault.covers(*place):
         return None
-    return Refusal(code=fault.error, message="asked for by a fault script")
+    return Rejected(fault.error, "asked for by a fault script")
 
 
 def _when_on_all_replicas(broker: BrokerState, event: RequestReceived, response: ProduceResponse, deadline_ms: int) -> Result:
@@ -226,7 +225,7 @@ def _answer(
     topic: TopicProduceData,
     name: str | None,
     data: PartitionProduceData,
-    refusal: Refusal | None,
+    refusal: Rejected | None,
     terms: AppendTerms,
     response: ProduceResponse,
     now_ms: int,
@@ -243,47 +242,43 @@ def _answer(
                 outcome = append(broker, partition, data.records, terms, now_ms)
             except StorageError as error:
                 message = disk_failure(partition.topic_partition)
-                outcome = Refusal(code=codes.KAFKA_STORAGE_ERROR, message=message, logged=str(error))
+                outcome = Rejected(codes.KAFKA_STORAGE_ERROR, message, logged=str(error))
     if isinstance(outcome, AppendResult):
         return answer_for(data.index, outcome)
     place = _place(topic, name, data)
-    _count(broker, place, outcome)
+    _count(broker, place, outcome, data.records)
     return _refusal_answer(broker, event, place, outcome, response, now_ms)
 
 
 def _misplaced(
     broker: BrokerState, event: RequestReceived, topic: TopicProduceData, name: str | None, index: int, terms: AppendTerms
-) -> Refusal:
+) -> Rejected:
     """Why a partition takes nothing, whatever its records are."""
     if name is None:
-        return Refusal(code=codes.UNKNOWN_TOPIC_ID, message=f"no topic of this cluster has the id {topic.topic_id}")
+        return Rejected(codes.UNKNOWN_TOPIC_ID, f"no topic of this cluster has the id {topic.topic_id}")
     partition = broker.topics.partition(name, index)
     if partition is None:
         known, place = broker.topics.get(name), TopicPartition(name, index)
         has = "" if known is None else f": topic {name} has {partitions_in_words(len(known.partitions))}"
-        return Refusal(code=codes.UNKNOWN_TOPIC_OR_PARTITION, message=f"{place} does not exist on this cluster{has}")
+        return Rejected(codes.UNKNOWN_TOPIC_OR_PARTITION, f"{place} does not exist on this cluster{has}")
     if name in INTERNAL:
-        return Refusal(code=codes.INVALID_TOPIC_EXCEPTION, message=f"topic {name} belongs to the broker; clients cannot write it")
+        return Rejected(codes.INVALID_TOPIC_EXCEPTION, f"topic {name} belongs to the broker; clients cannot write it")
     leader = partition.replicas.leader
     if leader != event.node_id:
         wrong = f"node {event.node_id} does not lead {partition.topic_partition}, node {leader} does"
-        return Refusal(code=codes.NOT_LEADER_OR_FOLLOWER, message=wrong)
-    return Refusal(code=codes.INVALID_REQUIRED_ACKS, message=f"acks={terms.acks}: it must be all (-1), 1 or 0")
+        return Rejected(codes.NOT_LEADER_OR_FOLLOWER, wrong)
+    return Rejected(codes.INVALID_REQUIRED_ACKS, f"acks={terms.acks}: it must be all (-1), 1 or 0")
 
 
-def _whole_refusal(request: ProduceRequest) -> Refusal | None:
+def _whole_refusal(request: ProduceRequest) -> Rejected | None:
     """What refuses every partition at once: transactional batches without or with several producers."""
     producers = {
         batch.read_header(data.records).identity for topic in request.topics for data in topic.partitions if _is_transactional(data.records)
     }
     if producers and request.transactional_id is None:
-        return Refusal(
-            code=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message="a transactional batch came in a request without a transactional id"
-        )
+        return Rejected(codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch came in a request without a transactional id")
     if len(producers) > 1:
-        return Refusal(
-            code=codes.INVALID_PRODUCER_ID_MAPPING, message=f"transactional batches of {len(producers)} producers came in one request"
-        )
+        return Rejected(codes.INVALID_PRODUCER_ID_MAPPING, f"transactional batches of {len(producers)} producers came in one request")
     return None
 
 
@@ -312,13 +307,13 @@ def _last_of_each(partitions: Sequence[PartitionProduceData]) -> Sequence[Partit
 
 
 def _refusal_answer(
-    broker: BrokerState, event: RequestReceived, place: TopicPartition, refusal: Refusal, response: ProduceResponse, now_ms: int
+    broker: BrokerState, event: RequestReceived, place: TopicPartition, refusal: Rejected, response: ProduceResponse, now_ms: int
 ) -> PartitionProduceResponse:
     version = event.request.version
     partition = broker.topics.partition(*place)
     if refusal.code is not codes.UNKNOWN_TOPIC_OR_PARTITION or place.topic:
         refuse(broker, event, now_ms, place=place, code=refusal.code, reason=refusal.logged or refusal.message)
-    code, culprits = travelling_code(refusal, broker.numbering)
+    code, culprits = refusal.travelling(broker.numbering)
     answer = PartitionProduceResponse(
         index=place.partition,
         error_code=number_for(code, version, broker.numbering),
@@ -343,18 +338,6 @@ def _refusal_answer(
     return answer
 
 
-def travelling_code(refusal: Refusal, numbering: Numbering) -> tuple[ErrorCode, Sequence[Culprit]]:
-    """The one code a partition's answer has, and the culprits it lists.
-
-    `apache`: the code that stands for all of them (`verdicts.code_of`). `kip`: the first culprit's code with the culprits of that code
-    only; the rest come out when the innocents are sent again.
-    """
-    if not refusal.culprits or numbering == "apache":
-        return refusal.code, refusal.culprits
-    first = refusal.culprits[0].code
-    return first, [culprit for culprit in refusal.culprits if culprit.code is first]
-
-
 def number_for(code: ErrorCode, version: int, numbering: Numbering) -> int:
     """The number under which an error travels in this version of Produce."""
     if version < VERSION_WITH_CULPRITS and code in _INVALID_IN_OLD_VERSIONS:
@@ -362,12 +345,14 @@ def number_for(code: ErrorCode, version: int, numbering: Numbering) -> int:
     return code.wire(numbering)
 
 
-def _count(broker: BrokerState, place: TopicPartition, refusal: Refusal) -> None:
+def _count(broker: BrokerState, place: TopicPartition, refusal: Rejected, records: Records) -> None:
     if broker.topics.get(place.topic) is None:
         return  # Names of topics that do not exist come from outside: counting them would fill the memory.
     broker.counters.add(place.topic, "TotalProduceRequestsPerSec")
     for name, count in refusal.counts:
         broker.counters.add(place.topic, name, count)
+    if refusal.code is codes.MESSAGE_TOO_LARGE and refusal.counts:  # Not by a fault script.
+        broker.counters.add(place.topic, "BytesRejectedPerSec", len(records or ()))
     if refusal.code not in _NOT_FAILED:
         broker.counters.add(place.topic, "FailedProduceRequestsPerSec")
     elif refusal.code is codes.KAFKA_STORAGE_ERROR:

@@ -1,4 +1,8 @@
-"""When a write with acks=all is acknowledged: once it lies below the high watermark (Kafka's delayed produce).
+"""acks=all: when a write may begin (KIP-579), and when it is acknowledged, once it lies below the high watermark (Kafka's delayed produce).
+
+`min.insync.replicas.policy` decides what a topic with min.insync.replicas above its replication factor gets: `kip579` a refusal that
+clients do not retry, `legacy` NOT_ENOUGH_REPLICAS as before Kafka 3.7, `capped` the smaller of the two counts as since. Markers and offset
+commits are not checked. The mismatch comes before the in-sync count, as in the KIP.
 
 Only a partition with a lagging in-sync replica lets anybody wait. The wait ends when the replica is back or has left the in-sync set, when
 the leader moves, or after the request's `timeout_ms`. Unlike Apache Kafka since version 4.0 (KIP-966) the high watermark moves on when the
@@ -9,12 +13,36 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chaffinch.broker.core.append import Refusal
 from chaffinch.broker.core.broker_state import BrokerState
-from chaffinch.broker.core.replicas import replication_check
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.produce import PartitionProduceResponse
+from chaffinch.records.verdicts import Rejected
+
+ACKS_ALL = -1
+
+
+def replication_fault(broker: BrokerState, partition: Partition, acks: int) -> Rejected | None:
+    """Why a write with these acks cannot be acknowledged now, or never; None when it may go on."""
+    topic, replicas = partition.topic, partition.replicas
+    in_sync_min = topic.config.in_sync_min
+    if acks != ACKS_ALL or in_sync_min <= 1:
+        return None
+    policy, replica_count, in_sync_count = broker.settings["min.insync.replicas.policy"], len(replicas.assigned), len(replicas.in_sync)
+    if policy == "capped":
+        in_sync_min = min(in_sync_min, replica_count)
+    elif policy == "kip579" and in_sync_min > replica_count:
+        return Rejected(
+            codes.INCONSISTENT_REPLICATION_FACTOR,
+            f"INCONSISTENT_REPLICATION_FACTOR: topic {topic.name} has replication factor {replica_count}, below its min.insync.replicas of "
+            f"{in_sync_min}: acks=all can never be satisfied; lower min.insync.replicas or recreate the topic with more replicas",
+        )
+    if in_sync_count < in_sync_min:
+        return Rejected(
+            codes.NOT_ENOUGH_REPLICAS,
+            f"{in_sync_count} of {replica_count} replicas of topic {topic.name} are in sync, min.insync.replicas asks for {in_sync_min}",
+        )
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,33 +61,24 @@ class Unacknowledged:
             or broker.topics.partition(*partition.topic_partition) is not partition
         )
 
-    def refusal(self, broker: BrokerState, node_id: int) -> Refusal | None:
+    def refusal(self, broker: BrokerState, node_id: int) -> Rejected | None:
         """How the wait ended: None for the good end. Not over means that time is."""
         partition = self.partition
         place, replicas = partition.topic_partition, partition.replicas
         if broker.topics.partition(*place) is not partition:
-            return Refusal(
-                code=codes.UNKNOWN_TOPIC_OR_PARTITION, message=f"{place} was deleted before the batch was on every in-sync replica"
-            )
+            return Rejected(codes.UNKNOWN_TOPIC_OR_PARTITION, f"{place} was deleted before the batch was on every in-sync replica")
         if replicas.leader != node_id:
-            return Refusal(
-                code=codes.NOT_LEADER_OR_FOLLOWER,
-                message=f"node {node_id} lost {place} to node {replicas.leader} before the batch was on every in-sync replica",
+            return Rejected(
+                codes.NOT_LEADER_OR_FOLLOWER,
+                f"node {node_id} lost {place} to node {replicas.leader} before the batch was on every in-sync replica",
             )
         if partition.log.high_watermark <= self.answer.base_offset:
             lagging = [member for member in replicas.in_sync if member in broker.nodes.lagging]
-            return Refusal(
-                code=codes.REQUEST_TIMED_OUT,
-                message=f"the batch is stored in {place}, but in-sync replicas on nodes {lagging} did not get it in time",
+            return Rejected(
+                codes.REQUEST_TIMED_OUT,
+                f"the batch is stored in {place}, but in-sync replicas on nodes {lagging} did not get it in time",
             )
-        refused = replication_check.check(
-            acks=replication_check.ACKS_ALL,
-            policy=broker.settings["min.insync.replicas.policy"],
-            in_sync_min=partition.topic.config.in_sync_min,
-            replica_count=len(replicas.assigned),
-            in_sync_count=len(replicas.in_sync),
-            topic=place.topic,
-        )
+        refused = replication_fault(broker, partition, ACKS_ALL)
         if refused is None:
             return None
-        return Refusal(code=codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, message=f"the batch is stored in {place}, but {refused.message}")
+        return Rejected(codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"the batch is stored in {place}, but {refused.message}")
