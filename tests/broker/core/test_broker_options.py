@@ -5,41 +5,17 @@ from __future__ import annotations
 import pytest
 
 from chaffinch.broker.core import options
+from chaffinch.broker.core.kafka_option_table import TABLE
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, topic_defaults
 from chaffinch.errors import ConfigException
 from chaffinch.settings import LONG_MAX
 
 INT_MAX = 2**31 - 1
-# Kafka's options of 32 bits (KafkaConfig, GroupCoordinatorConfig, TransactionStateManagerConfig, LogConfig).
+KINDS = dict(line.split(" ")[:2] for line in TABLE.splitlines())
 OF_32_BITS = [
-    "default.replication.factor",
-    "fetch.max.bytes",
-    "group.consumer.heartbeat.interval.ms",
-    "group.consumer.max.size",
-    "group.consumer.session.timeout.ms",
-    "group.initial.rebalance.delay.ms",
-    "group.max.session.timeout.ms",
-    "group.max.size",
-    "group.min.session.timeout.ms",
-    "log.retention.hours",
-    "log.retention.minutes",
-    "log.roll.hours",
-    "log.roll.jitter.hours",
-    "max.connections",
-    "max.incremental.fetch.session.cache.slots",
-    "message.max.bytes",
-    "min.insync.replicas",
-    "num.partitions",
-    "offset.metadata.max.bytes",
-    "offsets.retention.minutes",
-    "producer.id.expiration.check.interval.ms",
-    "producer.id.expiration.ms",
-    "socket.request.max.bytes",
-    "transaction.max.timeout.ms",
-    "transactional.id.expiration.ms",
-    "log.segment.bytes",
-    "log.index.interval.bytes",
-    "log.index.size.max.bytes",
+    option.name
+    for option in options.BROKER_OPTIONS.options
+    if (option.kind, KINDS.get(option.name)) == ("int", "int") and (option.maximum is None or option.maximum >= INT_MAX)
 ]
 
 
