@@ -4,10 +4,8 @@ import errno
 import os
 import pickle
 import stat
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -162,7 +160,7 @@ class TestDurable:
     """What is on the disk in which order: after a power failure a name without its bytes, or bytes without a name, are not the file."""
 
     @pytest.fixture
-    def asked(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Folder, list[Any]]:
+    def asked(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Folder, list[str]]:
         """What was asked of the system, in order, with the kind of file."""
         asked, fsync = [], os.fsync
         folder = Folder(str(tmp_path), "checkpointLocation")
@@ -181,12 +179,12 @@ class TestDurable:
         monkeypatch.setattr(os, "fsync", sync)
         return folder, asked
 
-    def test_a_file_is_synced_before_it_has_its_name_and_the_folder_after_it(self, asked: tuple[Folder, Sequence[Any]]) -> None:
+    def test_a_file_is_synced_before_it_has_its_name_and_the_folder_after_it(self, asked: tuple[Folder, list[str]]) -> None:
         folder, done = asked
         folder.write("state", [b"one"])
         assert done == ["sync file", "move", "sync folder"]
 
-    def test_a_new_name_is_synced_with_its_folder(self, asked: tuple[Folder, Sequence[Any]]) -> None:
+    def test_a_new_name_is_synced_with_its_folder(self, asked: tuple[Folder, list[str]]) -> None:
         folder, done = asked
         folder.write("hidden", [b"one"])
         done.clear()

@@ -30,7 +30,7 @@ def kafka() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def write(kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+def write(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """One sink's write of one micro-batch; without rows there is no task."""
     (tmp_path / "offsets").mkdir()
     (tmp_path / "metadata").write_text('{"id":"q"}')

@@ -22,13 +22,19 @@ from chaffinch.spark.java_start import JavaStart
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+def popen_of_pyspark() -> type[subprocess.Popen[bytes]]:
+    """The class with which PySpark starts Java at this moment."""
+    found: type[subprocess.Popen[bytes]] = vars(java_gateway)["Popen"]
+    return found
+
+
 @pytest.fixture(autouse=True)
 def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What PySpark keeps is that of other tests' Spark; handlers and Popen are as they were."""
     monkeypatch.setattr(java_start, "_forget", lambda: None)
     before = [signal.getsignal(number) for number in SIGNALS]
     yield
-    assert java_gateway.Popen is subprocess.Popen
+    assert popen_of_pyspark() is subprocess.Popen
     assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
@@ -44,10 +50,11 @@ def terminating(kept: None) -> Iterator[None]:
     signal.signal(signal.SIGTERM, before)
 
 
-def java(ignores: bool = False) -> subprocess.Popen:
+def java(ignores: bool = False) -> subprocess.Popen[bytes]:
     """What stands for it, and has begun; it ends by a signal."""
     begin = "import signal; " + "signal.signal(signal.SIGTERM, signal.SIG_IGN); " * ignores
-    process = java_gateway.Popen([sys.executable, "-c", f"{begin}print(flush=True); signal.pause()"], stdout=subprocess.PIPE)
+    process = popen_of_pyspark()([sys.executable, "-c", f"{begin}print(flush=True); signal.pause()"], stdout=subprocess.PIPE)
+    assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
     return process
@@ -93,7 +100,7 @@ def test_java_that_starts_after_the_signal_is_ended_too() -> None:
     started = []
     command = [sys.executable, "-c", "import signal; signal.pause()"]
     with pytest.raises(KeyboardInterrupt):
-        starting(lambda: signal.raise_signal(signal.SIGINT), lambda: started.append(java_gateway.Popen(command)))
+        starting(lambda: signal.raise_signal(signal.SIGINT), lambda: started.append(popen_of_pyspark()(command)))
     assert started[0].returncode == -signal.SIGTERM
 
 
@@ -138,7 +145,7 @@ def test_threads_have_no_handlers_to_set() -> None:
 
     def run() -> None:
         with JavaStart():
-            found.append(java_gateway.Popen)
+            found.append(popen_of_pyspark())
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -225,7 +232,7 @@ except KeyboardInterrupt:
     ids=str,
 )
 def test_nothing_is_left_of_a_start_of_spark_s_and_the_next_one_begins_anew(
-    tmp_path: Path, place: str, number, says: Sequence[str]
+    tmp_path: Path, place: str, number: int, says: Sequence[str]
 ) -> None:
     command = [sys.executable, "-c", PROGRAM, place, str(int(number))]
     with open(tmp_path / "said", "w+") as file:  # A pipe would not end before a Java that is left.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,21 +34,21 @@ class Frame:
 
     def __init__(self, *errors: str, run: str | None = None, query: str | None = "q") -> None:
         self.errors = list(errors)
-        self.given = []
+        self.given: list[dict[str, str]] = []
         description = f"\nid = {query}\nrunId = {run or f'run-{next(_runs)}'}\nbatch = 0"
         properties = {"sql.streaming.queryId": query, "spark.job.description": description}
         self.sparkSession = SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=properties.get))
         self.write = self
 
-    def format(self, name: str) -> ConnectFrame | Frame:
+    def format(self, name: str) -> Frame:
         assert name == "chaffinch"
         return self
 
-    def mode(self, name: str) -> ConnectFrame | Frame:
+    def mode(self, name: str) -> Frame:
         assert name == "append"
         return self
 
-    def options(self, **options: str) -> ConnectFrame | Frame:
+    def options(self, **options: str) -> Frame:
         self.given.append(options)
         return self
 
@@ -57,7 +57,8 @@ class Frame:
             raise RuntimeError(error)
 
 
-def sink(**options: str | int) -> KafkaSink:
+def sink(**options: Any) -> Callable[[Any, Any], None]:
+    """A sink, which is called with frames of paper and with other things."""
     return KafkaSink(SERVERS, **{"topic": "orders", **options})
 
 
@@ -259,10 +260,11 @@ def test_outside_of_foreach_batch() -> None:
         (Frame(), -1, "batch_id cannot be -1"),
     ],
 )
-def test_called_with_what_is_no_batch(frame: int | Frame, batch_id: int | str, text: str) -> None:
+def test_called_with_what_is_no_batch(frame: object, batch_id: object, text: str) -> None:
     with pytest.raises(Refusal, match=text) as caught:
         sink()(frame, batch_id)
     tag = tag_in(f"[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred: {type(caught.value).__name__}: {caught.value} SQLSTATE: 39000")
+    assert tag is not None
     assert (tag.group, tag.name, tag.text) == (Group.INVALID_CONFIGURATION, "CONFIG", caught.value.text)
 
 
@@ -316,11 +318,9 @@ def test_called_with_what_is_no_batch(frame: int | Frame, batch_id: int | str, t
             {"topic": "t", "kafka_custom_exception_handler_class": "os.path"},
             "option kafka.custom.exception.handler.class cannot be 'os.path': it must be a ProducerExceptionHandler",
         ),
-        ({**SERVERS, 5: "x"}, {"topic": "t"}, "an option has the name 5, which is not a string"),
+        (SERVERS | {5: "x"}, {"topic": "t"}, "an option has the name 5, which is not a string"),
     ],
 )
-def test_refused_when_it_is_made(
-    options: str | Sequence[tuple[str, str]] | Mapping[str | int, Any] | None, keywords: Mapping[str, Any], text: str
-) -> None:
+def test_refused_when_it_is_made(options: Any, keywords: Mapping[str, Any], text: str) -> None:
     with pytest.raises(ConfigException, match=re.escape(text)):
         KafkaSink(options, **keywords)

@@ -24,10 +24,10 @@ class Counting(ProducerExceptionHandler):
 
 
 def test_the_one_not_asked_for_the_longest_is_closed() -> None:
-    closed = []
-    kept = Kept(closed.append, count_max=2)
+    closed: list[str] = []
+    kept: Kept[str, str] = Kept(closed.append, count_max=2)
     for key in "abab":
-        assert kept.get(key, lambda key=key: key.upper()) == key.upper()
+        assert kept.get(key, key.upper) == key.upper()
     kept.get("a", lambda: "never made")
     assert kept.get("c", lambda: "C") == "C"
     assert (closed, len(kept)) == (["B"], 2)
@@ -39,7 +39,7 @@ def test_the_one_not_asked_for_the_longest_is_closed() -> None:
 
 
 def test_what_could_not_be_made_is_not_kept() -> None:
-    kept = Kept(lambda thing: None, count_max=1)
+    kept: Kept[str, object] = Kept(lambda thing: None, count_max=1)
     kept.get("a", lambda: "A")
     with pytest.raises(ZeroDivisionError):
         kept.get("b", lambda: 1 // 0)

@@ -32,7 +32,7 @@ def kafka() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def query(kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PlayedQuery]]:
+def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PlayedQuery]]:
     """Makes drivers of one query: one per name, on the checkpoint of that name or on another's."""
     made = []
 

@@ -6,7 +6,7 @@ Of numbers, switches, choices and limited texts the wrong values follow from the
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -26,8 +26,9 @@ LOGIN = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "P
 LETTERS = {"errors.tolerance": "all"}
 EMPTY = ": give it a value, or leave it out"
 
+Texts: TypeAlias = dict[str, tuple[Mapping[str, str | None], str, str]]
 # Name -> what else is given, a wrong value, and what is said behind the name.
-CLIENT_TEXTS = {
+CLIENT_TEXTS: Texts = {
     "kafka.bootstrap.servers": ({}, "a", "cannot contain 'a': each server must be host:port, with a port of 1 to 65535"),
     "kafka.ssl.ca.location": (TLS, NO_FILE, f"{NO_FILE}: No such file"),
     "kafka.ssl.truststore.location": (TLS, NO_FILE, f"{NO_FILE}: No such file"),
@@ -43,7 +44,7 @@ CLIENT_TEXTS = {
     "kafka.sasl.password": ({}, "secret", PLAIN),
     "kafka.sasl.jaas.config": (LOGIN, "nonsense", "cannot be read: it must be MODULE required"),
 }
-SINK_TEXTS = {
+SINK_TEXTS: Texts = {
     **{
         name: ({}, " ", f"is empty{EMPTY}")
         for name in ("topic", "stagingLocation", "markerTopic", "idempotencyToken", "kafka.transactional.id")
@@ -56,7 +57,7 @@ SINK_TEXTS = {
     ),
     "kafka.custom.exception.handler.class": ({}, "no.such", "cannot be 'no.such': no such thing can be imported (No module named 'no')"),
 }
-SOURCE_TEXTS = {
+SOURCE_TEXTS: Texts = {
     "subscribe": ({"subscribe": None}, " , ", "subscribePattern and assign, subscribe is empty"),
     "subscribePattern": ({"subscribe": None}, "(", "cannot be '(': it is no regular expression"),
     "assign": ({"subscribe": None}, '{"t":[]}', "t must have a list of partition numbers; allowed: JSON such as"),
@@ -227,7 +228,7 @@ OF_ONE_SIDE = [
 def test_option_of_the_other_side_is_named_as_one_in_its_own_spelling(side: str, name: str, guarantee: str) -> None:
     """Spark hands over names in small letters."""
     given = {"kafka.bootstrap.servers": "a:1", name.lower(): "1"}
-    parses = [
+    parses: list[Callable[[], object]] = [
         lambda: SinkOptions.parse({**given, "topic": "t", "deliveryguarantee": guarantee}, is_stream=True),
         lambda: SourceOptions.parse({**given, "subscribe": "t"}),
         lambda: SourceOptions.parse({**given, "subscribe": "t"}, is_stream=True),

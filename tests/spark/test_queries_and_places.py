@@ -34,7 +34,7 @@ def kafka() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def query(kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PlayedQuery]]:
+def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., PlayedQuery]]:
     """Makes queries: one per checkpoint, and one per id."""
     made = []
 

@@ -4,11 +4,11 @@ import json
 import pickle
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from chaffinch.errors import ConfigException, ProducerFencedException, TimeoutException, TopicAuthorizationException
+from chaffinch.errors import ConfigException, KafkaException, ProducerFencedException, TimeoutException, TopicAuthorizationException
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.refusals import ADVICE, REMEDIES, ErrorTag, Kind, Refusal, Remedy, advised, line_first, refusal_of, tag_in, worded_for
@@ -95,7 +95,7 @@ def test_a_text_without_a_tag(text: str) -> None:
         (ConfigException("wrong"), "KAFKA[InvalidConfiguration] ConfigException: wrong; correct"),
     ],
 )
-def test_a_client_s_error_is_one_line_with_its_code_and_its_advice_once(error: Exception, text: str) -> None:
+def test_a_client_s_error_is_one_line_with_its_code_and_its_advice_once(error: KafkaException, text: str) -> None:
     refusal = refusal_of(error)
     assert str(refusal).startswith(text)
     assert str(refusal).count(refusal.name) == 1
@@ -124,7 +124,7 @@ def test_what_says_by_itself_what_to_do_is_left_as_it_is() -> None:
     assert REFUSAL.worded_for(Kind.BATCH).text == REFUSAL.text
 
 
-def as_spark_shows(raises: Callable[..., Any], *, shortened: bool) -> str:
+def as_spark_shows(raises: Callable[[], NoReturn], *, shortened: bool) -> str:
     """The text that PySpark makes of an exception. A shortened traceback loses the cause."""
     try:
         with line_first():
@@ -135,7 +135,7 @@ def as_spark_shows(raises: Callable[..., Any], *, shortened: bool) -> str:
         return "".join(traceback.TracebackException(type(refusal), refusal, refusal.__traceback__, compact=True).format())
 
 
-def refused(**given: bool) -> None:
+def refused(**given: bool) -> NoReturn:
     try:
         raise ValueError("within")
     except ValueError as error:
@@ -150,7 +150,9 @@ def refused(**given: bool) -> None:
 def test_line_comes_before_the_frames(shortened: bool, keeps_cause: bool) -> None:
     text = as_spark_shows(lambda: refused(keeps_cause=keeps_cause), shortened=shortened)
     assert text.startswith("KAFKA[InvalidConfiguration] CONFIG: option topic is missing\n\n")
-    assert tag_in(text).text == "option topic is missing"
+    tag = tag_in(text)
+    assert tag is not None
+    assert tag.text == "option topic is missing"
     assert ("ValueError: within" in text.rpartition("Refusal: KAFKA[")[2]) is keeps_cause, "what was not expected keeps its traceback, last"
 
 

@@ -6,11 +6,12 @@ from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 import typer
+from pyspark.sql import SparkSession
 from typer.main import get_command
 
 from chaffinch.broker.embedded import EmbeddedBroker
@@ -26,7 +27,7 @@ from chaffinch.spark.replay.replaying import ReplayPlan, look_at_cluster, replay
 CLIENT = {"kafka.bootstrap.servers": "broker:9092"}
 COMMAND = typer.Typer(add_completion=False)
 COMMAND.command()(command.replay)
-IDLE = SimpleNamespace(createDataFrame=lambda *_: pytest.fail("Spark was asked"))
+IDLE = cast(SparkSession, SimpleNamespace(createDataFrame=lambda *_: pytest.fail("Spark was asked")))
 
 
 def test_the_page_has_every_field_with_its_option() -> None:
@@ -42,7 +43,7 @@ def test_the_page_has_every_field_with_its_option() -> None:
 def test_the_page_s_example_is_a_plan() -> None:
     page = (Path(__file__).parents[2] / "docs" / "spark-pipeline.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(plan = ReplayPlan\(.*?)```", page, re.DOTALL)
-    found = {"ReplayPlan": ReplayPlan}
+    found: dict[str, Any] = {"ReplayPlan": ReplayPlan}
     exec(example, found)
     assert found["plan"].is_dry_run
 
@@ -81,11 +82,16 @@ def test_a_plan_that_cannot_be(given: Mapping[str, Any], says: str) -> None:
     assert says in str(caught.value)
 
 
-def test_what_is_no_plan_or_no_session() -> None:
-    with pytest.raises(ConfigException, match="plan cannot be 5: it must be a ReplayPlan"):
-        replay(IDLE, 5)
-    with pytest.raises(ConfigException, match="spark cannot be None: it must be a SparkSession"):
-        replay(None, ReplayPlan(client=CLIENT, topic="d"))
+@pytest.mark.parametrize(
+    ("spark", "plan", "says"),
+    [
+        (IDLE, 5, "plan cannot be 5: it must be a ReplayPlan"),
+        (None, ReplayPlan(client=CLIENT, topic="d"), "spark cannot be None: it must be a SparkSession"),
+    ],
+)
+def test_what_is_no_plan_or_no_session(spark: Any, plan: Any, says: str) -> None:
+    with pytest.raises(ConfigException, match=says):
+        replay(spark, plan)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +102,7 @@ def test_what_is_no_plan_or_no_session() -> None:
     ],
 )
 def test_a_topic_that_does_not_exist_is_named_as_it_was_typed(
-    broker: EmbeddedBroker, named: Mapping[str, str], option: str, look: Callable[..., Any]
+    broker: EmbeddedBroker, named: Mapping[str, Any], option: str, look: Callable[[ReplayPlan], object]
 ) -> None:
     with pytest.raises(Refusal) as caught:
         look(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, **named))

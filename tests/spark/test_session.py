@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyspark
@@ -80,13 +80,13 @@ def test_a_server_that_the_environment_names_wrongly(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("value", [np.datetime64("2026-01-01"), np.array([1])])
-def test_what_of_numpy_is_no_number_is_refused(value: np.ndarray | np.datetime64) -> None:
+def test_what_of_numpy_is_no_number_is_refused(value: object) -> None:
     with pytest.raises(ConfigException, match=r"config's spark.cores.max cannot be .*: it must be a string, a number, True or False"):
         session(config={"spark.cores.max": value})
 
 
 @pytest.mark.parametrize("arguments", [{}, {"remote": "sc://host:15002"}], ids=str)
-def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, arguments: Mapping[str, str]) -> None:
+def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, arguments: Mapping[str, Any]) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(ModuleNotFoundError, match=r"^pyspark is not installed: pip install 'chaffinch\[spark\]'$") as raised:
         session("x", **arguments)
@@ -145,7 +145,7 @@ class Builder:
     """Stands for PySpark's."""
 
     def __init__(self) -> None:
-        self.configured = {}
+        self.configured: dict[str, str] = {}
 
     def appName(self, name: str) -> Builder:
         return self.config("spark.app.name", name)
@@ -201,14 +201,15 @@ def test_a_session_that_fails_leaves_nothing(builder: Builder, monkeypatch: pyte
 class Connected:
     """Stands for PySpark's class of sessions of Spark Connect, and for one of them."""
 
-    made = None
+    made: ClassVar[Connected | None] = None
+    release_session_on_close = True
 
     @classmethod
     def getActiveSession(cls) -> Connected | None:
         return cls.made
 
     @classmethod
-    def _get_default_session(cls) -> None:
+    def _get_default_session(cls) -> Connected | None:
         return cls.made
 
     def stop(self) -> None:
@@ -227,10 +228,10 @@ def test_a_server_that_fails_leaves_no_session(
     monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", SimpleNamespace(SparkSession=Connected))
 
     def connect() -> Connected:
-        Connected.made = before or Connected()
+        Connected.made = made = before or Connected()
         if fails_at_once:
             raise KeyboardInterrupt
-        return Connected.made
+        return made
 
     monkeypatch.setattr(builder, "getOrCreate", connect)
     monkeypatch.setattr(workers, "check_server", lambda spark, remote: unfit(spark))
@@ -302,7 +303,7 @@ def test_a_job_that_is_submitted_runs_where_it_was_submitted_to(tmp_path: Path) 
     job.write_text("from chaffinch.spark import session\nprint('on', session(check=False).sparkContext.master)\n")
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     environment = {**os.environ, "JAVA_HOME": str(find_java_home()), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    command = [submit, "--master", "local[1]", "--conf", "spark.ui.enabled=false", job]
+    command = [str(submit), "--master", "local[1]", "--conf", "spark.ui.enabled=false", str(job)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "on local[1]"
 

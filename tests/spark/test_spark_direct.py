@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from chaffinch import NonRetriableResponse, ProducerExceptionHandler
+from chaffinch import NonRetriableResponse, ProducerExceptionHandler, ProducerRecord
 from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.errors import ApiException
 from chaffinch.errors.codes import Group
 from chaffinch.spark import tag_in
 from tests.spark.test_spark_write import Stream, text_of, values, write
@@ -23,7 +24,7 @@ pytestmark = [
 class LeaveOutNine(ProducerExceptionHandler):
     """Tasks import it by its name."""
 
-    def handle_rejected_record(self, record, exception):
+    def handle_rejected_record(self, record: ProducerRecord, exception: ApiException) -> NonRetriableResponse:
         return NonRetriableResponse.SWALLOW if record.value == b"9" else NonRetriableResponse.FAIL
 
 
@@ -64,7 +65,7 @@ def test_a_handler_in_the_tasks(spark: SparkSession, broker: EmbeddedBroker, top
     ],
 )  # fmt: skip
 def test_an_error_of_each_class_reaches_the_user_in_one_line(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, api: str, error: str, group, text: str
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, api: str, error: str, group: Group, text: str
 ) -> None:
     broker.faults.add(api=api, error=error, count=10_000)
     with pytest.raises(Exception, match="KAFKA") as caught:
@@ -78,6 +79,7 @@ def test_an_error_of_each_class_reaches_the_user_in_one_line(
     lines = [line for line in text_of(caught).splitlines() if "KAFKA[" in line]
     assert len(lines) == 2, "before the frames of Python, and at their end"
     tag = tag_in(text_of(caught))
+    assert tag is not None
     assert (tag.group, tag.name) == (group, error)
     assert [(text in line, line.count(error)) for line in lines] == [(True, 1)] * 2
 

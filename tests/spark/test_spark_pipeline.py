@@ -4,12 +4,15 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.spark import KafkaSink, SupervisionEnded, session, supervise
@@ -26,21 +29,21 @@ pytestmark = [
 class WordCounts:
     """Words in JSON files, one file per micro-batch: counts so far go to one topic, new words to another."""
 
-    def __init__(self, spark, broker, folder, counts, words) -> None:
+    def __init__(self, spark: SparkSession, broker: EmbeddedBroker, folder: Path, counts: str, words: str) -> None:
         self.spark, self.folder = spark, folder
         self.options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "checkpointLocation": str(folder / "checkpoint")}
         self.outputs = [KafkaSink(self.options, topic=counts), KafkaSink(self.options, topic=words)]
         (folder / "input").mkdir()
 
-    def add(self, number, words) -> None:
+    def add(self, number: int, words: Sequence[str]) -> None:
         path = self.folder / "input" / f"{number}.json"
         path.write_text("\n".join(json.dumps({"word": word}) for word in words))
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
-    def start(self):
+    def start(self) -> StreamingQuery:
         counts, words = self.outputs
 
-        def write(frame, batch_id) -> None:
+        def write(frame: DataFrame, batch_id: int) -> None:
             counts(frame.selectExpr("word as key", "cast(count as string) as value"), batch_id)
             words(frame.where("count = 1").selectExpr("word as value"), batch_id)
 
@@ -76,6 +79,7 @@ def test_update_mode_to_two_topics_each_row_once(
         SupervisionEnded, match=r"^KAFKA\[InvalidConfiguration\] DUPLICATE_OUTPUT: batch 2 was given to a sink named"
     ) as caught:
         supervise(query.start)
+    assert caught.value.tag is not None
     assert (caught.value.restarts, caught.value.tag.name) == (0, "DUPLICATE_OUTPUT")
     assert broker.read(dead).num_rows == 2
 
@@ -89,7 +93,7 @@ def test_jobs_that_the_function_describes_are_still_those_of_the_query(
     (tmp_path / "input" / "0.json").write_text('{"value": "a"}')
     sink, fails = KafkaSink(options, topic=dead), [True, False]
 
-    def write(frame, batch_id) -> None:
+    def write(frame: DataFrame, batch_id: int) -> None:
         spark.sparkContext.setJobGroup("mine", "of my own")
         sink(frame, batch_id)
         if fails.pop(0):
@@ -113,7 +117,7 @@ def test_threads_that_have_not_begun_the_session_write_too(spark: SparkSession, 
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "0.txt").write_text("a")
 
-    def start():
+    def start() -> StreamingQuery:
         read = spark.readStream.text(str(tmp_path / "input"))
         return (
             read.writeStream.format("chaffinch").options(**options).option("checkpointLocation", str(tmp_path / "c"))
@@ -135,13 +139,14 @@ def test_a_line_that_quotes_the_end_of_one_is_told_to_its_end(spark: SparkSessio
     (tmp_path / "input" / "0.txt").write_text("a")
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "a\nb", "checkpointLocation": str(tmp_path / "c")}
 
-    def start():
+    def start() -> StreamingQuery:
         read = spark.readStream.text(str(tmp_path / "input"))
         return read.writeStream.format("chaffinch").options(**options).trigger(availableNow=True).start()
 
     with pytest.raises(SupervisionEnded) as caught:
         supervise(start)
     assert str(caught.value).startswith(r"KAFKA[InvalidConfiguration] INVALID_TOPIC_EXCEPTION: topic 'a\nb' (option topic): ")
+    assert caught.value.tag is not None
     assert caught.value.tag.text.endswith("; correct the data, the options or the topic, a restart alone fails again")
 
 
@@ -150,12 +155,12 @@ def test_a_worker_that_dies_is_told_by_what_spark_says(spark: SparkSession, tmp_
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "0.json").write_text('{"word": "a"}')
 
-    def start():
-        def die(rows):
+    def start() -> StreamingQuery:
+        def die(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             os._exit(1)
             yield from rows
 
-        def write(frame, batch_id) -> None:
+        def write(frame: DataFrame, batch_id: int) -> None:
             frame.mapInArrow(die, "word string").collect()
 
         read = spark.readStream.schema("word string").json(str(tmp_path / "input"))

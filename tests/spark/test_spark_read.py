@@ -1,11 +1,11 @@
 """Reading topics with a real Spark: schema, offsets, transactions."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 from kafka import KafkaProducer
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from chaffinch.broker.embedded import EmbeddedBroker
@@ -19,13 +19,13 @@ pytestmark = [
 ]
 
 
-def read(spark, broker, **options):
+def read(spark: SparkSession, broker: EmbeddedBroker, **options: str) -> DataFrame:
     named = {name.replace("__", "."): value for name, value in options.items()}
     return spark.read.format("chaffinch").option("kafka.bootstrap.servers", broker.bootstrap_servers).options(**named).load()
 
 
 @pytest.fixture
-def plain(broker: EmbeddedBroker, topic: str):
+def plain(broker: EmbeddedBroker, topic: str) -> str:
     """A topic with ten records in partition 0 and five in partition 1, written by somebody else's client."""
     name = f"{topic}-plain"
     broker.create_topic(name, 2, 1, {})
@@ -39,23 +39,26 @@ def plain(broker: EmbeddedBroker, topic: str):
 
 
 @pytest.mark.parametrize(("headers", "schema"), [("false", READ_SCHEMA), ("true", READ_SCHEMA + HEADERS_SCHEMA)])
-def test_the_schema_is_that_of_spark_s_kafka_source(spark: SparkSession, broker: EmbeddedBroker, plain, headers: str, schema) -> None:
+def test_the_schema_is_that_of_spark_s_kafka_source(
+    spark: SparkSession, broker: EmbeddedBroker, plain: str, headers: str, schema: str
+) -> None:
     assert read(spark, broker, subscribe=plain, includeHeaders=headers).schema == StructType.fromDDL(schema)
 
 
-def test_of_the_session_s_kind_of_timestamp_the_schema_knows_nothing(spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
+def test_of_the_session_s_kind_of_timestamp_the_schema_knows_nothing(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
     """Spark's own source has one schema, too, whatever `timestamp` means in SQL."""
     schema = read(spark, broker, subscribe=plain).schema
     spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
     try:
         frame = read(spark, broker, subscribe=plain)
         assert frame.schema == schema
-        assert frame.where("partition = 1 AND offset = 2").first()["timestamp"].timestamp() == 1_700_000_000.012
+        (row,) = frame.where("partition = 1 AND offset = 2").collect()
+        assert row["timestamp"].timestamp() == 1_700_000_000.012
     finally:
         spark.conf.unset("spark.sql.timestampType")
 
 
-def test_every_column(spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
+def test_every_column(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
     rows = read(spark, broker, subscribe=plain, includeHeaders="true").orderBy("partition", "offset").collect()
     assert [bytes(row["value"]) for row in rows] == [b"value %d" % number for number in range(15)]
     row = rows[12]
@@ -74,18 +77,20 @@ def test_every_column(spark: SparkSession, broker: EmbeddedBroker, plain) -> Non
         ({"startingOffsets": {"0": 10, "1": 5}}, []),
     ],
 )
-def test_offsets(spark: SparkSession, broker: EmbeddedBroker, plain, options: Mapping[str, Mapping[str, int]], expected) -> None:
+def test_offsets(
+    spark: SparkSession, broker: EmbeddedBroker, plain: str, options: Mapping[str, Mapping[str, int]], expected: Sequence[int]
+) -> None:
     given = {name: json.dumps({plain: offsets}) for name, offsets in options.items()}
     rows = read(spark, broker, subscribe=plain, **given).collect()
     assert sorted(int(bytes(row["key"])) for row in rows) == list(expected)
 
 
-def test_assign(spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
+def test_assign(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
     rows = read(spark, broker, assign=json.dumps({plain: [1]})).collect()
     assert sorted(int(bytes(row["key"])) for row in rows) == [10, 11, 12, 13, 14]
 
 
-def test_what_a_transaction_aborted_is_left_out(spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
+def test_what_a_transaction_aborted_is_left_out(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=f"t-{plain}", enable_idempotence=True)
     producer.init_transactions()
     for number, commits in ((100, False), (101, True), (102, False)):
@@ -99,7 +104,7 @@ def test_what_a_transaction_aborted_is_left_out(spark: SparkSession, broker: Emb
     assert sorted(int(bytes(row["key"])) for row in everything) == [*range(15), 100, 101, 102]
 
 
-def test_a_topic_copied_row_by_row(spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
+def test_a_topic_copied_row_by_row(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
     """What is read can be written as it is; the columns that say where it came from are not in the way."""
     broker.create_topic(f"{plain}-copy", 2, 1, {})
     frame = read(spark, broker, subscribe=plain, includeHeaders="true")
@@ -110,28 +115,28 @@ def test_a_topic_copied_row_by_row(spark: SparkSession, broker: EmbeddedBroker, 
     assert broker.read(f"{plain}-copy").select(kept).to_pylist() == broker.read(plain).select(kept).to_pylist()
 
 
-def test_a_view_hands_its_options_on_and_a_table_of_the_catalog_does_not(spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
+def test_a_view_hands_its_options_on_and_a_table_of_the_catalog_does_not(spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
     view, table = f"view_{plain}".replace("-", "_"), f"table_{plain}".replace("-", "_")
     options = f"`kafka.bootstrap.servers` '{broker.bootstrap_servers}', subscribe '{plain}'"
     spark.sql(f"CREATE TEMPORARY VIEW {view} USING chaffinch OPTIONS ({options})")
-    assert spark.sql(f"SELECT count(*) FROM {view}").first()[0] == 15
+    assert spark.sql(f"SELECT count(*) FROM {view}").collect() == [(15,)]
     spark.sql(f"CREATE TABLE {table} USING chaffinch OPTIONS ({options})")
     try:
         with pytest.raises(Exception, match="CREATE TEMPORARY VIEW hands them on"):
             spark.sql(f"SELECT count(*) FROM {table}").collect()
-        assert spark.sql(f"SELECT count(*) FROM {table} WITH ({options})").first()[0] == 15
+        assert spark.sql(f"SELECT count(*) FROM {table} WITH ({options})").collect() == [(15,)]
     finally:
         spark.sql(f"DROP TABLE {table}")
 
 
 class TestDataLoss:
-    def test_offsets_that_are_gone_fail(self, spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
+    def test_offsets_that_are_gone_fail(self, spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
         given = json.dumps({plain: {"0": 5, "1": 99}})
         with pytest.raises(Exception, match="set failOnDataLoss=false to read what is left") as caught:
             read(spark, broker, subscribe=plain, endingOffsets=given).collect()
         assert f"endingOffsets: {plain}-1 ends at offset 5, offset 99 was asked for" in str(caught.value)
 
-    def test_or_are_left_out(self, spark: SparkSession, broker: EmbeddedBroker, plain) -> None:
+    def test_or_are_left_out(self, spark: SparkSession, broker: EmbeddedBroker, plain: str) -> None:
         given = json.dumps({plain: {"0": 0, "1": 99}})
         assert read(spark, broker, subscribe=plain, endingOffsets=given, failOnDataLoss="false").count() == 5
 

@@ -1,11 +1,12 @@
 """Dead letters of a topic replayed with a real Spark."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from chaffinch.admin import offsets
 from chaffinch.broker.embedded import EmbeddedBroker
@@ -14,12 +15,13 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark import target
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import dry_run, letters, of_topic, writing
+from chaffinch.spark.replay import dry_run, of_topic, writing
 from chaffinch.spark.replay.dry_run import dry_run_of
-from chaffinch.spark.replay.ledger import read_ledger
+from chaffinch.spark.replay.ledger import Ledger, read_ledger
+from chaffinch.spark.replay.plan import ReplayReport
 from chaffinch.spark.replay.replaying import ReplayPlan, replay
 from chaffinch.spark.sink.options import SinkOptions
-from chaffinch.spark.tasks.notes import Notes
+from chaffinch.spark.tasks.notes import NOTE, Notes
 from tests.spark.source.source_topics import drop_first
 from tests.spark.test_spark_write import alter, values, write
 
@@ -32,7 +34,7 @@ pytestmark = [
 MINE = "array(named_struct('key', 'mine', 'value', cast('h' as binary))) as headers"
 
 
-def rows(spark, first):
+def rows(spark: SparkSession, first: int) -> DataFrame:
     """Five rows: one without a key, one too large, three good ones."""
     return spark.range(first, first + 5).selectExpr(
         f"if(id = {first}, null, cast(id as string)) as key",
@@ -42,16 +44,16 @@ def rows(spark, first):
     )
 
 
-def bad_rows(spark, count):
+def bad_rows(spark: SparkSession, count: int) -> DataFrame:
     """Without keys, which the topic takes none of."""
     return spark.range(count).selectExpr("cast(null as string) as key", "cast(concat('v', id) as binary) as value")
 
 
-def plan(broker, **changes: Any):
+def plan(broker: EmbeddedBroker, **changes: Any) -> ReplayPlan:
     return ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, **changes)
 
 
-def outcome(report):
+def outcome(report: ReplayReport) -> tuple[int, int, Mapping[str, int]]:
     return report.read, report.written, report.still_rejected
 
 
@@ -62,11 +64,18 @@ def test_a_topic_of_dead_letters(
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     keyed = plan(broker, topic=dead, repairs={"key": "coalesce(key, value)"})
     before = read_ledger(spark, keyed.client, dead)
-    asked = []
+    asked, really = [], writing.write
+
+    def noted(*given: Any) -> None:
+        asked.append(given[-1])
+        really(*given)
+
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "write", lambda *given, do=writing.write: (asked.append(given[-1]), do(*given)))
+        patch.setattr(writing, "write", noted)
         report = replay(spark, keyed)
-    assert Notes.of_option(asked[0]["chaffinch.notes"]).ends == {0: 2}
+    notes = Notes.of_option(asked[0]["chaffinch.notes"])
+    assert notes is not None
+    assert notes.ends == {0: 2}
     assert outcome(report) == (2, 1, {"MESSAGE_TOO_LARGE": 1})
     assert "max.message.bytes allows 1000 bytes" in report.examples[0]
     (repaired,) = (row for row in broker.read(topic).to_pylist() if row["key"] == b"v0")
@@ -91,7 +100,7 @@ def test_a_topic_of_dead_letters(
     assert broker.read(dead).num_rows == count
     assert values(broker, topic) == Counter(["v0", "cut: xxx", "v2", "v3", "v4"])
 
-    own = f"array(named_struct('key', '{letters.NOTE}', 'value', cast('{{\"0\":999}}' as binary))) as headers"
+    own = f"array(named_struct('key', '{NOTE}', 'value', cast('{{\"0\":999}}' as binary))) as headers"
     bad = spark.range(1).selectExpr("cast(null as string) as key", "cast('own' as binary) as value", own)
     write(bad, broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     assert outcome(replay(spark, keyed)) == (1, 1, {}), "a row that has brought a header of this name with it is a letter"
@@ -159,8 +168,7 @@ def test_no_option_of_the_writing_limits_notes(spark: SparkSession, broker: Embe
     """They are no rows: one that became a letter would leave the next replay to write all again."""
     write(bad_rows(spark, 3), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     narrow = plan(broker, topic=dead, repairs={"key": "value"}, writing={"kafka.max.request.size": "120"})
-    for expected in ((3, 3, {}), (0, 0, {}), (0, 0, {})):
-        assert outcome(replay(spark, narrow)) == expected
+    assert [outcome(replay(spark, narrow)) for _ in range(3)] == [(3, 3, {}), (0, 0, {}), (0, 0, {})]
     assert values(broker, topic) == {"v0": 1, "v1": 1, "v2": 1}
 
 
@@ -273,14 +281,14 @@ def test_letters_that_are_removed_while_they_are_read(
 ) -> None:
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
 
-    def rows_there():
+    def rows_there() -> tuple[list[int], list[int]]:
         """Offsets of all rows, and of the last letter: the first is removed below."""
         return broker.read(topic).column("offset").to_pylist(), broker.read(dead).column("offset").to_pylist()[-1:]
 
     before = rows_there()
-    find = of_topic.read_ledger
+    find = read_ledger
 
-    def late(*asked: Any):
+    def late(*asked: Any) -> Ledger:
         found = find(*asked)
         with SyncClient(broker.bootstrap_servers) as client:
             drop_first(client, TopicPartition(dead, 0), 1)

@@ -1,6 +1,7 @@
 """Parquet files of dead letters replayed with a real Spark."""
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from chaffinch.admin.group_offsets import committed_offsets
 from chaffinch.broker.embedded import EmbeddedBroker
@@ -19,6 +20,7 @@ from chaffinch.spark.commit.marker import Marker
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import letters, of_files, writing
+from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 from chaffinch.spark.replay.replaying import replay
 from chaffinch.spark.replay.same_letters import TopicsOfFiles
 from tests.spark.test_spark_replay import bad_rows, outcome, plan, rows
@@ -58,7 +60,7 @@ def test_a_file_system_that_spark_does_not_know(
 
 
 def test_folders_of_something_else(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
-    def asked(folder):
+    def asked(folder: Path) -> ReplayReport:
         return replay(spark, plan(broker, path=str(folder)))
 
     with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: --parquet=.*/gone: there is no such folder"):
@@ -151,7 +153,7 @@ def test_a_file_that_another_replay_moves_once_it_is_read(
     keyed = plan(broker, path=str(tmp_path), repairs={"key": "value"})
     really = of_files._marker_topic
 
-    def meanwhile(*given: Any):
+    def meanwhile(*given: Any) -> str:
         monkeypatch.setattr(of_files, "_marker_topic", really)
         assert outcome(replay(spark, keyed)) == (2, 2, {})
         if not is_marker_seen:
@@ -173,7 +175,7 @@ def test_a_file_that_another_replay_moves_before_it_is_read(
     keyed = plan(broker, path=str(tmp_path), repairs={"key": "value"})
     really = of_files._unsettled
 
-    def meanwhile(*given: Any):
+    def meanwhile(*given: Any) -> set[str]:
         with monkeypatch.context() as patch:
             patch.setattr(of_files, "_unsettled", really)
             assert outcome(replay(spark, keyed)) == (2, 2, {})
@@ -191,7 +193,12 @@ def test_a_file_that_is_removed_is_not_blamed_on_a_repair(
     write(bad_rows(spark, 2), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     (file,) = tmp_path.glob("*.parquet")
     really = of_files._marker_topic
-    monkeypatch.setattr(of_files, "_marker_topic", lambda *given: (file.unlink(), really(*given))[-1])
+
+    def removing(*given: Any) -> str:
+        file.unlink()
+        return really(*given)
+
+    monkeypatch.setattr(of_files, "_marker_topic", removing)
     with pytest.raises(Exception, match=file.name) as caught:
         replay(spark, plan(broker, path=str(tmp_path), repairs={"key": "value"}))
     assert not re.search("--repair|_replayed", str(caught.value))
@@ -222,10 +229,10 @@ def test_a_replay_that_died_before_its_letters_had_their_name(
     assert (folder / name).exists() is (token is not None)
 
 
-def die(spark, monkeypatch: pytest.MonkeyPatch, plan, leaves) -> None:
+def die(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, plan: ReplayPlan, leaves: Callable[[str], None]) -> None:
     """Replay, and die before the transaction has ended: `leaves(token)` is what is in the folder then."""
 
-    def dies(rows, plan, token, marker_topic, letters_to) -> None:
+    def dies(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, letters_to: Mapping[str, str]) -> None:
         leaves(token)
         raise RuntimeError("died")
 
@@ -245,7 +252,7 @@ def test_a_replay_that_died_before_its_transaction_ended(
     (folder / name).rename(folder / f"z-{name}")  # Behind the other one.
     as_they_are = plan(broker, path=str(folder))
 
-    def leaves(token) -> None:
+    def leaves(token: str) -> None:
         (folder / of_files._letters_of(token)).write_bytes((folder / f"z-{name}").read_bytes())
 
     die(spark, monkeypatch, as_they_are, leaves)
@@ -270,7 +277,7 @@ def test_a_replay_that_died_and_one_under_another_token(
     file = file.rename(tmp_path / f"z-{file.name}")  # Behind the other one.
     begun, keyed = plan(broker, path=str(tmp_path), token=first), plan(broker, path=str(tmp_path), repairs={"key": "value"})
 
-    def leaves(token) -> None:
+    def leaves(token: str) -> None:
         table = pq.read_table(file)
         named = table.set_column(table.column_names.index("query"), "query", pa.array([token] * 2))
         pq.write_table(named, tmp_path / of_files._letters_of(token))

@@ -5,19 +5,21 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from chaffinch import NonRetriableResponse, ProducerExceptionHandler
+from chaffinch import NonRetriableResponse, ProducerExceptionHandler, ProducerRecord
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import RecordTooLargeException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import of_files, writing
 from chaffinch.spark.replay.ledger import read_ledger
+from chaffinch.spark.replay.plan import ReplayPlan
 from chaffinch.spark.replay.replaying import replay
 from chaffinch.spark.tasks import letter_headers
 from tests.spark.source.source_topics import drop_first
@@ -30,6 +32,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
+Both: TypeAlias = tuple[ReplayPlan, ReplayPlan]
+
 LARGE = "x" * 2000
 CUT_AT = 1_500
 ALL = Counter({f"v{number}": 1 for number in range(8)} | {f"{LARGE}{number}": 1 for number in (8, 9)} | {"old": 1, "good": 1})
@@ -37,7 +41,7 @@ ALL = Counter({f"v{number}": 1 for number in range(8)} | {f"{LARGE}{number}": 1 
 
 
 @pytest.fixture
-def both(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path):
+def both(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp_path: Path) -> Both:
     """Letters of one batch in both places: eight without keys, two of them alike, two that the dead letter topic cuts, one that is too old;
     and a good row."""
     alter(broker, dead, "max.message.bytes", str(CUT_AT))
@@ -59,7 +63,7 @@ def both(spark: SparkSession, broker: EmbeddedBroker, topic: str, dead: str, tmp
     return of_topic_, replace(of_topic_, topic=None, path=folder)
 
 
-def written(spark, *plans):
+def written(spark: SparkSession, *plans: ReplayPlan) -> list[tuple[int, int, int, int]]:
     return [
         (report.read, report.written, report.written_before, sum(report.still_rejected.values()))
         for report in (replay(spark, each) for each in plans)
@@ -73,7 +77,7 @@ def without_identity(monkeypatch: pytest.MonkeyPatch) -> None:
 
     really = letter_headers.with_reasons
 
-    def as_before(*given: Any):
+    def as_before(*given: Any) -> RecordColumns:
         found = really(*given)
         headers = [[pair for pair in found.headers(index) if pair[0] != letter_headers.ROW] for index in range(len(found))]
         keys, bytes_of = ([read(index) for index in range(len(found))] for read in (found.key, found.value))
@@ -85,7 +89,7 @@ def without_identity(monkeypatch: pytest.MonkeyPatch) -> None:
 class LeaveOutLarge(ProducerExceptionHandler):
     """Tasks import it by its name."""
 
-    def handle_record_too_large(self, record, exception):
+    def handle_record_too_large(self, record: ProducerRecord, exception: RecordTooLargeException) -> NonRetriableResponse:
         return NonRetriableResponse.SWALLOW
 
 
@@ -119,7 +123,7 @@ def test_letters_that_are_too_large_are_offered_to_the_handler(
     assert values(broker, topic) == {"v0": 1, "v2": 1, "v3": 1}
 
 
-def test_the_topic_then_the_files(spark: SparkSession, broker: EmbeddedBroker, topic: str, both, dead: str) -> None:
+def test_the_topic_then_the_files(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, dead: str) -> None:
     """What the topic holds cut comes from the files, and nothing is written twice."""
     of_topic_, of_files_ = both
     (first,) = written(spark, of_topic_)
@@ -134,7 +138,7 @@ def test_the_topic_then_the_files(spark: SparkSession, broker: EmbeddedBroker, t
     assert values(broker, topic) == ALL
 
 
-def test_the_files_then_the_topic(spark: SparkSession, broker: EmbeddedBroker, topic: str, both) -> None:
+def test_the_files_then_the_topic(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both) -> None:
     of_topic_, of_files_ = both
     assert written(spark, of_files_) == [(11, 11, 0, 0)]
     tried = replay(spark, replace(of_topic_, is_dry_run=True))
@@ -146,7 +150,7 @@ def test_the_files_then_the_topic(spark: SparkSession, broker: EmbeddedBroker, t
 
 
 @pytest.mark.parametrize("order", ["ttff", "ffft", "tfft", "fttf"])
-def test_selected_letters_then_the_rest(spark: SparkSession, broker: EmbeddedBroker, topic: str, both, order: str) -> None:
+def test_selected_letters_then_the_rest(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, order: str) -> None:
     """Of either place, after a selection in either."""
     of_topic_, of_files_ = both
     places = {"t": of_topic_, "f": of_files_}
@@ -164,7 +168,7 @@ def test_selected_letters_then_the_rest(spark: SparkSession, broker: EmbeddedBro
     assert values(broker, topic) == ALL
 
 
-def test_a_condition_that_is_another_one_each_time(spark: SparkSession, broker: EmbeddedBroker, topic: str, both) -> None:
+def test_a_condition_that_is_another_one_each_time(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both) -> None:
     """What is written and what is noted are the same letters."""
     for place in both:
         replay(spark, replace(place, where="rand() < 0.5"))
@@ -174,7 +178,7 @@ def test_a_condition_that_is_another_one_each_time(spark: SparkSession, broker: 
 
 
 def test_a_replay_of_files_that_dies_at_each_step(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, both, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind the write, the note in the topic says that the file is done with, and what became of its letters."""
     of_topic_, of_files_ = both
@@ -201,17 +205,18 @@ def test_a_replay_of_files_that_dies_at_each_step(
 
 
 def test_letters_that_wait_for_their_name_behind_the_write(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, both, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Those that were not selected are in a pending file only: the next replay gives it its name, as the note says."""
-    _, of_files_ = both
+    of_topic_, of_files_ = both
+    assert of_topic_.topic is not None
     folder = tmp_path / "letters"
     (name,) = (path.name for path in folder.glob("*.parquet"))
     with monkeypatch.context() as patch:
         patch.setattr(of_files, "_done_with", lambda *_: None)
         replay(spark, replace(of_files_, only=["INVALID_TIMESTAMP"]))
     (rest,) = (path for path in folder.glob("*.parquet") if path.name != name)
-    (noted,) = read_ledger(spark, of_files_.client, both[0].topic).replays
+    (noted,) = read_ledger(spark, of_files_.client, of_topic_.topic).replays
     rest.rename(folder / f".{rest.name}.{noted.notes.run}.pending")
     replay(spark, of_files_)
     assert rest.exists()
@@ -221,7 +226,7 @@ def test_letters_that_wait_for_their_name_behind_the_write(
 
 @pytest.mark.parametrize("late", ["topic", "files"])
 def test_replays_of_both_places_at_once(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, both, monkeypatch: pytest.MonkeyPatch, late: str
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, monkeypatch: pytest.MonkeyPatch, late: str
 ) -> None:
     """One of them writes; a replay of files reads again what is left for it, one of the topic says so."""
     of_topic_, of_files_ = both
@@ -245,7 +250,7 @@ def test_replays_of_both_places_at_once(
     assert values(broker, topic) == ALL
 
 
-def test_what_is_rejected_again_is_a_letter_in_both_places(spark: SparkSession, broker: EmbeddedBroker, topic: str, both) -> None:
+def test_what_is_rejected_again_is_a_letter_in_both_places(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both) -> None:
     """Replayed files leave their letters where the query left them, and these are known by each other too."""
     of_topic_, of_files_ = both
     as_it_is = {"timestamp": "timestamp_millis(1700000000000)"}
@@ -295,7 +300,7 @@ def test_files_of_an_earlier_version_by_themselves(
     assert list(folder.glob("*.parquet")) == []
 
 
-def test_letters_that_the_topic_has_no_more(spark: SparkSession, broker: EmbeddedBroker, topic: str, both, dead: str) -> None:
+def test_letters_that_the_topic_has_no_more(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, dead: str) -> None:
     """Retention took them after a replay of the topic: nobody can tell whether they are written, and nothing is."""
     of_topic_, of_files_ = both
     replay(spark, replace(of_topic_, only=["INVALID_TIMESTAMP"]))
@@ -308,7 +313,9 @@ def test_letters_that_the_topic_has_no_more(spark: SparkSession, broker: Embedde
     assert values(broker, topic) == {"good": 1, "old": 1}
 
 
-def test_a_topic_of_the_same_name_that_is_another_one(spark: SparkSession, broker: EmbeddedBroker, topic: str, both, dead: str) -> None:
+def test_a_topic_of_the_same_name_that_is_another_one(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, dead: str
+) -> None:
     """As in another cluster: its letters are not those of the file, and no note is left there."""
     from chaffinch.admin.topics import delete_topics
 
@@ -322,7 +329,7 @@ def test_a_topic_of_the_same_name_that_is_another_one(spark: SparkSession, broke
 
 
 def test_a_file_of_a_later_version_is_refused_by_name(
-    spark: SparkSession, broker: EmbeddedBroker, topic: str, both, tmp_path: Path
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, tmp_path: Path
 ) -> None:
     (path,) = (tmp_path / "letters").glob("*.parquet")
     pq.write_table(pq.read_table(path).replace_schema_metadata({"chaffinch.letters.format": "3"}), path)
@@ -331,7 +338,9 @@ def test_a_file_of_a_later_version_is_refused_by_name(
     assert values(broker, topic) == {"good": 1}
 
 
-def test_a_note_of_a_later_version_is_refused_by_name(spark: SparkSession, broker: EmbeddedBroker, topic: str, both, dead: str) -> None:
+def test_a_note_of_a_later_version_is_refused_by_name(
+    spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both, dead: str
+) -> None:
     headers = ", ".join(
         f"named_struct('key', '{key}', 'value', cast('{value}' as binary))"
         for key, value in {"chaffinch.replayed": json.dumps({"a later format": 3}), "chaffinch.replayed.by": "later"}.items()
@@ -354,13 +363,13 @@ def test_a_note_of_a_later_version_is_refused_by_name(spark: SparkSession, broke
         ("true) or (true", "--where true"),
     ],
 )
-def test_a_condition_that_cannot_be(spark: SparkSession, broker: EmbeddedBroker, both, where: str, says: str) -> None:
+def test_a_condition_that_cannot_be(spark: SparkSession, broker: EmbeddedBroker, both: Both, where: str, says: str) -> None:
     for place in both:
         with pytest.raises(Exception, match=says):
             replay(spark, replace(place, where=where))
 
 
-def test_a_condition_that_fails_for_a_letter(spark: SparkSession, broker: EmbeddedBroker, topic: str, both) -> None:
+def test_a_condition_that_fails_for_a_letter(spark: SparkSession, broker: EmbeddedBroker, topic: str, both: Both) -> None:
     for place in both:
         with pytest.raises(Refusal, match=r"CONFIG: --where cast\(cast\(value as string\) as int\) = 1: \[CAST_INVALID_INPUT\].*nothing"):
             replay(spark, replace(place, where="cast(cast(value as string) as int) = 1"))

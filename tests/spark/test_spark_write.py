@@ -3,11 +3,12 @@
 import json
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.spark.sink.places import token_of_this_machine
@@ -23,11 +24,11 @@ pytestmark = [
 GOOD = ("cast(id as string) as key", "cast(concat('value ', id) as binary) as value")
 
 
-def values(broker: EmbeddedBroker, topic: str) -> Counter:
+def values(broker: EmbeddedBroker, topic: str) -> Counter[str]:
     return Counter(bytes(value).decode() for value in broker.read(topic).column("value").to_pylist())
 
 
-def write(frame, broker, topic, **options) -> None:
+def write(frame: DataFrame, broker: EmbeddedBroker, topic: str, **options: str) -> None:
     named = {name.replace("__", "."): value for name, value in options.items()}
     frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers).option(
         "topic", topic
@@ -37,13 +38,13 @@ def write(frame, broker, topic, **options) -> None:
 class Stream:
     """A query over JSON files, one file per micro-batch; each row: key, value."""
 
-    def __init__(self, spark, broker, topic, folder, **options) -> None:
+    def __init__(self, spark: SparkSession, broker: EmbeddedBroker, topic: str, folder: Path, **options: str) -> None:
         self.spark, self.broker, self.topic, self.folder = spark, broker, topic, folder
         self.options = {name.replace("__", "."): value for name, value in options.items()}
         self.checkpoint = folder / "checkpoint"
         (folder / "input").mkdir()
 
-    def add(self, number, rows) -> None:
+    def add(self, number: int, rows: Sequence[tuple[str | None, str]]) -> None:
         """One input file. Spark takes them in the order of their modification times."""
         import os
 
@@ -51,7 +52,7 @@ class Stream:
         path.write_text("\n".join(json.dumps({"key": key, "value": value}) for key, value in rows))
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
-    def start(self):
+    def start(self) -> StreamingQuery:
         frame = self.spark.readStream.schema("key string, value string").option("maxFilesPerTrigger", 1).json(str(self.folder / "input"))
         return (
             frame.writeStream.format("chaffinch")
@@ -63,14 +64,14 @@ class Stream:
             .start()
         )
 
-    def run(self):
+    def run(self) -> StreamingQuery:
         query = self.start()
         query.awaitTermination(280)
         assert query.exception() is None
         return query
 
 
-def text_of(error):
+def text_of(error: pytest.ExceptionInfo[Exception]) -> str:
     """The whole text of an error of Spark's, which is all that crosses to the user."""
     return str(error.value)
 
@@ -130,6 +131,7 @@ def test_a_stream_with_dead_letters_restarted_from_its_checkpoint(
     for number in range(3, 5):
         stream.add(number, [(f"k{number}", f"good {number}")])
     query = stream.run()
+    assert query.lastProgress is not None
     assert query.lastProgress["batchId"] == 4
     assert values(broker, topic) == {f"good {number}": 1 for number in range(5)}
     letters = values(broker, dead)
@@ -152,7 +154,7 @@ def test_a_broker_killed_in_the_middle_of_a_stream_and_started_again(
     broker.faults.add(api="AddOffsetsToTxn", action="delay", delay_ms=500, count=1)
     query = stream.start()
     while broker.counters(topic).get("MessagesInPerSec", 0) == 0 and query.isActive:
-        query.awaitTermination(0.02)
+        query.awaitTermination(0.02)  # type: ignore[arg-type]  # PySpark takes fractions of a second.
     broker.restart(kill=True)
     assert query.awaitTermination(280)
     assert query.exception() is None
@@ -236,7 +238,7 @@ class TestBadRows:
 class TestBadInput:
     """Refused before any task: the text says which value, where, what is allowed."""
 
-    def refused(self, spark, broker, topic, frame=None, **options: Any):
+    def refused(self, spark: SparkSession, broker: EmbeddedBroker, topic: str, frame: DataFrame | None = None, **options: str) -> str:
         frame = spark.range(1).selectExpr(*GOOD) if frame is None else frame
         with pytest.raises(Exception, match="KAFKA") as caught:
             write(frame, broker, topic, **options)
@@ -318,7 +320,13 @@ def test_a_topic_whose_limits_change_while_a_stream_runs(
 
 
 def alter(broker: EmbeddedBroker, topic: str, name: str, value: str) -> None:
-    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        AdminClient,
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        ResourceType,
+    )
 
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])

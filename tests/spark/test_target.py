@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -47,22 +48,26 @@ def test_a_broker_that_does_not_say_what_it_does_is_only_mentioned_once(caplog: 
 
 
 @pytest.fixture(params=["kip579", "capped"])
-def kafka(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
+def policy(request: pytest.FixtureRequest) -> object:
+    return request.param
+
+
+@pytest.fixture
+def kafka(policy: str) -> Iterator[EmbeddedBroker]:
     topics = {"orders": {"partitions": 1, "min.insync.replicas": 2}, "plain": {"partitions": 1}}
-    with EmbeddedBroker(topics=topics, config={"min.insync.replicas.policy": request.param}) as broker:
-        broker.policy = request.param
+    with EmbeddedBroker(topics=topics, config={"min.insync.replicas.policy": policy}) as broker:
         yield broker
 
 
-def test_it_is_told_before_any_row_is_taken(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_told_before_any_row_is_taken(kafka: EmbeddedBroker, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with SyncClient([kafka.bootstrap_servers]) as client:
         seen = take_snapshot(client, [("orders", "topic"), ("plain", "topic")], 5000)
     assert (seen.replication_policy, [(topic.replica_count, topic.in_sync_min) for topic in seen.topics]) == (
-        kafka.policy,
+        policy,
         [(1, 2), (1, 1)],
     )
     query = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path)
-    if kafka.policy == "capped":
+    if policy == "capped":
         query.run(ROWS)
         assert kafka.read("orders").num_rows == 1
     else:
@@ -101,10 +106,10 @@ def test_a_codec_that_the_broker_does_not_know_is_refused_before_any_task(
 PRODUCE_OF_2_0 = ApiVersion(api_key=0, min_version=0, max_version=6)
 
 
-def client_told(answer: ApiVersionsResponse) -> SimpleNamespace:
+def client_told(answer: ApiVersionsResponse) -> SyncClient:
     """Stands for a client of a cluster in the midst of an upgrade, one of whose brokers gives this answer."""
     nodes = {1: "old:9092", 2: "new:9092"}
-    return SimpleNamespace(request=lambda request, timeout_ms: answer, cluster=SimpleNamespace(nodes=nodes))
+    return cast(SyncClient, SimpleNamespace(request=lambda request, timeout_ms: answer, cluster=SimpleNamespace(nodes=nodes)))
 
 
 def test_one_broker_s_answer_accuses_no_other() -> None:

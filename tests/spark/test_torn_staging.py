@@ -44,12 +44,13 @@ def end_of_transaction(kafka: EmbeddedBroker) -> str:
         for _ in range(QUESTIONS_MAX):
             (found,) = client.coordinator_request("chaffinch-q", "transaction", request).transaction_states
             if not found.transaction_state.startswith("Prepare"):
-                return found.transaction_state
+                return str(found.transaction_state)
     raise AssertionError(found)
 
 
 def tear(query: PlayedQuery, staged: StagedBytes, at: int) -> None:
     """As a power failure or a file system without checksums does it."""
+    assert staged.file is not None
     (path,) = (query.checkpoint / "chaffinch" / "staging").rglob(staged.file)
     with path.open("r+b") as file:
         file.seek(staged.position + at)

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -195,7 +195,7 @@ def test_workers_import_the_pyspark_that_the_driver_imports(spark: SparkSession)
 
     assert os.environ["PYSPARK_PYTHON"] == str(program)
 
-    def look(_):
+    def look(_: object) -> Iterator[str]:
         import pyspark as found
 
         yield found.__file__

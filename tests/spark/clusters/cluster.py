@@ -79,7 +79,7 @@ class StandaloneCluster:
             "PYTHONPATH": "",  # What a worker has on its path is part of each test.
         }
         name = f"org.apache.spark.deploy.{role.lower()}.{role}"
-        command = [SPARK_HOME / "bin" / "spark-class", name, "--host", host, "--port", "0", "--webui-port", "0", *arguments]
+        command = [str(SPARK_HOME / "bin" / "spark-class"), name, "--host", host, "--port", "0", "--webui-port", "0", *arguments]
         log = self.folder / f"{role.lower()}-{host}.log"
         server = Server(command, ready_text=ready_text, log=log, timeout_s=START_S, environment=environment)
         self._servers.append(server)
@@ -104,7 +104,7 @@ def connect_server(folder: Path, python: Path | str = sys.executable) -> Server:
     settings = {"spark.connect.grpc.binding.port": 0, "spark.connect.grpc.binding.address": "127.0.0.1", "spark.ui.enabled": "false"}
     settings |= {"spark.driver.memory": "512m", "spark.sql.warehouse.dir": folder / "warehouse", "spark.sql.shuffle.partitions": 2}
     command = [
-        SPARK_HOME / "bin" / "spark-submit",
+        str(SPARK_HOME / "bin" / "spark-submit"),
         "--master",
         "local[2]",
         "--class",

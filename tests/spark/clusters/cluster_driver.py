@@ -124,6 +124,7 @@ def supervised(spark: Any, folder: Path, *, servers: str, topic: str, rows: int)
     query = supervise(
         start, pause_s=0, metrics="127.0.0.1:0", checkpoint=checkpoint, on_restart=lambda tag, *_: restarts.append(str(tag.name))
     )
+    assert query.lastProgress is not None
     return {"restarts": restarts, "batch": query.lastProgress["batchId"]}
 
 
@@ -177,7 +178,7 @@ def speculated(spark: Any, folder: Path, *, servers: str, topic: str, rows: int,
 
 def staged_by_task_0(staging: str, limit_s: float = 30.0) -> list[str]:
     """The files of its attempts: those of two, unless they are not there within the limit."""
-    ends, found = time.monotonic() + limit_s, []
+    ends, found = time.monotonic() + limit_s, list[str]()
     while len(found) < 2 and time.monotonic() < ends:
         found = [name for _, _, names in os.walk(staging) for name in names if name.startswith("task-0-")]
     return found

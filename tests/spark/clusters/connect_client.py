@@ -109,6 +109,7 @@ def supervised(spark: Any, options: Options, folder: str) -> Any:
     )
     keyless = stream.selectExpr("cast(null as string) as key", "value")
     ended = error_of(lambda: supervise(lambda: start(keyless, {**given, "checkpointLocation": f"{folder}/keyless"})))
+    assert query.lastProgress is not None
     return {"restarts": restarts, "batch": query.lastProgress["batchId"], "ended": ended}
 
 

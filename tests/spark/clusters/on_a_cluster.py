@@ -9,7 +9,9 @@ import shutil
 import tarfile
 import zipfile
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,41 +39,41 @@ SENT = {"batch_direct": "at-least-once", "retried_direct": "at-least-once", "str
 
 
 @pytest.fixture(scope="module")
-def broker():
+def broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory):
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 
 
-def writing(broker, topic, staging, rows=ROWS):
+def writing(broker: EmbeddedBroker, topic: str, staging: Path | str, rows: int = ROWS) -> dict[str, Any]:
     """Arguments of a scenario that writes with staging in files."""
     broker.create_topic(topic, 3, 1, {})
     return {"servers": broker.bootstrap_servers, "topic": topic, "rows": rows, "options": {"stagingLocation": str(staging)}}
 
 
-def sending(broker, topic, guarantee):
+def sending(broker: EmbeddedBroker, topic: str, guarantee: str) -> dict[str, Any]:
     """Arguments of a scenario whose tasks send."""
     broker.create_topic(topic, 3, 1, {})
     return {"servers": broker.bootstrap_servers, "topic": topic, "rows": ROWS, "options": {"deliveryGuarantee": guarantee}}
 
 
-def times_by_row(broker, topic):
+def times_by_row(broker: EmbeddedBroker, topic: str) -> Counter[int]:
     """How often each row is there."""
     return Counter(int(key) for key in broker.read(topic).column("key").to_pylist())
 
 
-def rows_once(broker, topic, rows=ROWS):
+def rows_once(broker: EmbeddedBroker, topic: str, rows: int = ROWS) -> bool:
     """Every row is there, once."""
     return times_by_row(broker, topic) == dict.fromkeys(range(rows), 1)
 
 
 @pytest.fixture(scope="module")
-def found(cluster, broker: EmbeddedBroker):
+def found(cluster: StandaloneCluster, broker: EmbeddedBroker) -> dict[str, Any]:
     """All scenarios, with speculation on for all of them."""
     calls = {name: writing(broker, name, cluster.folder / "staging") for name in STAGED}
     calls["speculated"]["rows"] = SPECULATED_ROWS
@@ -88,46 +90,48 @@ def found(cluster, broker: EmbeddedBroker):
 
 
 class TestStandalone:
-    def test_tasks_ran_on_both_hosts(self, found) -> None:
+    def test_tasks_ran_on_both_hosts(self, found: dict[str, Any]) -> None:
         assert [place["host"] for place in found["places"]] == list(HOSTS)
 
     @pytest.mark.parametrize("scenario", STAGED)
-    def test_each_row_is_written_once(self, found, broker: EmbeddedBroker, scenario) -> None:
+    def test_each_row_is_written_once(self, found: dict[str, Any], broker: EmbeddedBroker, scenario: str) -> None:
         assert "error" not in (found[scenario] or {}), found[scenario]
         assert rows_once(broker, scenario, SPECULATED_ROWS if scenario == "speculated" else ROWS)
 
-    def test_a_stream_restarted_from_a_checkpoint_that_all_share(self, found, broker: EmbeddedBroker) -> None:
+    def test_a_stream_restarted_from_a_checkpoint_that_all_share(self, found: dict[str, Any], broker: EmbeddedBroker) -> None:
         assert found["stream"] == 1
         assert rows_once(broker, "stream", 2 * ROWS)
 
     @pytest.mark.parametrize("scenario", SENT)
-    def test_rows_that_tasks_send(self, found, broker: EmbeddedBroker, scenario) -> None:
+    def test_rows_that_tasks_send(self, found: dict[str, Any], broker: EmbeddedBroker, scenario: str) -> None:
         """At least once: what attempts that failed had sent, and what copies of slow tasks send, may be there twice."""
         assert "error" not in (found[scenario] if isinstance(found[scenario], dict) else {}), found[scenario]
         count = 2 * ROWS if "stream" in scenario else ROWS
         assert times_by_row(broker, scenario).keys() == set(range(count))
 
-    def test_a_stream_from_a_topic_into_a_topic(self, found, broker: EmbeddedBroker) -> None:
+    def test_a_stream_from_a_topic_into_a_topic(self, found: dict[str, Any], broker: EmbeddedBroker) -> None:
         *first, last = found["source"]
         assert (sum(first), last) == (ROWS, 1000)
         assert rows_once(broker, "source", ROWS + 1000)
 
-    def test_a_sink_in_foreach_batch(self, found, broker: EmbeddedBroker) -> None:
+    def test_a_sink_in_foreach_batch(self, found: dict[str, Any], broker: EmbeddedBroker) -> None:
         assert found["sinks"] is None
         assert rows_once(broker, "sinks", 2 * ROWS)
 
-    def test_a_supervised_query_is_started_again(self, found, broker: EmbeddedBroker) -> None:
+    def test_a_supervised_query_is_started_again(self, found: dict[str, Any], broker: EmbeddedBroker) -> None:
         assert found["supervised"] == {"restarts": ["REQUEST_TIMED_OUT"], "batch": 0}
         assert rows_once(broker, "supervised")
 
-    def test_it_was_an_executor_that_was_killed(self, found) -> None:
+    def test_it_was_an_executor_that_was_killed(self, found: dict[str, Any]) -> None:
         assert "CoarseGrainedExecutorBackend" in found["executor_killed"]["command"]
 
-    def test_a_copy_was_started_on_the_other_host_and_both_had_staged_the_rows(self, found) -> None:
+    def test_a_copy_was_started_on_the_other_host_and_both_had_staged_the_rows(self, found: dict[str, Any]) -> None:
         assert {found["speculated"]["first"], found["speculated"]["copy"]} == set(HOSTS)
         assert found["speculated"]["files"] == 2
 
-    def test_a_staging_folder_that_is_not_shared_is_refused(self, found, broker: EmbeddedBroker, cluster) -> None:
+    def test_a_staging_folder_that_is_not_shared_is_refused(
+        self, found: dict[str, Any], broker: EmbeddedBroker, cluster: StandaloneCluster
+    ) -> None:
         text = found["batch_unshared"]["error"]
         assert "KAFKA[InvalidConfiguration] STAGING_NOT_SHARED" in text
         assert "stagingLocation=unshared is not shared: task 0 on 127.0.0." in text
@@ -138,7 +142,14 @@ class TestStandalone:
 class TestShipping:
     """Workers whose Python lacks Chaffinch; it reaches them as docs/spark-cluster.md says."""
 
-    def shipped(self, cluster, broker, topic, config, environment):
+    def shipped(
+        self,
+        cluster: StandaloneCluster,
+        broker: EmbeddedBroker,
+        topic: str,
+        config: Mapping[str, object],
+        environment: Mapping[str, str],
+    ) -> list[str]:
         """Where the workers found it."""
         calls = {"places": {}, "batch": writing(broker, topic, cluster.folder / "staging", rows=20_000)}
         found = run_driver(cluster.master, cluster.folder, calls, config=config, environment=environment)
@@ -147,13 +158,13 @@ class TestShipping:
         assert [place["host"] for place in found["places"]] == list(HOSTS)
         return [place["chaffinch"] for place in found["places"]]
 
-    def test_by_a_path_that_all_have(self, cluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    def test_by_a_path_that_all_have(self, cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
         source = ROOT / "src"
         environment = {"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare")), "PYTHONPATH": str(source)}
         at = self.shipped(cluster, broker, "by_path", {"spark.executorEnv.PYTHONPATH": source}, environment)
         assert at == [str(source / "chaffinch" / "__init__.py")] * 2
 
-    def test_by_py_files(self, cluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    def test_by_py_files(self, cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / "chaffinch.zip", "w") as packed:
             for package in ("chaffinch", "pyspark_chaffinch"):
                 for path in (ROOT / "src" / package).rglob("*.py"):
@@ -162,7 +173,7 @@ class TestShipping:
         at = self.shipped(cluster, broker, "by_py_files", {"spark.submit.pyFiles": tmp_path / "chaffinch.zip"}, environment)
         assert all(place.endswith("chaffinch.zip/chaffinch/__init__.py") for place in at), at
 
-    def test_by_a_packed_environment(self, cluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
+    def test_by_a_packed_environment(self, cluster: StandaloneCluster, broker: EmbeddedBroker, tmp_path: Path) -> None:
         bare_python(tmp_path / "packed")
         for package in ("chaffinch", "pyspark_chaffinch"):
             target = site_packages(tmp_path / "packed") / package
@@ -173,7 +184,7 @@ class TestShipping:
         at = self.shipped(cluster, broker, "by_archive", config, {"PYSPARK_PYTHON": "./environment/bin/python"})
         assert [cluster.work_of(host) in Path(place).parents for host, place in zip(HOSTS, at, strict=True)] == [True, True], at
 
-    def test_workers_that_lack_it_are_named_before_any_query(self, cluster, tmp_path: Path) -> None:
+    def test_workers_that_lack_it_are_named_before_any_query(self, cluster: StandaloneCluster, tmp_path: Path) -> None:
         found = run_driver(cluster.master, cluster.folder, {}, environment={"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare"))})
         text = found["session"]["error"]
         python = f"the worker's Python {tmp_path}/bare/bin/python"
@@ -181,7 +192,7 @@ class TestShipping:
         assert text.startswith(tuple(f"WorkersUnfit: {python} on {host} lacks chaffinch: install it" for host in HOSTS))
         assert "\n" not in text
 
-    def test_a_python_that_workers_do_not_have(self, cluster) -> None:
+    def test_a_python_that_workers_do_not_have(self, cluster: StandaloneCluster) -> None:
         text = run_driver(cluster.master, cluster.folder, {}, environment={"PYSPARK_PYTHON": "./environment/bin/python"})["session"][
             "error"
         ]

@@ -26,13 +26,14 @@ def test_each_record_is_read_once_by_one_of_the_two(tmp_path: Path) -> None:
         spark = session("moved", master="local[1]", config={"spark.jars": connector_jars()})
         options = {"kafka.bootstrap.servers": broker.bootstrap_servers}
 
-        def micro_batch(source, first, last):
+        def micro_batch(source: str, first: int, last: int) -> tuple[int, int]:
             rows = spark.range(first, last).selectExpr("cast(id as string) as key", "cast(id as string) as value")
             rows.write.format("chaffinch").mode("append").options(**options, topic="read").save()
             stream = spark.readStream.format(source).options(**options, subscribe="read", startingOffsets="earliest").load()
             writer = stream.select("key", "value").writeStream.format("chaffinch").options(**options, topic="written")
             query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
             query.awaitTermination()
+            assert query.lastProgress is not None
             return query.lastProgress["batchId"], query.lastProgress["sink"]["numOutputRows"]
 
         try:

@@ -5,6 +5,7 @@ No Java: planner, tasks and committer are played, each with a writer of its own 
 
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ LARGE = {"key": [f"k{number}" for number in range(200)], "value": [random.Random
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory):
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """What is behind `s3://bucket/FOLDER?` there."""
     log = tmp_path_factory.mktemp("store") / "log"
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
@@ -38,25 +39,28 @@ def store(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture
-def folder(store, request: pytest.FixtureRequest):
+def folder(store: str, request: pytest.FixtureRequest) -> Folder:
     """A folder of the test's own."""
     return Folder(f"s3://key:secret@bucket/{request.node.name}?{store}", "stagingLocation")
 
 
 @pytest.fixture
-def query(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder):
-    topics = {"orders": {"partitions": 2, "cleanup.policy": "compact"}}
-    with EmbeddedBroker(topics=topics) as broker:
-        played = PlayedQuery(
-            monkeypatch, broker.bootstrap_servers, tmp_path / "checkpoint", stagingLocation=folder.location,
-            errors__tolerance="all", errors__dead__letter__path=folder.below("letters").location,
-        )  # fmt: skip
-        played.broker = broker
-        yield played
-        played.close()
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(topics={"orders": {"partitions": 2, "cleanup.policy": "compact"}}) as running:
+        yield running
 
 
-def test_a_folder_is_as_one_of_the_machine(folder) -> None:
+@pytest.fixture
+def query(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: Folder) -> Iterator[PlayedQuery]:
+    played = PlayedQuery(
+        monkeypatch, broker.bootstrap_servers, tmp_path / "checkpoint", stagingLocation=folder.location,
+        errors__tolerance="all", errors__dead__letter__path=folder.below("letters").location,
+    )  # fmt: skip
+    yield played
+    played.close()
+
+
+def test_a_folder_is_as_one_of_the_machine(folder: Folder) -> None:
     assert (folder.exists(), folder.names(), folder.read("state")) == (False, [], None)
     folder.probe()
     for text in (b"one", b"two"):
@@ -72,33 +76,35 @@ def test_a_folder_is_as_one_of_the_machine(folder) -> None:
     assert folder.names() == []
 
 
-def test_tasks_stage_there_and_the_committer_reads_and_removes_it(query, folder) -> None:
+def test_tasks_stage_there_and_the_committer_reads_and_removes_it(broker: EmbeddedBroker, query: PlayedQuery, folder: Folder) -> None:
     messages = query.write(LARGE, LARGE)
     staged = {name for message in messages for name in message.outcome.files()}
     assert set(folder.below("q", "0").names()) == staged
     assert len(staged) == 2
     query.commit(messages)
-    assert query.broker.read("orders").num_rows == 400
+    assert broker.read("orders").num_rows == 400
     assert set(folder.names()) == {token_of_this_machine(), "letters"}
 
 
-def test_dead_letters_as_parquet_lie_there(query, folder) -> None:
+def test_dead_letters_as_parquet_lie_there(query: PlayedQuery, folder: Folder) -> None:
     query.run({"key": ["a", None], "value": [b"1", b"2"]})
     letters = folder.below("letters")
     (name,) = letters.names()
-    found = pq.read_table(pa.BufferReader(letters.read(name)))
+    data = letters.read(name)
+    assert data is not None
+    found = pq.read_table(pa.BufferReader(data))
     assert (found.column("value").to_pylist(), found.column("error_name").to_pylist()) == ([b"2"], ["INVALID_COMPACTION_KEY"])
 
 
-def test_what_is_gone_is_said_and_nothing_is_written(query, folder) -> None:
+def test_what_is_gone_is_said_and_nothing_is_written(broker: EmbeddedBroker, query: PlayedQuery, folder: Folder) -> None:
     messages = query.write(LARGE)
     folder.below("q").remove_all()
     with pytest.raises(Refusal, match=STAGING_LOST):
         query.commit(messages)
-    assert query.broker.read("orders").num_rows == 0
+    assert broker.read("orders").num_rows == 0
 
 
-def test_a_bucket_that_is_not_there_is_refused_before_any_task(query, store) -> None:
+def test_a_bucket_that_is_not_there_is_refused_before_any_task(query: PlayedQuery, store: str) -> None:
     location = f"s3://key:secret@nowhere/staging?{store.replace('&allow_bucket_creation=true', '')}"
     with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: stagingLocation=s3://\.\.\.@nowhere/.* cannot be written: ") as caught:
         query.writer(stagingLocation=location)

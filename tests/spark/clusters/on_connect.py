@@ -4,12 +4,14 @@ The clients have neither Java nor, but for what is called there, Chaffinch.
 """
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
-from tests.interop.processes import run
+from tests.interop.processes import Server, run
 from tests.interop.spark_environments import environment
 from tests.spark.clusters.cluster import DRIVER_S, bare_python, connect_server
 from tests.spark.clusters.connect_client import WITH_CHAFFINCH
@@ -22,20 +24,24 @@ SOURCES = Path(__file__).parents[3] / "src"
 SCENARIOS = ("format", "direct", "source", *WITH_CHAFFINCH)
 
 
+class Client(Protocol):
+    def __call__(self, server: Server, *scenarios: str, path: Sequence[Path] = ()) -> dict[str, Any]: ...
+
+
 @pytest.fixture(scope="module")
-def broker():
+def broker() -> Iterator[EmbeddedBroker]:
     topics = {name: {"partitions": 2, "cleanup.policy": "compact"} for name in SCENARIOS}
     with EmbeddedBroker(topics=topics) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def client(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory):
+def client(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Client:
     """Runs scenarios of a client against a server -> what each has found."""
     folder = tmp_path_factory.mktemp("client")
     python = bare_python(folder / "bare")
 
-    def called(server, *scenarios, path=()):
+    def called(server: Server, *scenarios: str, path: Sequence[Path] = ()) -> dict[str, Any]:
         paths = ":".join(map(str, (environment("spark-connect"), *path)))
         variables = {"PYTHONPATH": paths, "JAVA_HOME": "/nowhere", "PYTHONWARNINGS": "ignore"}
         address = f"sc://{server.ready_line.rpartition(' ')[2]}"
@@ -47,27 +53,27 @@ def client(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="module")
-def found(client, tmp_path_factory: pytest.TempPathFactory):
+def found(client: Client, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     with connect_server(tmp_path_factory.mktemp("server")) as server:
         without = client(server, *(name for name in SCENARIOS if name not in WITH_CHAFFINCH))
         return without | client(server, *WITH_CHAFFINCH, path=[SOURCES])
 
 
-def test_a_batch_a_stream_a_refusal_and_what_is_read_back(found) -> None:
+def test_a_batch_a_stream_a_refusal_and_what_is_read_back(found: dict[str, Any]) -> None:
     refused = found["format"].pop("refused")
     assert "KAFKA[InvalidConfiguration] ROWS_REJECTED: 1 of 1 rows are rejected (1 INVALID_COMPACTION_KEY)" in refused
     assert found["format"] == {"keys": 200, "records": 200, "session": "pyspark.sql.connect.session"}
 
 
-def test_rows_that_tasks_send(found, broker: EmbeddedBroker) -> None:
+def test_rows_that_tasks_send(found: dict[str, Any], broker: EmbeddedBroker) -> None:
     assert rows_once(broker, "direct", 200)
 
 
-def test_a_stream_from_a_topic_into_a_topic(found, broker: EmbeddedBroker) -> None:
+def test_a_stream_from_a_topic_into_a_topic(found: dict[str, Any], broker: EmbeddedBroker) -> None:
     assert rows_once(broker, "source", 250)
 
 
-def test_a_sink_in_foreach_batch_knows_its_query_by_the_checkpoint(found, broker: EmbeddedBroker) -> None:
+def test_a_sink_in_foreach_batch_knows_its_query_by_the_checkpoint(found: dict[str, Any], broker: EmbeddedBroker) -> None:
     assert rows_once(broker, "sinks", 200)
     assert (
         "KAFKA[InvalidConfiguration] QUERY_UNKNOWN: on Spark Connect a KafkaSink knows its query by the option" in found["sinks"]["unknown"]
@@ -75,7 +81,7 @@ def test_a_sink_in_foreach_batch_knows_its_query_by_the_checkpoint(found, broker
     assert "says that batch 0 is over: give the KafkaSink that of the query that calls it" in found["sinks"]["strange"]
 
 
-def test_a_supervised_query_is_started_again_and_one_that_cannot_be_is_not(found, broker: EmbeddedBroker) -> None:
+def test_a_supervised_query_is_started_again_and_one_that_cannot_be_is_not(found: dict[str, Any], broker: EmbeddedBroker) -> None:
     ended = found["supervised"].pop("ended")
     assert ended.startswith("KAFKA[InvalidConfiguration] ROWS_REJECTED: 100 of 100 rows are rejected (100 INVALID_COMPACTION_KEY)")
     assert "; not started again: a restart alone fails again" in ended
@@ -83,7 +89,7 @@ def test_a_supervised_query_is_started_again_and_one_that_cannot_be_is_not(found
     assert times_by_row(broker, "supervised").total() == 100
 
 
-def test_a_server_that_lacks_chaffinch_is_named_before_any_query(client, tmp_path: Path) -> None:
+def test_a_server_that_lacks_chaffinch_is_named_before_any_query(client: Client, tmp_path: Path) -> None:
     with connect_server(tmp_path, bare_python(tmp_path / "bare")) as server:
         (text,) = client(server, "unfit", path=[SOURCES]).values()
     assert text.startswith("WorkersUnfit: the server sc://127.0.0.1:")
