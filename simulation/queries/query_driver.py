@@ -54,8 +54,8 @@ from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts
-from chaffinch.spark.tasks.dead_letters import Origin
-from chaffinch.spark.tasks.staged import broker_found
+from chaffinch.spark.tasks.dead_letters import broker_found
+from chaffinch.spark.tasks.letter_headers import Origin
 from simulation.brokers.broker_process import DOWN_MAX_MS
 from simulation.lookups import Lookups
 from simulation.network import Network

@@ -15,12 +15,14 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark import target
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import dry_run, of_topic, writing
-from chaffinch.spark.replay.dry_run import dry_run_of
+from chaffinch.spark.replay import of_topic, writing
 from chaffinch.spark.replay.ledger import Ledger, read_ledger
 from chaffinch.spark.replay.plan import ReplayReport
 from chaffinch.spark.replay.replaying import ReplayPlan, replay
 from chaffinch.spark.sink.options import SinkOptions
+from chaffinch.spark.sink.writers import task_plan
+from chaffinch.spark.snapshot import TargetSnapshot
+from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks.notes import NOTE, Notes
 from tests.spark.source.source_topics import drop_first
 from tests.spark.test_spark_write import alter, values, write
@@ -248,10 +250,9 @@ def test_what_others_have_written_among_letters_is_left_where_it_is(
 
 def test_a_dry_run_asks_the_users_handler(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     frame = spark.range(10).selectExpr("if(id < 8, cast(id as string), null) as key", "cast(id as string) as value", f"'{topic}' as topic")
-    options = {"kafka.bootstrap.servers": broker.bootstrap_servers}
     handler = {"kafka.custom.exception.handler.class": "tests.spark.test_spark_direct.LeaveOutNine"}
-    tried = dry_run_of({**options, **handler}, frame)
-    assert (tried.row_count, tried.rows_written, tried.rejected, tried.dropped) == (
+    tried = writing.tried(plan(broker, topic="letters", writing=handler), frame)
+    assert (tried.read, tried.written, tried.still_rejected, tried.dropped) == (
         10, 8, {"INVALID_COMPACTION_KEY": 1}, {"INVALID_COMPACTION_KEY": 1},
     )  # fmt: skip
 
@@ -263,17 +264,17 @@ def test_a_dry_run_looks_for_a_topic_as_long_as_the_sink_does(monkeypatch: pytes
     monkeypatch.setattr(target, "find_topic", lambda _, topic, timeout_ms, patience_ms: asked.append((topic, timeout_ms, patience_ms)))
     given = {"kafka.bootstrap.servers": "a:1", "kafka.max.block.ms": "9000", "kafka.retry.unknown.topic.partition.ms": "7000"}
     options = SinkOptions.parse(given, is_stream=False)
-    assert dry_run._snapshots(options, None)("late", options.topic_patience_ms) is None
+    tried = task_plan(options, TargetSnapshot(topics=()), TaskContextFacts(task=0), "")
+    assert tried.snapshot_of("late", tried.options.topic_patience_ms) is None
     assert asked == [("late", 9_000, 7_000)]
 
 
 def test_a_dry_run_finds_min_insync_above_the_replicas(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> None:
     broker.create_topic(f"{topic}-two", 1, 1, {"min.insync.replicas": 2})
-    options = {"kafka.bootstrap.servers": broker.bootstrap_servers}
     with pytest.raises(
         Exception, match=r"KAFKA\[InvalidConfiguration\] INCONSISTENT_REPLICATION_FACTOR: topic .*-two has replication factor 1"
     ):
-        dry_run_of(options, spark.range(10).selectExpr("cast(id as string) as value", f"'{topic}-two' as topic"))
+        writing.tried(plan(broker, topic="letters"), spark.range(10).selectExpr("cast(id as string) as value", f"'{topic}-two' as topic"))
 
 
 def test_letters_that_are_removed_while_they_are_read(

@@ -60,8 +60,8 @@ from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.tasks.dead_letters import Origin, dead_letter_records
-from chaffinch.spark.tasks.staged import broker_found
+from chaffinch.spark.tasks.dead_letters import broker_found, dead_letter_records
+from chaffinch.spark.tasks.letter_headers import Origin
 from chaffinch.storage.memory_files import MemoryFileSystem
 
 BEGIN_MS = 1_700_000_000_000

@@ -3,6 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +19,12 @@ from chaffinch.spark.folders import Folder
 from chaffinch.spark.snapshot import TopicSnapshot, changed_topic, topic_snapshot
 from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks import row_check
-from chaffinch.spark.tasks.dead_letters import Origin, parquet_name
+from chaffinch.spark.tasks.dead_letters import parquet_name
+from chaffinch.spark.tasks.letter_headers import Origin
+from chaffinch.spark.tasks.plan import TaskOptions, TaskPlan
+from chaffinch.spark.tasks.row_check import reason_of
 from chaffinch.spark.tasks.row_codec import check_schema
-from chaffinch.spark.tasks.staged import TaskPlan, TaskStager, reason_of
+from chaffinch.spark.tasks.staged import TaskStager
 from chaffinch.spark.tasks.staging import StagedWriter
 
 LEGAL = "a name has letters, digits, '.', '_' and '-', at most 249 of them"
@@ -43,11 +47,15 @@ def run(
 ) -> TaskOutcome:
     """The outcome of a task with these rows (name -> list), and what it looked up."""
     known = {snapshot.topic: snapshot for snapshot in snapshots}
+    options: dict[str, Any] = {
+        "topic": topic, "compression_type": "none", "compression_level": None, "batch_bytes": 1_000_000,
+        "dead_letter_path": "/none" if keeps_dead_rows else None,
+    }  # fmt: skip
+    options |= {name: changes.pop(name) for name in [field.name for field in fields(TaskOptions)] if name in changes}
     plan = TaskPlan(
         **{
-            "context": TaskContextFacts(task=task), "topic": topic,
-            "compression_type": "none", "compression_level": None, "batch_bytes": 1_000_000,
-            "origin": Origin(query="q", batch_id=5, task=task), "dead_letter_target": dead, "keeps_dead_rows": keeps_dead_rows,
+            "options": TaskOptions(**options), "context": TaskContextFacts(task=task),
+            "origin": Origin(query="q", batch_id=5, task=task), "dead_letter_target": dead,
             "snapshot_of": lambda name, patience_ms: known.get(name), "now_ms": NOW_MS, **changes,
         }
     )  # fmt: skip
@@ -356,7 +364,7 @@ class TestTopicColumn:
         monkeypatch.setattr(row_check, "CHUNK_ROWS", 1)
         looked_for = []
         outcome = run(
-            {"value": [b"v"] * 6, "topic": [f"nowhere-{number}" for number in range(6)]}, topic=None, chunks=chunks, unknown_topic_ms=1000,
+            {"value": [b"v"] * 6, "topic": [f"nowhere-{number}" for number in range(6)]}, topic=None, chunks=chunks, topic_patience_ms=1000,
             snapshot_of=lambda *asked: looked_for.append(asked),
         )  # fmt: skip
         assert outcome.rejected_by_code == {"UNKNOWN_TOPIC_OR_PARTITION": 6}
@@ -366,7 +374,7 @@ class TestTopicColumn:
     def test_a_wait_that_finds_its_topic_says_nothing_of_the_next_one(self) -> None:
         found = {"late": topic_snapshot("late", bytes(16), 1, {}), "later": topic_snapshot("later", bytes(16), 1, {})}
         outcome = run(
-            {"value": [b"1", b"2"], "topic": ["late", "later"]}, topic=None, unknown_topic_ms=1000,
+            {"value": [b"1", b"2"], "topic": ["late", "later"]}, topic=None, topic_patience_ms=1000,
             snapshot_of=lambda name, patience_ms: found[name] if patience_ms else None,
         )  # fmt: skip
         assert {batch.topic_partition.topic for batch in outcome.batches} == {"late", "later"}

@@ -20,7 +20,8 @@ from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 from chaffinch.spark.replay.same_letters import TopicOfFile, TopicsOfFiles
 from chaffinch.spark.replay.selection import Sort, SortedOut, sort_out
 from chaffinch.spark.sink.options import KEPT, NOTES, REPLAY, WRITER
-from chaffinch.spark.tasks.dead_letters import Origin, parquet_name, pending_name
+from chaffinch.spark.tasks.dead_letters import parquet_name, pending_name
+from chaffinch.spark.tasks.letter_headers import Origin
 from chaffinch.spark.tasks.notes import KeptRows, Notes
 from chaffinch.spark.workers import advice_for
 

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.marker import Marker
+from chaffinch.spark.commit.messages import TaskOutcome
+from chaffinch.spark.commit.tolerance import Tally
 from chaffinch.spark.error_texts import first_line, tag_of
 from chaffinch.spark.refusals import ADVICE, Kind, Refusal, Remedy, invalid, tag_in
 from chaffinch.spark.replay import letters
-from chaffinch.spark.replay.dry_run import dry_run_of
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 from chaffinch.spark.tasks.row_codec import check_schema
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.errors import AnalysisException
     from pyspark.sql import DataFrame
 
     from chaffinch.client.sync_client import SyncClient
+    from chaffinch.spark.sink.options import SinkOptions
+    from chaffinch.spark.snapshot import TargetSnapshot
+    from chaffinch.spark.tasks.staging import StagedWriter
 
 
 MARKER_WAIT_S: Final = 30.0
@@ -57,9 +63,40 @@ def noted_of_interruptions(what: str) -> Iterator[None]:
 
 @removals_told()
 def tried(plan: ReplayPlan, rows: DataFrame) -> ReplayReport:
-    """What would become of the rows."""
-    tried = dry_run_of({**plan.client, **plan.writing}, rows)
-    return ReplayReport.of(tried.row_count, tried.rejected, list(map(str, tried.rejections)), tried.dropped)
+    """What would become of the rows: tasks check them as those of the sink do, and write nothing. What only brokers can tell is not in
+    here. Raises Refusal as the sink does."""
+    from chaffinch.spark.sink.writers import checked_options
+    from chaffinch.spark.target import client_for, forget_client, take_snapshot
+
+    options = checked_options({**plan.client, **plan.writing}, rows.schema, is_stream=False)
+    try:
+        target = take_snapshot(client_for(options.client), [], options.block_max_ms)
+    finally:
+        forget_client(options.client)
+
+    def checked(arrow_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        found = pickle.dumps(_checked(options, target, arrow_batches))
+        yield pa.RecordBatch.from_arrays([pa.array([found], pa.binary())], names=["found"])
+
+    # Pickled here, in a process of our own: a row says nothing about where a tuple of named rejections came from.
+    outcomes: list[TaskOutcome] = [pickle.loads(row["found"]) for row in rows.mapInArrow(checked, "found binary").collect()]
+    tally = Tally.of(outcomes)
+    named = [str(rejection) for outcome in outcomes for rejection in outcome.rejections]
+    return ReplayReport.of(tally.row_count, tally.task_found, named, tally.task_dropped)
+
+
+def _checked(options: SinkOptions, target: TargetSnapshot, arrow_batches: Iterable[pa.RecordBatch]) -> TaskOutcome:
+    """One task's rows."""
+    from chaffinch.spark.sink.writers import task_facts, task_plan
+    from chaffinch.spark.tasks.row_check import BadRows, RowCheck
+
+    plan, nothing = task_plan(options, target, task_facts(), ""), cast("StagedWriter", None)
+    check = RowCheck(plan, BadRows(plan, nothing, lambda records, letters: None))
+    for _ in check.good(arrow_batches):
+        pass
+    return check.outcome()
 
 
 def repaired(found: DataFrame, plan: ReplayPlan) -> DataFrame:

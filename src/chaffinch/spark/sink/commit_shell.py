@@ -62,9 +62,10 @@ from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.sink.parquet_file import info_for, write_parquet
 from chaffinch.spark.sink.rows_lost import warn_of_rows_lost
 from chaffinch.spark.target import find_topic, wall_ms
-from chaffinch.spark.tasks.dead_letters import Origin, leftover_pattern, parquet_name, pending_name, rows_stream
+from chaffinch.spark.tasks.dead_letters import broker_found, leftover_pattern, parquet_name, pending_name, rows_stream
+from chaffinch.spark.tasks.letter_headers import Origin
+from chaffinch.spark.tasks.row_check import reason_of
 from chaffinch.spark.tasks.row_handler import handler_for
-from chaffinch.spark.tasks.staged import broker_found, reason_of
 from chaffinch.spark.tasks.staging import LetterStore, StagedReader
 from chaffinch.spark.topic_ids import created_again, loss
 from chaffinch.spark.versions import NewerFormat

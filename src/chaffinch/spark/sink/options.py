@@ -14,6 +14,7 @@ from chaffinch.spark.options import KAFKA, ClientOptions, named_as_typed, tell_w
 from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, parsed
 from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks.notes import KeptRows, Notes
+from chaffinch.spark.tasks.plan import TaskOptions
 from chaffinch.spark.tasks.row_handler import HandlerOptions
 
 # Options that KafkaSink sets for its writes, and a replay for its own; nobody else's, so they are in no table (`refuse_own_options`).
@@ -30,12 +31,11 @@ _HIDDEN: Final = (_SINK_NAME, _BATCH_ID, _QUERY_ID, NOTES, WRITER, KEPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
+class SinkOptions(TaskOptions):
     """All that a query's options say about writing; travels to the tasks."""
 
     client: ClientOptions
     guarantee: str
-    topic: str | None
     marker_topic: str | None
     """None: no marker is kept."""
     idempotency_token: str | None
@@ -43,15 +43,8 @@ class SinkOptions:
     checkpoint_location: str | None
     tolerance: Tolerance
     dead_letter_topic: str | None
-    dead_letter_path: str | None
     writes_without_marker: bool
-    compression_type: str
-    compression_level: int | None
-    batch_bytes: int
-    request_bytes_max: int | None
-    """Of the largest row; None: what the topic takes."""
     block_max_ms: int
-    unknown_topic_ms: int
     transactional_id: str | None
     transaction_timeout_ms: int | None
     handler: HandlerOptions | None = None
@@ -74,11 +67,6 @@ class SinkOptions:
     @property
     def is_exactly_once(self) -> bool:
         return self.guarantee == EXACTLY_ONCE
-
-    @property
-    def topic_patience_ms(self) -> int:
-        """How long a task looks for a topic that a row names."""
-        return min(self.unknown_topic_ms, self.block_max_ms)
 
     def named(self, query: str) -> str:
         """The name under which this sink keeps what it writes for a query."""
@@ -134,7 +122,7 @@ class SinkOptions:
             batch_bytes=settings["kafka.batch.size"],
             request_bytes_max=settings["kafka.max.request.size"],
             block_max_ms=settings["kafka.max.block.ms"],
-            unknown_topic_ms=settings["kafka.retry.unknown.topic.partition.ms"],
+            topic_patience_ms=min(settings["kafka.retry.unknown.topic.partition.ms"], settings["kafka.max.block.ms"]),
             transactional_id=settings.get("kafka.transactional.id"),
             transaction_timeout_ms=settings.get("kafka.transaction.timeout.ms"),
             handler=_handler(settings),

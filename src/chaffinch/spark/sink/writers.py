@@ -28,6 +28,7 @@ from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.sink.places import Places, leave_token, probe_once
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts, facts_of, host
+from chaffinch.spark.tasks.plan import TaskPlan
 from chaffinch.spark.tasks.staging import StagedWriter
 from chaffinch.spark.versions import EARLIER, SentToExecutors, received, version_of, versions_differ
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from chaffinch.spark.sink.committing import Committer
-    from chaffinch.spark.tasks.row_check import TaskPlan
 
 MESSAGE_VERSION: Final = version_of(
     SinkOptions, ClientOptions, TargetSnapshot, TopicSnapshot, TaskOutcome, StagedBatch, StagedBytes, Rejection, Failure, TaskContextFacts
@@ -96,7 +96,7 @@ class _Writer(SentToExecutors):
         from chaffinch.records.faults import RecordsError
 
         query = self._options.named(facts.query(self._write_id))
-        plan = self._plan(facts, query)
+        plan = task_plan(self._options, self._snapshot, facts, query)
         writer = StagedWriter(lambda: self._places.spill(facts, query), f"task-{facts.task}")
         try:
             return self._run(plan, writer, iterator)
@@ -121,48 +121,6 @@ class _Writer(SentToExecutors):
         except BaseException:
             forget_producer(options.producer)
             raise
-
-    def _plan(self, facts: TaskContextFacts, query: str) -> TaskPlan:
-        from chaffinch.spark.target import check_replication, client_for, find_topic, wall_ms
-        from chaffinch.spark.tasks.dead_letters import Origin
-        from chaffinch.spark.tasks.row_check import TaskPlan
-        from chaffinch.spark.tasks.row_handler import handler_for
-
-        options = self._options
-        batch_id = (facts.batch_id or 0) if options.batch_id is None else options.batch_id
-
-        def snapshot_of(topic: str, patience_ms: int) -> TopicSnapshot | None:
-            known = self._snapshot.topic(topic)
-            if known is not None:
-                return known
-            found = find_topic(client_for(options.client), topic, options.block_max_ms, patience_ms)
-            if found is not None and options.guarantee != NONE:
-                check_replication(found, self._snapshot.replication_policy)
-            return found
-
-        return TaskPlan(
-            context=facts,
-            topic=options.topic,
-            compression_type=options.compression_type,
-            compression_level=options.compression_level,
-            batch_bytes=options.batch_bytes,
-            request_bytes_max=options.request_bytes_max,
-            unknown_topic_ms=options.topic_patience_ms,
-            origin=Origin(query=query, batch_id=batch_id, task=facts.task),
-            dead_letter_target=self._dead_letter_target(),
-            keeps_dead_rows=options.dead_letter_path is not None,
-            snapshot_of=snapshot_of,
-            handler=handler_for(options.handler),
-            now_ms=wall_ms(),
-        )
-
-    def _dead_letter_target(self) -> TopicSnapshot | None:
-        """The dead letter topic; where tasks send, a letter has to fit into a request too."""
-        options = self._options
-        target = self._snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None
-        if target is None or options.is_exactly_once or options.request_bytes_max is None:
-            return target
-        return replace(target, batch_bytes_max=min(target.batch_bytes_max, options.request_bytes_max))
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]  # Its base class takes rows.
@@ -295,6 +253,37 @@ def _of_another_version(message: WriterCommitMessage) -> Refusal:
     if isinstance(failure, Failure) and failure.name == "VERSIONS_DIFFER":
         return Refusal(failure.group, failure.name, failure.text)
     return versions_differ("an executor", getattr(message, "version", EARLIER), MESSAGE_VERSION)
+
+
+def task_plan(options: SinkOptions, target: TargetSnapshot, facts: TaskContextFacts, query: str) -> TaskPlan:
+    """Of a task that writes for `query`. Topics that rows name are looked for where `target` does not know them."""
+    from chaffinch.spark.target import check_replication, client_for, find_topic, wall_ms
+    from chaffinch.spark.tasks.letter_headers import Origin
+    from chaffinch.spark.tasks.row_handler import handler_for
+
+    def snapshot_of(topic: str, patience_ms: int) -> TopicSnapshot | None:
+        known = target.topic(topic)
+        if known is not None:
+            return known
+        found = find_topic(client_for(options.client), topic, options.block_max_ms, patience_ms)
+        if found is not None and options.guarantee != NONE:
+            check_replication(found, target.replication_policy)
+        return found
+
+    letters = target.topic(options.dead_letter_topic) if options.dead_letter_topic else None
+    if letters is not None and not options.is_exactly_once and options.request_bytes_max is not None:
+        # Where tasks send, a letter has to fit into a request too.
+        letters = replace(letters, batch_bytes_max=min(letters.batch_bytes_max, options.request_bytes_max))
+    batch_id = (facts.batch_id or 0) if options.batch_id is None else options.batch_id
+    return TaskPlan(
+        options=options,
+        context=facts,
+        origin=Origin(query=query, batch_id=batch_id, task=facts.task),
+        dead_letter_target=letters,
+        snapshot_of=snapshot_of,
+        handler=handler_for(options.handler),
+        now_ms=wall_ms(),
+    )
 
 
 def _failed(facts: TaskContextFacts, failure: Failure) -> TaskOutcome:

@@ -88,6 +88,15 @@ def dead_letter_batches(records: RecordColumns, target: TopicSnapshot, sticky: i
     ]
 
 
+def broker_found(
+    columns: RecordColumns, rejections: list[Rejection], origin: Origin, target: TopicSnapshot | None, now_ms: int
+) -> list[tuple[TopicPartition, int, bytearray]]:
+    """Dead letters of records that only the broker could refuse: row i was refused for `rejections[i]`."""
+    if target is None:
+        return []
+    return dead_letter_batches(dead_letter_records(columns, rejections, origin, target, now_ms), target, origin.first_partition)
+
+
 class RecordGroup(NamedTuple):
     """Records for one batch of a partition: those at `rows`, in this order. Uncompressed they take at most `size_max` bytes."""
 
@@ -195,9 +204,3 @@ def _digest(what: str, data: bytes | None) -> list[Header]:
 def _fits(key: bytes | None, value: bytes | None, headers: list[Header], bytes_max: int) -> bool:
     size = int(RecordColumns.from_lists([key], [value], [0], [headers]).sizes()[0])
     return batches.HEADER_BYTES + size <= bytes_max
-
-
-__all__ = [
-    "Header", "Origin", "RecordGroup", "dead_letter_batches", "dead_letter_records", "groups_by_partition", "leftover_pattern",
-    "parquet_name", "pending_name", "rows_stream",
-]  # fmt: skip

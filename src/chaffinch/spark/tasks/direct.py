@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +27,8 @@ from chaffinch.spark.kept import Kept
 from chaffinch.spark.options import named_as_typed
 from chaffinch.spark.refusals import Refusal, Remedy, refusal_of
 from chaffinch.spark.snapshot import TopicSnapshot
-from chaffinch.spark.tasks.row_check import BadRows, GoodRows, RowCheck, TaskPlan, reason_of
+from chaffinch.spark.tasks.plan import TaskPlan
+from chaffinch.spark.tasks.row_check import BadRows, GoodRows, RowCheck, reason_of
 from chaffinch.spark.tasks.staging import StagedWriter
 
 if TYPE_CHECKING:
@@ -99,17 +100,7 @@ class TaskSender:
         self._settle_all_but(0, self._under_way)
         self._settle_all_but(0, self._letters)
         self._writer.close()
-        return TaskOutcome(
-            context=self._plan.context,
-            row_count=check.row_count,
-            dead_rows=self._bad_rows.rows_staged(),
-            rejected_by_code=dict(self._bad_rows.rejected_by_code),
-            dropped_by_code=dict(self._bad_rows.dropped_by_code),
-            rejections=tuple(self._bad_rows.named),
-            snapshots=check.snapshots(),
-            sent_bytes=self._byte_count,
-            sent_ms=(time.monotonic_ns() - began) // 1_000_000,
-        )
+        return replace(check.outcome(), sent_bytes=self._byte_count, sent_ms=(time.monotonic_ns() - began) // 1_000_000)
 
     def _send(self, good: GoodRows) -> None:
         columns = good.columns if good.picked is None else good.columns.take(good.picked)
@@ -152,7 +143,7 @@ class TaskSender:
             return
         errors = {row: _told(error) for row, error in sorted(result.errors().items())}
         for error in errors.values():
-            if error.code is codes.UNKNOWN_TOPIC_OR_PARTITION and sent.topic == self._plan.topic:
+            if error.code is codes.UNKNOWN_TOPIC_OR_PARTITION and sent.topic == self._plan.options.topic:
                 raise _vanished(sent.topic)
             if error.code not in ROW_CODES:
                 raise refusal_of(error)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -24,17 +23,15 @@ from chaffinch.records.batch import TimestampType
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import from_name as compression_from_name
 from chaffinch.records.validation import ValidationPolicy, validate_columns
-from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX, Rejection, StagedBytes
+from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX, Rejection, StagedBytes, TaskOutcome
 from chaffinch.spark.snapshot import TopicSnapshot
-from chaffinch.spark.task_facts import TaskContextFacts
-from chaffinch.spark.tasks.dead_letters import Origin, dead_letter_records, rows_stream
+from chaffinch.spark.tasks.dead_letters import dead_letter_records, rows_stream
+from chaffinch.spark.tasks.plan import TaskPlan
 from chaffinch.spark.tasks.row_codec import NO_PARTITION, Rows, rows_of
 from chaffinch.spark.tasks.staging import StagedWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from chaffinch.spark.tasks.row_handler import RowHandler
 
 CHUNK_BYTES = 16 << 20
 """Rows are taken in chunks of about this size, so that record batches become large although Spark's Arrow batches are not."""
@@ -46,29 +43,6 @@ LOG_APPEND_TIME = "LogAppendTime"
 _NO_TOPIC = "the row names no topic, and there is no option topic; a replay of it takes one with --to or --repair topic=..."
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-SnapshotOf = Callable[[str, int], TopicSnapshot | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPlan:
-    """What one task has to know.
-
-    `snapshot_of` finds a topic, for which it may look so many ms: None when there is no such topic.
-    """
-
-    context: TaskContextFacts
-    topic: str | None
-    compression_type: str
-    compression_level: int | None
-    batch_bytes: int
-    request_bytes_max: int | None = None
-    unknown_topic_ms: int = 0
-    origin: Origin
-    dead_letter_target: TopicSnapshot | None
-    keeps_dead_rows: bool
-    snapshot_of: SnapshotOf
-    handler: RowHandler | None = None
-    now_ms: int
 
 
 class GoodRows(NamedTuple):
@@ -116,7 +90,7 @@ class BadRows:
         if plan.dead_letter_target is not None:
             records = dead_letter_records(columns, rejections, plan.origin, plan.dead_letter_target, plan.now_ms)
             self._write_letters(records, plan.dead_letter_target)
-        if plan.keeps_dead_rows:
+        if plan.options.dead_letter_path is not None:
             self._row_spans.append(self._writer.append(rows_stream(columns, rejections, plan.origin)))
 
     def rows_staged(self) -> tuple[StagedBytes, ...]:
@@ -131,7 +105,7 @@ class RowCheck:
         self.row_count = 0
         self._plan = plan
         self._bad_rows = bad_rows
-        self._compression = compression_from_name(plan.compression_type)
+        self._compression = compression_from_name(plan.options.compression_type)
         self._snapshots: dict[str, TopicSnapshot | None] = {}
         self._swallowed_topics: set[str] = set()
         self._has_waited = False
@@ -142,14 +116,23 @@ class RowCheck:
         """Consumes the rows. Raises what `snapshot_of` raises."""
         for data in _chunks(arrow_batches):
             self._has_waited = False
-            rows = rows_of(data, self._plan.topic, timestamp_default_ms=self._plan.now_ms)
+            rows = rows_of(data, self._plan.options.topic, timestamp_default_ms=self._plan.now_ms)
             for topic, indices in _by_topic(rows):
                 yield from self._of_topic(topic, rows, indices)
             self.row_count += len(rows)
 
-    def snapshots(self) -> tuple[TopicSnapshot, ...]:
-        """Of all topics that rows named so far."""
-        return tuple(snapshot for snapshot in self._snapshots.values() if snapshot is not None)
+    def outcome(self) -> TaskOutcome:
+        """Of the rows so far, as far as the check knows it; only after the writer of the bad ones is closed."""
+        bad_rows = self._bad_rows
+        return TaskOutcome(
+            context=self._plan.context,
+            row_count=self.row_count,
+            dead_rows=bad_rows.rows_staged(),
+            rejected_by_code=dict(bad_rows.rejected_by_code),
+            dropped_by_code=dict(bad_rows.dropped_by_code),
+            rejections=tuple(bad_rows.named),
+            snapshots=tuple(snapshot for snapshot in self._snapshots.values() if snapshot is not None),
+        )
 
     def _of_topic(self, topic: str | None, rows: Rows, indices: Int64s) -> Iterator[GoodRows]:
         """Rows of one topic; `indices` are theirs within the chunk, ascending."""
@@ -208,14 +191,14 @@ class RowCheck:
             partitions = np.where(wanted == NO_PARTITION, partitions, wanted)
             keyless &= wanted == NO_PARTITION
         if keyless.any():
-            runs = np.cumsum(np.where(keyless, columns.sizes(), 0)) // self._plan.batch_bytes
+            runs = np.cumsum(np.where(keyless, columns.sizes(), 0)) // self._plan.options.batch_bytes
             partitions = np.where(keyless, (self._sticky + runs) % snapshot.partition_count, partitions).astype(np.int32)
             self._sticky += int(runs[-1]) + 1
         return partitions
 
     def _too_large(self, columns: RecordColumns) -> dict[int, tuple[ErrorCode, str]]:
         """Rows above `kafka.max.request.size`."""
-        limit = self._plan.request_bytes_max
+        limit = self._plan.options.request_bytes_max
         if limit is None:
             return {}
         sizes = columns.sizes() + batches.HEADER_BYTES
@@ -235,7 +218,7 @@ class RowCheck:
             timestamp_after_max_ms=snapshot.timestamp_after_max_ms,
             batch_bytes_max=snapshot.batch_bytes_max,
         )
-        found = validate_columns(columns, policy, plan.now_ms, compression=self._compression, level=plan.compression_level)
+        found = validate_columns(columns, policy, plan.now_ms, compression=self._compression, level=plan.options.compression_level)
         faults = {culprit.batch_index: (culprit.code, reason_of(culprit.message)) for culprit in found}
         for row in np.flatnonzero(columns.timestamps < 0).tolist():
             # Brokers take them. -1 says that there is no timestamp, and no client of Kafka's sends others (ProducerRecord.java).
@@ -259,7 +242,7 @@ class RowCheck:
                     rejection = Rejection(row=int(numbers[0]), topic_partition=where, code=code, message=message)
                     said = plan.handler.unknown_topic(columns, rejection)
                 if said is RetriableResponse.RETRY and not self._has_waited:
-                    found = plan.snapshot_of(topic, plan.unknown_topic_ms)
+                    found = plan.snapshot_of(topic, plan.options.topic_patience_ms)
                     self._has_waited = found is None
                 elif said is RetriableResponse.SWALLOW:
                     self._swallowed_topics.add(topic)

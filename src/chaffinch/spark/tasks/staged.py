@@ -7,16 +7,18 @@ to Kafka here, so an attempt may die or run twice without harm.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import from_name as compression_from_name
-from chaffinch.spark.commit.messages import Rejection, StagedBatch, TaskOutcome
+from chaffinch.spark.commit.messages import TaskOutcome
 from chaffinch.spark.snapshot import TopicSnapshot
-from chaffinch.spark.tasks.dead_letters import Origin, dead_letter_batches, dead_letter_records, groups_by_partition
-from chaffinch.spark.tasks.row_check import BadRows, GoodRows, RowCheck, TaskPlan, reason_of
+from chaffinch.spark.tasks.dead_letters import dead_letter_batches, groups_by_partition
+from chaffinch.spark.tasks.plan import TaskPlan
+from chaffinch.spark.tasks.row_check import BadRows, GoodRows, RowCheck
 from chaffinch.spark.tasks.staging import StagedWriter, staged_batches
 
 if TYPE_CHECKING:
@@ -31,38 +33,31 @@ class TaskStager:
     def __init__(self, plan: TaskPlan, writer: StagedWriter) -> None:
         self._plan = plan
         self._writer = writer
-        self._compression = compression_from_name(plan.compression_type)
+        self._compression = compression_from_name(plan.options.compression_type)
         self._spans: list[_Span] = []
         self._dead_spans: list[_Span] = []
 
     def run(self, arrow_batches: Iterable[pa.RecordBatch]) -> TaskOutcome:
         """Consumes the rows. Raises Refusal where staging fails, and what `snapshot_of` raises."""
-        bad_rows = BadRows(self._plan, self._writer, self._stage_letters)
-        check = RowCheck(self._plan, bad_rows)
+        check = RowCheck(self._plan, BadRows(self._plan, self._writer, self._stage_letters))
         for good in check.good(arrow_batches):
             self._stage(good)
         self._writer.close()
-        return TaskOutcome(
-            context=self._plan.context,
-            row_count=check.row_count,
+        return replace(
+            check.outcome(),
             batches=staged_batches(self._writer, self._spans),
             dead_batches=staged_batches(self._writer, self._dead_spans),
-            dead_rows=bad_rows.rows_staged(),
-            rejected_by_code=dict(bad_rows.rejected_by_code),
-            dropped_by_code=dict(bad_rows.dropped_by_code),
-            rejections=tuple(bad_rows.named),
-            snapshots=check.snapshots(),
         )
 
     def _stage(self, good: GoodRows) -> None:
-        limit = min(self._plan.batch_bytes, good.snapshot.batch_bytes_max)
+        limit = min(self._plan.options.batch_bytes, good.snapshot.batch_bytes_max)
         for partition, rows, size_max in groups_by_partition(good.columns, good.partitions, limit, good.picked):
             encoded = batches.encode_measured(
                 good.columns,
                 size_max,
                 rows=rows,
                 compression=self._compression,
-                level=self._plan.compression_level,
+                level=self._plan.options.compression_level,
                 is_transactional=True,
             )
             self._spans.append((TopicPartition(good.snapshot.topic, partition), len(rows), self._writer.append(encoded)))
@@ -70,15 +65,3 @@ class TaskStager:
     def _stage_letters(self, records: RecordColumns, target: TopicSnapshot) -> None:
         for topic_partition, count, encoded in dead_letter_batches(records, target, self._plan.origin.first_partition):
             self._dead_spans.append((topic_partition, count, self._writer.append(encoded)))
-
-
-def broker_found(
-    columns: RecordColumns, rejections: list[Rejection], origin: Origin, target: TopicSnapshot | None, now_ms: int
-) -> list[tuple[TopicPartition, int, bytearray]]:
-    """Dead letters of records that only the broker could refuse: row i was refused for `rejections[i]`."""
-    if target is None:
-        return []
-    return dead_letter_batches(dead_letter_records(columns, rejections, origin, target, now_ms), target, origin.first_partition)
-
-
-__all__ = ["StagedBatch", "TaskPlan", "TaskStager", "broker_found", "reason_of"]

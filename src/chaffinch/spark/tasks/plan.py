@@ -1,0 +1,44 @@
+"""What one task of the sink knows: what options say about its rows, and what was found out for it. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.task_facts import TaskContextFacts
+
+if TYPE_CHECKING:
+    from chaffinch.spark.tasks.letter_headers import Origin
+    from chaffinch.spark.tasks.row_handler import RowHandler
+
+SnapshotOf = Callable[[str, int], TopicSnapshot | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """The part of the sink's options that tasks read."""
+
+    topic: str | None
+    compression_type: str
+    compression_level: int | None
+    batch_bytes: int
+    request_bytes_max: int | None = None
+    """Of the largest row; None: what the topic takes."""
+    topic_patience_ms: int = 0
+    """How long a task looks for a topic that a row names."""
+    dead_letter_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPlan:
+    """One task. `snapshot_of` finds a topic, for which it may look for this many ms: None when there is no such topic."""
+
+    options: TaskOptions
+    context: TaskContextFacts
+    origin: Origin
+    dead_letter_target: TopicSnapshot | None
+    snapshot_of: SnapshotOf
+    handler: RowHandler | None = None
+    now_ms: int
