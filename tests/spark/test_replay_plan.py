@@ -20,7 +20,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import of_files, of_topic, writing
-from chaffinch.spark.replay.letters_folder import LettersFolder, look_at_folder
+from chaffinch.spark.replay.of_files import LettersFolder, look_at_folder
 from chaffinch.spark.replay.plan import TOKEN_BYTES_MAX, ReplayReport
 from chaffinch.spark.replay.replaying import ReplayPlan, look_at_cluster, replay
 

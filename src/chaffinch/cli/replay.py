@@ -73,7 +73,7 @@ def replay(
     """
     with _said_when_interrupted():
         from chaffinch.spark.options import KAFKA
-        from chaffinch.spark.replay.options import COMMAND, WRITING
+        from chaffinch.spark.replay.plan import COMMAND, WRITING
         from chaffinch.spark.replay.replaying import ReplayPlan
 
         entries = entries_of(bootstrap_server, command_config)

@@ -10,13 +10,13 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch.errors.codes import Group
-from chaffinch.spark.own_folders import claim
 from chaffinch.spark.refusals import Refusal, Remedy
 
 if TYPE_CHECKING:
@@ -255,6 +255,18 @@ class Folder:
             return [found.base_name for found in filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))]
         except OSError as error:
             raise self.refusal("cannot be listed", error) from None
+
+
+def claim(root: str) -> None:
+    """Makes a folder of this machine where it is missing, for this user alone. OSError where it is not his: others can tell its name,
+    and may have made it first."""
+    with suppress(FileExistsError):
+        os.makedirs(root, 0o700)
+    found = os.lstat(root)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        seen = f"it belongs to user {found.st_uid}, with {stat.filemode(found.st_mode)}"
+        raise PermissionError(f"{seen}; it must be a folder of user {os.getuid()} to which nobody else may write")
+    os.chmod(root, 0o700)
 
 
 class OwnFolder(Folder):

@@ -1,17 +1,21 @@
-"""Ctrl-C while Java is at work: noted, and acted upon when that is over, without traces of what is stopped for it."""
+"""Ctrl-C while Java starts or is at work: noted, and acted upon when that is over, without traces of what is stopped for it."""
 
 from __future__ import annotations
 
 import signal
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
-from typing import Any, Final
+from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
 
 from chaffinch.signals import Handler, handled
 
 _TASKS_END_S: Final = 10.0
+_JAVA_ENDS_S: Final = 5.0
 _LOOK_S: Final = 0.05
 
 
@@ -69,3 +73,77 @@ def _wait_for_tasks(context: Any) -> None:
         if time.monotonic() >= deadline_s:
             return
         time.sleep(_LOOK_S)  # Nobody tells when a task that was cancelled has ended.
+
+
+class JavaStart:
+    """While it is entered a Java is started. Ctrl-C, and a SIGTERM whose handler raises, end that Java; then what they raise is raised.
+
+    Raised at once it would leave Java behind: PySpark removes the folder in which Java is to say where it listens, and a Java that cannot
+    say so never ends. A Java that was there before is left alone: what it is asked comes to its end first, for PySpark's own handler
+    asks it in the middle of that, and Py4J prints the traceback of whatever it is interrupted by. Elsewhere than in the main thread
+    nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self._gateway: Any = import_module("pyspark.java_gateway")
+        self._popen = self._gateway.Popen
+        self._process: subprocess.Popen[Any] | None = None
+        self._raised: BaseException | None = None
+        self._changed = ExitStack()
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._gateway.Popen = self._started  # PySpark keeps the process to itself until Java has answered.
+            self._changed.callback(setattr, self._gateway, "Popen", self._popen)
+            self._changed.enter_context(handled([signal.SIGINT], lambda _: self._noting(signal.default_int_handler)))
+            self._changed.enter_context(handled([signal.SIGTERM], self._noting))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with self._changed:
+            self._end(error)
+        if self._raised is not None and self._raised is not error:
+            raise self._raised from None
+
+    def _noting(self, handler: Handler) -> Handler:
+        def note(number: int, frame: FrameType | None) -> None:
+            try:
+                handler(number, frame)
+            except BaseException as error:
+                self._interrupted(error)
+
+        return note
+
+    def _started(self, *command: Any, **keywords: Any) -> subprocess.Popen[Any]:
+        self._process = subprocess.Popen(*command, **keywords)
+        if self._raised is not None:
+            self._process.terminate()
+        return self._process
+
+    def _interrupted(self, error: BaseException) -> None:
+        self._raised = error
+        if self._process is not None:
+            self._process.terminate()  # PySpark's next look at it, or the call that waits for an answer of its, ends with an error.
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._raised is None and error is not None and not isinstance(error, Exception):
+            self._interrupted(error)  # By the handler that PySpark sets when its context is there.
+        if self._raised is not None and self._process is not None:
+            try:
+                self._process.wait(_JAVA_ENDS_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            _forget()
+
+
+def _forget() -> None:
+    """What PySpark keeps of a Java that has ended: the next session would be asked of it."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    if SparkContext._gateway is not None:
+        with suppress(Exception):
+            SparkContext._gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None

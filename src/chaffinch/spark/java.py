@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from chaffinch.spark.own_folders import claim
+from chaffinch.spark.folders import claim
 
 JAVA_MAJOR_MIN = 17
 _VERSION_TIMEOUT_S = 30

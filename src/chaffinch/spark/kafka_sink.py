@@ -20,10 +20,10 @@ from chaffinch.errors.codes import Group
 from chaffinch.settings import shown_value
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import ErrorTag, Refusal, invalid, line_first, tag_in
+from chaffinch.spark.session import spelled
 from chaffinch.spark.sink.option_tables import SINK
 from chaffinch.spark.sink.options import SinkOptions, refuse_own_options
 from chaffinch.spark.sink.places import located
-from chaffinch.spark.spelling import spelled
 from chaffinch.spark.task_facts import DESCRIPTION_PROPERTY, host, run_in
 from chaffinch.spark.tasks.row_handler import handler_for
 from chaffinch.spark.versions import EARLIER, versions_differ

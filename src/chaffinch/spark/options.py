@@ -15,6 +15,7 @@ from typing import Final, Self
 
 from chaffinch import plain_text
 from chaffinch.client.backoff import Backoff
+from chaffinch.client.hints import OF_CONSUMERS, OF_PRODUCERS
 from chaffinch.client.options import (
     METADATA_OPTIONS,
     WITHOUT_EFFECT,
@@ -34,6 +35,20 @@ OF_SPARK: Final = ("checkpointLocation", "queryName")
 
 INCLUDE_HEADERS: Final = Option("includeHeaders", "bool", False, "add the column `headers`")
 """Of the source; a sink writes headers where there is the column."""
+
+# Names of options that only one side of the format takes, for the other side to refuse them in words: both are often given one mapping.
+# Sink and source do not import each other, so the names that are not Kafka's are listed here; a test compares them with both tables.
+OF_SINK: Final = (
+    "deliveryGuarantee", "stagingLocation", "errors.tolerance", "errors.tolerance.max", "errors.dead.letter.queue.topic.name",
+    "errors.dead.letter.path", "idempotencyToken", "onMissingMarker", "markerTopic",
+    *(f"kafka.{name}" for name in sorted(OF_PRODUCERS)),
+)  # fmt: skip
+OF_SOURCE: Final = (
+    "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "endingOffsets",
+    "endingTimestamp", "endingOffsetsByTimestamp", "minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger", "maxTriggerDelay", "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs", *(f"kafka.{name}" for name in sorted(OF_CONSUMERS)),
+)  # fmt: skip
 
 # What this process has said of options: they are read anew for each micro-batch.
 _told: set[str] = set()
@@ -94,6 +109,12 @@ def parse(table: OptionTable, options: Mapping[str, str]) -> Settings:
     if idle := sorted(set(settings.ignored) - set(OF_SPARK)):
         tell_without_effect("here", idle)
     return settings
+
+
+def hints(names: Iterable[str], side: str, known: Iterable[str]) -> dict[str, str]:
+    """The advice for each of these names that is not `known` here. `side`: where it belongs."""
+    here = "source" if side == "sink" else "sink"
+    return dict.fromkeys(set(names) - set(known), f"it is an option of the {side}; leave it out of the {here}'s")
 
 
 def _refuse_twice(options: Iterable[str]) -> None:

@@ -13,10 +13,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from os import PathLike
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
-from chaffinch.spark.spelling import spelled
 from chaffinch.spark.worker_python import VARIABLES
 
 if TYPE_CHECKING:
@@ -144,10 +144,9 @@ def _connected() -> Any:
 
 
 def _session(app_name: str, master: str | None, config: Mapping[str, str], *, check: bool) -> SparkSession:
-    from chaffinch.spark.active_session import activate
+    from chaffinch.spark.interruption import JavaStart
     from chaffinch.spark.java import use_java
-    from chaffinch.spark.java_start import JavaStart
-    from chaffinch.spark.sink.places import is_one_machine
+    from chaffinch.spark.task_facts import is_one_machine
     from chaffinch.spark.worker_python import is_own, use_python
 
     use_java()
@@ -204,3 +203,41 @@ def _configured(builder: SparkSession.Builder, config: Mapping[str, str]) -> Spa
     for key, value in config.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def activate() -> None:
+    """Makes the session of the process that of this thread, unless it has one; nothing on Spark Connect, whose server sees to that.
+
+    Spark looks for a format in Python among those of the thread's active session (`DataSource.lookupDataSource`; for reads, of the session
+    that reads). Only the thread that began a session has one: in every other there would be no format chaffinch for a write.
+    """
+    from pyspark.sql import SparkSession
+
+    running = SparkSession._instantiatedSession
+    if running is None or running._sc._jsc is None:  # None that has begun, or that has not been stopped.
+        return
+    sessions = SparkSession._get_j_spark_session_class(running._jvm)
+    if not sessions.getActiveSession().isDefined():
+        sessions.setActiveSession(running._jsparkSession)
+
+
+def default_file_system() -> str | None:
+    """`spark.hadoop.fs.defaultFS` of the thread's session, as its sinks see it; None where that is not set, or there is no session."""
+    from pyspark.sql import SparkSession
+
+    running = SparkSession.getActiveSession()
+    return None if running is None else running.conf.get("spark.hadoop.fs.defaultFS", None)
+
+
+def spelled(name: str, value: object) -> str:
+    """A Python value as Spark takes it, as text, in its configuration and as an option: a string, a number or a path; true and false
+    in lower case. ConfigException, naming it so, for all else."""
+    from chaffinch.errors import ConfigException
+    from chaffinch.settings import is_secret, shown_value
+
+    numpy = sys.modules.get("numpy")  # Whoever has a number of numpy's has loaded it.
+    plain = value.item() if numpy is not None and isinstance(value, numpy.generic) else value
+    if not isinstance(plain, str | bool | int | float | PathLike):
+        shown = f"a {type(value).__name__} (not shown)" if is_secret(name) else shown_value(value)
+        raise ConfigException(f"{name} cannot be {shown}: it must be a string, a number, True or False")
+    return str(plain).lower() if isinstance(plain, bool) else str(plain)

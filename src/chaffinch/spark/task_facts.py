@@ -63,6 +63,11 @@ def facts_of(context: TaskContext | None) -> TaskContextFacts:
     )
 
 
+def is_one_machine(master: str | None) -> bool:
+    """Spark's local mode, where tasks run beside the driver. `local-cluster[...]` has executors as any cluster has."""
+    return master is not None and (master == "local" or master.startswith("local["))
+
+
 def host() -> str:
     """This machine under the name that Spark knows it by."""
     return os.environ.get("SPARK_LOCAL_HOSTNAME") or os.environ.get("SPARK_LOCAL_IP") or socket.gethostname()

@@ -13,8 +13,8 @@ from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import places
 from chaffinch.spark.sink.options import SinkOptions
-from chaffinch.spark.sink.places import Places, is_one_machine, leave_token, located, token_of_this_machine
-from chaffinch.spark.task_facts import TaskContextFacts, facts_of
+from chaffinch.spark.sink.places import Places, leave_token, located, token_of_this_machine
+from chaffinch.spark.task_facts import TaskContextFacts, facts_of, is_one_machine
 
 FACTS = TaskContextFacts(task=7, query_id="11111111-2222", run_id="r", batch_id=3, master="spark://cluster", host="host-b")
 SPARK = {

@@ -1,4 +1,4 @@
-"""What is to be replayed, and what became of it. Plain data."""
+"""What is to be replayed, with its options, and what became of it. Plain data."""
 
 from __future__ import annotations
 
@@ -7,23 +7,50 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from chaffinch.client.hints import OF_JAVA
+from chaffinch.client.options import connection_options
 from chaffinch.errors import ConfigException, codes
-from chaffinch.settings import shown_value
+from chaffinch.settings import Option, OptionTable, shown_value
 from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX
+from chaffinch.spark.options import CLIENT, KAFKA
 from chaffinch.spark.replay import letters
-from chaffinch.spark.replay.options import WRITING
+from chaffinch.spark.sink.option_tables import SINK, SINK_WITHOUT_EFFECT
 
 TOKEN_BYTES_MAX: Final = 1_000
 """With the name of a Parquet file it becomes the name of a group and of a transaction, which have 32767."""
 _OF_KAFKA: Final = "options named kafka.* to values"
 _PAIRS: Final = {"client": _OF_KAFKA, "writing": _OF_KAFKA, "repairs": "columns to SQL expressions"}
 
+_REFUSED: Final = {
+    "transactional.id": "a replay names its transactions itself, after the letters or the token",
+}
+_OTHERS: Final = {option.name for option in CLIENT} | {KAFKA + name for name in _REFUSED}
+
+WRITING: Final = OptionTable(
+    (option for option in SINK.options if option.name.startswith(KAFKA) and option.name not in _OTHERS),
+    hints={KAFKA + name: hint for name, hint in _REFUSED.items()},
+)
+"""The options of what is written, named as for the sink: its own rows, less what a replay decides itself."""
+
+
+def _bare(option: str | Option) -> str | Option:
+    """Under Kafka's own name."""
+    return option.removeprefix(KAFKA) if isinstance(option, str) else replace(option, name=option.name.removeprefix(KAFKA))
+
+
+COMMAND: Final = OptionTable(
+    (*connection_options("chaffinch-replay"), *(replace(option, name=option.name.removeprefix(KAFKA)) for option in WRITING.options)),
+    without_effect=[bare for option in SINK_WITHOUT_EFFECT if (bare := _bare(option)) != option],
+    hints={**OF_JAVA, **_REFUSED},
+)
+"""How the cluster is reached and how it is written to, as the command takes both: under Kafka's names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPlan:
     """What to replay: the letters of `topic`, or the Parquet files in `path`. Names are those of the command's options.
 
-    `client`: options of the cluster, `writing`: of what is written there (`replay/options.py`), both named `kafka.*`.
+    `client`: options of the cluster, `writing`: of what is written there (`WRITING`), both named `kafka.*`.
     `repairs`: column (of `letters.WRITTEN`) -> SQL expression over `letters.COLUMNS`.
     `topic` and `path`: the letters of the files, which are in the topic too. `only`: letters with these errors; `where`: those for which
     an SQL condition over `letters.COLUMNS` is true. `token`: all letters that there are, replayed before or not, once under this name.

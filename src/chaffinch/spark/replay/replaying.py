@@ -16,8 +16,7 @@ from chaffinch.runtime.sockets import SocketFailed, resolve
 from chaffinch.settings import shown_value
 from chaffinch.spark.refusals import Kind, worded_for
 from chaffinch.spark.replay import letters, writing
-from chaffinch.spark.replay.letters_folder import look_at_folder
-from chaffinch.spark.replay.of_files import replay_files
+from chaffinch.spark.replay.of_files import look_at_folder, replay_files
 from chaffinch.spark.replay.of_topic import replay_topic
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 from chaffinch.spark.target import take_snapshot

@@ -227,8 +227,8 @@ def dropped_under(plan: ReplayPlan, token: str, *, is_others: bool = False) -> M
 def asking(client: Mapping[str, str]) -> Iterator[SyncClient]:
     """A client of this process, as long as it is needed. What goes wrong is raised as a Refusal."""
     from chaffinch.spark.options import ClientOptions, parse
-    from chaffinch.spark.source.errors import refusals
     from chaffinch.spark.source.options import SOURCE
+    from chaffinch.spark.source.reports import refusals
     from chaffinch.spark.target import client_for, forget_client
 
     with refusals():
@@ -243,8 +243,8 @@ def wait_for_ends(client: Mapping[str, str], topic: str) -> int:
     """Until all that is in a topic now can be read: brokers end a transaction everywhere only after they have said that it is ended.
 
     How many partitions it has."""
-    from chaffinch.spark.source.errors import refusals
     from chaffinch.spark.source.options import SourceOptions
+    from chaffinch.spark.source.reports import refusals
     from chaffinch.spark.source.topic_discovery import Discovery
     from chaffinch.spark.target import client_for, forget_client
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import secrets
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from chaffinch import plain_text
 from chaffinch.errors.codes import Group
@@ -20,7 +21,6 @@ from chaffinch.spark.commit.patience import Patience
 from chaffinch.spark.commit.plan import CommitPlan, CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
-from chaffinch.spark.log_lines import show_log
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.option_tables import NONE
 from chaffinch.spark.sink.options import SinkOptions
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _log = plain_text.logger(__name__)
 
+LOGGER: Final = "chaffinch.spark"
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 PUSH_BYTES_PER_S_ASSUMED = 20e6
 """Before anything was measured: slow enough for a far-away cluster, so that time-outs err on the long side."""
 _PUSH_MEASURED_BYTES_MIN = 32 << 20
@@ -184,3 +186,16 @@ class Committer:
 
     def _query(self, facts: TaskContextFacts) -> str:
         return self.options.named(facts.query(self.write_id))
+
+
+def show_log() -> None:
+    """From now on the sink's log lines of level INFO are seen in this process, on its standard error, which Spark shows: in a Spark worker
+    nobody configures logging. Changes nothing where somebody has."""
+    logger = logging.getLogger(LOGGER)
+    if logger.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    logger.addHandler(handler)
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)

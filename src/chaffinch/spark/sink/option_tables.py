@@ -12,8 +12,17 @@ from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import OPTIONS as PRODUCER_OPTIONS
 from chaffinch.producer.core.options import WITHOUT_EFFECT as OF_PRODUCERS_WITHOUT_EFFECT
 from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
-from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, JAVA_WITHOUT_EFFECT, OF_SPARK, of_kafka, parse
-from chaffinch.spark.other_side import OF_SOURCE, hints
+from chaffinch.spark.options import (
+    CLIENT,
+    CLIENT_WITHOUT_EFFECT,
+    INCLUDE_HEADERS,
+    JAVA_WITHOUT_EFFECT,
+    OF_SOURCE,
+    OF_SPARK,
+    hints,
+    of_kafka,
+    parse,
+)
 
 EXACTLY_ONCE, AT_LEAST_ONCE, NONE = "exactly-once", "at-least-once", "none"
 BATCH_SIZE_DEFAULT: Final = 1_000_000

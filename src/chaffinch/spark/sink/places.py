@@ -26,7 +26,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.spark.folders import STORAGE_FAILED, Folder, OwnFolder, name_of
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.options import SinkOptions
-from chaffinch.spark.task_facts import TaskContextFacts
+from chaffinch.spark.task_facts import TaskContextFacts, is_one_machine
 
 _log = plain_text.logger(__name__)
 
@@ -134,11 +134,6 @@ class Places:
         checkpoint = self.checkpoint(facts)
         found = checkpoint.below("offsets").read(str(batch_id)) if checkpoint is not None else None
         return "" if found is None else hashlib.sha256(found).hexdigest()
-
-
-def is_one_machine(master: str | None) -> bool:
-    """Spark's local mode, where tasks run beside the driver. `local-cluster[...]` has executors as any cluster has."""
-    return master is not None and (master == "local" or master.startswith("local["))
 
 
 def token_of_this_machine() -> str:

@@ -17,10 +17,10 @@ from chaffinch.errors import ConfigException
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.spark.options import ClientOptions
 from chaffinch.spark.refusals import Kind, line_first, worded_for
-from chaffinch.spark.source.errors import refusals, report_loss
 from chaffinch.spark.source.fetching import TopicRange, read_range
 from chaffinch.spark.source.offset_ranges import OffsetRange, divided, within
 from chaffinch.spark.source.options import SourceOptions, includes_headers
+from chaffinch.spark.source.reports import refusals, report_loss
 from chaffinch.spark.task_facts import host
 from chaffinch.spark.versions import SentToExecutors, version_of
 

@@ -2,7 +2,7 @@
 
 An answer without records says nothing about the range: a leader that has just changed, or a quota, gives some. So it is asked again
 until `kafka.default.api.timeout.ms` have passed without progress; then the partition's end says whether there is anything to wait for.
-What is not there any more is data lost (`errors.py`).
+What is not there any more is data lost (`reports.py`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.source.errors import refusals, report_loss
-from chaffinch.spark.source.waits import LOOK_MS, SourceWaits
+from chaffinch.spark.source.reports import LOOK_MS, SourceWaits, refusals, report_loss
 from chaffinch.spark.topic_ids import created_again, loss
 
 if TYPE_CHECKING:

@@ -22,14 +22,15 @@ from chaffinch.spark.options import (
     CLIENT,
     CLIENT_WITHOUT_EFFECT,
     INCLUDE_HEADERS,
+    OF_SINK,
     OF_SPARK,
     ClientOptions,
+    hints,
     of_kafka,
     parse,
     tell_once,
     tell_without_effect,
 )
-from chaffinch.spark.other_side import OF_SINK, hints
 from chaffinch.spark.source.topic_offsets import OffsetChoice, parse_assignment, parse_offsets, parse_times
 
 _SHARED: Final = (

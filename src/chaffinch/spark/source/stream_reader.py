@@ -18,10 +18,10 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.runtime.clock import Clock, SystemClock
 from chaffinch.spark.refusals import line_first
 from chaffinch.spark.source.batch_reader import MESSAGE_VERSION, check_schema, rows_of, task_ranges
-from chaffinch.spark.source.errors import refusals, report_loss
 from chaffinch.spark.source.fetching import TopicRange
 from chaffinch.spark.source.offset_ranges import backlog, limited, losses, ranges, within
 from chaffinch.spark.source.options import SourceOptions
+from chaffinch.spark.source.reports import refusals, report_loss
 from chaffinch.spark.source.topic_offsets import from_checkpoint, to_checkpoint
 from chaffinch.spark.task_facts import host
 from chaffinch.spark.topic_ids import created_again, ids_of, loss

@@ -18,7 +18,7 @@ from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import shown_value
 from chaffinch.spark import topic_ids
 from chaffinch.spark.refusals import Refusal, refusal_for
-from chaffinch.spark.source.waits import SourceWaits
+from chaffinch.spark.source.reports import SourceWaits
 from chaffinch.spark.target import UNKNOWN_TOPIC_PATIENCE_MS, UNKNOWN_TOPIC_WAIT_MS
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from chaffinch import plain_text
 from chaffinch.errors import ConfigException
 from chaffinch.runtime.exposure import host_of, is_expected, warning
 from chaffinch.runtime.prometheus import CONTENT_TYPE, Family
-from chaffinch.spark.active_session import default_file_system
 from chaffinch.spark.commit.marker import STATE_FILE, CheckpointState
 from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import ErrorTag, Refusal
+from chaffinch.spark.session import default_file_system
 from chaffinch.spark.sink.places import located
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors import ConfigException
 from chaffinch.spark import interruption
-from chaffinch.spark.active_session import activate
 from chaffinch.spark.error_texts import first_line, tag_of_error
 from chaffinch.spark.refusals import ErrorTag
+from chaffinch.spark.session import activate
 from chaffinch.spark.supervision.rules import Limits, Stop, decide
 from chaffinch.spark.workers import advice_for
 

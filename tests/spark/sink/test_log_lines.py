@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
-LOG = "import logging; from chaffinch.spark.log_lines import show_log; {}; show_log(); show_log(); logging.getLogger('{}').info('a line')"
+LOG = (
+    "import logging; from chaffinch.spark.sink.committing import show_log; {}; show_log(); show_log(); "
+    "logging.getLogger('{}').info('a line')"
+)
 
 
 @pytest.mark.parametrize(
