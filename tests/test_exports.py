@@ -6,7 +6,8 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
+from typing import Any
 
 import pytest
 
@@ -17,12 +18,12 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", chaffinch.__all__)
-def test_every_name_can_be_had(name):
+def test_every_name_can_be_had(name: str) -> None:
     assert getattr(chaffinch, name) is getattr(chaffinch, name)
     assert name in dir(chaffinch)
 
 
-def test_names_come_from_where_the_type_checker_finds_them():
+def test_names_come_from_where_the_type_checker_finds_them() -> None:
     tree = ast.parse((ROOT / "src/chaffinch/__init__.py").read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     imported = {
@@ -35,28 +36,28 @@ def test_names_come_from_where_the_type_checker_finds_them():
     assert set(chaffinch.__all__) == set(imported) | {"__version__"}
 
 
-def test_submodules_are_the_same_objects():
+def test_submodules_are_the_same_objects() -> None:
     assert chaffinch.errors is importlib.import_module("chaffinch.errors")
 
 
-def test_an_unknown_name_is_an_import_error():
+def test_an_unknown_name_is_an_import_error() -> None:
     with pytest.raises(ImportError, match="NoSuchThing"):
         exec("from chaffinch import NoSuchThing")
     with pytest.raises(AttributeError, match="NoSuchThing"):
         chaffinch.NoSuchThing  # noqa: B018
 
 
-def test_the_import_itself_loads_nothing_but_the_version():
+def test_the_import_itself_loads_nothing_but_the_version() -> None:
     code = "import sys, chaffinch; print([name for name in sys.modules if name.startswith('chaffinch.') or name in ('numpy', 'pyarrow')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "['chaffinch.version']\n"
 
 
-def test_the_version_is_the_package_s():
+def test_the_version_is_the_package_s() -> None:
     assert chaffinch.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 
-def undocumented(name, thing):
+def undocumented(name: str, thing: Any) -> list[str]:
     """Names of what a user meets without a docstring of its own: the thing itself, its public methods and properties."""
     if not isinstance(thing, type):
         return [] if not callable(thing) or thing.__doc__ else [name]
@@ -67,15 +68,15 @@ def undocumented(name, thing):
 
 
 @pytest.mark.parametrize("package", [chaffinch, chaffinch.spark], ids=["chaffinch", "chaffinch.spark"])
-def test_help_has_something_to_say_about_every_name(package):
+def test_help_has_something_to_say_about_every_name(package: ModuleType) -> None:
     assert [found for name in package.__all__ for found in undocumented(name, getattr(package, name))] == []
 
 
-def test_what_is_not_documented_is_noticed():
+def test_what_is_not_documented_is_noticed() -> None:
     class Bare:
-        def told(self):
+        def told(self) -> None:
             """Told."""
 
-        def untold(self): ...
+        def untold(self) -> None: ...
 
     assert undocumented("Bare", Bare) == ["Bare", "Bare.untold"]

@@ -2,6 +2,7 @@
 
 import pickle
 from pathlib import PurePosixPath
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaffinch.errors import ConfigException, Group
-from chaffinch.settings import WRONG_NAMED_MAX, Option, OptionTable
+from chaffinch.settings import WRONG_NAMED_MAX, Option, OptionTable, Settings
 
 TABLE = OptionTable(
     [
@@ -30,37 +31,37 @@ TABLE = OptionTable(
 SERVERS = {"bootstrap.servers": "a:1"}
 
 
-def parse(mapping=None, **keywords):
+def parse(mapping: dict[Any, Any] | None = None, **keywords: Any) -> Settings:
     return TABLE.parse({**SERVERS, **(mapping or {})}, **keywords)
 
 
 class TestNames:
-    def test_dots_and_underscores_are_the_same_option(self):
+    def test_dots_and_underscores_are_the_same_option(self) -> None:
         assert (
             TABLE.parse({"bootstrap.servers": "a:1"}) == TABLE.parse(bootstrap_servers="a:1") == TABLE.parse({"bootstrap_servers": "a:1"})
         )
 
-    def test_settings_have_every_option_under_its_dotted_name(self):
+    def test_settings_have_every_option_under_its_dotted_name(self) -> None:
         assert list(parse()) == [option.name for option in TABLE.options]
         assert parse()["linger.ms"] == 5
         with pytest.raises(KeyError):
             parse()["linger_ms"]
 
-    def test_what_was_given_is_told_from_defaults(self):
+    def test_what_was_given_is_told_from_defaults(self) -> None:
         assert parse(linger_ms=5).given == {"bootstrap.servers", "linger.ms"}
 
     @pytest.mark.parametrize("options", ["a:1", 7, [("sasl.password", "S3cret")], {"bootstrap.servers"}], ids=str)
-    def test_what_is_no_mapping_is_said_to_be_none_and_not_shown(self, options):
+    def test_what_is_no_mapping_is_said_to_be_none_and_not_shown(self, options: Any) -> None:
         text = f"options must be a mapping of names to values, not a value of type {type(options).__name__}"
         with pytest.raises(ConfigException, match=f"{text}$"):
             TABLE.parse(options)
 
     @pytest.mark.parametrize("name", [b"linger.ms", 7, None])
-    def test_names_are_strings(self, name):
+    def test_names_are_strings(self, name: bytes | int | None) -> None:
         with pytest.raises(ConfigException, match=r"an option has the name .*, which is not a string"):
             parse({name: "1"})
 
-    def test_none_means_not_given(self):
+    def test_none_means_not_given(self) -> None:
         settings = parse({"linger.ms": None}, acks=None)
         assert settings["linger.ms"] == 5
         assert settings["acks"] == "all"
@@ -78,13 +79,13 @@ class TestNames:
             ("client.dns.lookups", "client.dns.lookup"),
         ],
     )
-    def test_an_unknown_name_gets_the_nearest_known_one(self, wrong, nearest):
+    def test_an_unknown_name_gets_the_nearest_known_one(self, wrong: str, nearest: str) -> None:
         with pytest.raises(ConfigException) as caught:
             parse({wrong: 1})
         assert str(caught.value) == f"unknown option {wrong!r}: the nearest known one is {nearest!r}"
         assert caught.value.group is Group.INVALID_CONFIGURATION
 
-    def test_all_that_is_wrong_is_said_at_once(self):
+    def test_all_that_is_wrong_is_said_at_once(self) -> None:
         """Who has corrected one thing shall not hear of the next one only then: with Spark each try takes ten seconds."""
         with pytest.raises(ConfigException) as caught:
             parse({"liger.ms": 1, "acks": "2", "sasl.mechanism": "PLAIN"})
@@ -93,42 +94,42 @@ class TestNames:
             "unknown option 'sasl.mechanism': no known one is like it"
         )
 
-    def test_of_many_wrong_options_the_first_are_named(self):
+    def test_of_many_wrong_options_the_first_are_named(self) -> None:
         with pytest.raises(ConfigException) as caught:
             parse({f"key-{number}": 1 for number in range(WRONG_NAMED_MAX + 2)})
         assert str(caught.value).count("unknown option") == WRONG_NAMED_MAX
         assert str(caught.value).endswith("; and 2 more")
 
-    def test_nothing_is_offered_for_a_name_that_is_like_none(self):
+    def test_nothing_is_offered_for_a_name_that_is_like_none(self) -> None:
         with pytest.raises(ConfigException, match=r"^unknown option 'sasl.mechanism': no known one is like it$"):
             parse({"sasl.mechanism": "PLAIN"})
 
-    def test_the_same_option_twice_is_refused_even_with_equal_values(self):
+    def test_the_same_option_twice_is_refused_even_with_equal_values(self) -> None:
         with pytest.raises(ConfigException, match=r"option linger.ms is given twice, as 'linger.ms' and as 'linger_ms'"):
             TABLE.parse({"linger.ms": 1}, linger_ms=1)
 
-    def test_a_name_without_effect_is_accepted_and_collected(self):
+    def test_a_name_without_effect_is_accepted_and_collected(self) -> None:
         settings = parse(client_dns_lookup="use_all_dns_ips")
         assert dict(settings.ignored) == {"client.dns.lookup": "use_all_dns_ips"}
         assert "client.dns.lookup" not in settings
 
-    def test_the_value_of_an_option_of_other_parts_is_checked_though_it_has_no_effect(self):
+    def test_the_value_of_an_option_of_other_parts_is_checked_though_it_has_no_effect(self) -> None:
         table = OptionTable((), without_effect=("client.dns.lookup", Option("linger.ms", "int", 5, "How long.", minimum=0)))
         assert table.without_effect == {"client.dns.lookup", "linger.ms"}
         assert dict(table.parse({"linger_ms": "7"}).ignored) == {"linger.ms": 7}
         with pytest.raises(ConfigException, match=r"^option linger\.ms cannot be 'x': it must be a whole number$"):
             table.parse({"linger.ms": "x"})
 
-    def test_of_a_long_value_the_beginning_is_shown(self):
+    def test_of_a_long_value_the_beginning_is_shown(self) -> None:
         with pytest.raises(ConfigException) as caught:
             parse({"linger.ms": "9" * 70_000})
         assert str(caught.value) == f"option linger.ms cannot be '{'9' * 199}...: it must be a whole number"
 
-    def test_a_missing_required_option_says_what_it_is(self):
+    def test_a_missing_required_option_says_what_it_is(self) -> None:
         with pytest.raises(ConfigException, match=r"option bootstrap.servers is missing: First addresses\."):
             TABLE.parse({})
 
-    def test_an_empty_list_is_no_value_for_a_required_option(self):
+    def test_an_empty_list_is_no_value_for_a_required_option(self) -> None:
         with pytest.raises(ConfigException, match=r"bootstrap\.servers is missing"):
             TABLE.parse({"bootstrap.servers": ""})
 
@@ -162,7 +163,7 @@ class TestValues:
             ("partitioner", print, print),
         ],
     )
-    def test_parsed(self, name, given, parsed):
+    def test_parsed(self, name: str, given: Any, parsed: Any) -> None:
         value = TABLE.parse({**SERVERS, name: given})[name]
         assert value == parsed
         assert type(value) is type(parsed)
@@ -200,12 +201,12 @@ class TestValues:
             ("transactional.id", b"x", "option transactional.id cannot be b'x': it must be a string"),
         ],
     )
-    def test_refused(self, name, given, text):
+    def test_refused(self, name: str, given: Any, text: str) -> None:
         with pytest.raises(ConfigException) as caught:
             TABLE.parse({**SERVERS, name: given})
         assert str(caught.value) == text
 
-    def test_a_secret_is_in_no_message(self):
+    def test_a_secret_is_in_no_message(self) -> None:
         with pytest.raises(ConfigException) as caught:
             parse(ssl_keystore_password="hunter2")
         assert "hunter2" not in str(caught.value)
@@ -217,7 +218,7 @@ class TestValues:
             st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.text()),
         )
     )
-    def test_any_mapping_parses_or_raises_config_exception(self, mapping):
+    def test_any_mapping_parses_or_raises_config_exception(self, mapping: dict[str, Any]) -> None:
         try:
             settings = TABLE.parse(mapping)
         except ConfigException:
@@ -226,21 +227,21 @@ class TestValues:
 
 
 class TestSettings:
-    def test_immutable(self):
+    def test_immutable(self) -> None:
         settings = parse()
         with pytest.raises(TypeError):
-            settings["linger.ms"] = 1
+            settings["linger.ms"] = 1  # type: ignore[index]
         with pytest.raises(TypeError):
-            settings.ignored["x"] = 1
+            settings.ignored["x"] = 1  # type: ignore[index]
 
-    def test_pickles(self):
+    def test_pickles(self) -> None:
         settings = parse(linger_ms=7, client_dns_lookup="x")
         copied = pickle.loads(pickle.dumps(settings))
         assert (copied, copied.given, dict(copied.ignored)) == (settings, settings.given, dict(settings.ignored))
 
 
 class TestTables:
-    def test_documentation(self):
+    def test_documentation(self) -> None:
         lines = TABLE.table_markdown().splitlines()
         assert lines[0] == "| option | type | default | allowed | meaning |"
         assert lines[2] == "| `bootstrap.servers` | list | (required) | | First addresses. |"
@@ -250,11 +251,11 @@ class TestTables:
         assert len(lines) == 2 + len(TABLE.options)
 
     @pytest.mark.parametrize("default", ["7", 11, -1, True])
-    def test_a_default_that_its_own_parser_would_not_give_is_a_mistake(self, default):
+    def test_a_default_that_its_own_parser_would_not_give_is_a_mistake(self, default: int | str) -> None:
         with pytest.raises((AssertionError, ConfigException)):
             Option("x", "int", default, "", minimum=0, maximum=10)
 
-    def test_an_option_twice_or_with_and_without_effect_is_a_mistake(self):
+    def test_an_option_twice_or_with_and_without_effect_is_a_mistake(self) -> None:
         option = Option("a.b", "int", 1, "")
         with pytest.raises(AssertionError, match="twice"):
             OptionTable([option, Option("a_b", "int", 1, "")])

@@ -16,7 +16,7 @@ def lint(config: Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_contracts_are_kept():
+def test_contracts_are_kept() -> None:
     status, report = lint(ROOT / ".importlinter")
     assert status == 0, report
 
@@ -29,7 +29,7 @@ def test_contracts_are_kept():
     ],
     ids=["layers upside down", "forbidden module"],
 )
-def test_a_broken_contract_is_noticed(tmp_path, contract, report_says):
+def test_a_broken_contract_is_noticed(tmp_path: Path, contract: str, report_says: str) -> None:
     config = tmp_path / "contracts.ini"
     head = "[importlinter]\nroot_package = chaffinch\ninclude_external_packages = True\n\n[importlinter:contract:one]\nname = One\n"
     config.write_text(head + contract + "\n")

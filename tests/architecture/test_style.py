@@ -64,12 +64,12 @@ def _dotted(node: ast.expr) -> str:
 
 
 @pytest.mark.parametrize("path", FILES)
-def test_house_rules(path):
+def test_house_rules(path: str) -> None:
     found = list(findings_in(path, (ROOT / path).read_text(encoding="utf-8")))
     assert not found, "\n".join(f"{where}:{line}: {what}" for where, line, what in found)
 
 
-def test_exceptions_name_functions_that_exist():
+def test_exceptions_name_functions_that_exist() -> None:
     for name, reason in LONG_FUNCTIONS.items():
         path, _, function = name.partition("::")
         assert f"def {function}(" in (ROOT / path).read_text(encoding="utf-8")
@@ -95,7 +95,7 @@ LONG_BODY = "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX
         ("tests/a.py", '"""A."""\nimport random\nrandom.Random()\n', "dice without a seed"),
     ],
 )
-def test_each_rule_finds_what_breaks_it(path, text, what):
+def test_each_rule_finds_what_breaks_it(path: str, text: str, what: str) -> None:
     found = list(findings_in(path, text))
     assert len(found) == 1
     assert what in found[0][2]
@@ -110,5 +110,5 @@ def test_each_rule_finds_what_breaks_it(path, text, what):
         ("src/a.py", '"""A."""\ndef f():\n    """' + "Long.\n" * 100 + '    """\n    return 1\n'),
     ],
 )
-def test_each_rule_lets_the_rest_pass(path, text):
+def test_each_rule_lets_the_rest_pass(path: str, text: str) -> None:
     assert list(findings_in(path, text)) == []

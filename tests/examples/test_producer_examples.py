@@ -33,7 +33,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 def values(broker: EmbeddedBroker, topic: str) -> list[bytes]:
-    return broker.read(topic).column("value").to_pylist()  # type: ignore[no-any-return]
+    return broker.read(topic).column("value").to_pylist()
 
 
 def interrupt(*_: object) -> NoReturn:

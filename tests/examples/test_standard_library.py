@@ -7,8 +7,14 @@ import pytest
 
 from examples.standard_library import inputs
 from examples.standard_library.inputs import SourceFile
-from examples.standard_library.judge import MESSAGE_BYTES_MAX, NULL_KEY, TOO_LARGE, Findings, batch_bytes, compare, reason
-from examples.standard_library.workplace import BATCH_OF_BROKER_KILL, BATCH_OF_QUERY_KILL, batches_expected, files_per_trigger
+from examples.standard_library.judge import NULL_KEY, TOO_LARGE, Findings, batch_bytes, compare, reason
+from examples.standard_library.workplace import (
+    BATCH_OF_BROKER_KILL,
+    BATCH_OF_QUERY_KILL,
+    MESSAGE_BYTES_MAX,
+    batches_expected,
+    files_per_trigger,
+)
 
 FILES_AND_KEYS = {
     "module.py": "module",

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import pytest
 
@@ -59,7 +59,8 @@ def add_fault(broker: EmbeddedBroker, api: str | None, fault: str | int | None) 
     if api is None or fault is None:
         return
     if isinstance(fault, str):
-        broker.faults.add(api=api, **({"action": fault} if fault.startswith("drop") else {"error": fault}))
+        options: dict[str, Any] = {"action": fault} if fault.startswith("drop") else {"error": fault}
+        broker.faults.add(api=api, **options)
         return
     broker.faults.add(api=api, error="UNKNOWN_SERVER_ERROR")
     broker._call(lambda core: setattr(core.faults.rules[-1], "error", codes.by_number(fault)))

@@ -22,13 +22,13 @@ COMMIT_MARKER = bytes.fromhex(
 )
 
 
-def test_every_sample_has_golden_bytes():
+def test_every_sample_has_golden_bytes() -> None:
     assert list(GOLDEN) == list(SAMPLES)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.parametrize("before", [b"", GOLDEN["headers"]], ids=["alone", "behind another"])
-def test_golden_bytes_are_read(name, before):
+def test_golden_bytes_are_read(name: str, before: bytes) -> None:
     golden, sample = GOLDEN[name], SAMPLES[name]
     view = list(views(before + golden + GOLDEN["one-value"]))[1 if before else 0]
     assert view.data == golden
@@ -40,7 +40,7 @@ def test_golden_bytes_are_read(name, before):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_any_beginning_of_golden_bytes_is_cut_short(name):
+def test_any_beginning_of_golden_bytes_is_cut_short(name: str) -> None:
     golden = GOLDEN[name]
     for size in range(1, len(golden)):
         with pytest.raises(CorruptBatch) as caught:
@@ -49,7 +49,7 @@ def test_any_beginning_of_golden_bytes_is_cut_short(name):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_golden_bytes_are_written(name):
+def test_golden_bytes_are_written(name: str) -> None:
     sample = SAMPLES[name]
     ours = encode(
         columns_of(sample.rows),
@@ -64,7 +64,7 @@ def test_golden_bytes_are_written(name):
         assert ours == GOLDEN[name]
 
 
-def test_the_bytes_of_a_marker():
+def test_the_bytes_of_a_marker() -> None:
     (view,) = views(COMMIT_MARKER)
     ours = encode_control_batch(True, view.header.identity, 12, NOW_MS)
     assert ours.hex() == COMMIT_MARKER.hex()

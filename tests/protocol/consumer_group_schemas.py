@@ -90,7 +90,8 @@ def _class(name: str) -> type[ApiMessage]:
     kind = "request" if name.endswith("Request") else "response"
     json = {"apiKey": key, "type": kind, "name": name, "validVersions": "0-1", "flexibleVersions": "0+", "fields": fields}
     with mock.patch.object(api_data, "load_json", return_value=json):
-        return type(ApiMessage)(name, (ApiMessage,), {})
+        made: type[ApiMessage] = type(ApiMessage)(name, (ApiMessage,), {})
+        return made
 
 
 CLASSES: dict[str, type[ApiMessage]] = {name: _class(name) for name in _FIELDS}

@@ -29,6 +29,12 @@ def name_of(case: tuple[type[Message], int]) -> str:
     return f"{case[0].__name__}-v{case[1]}"
 
 
+def class_of(kind: Struct) -> type[Message]:
+    """Of what a field of messages holds."""
+    assert issubclass(kind.message, Message)
+    return kind.message
+
+
 # -- fixed samples ----------------------------------------------------------------------------------------------------------------
 
 
@@ -57,7 +63,7 @@ def _sample_value(kind: Any, version: int, counter: Counter) -> Any:
     if isinstance(kind, Array):
         return [_sample_value(kind.element, version, counter) for _ in range(2)]
     if isinstance(kind, Struct):
-        return sample(kind.message, version, counter)
+        return sample(class_of(kind), version, counter)
     if isinstance(kind, type):
         return sample(kind, version, counter)
     if kind is Bool:
@@ -97,7 +103,7 @@ def _kind_values(kind: Any, version: int) -> st.SearchStrategy[Any]:
     if isinstance(kind, Array):
         return st.lists(_kind_values(kind.element, version), max_size=3)
     if isinstance(kind, Struct):
-        return messages(kind.message, version)
+        return messages(class_of(kind), version)
     if isinstance(kind, type):
         return messages(kind, version)
     if isinstance(kind, Fixed):
@@ -192,9 +198,11 @@ def _from_twin(field: Field, value: Any, version: int, name: str) -> Any:
     if value is None:
         return field.default_value() if field.is_tagged_in(version) else None
     if isinstance(kind, Struct):
-        return from_kafka_python(kind.message, value, version)
+        return from_kafka_python(class_of(kind), value, version)
     if isinstance(kind, Array) and isinstance(kind.element, type):
-        return [from_kafka_python(kind.element, item, version) for item in value]
+        element = kind.element
+        assert issubclass(element, Message)
+        return [from_kafka_python(element, item, version) for item in value]
     return list(value) if isinstance(kind, Array) else value
 
 

@@ -16,7 +16,8 @@ def _class(name: str) -> type[ApiMessage]:
     by_name["versions"] = "0-5"
     topics["fields"].insert(1, {"name": "TopicId", "type": "uuid", "versions": "6+"})
     with mock.patch.object(api_data, "load_json", return_value=json):
-        return type(ApiMessage)(name, (ApiMessage,), {})
+        made: type[ApiMessage] = type(ApiMessage)(name, (ApiMessage,), {})
+        return made
 
 
 CLASSES: dict[str, type[ApiMessage]] = {name: _class(name) for name in ("TxnOffsetCommitRequest", "TxnOffsetCommitResponse")}

@@ -122,7 +122,7 @@ def test_absent_and_empty_records_differ() -> None:
 
 
 def test_a_large_claim_costs_no_memory() -> None:
-    claims = [
+    claims: list[tuple[type[Message], int, str]] = [
         (FetchResponse, 11, "00000000 0000 00000000 7fffffff"),
         (CreateTopicsRequest, 3, "7fffffff" + "00" * 64),
         (ProduceResponse, 9, "ffffffff0f" + "00" * 64),

@@ -24,6 +24,7 @@ from chaffinch.protocol.messages.produce import (
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.violations import UnencodableMessage
+from chaffinch.records.stretch import Part
 
 
 def produce(records: Any) -> ProduceRequest:
@@ -116,7 +117,8 @@ def test_without_records_there_is_one_buffer(records: Any, version: int) -> None
 
 
 def test_a_fetch_of_many_partitions_keeps_its_order() -> None:
-    partitions = [PartitionData(partition_index=index, records=[b"%d" % index, b"!"]) for index in range(300)]
+    both: list[list[Part]] = [[b"%d" % index, b"!"] for index in range(300)]
+    partitions = [PartitionData(partition_index=index, records=records) for index, records in enumerate(both)]
     response = FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=partitions)])
     decoded = FetchResponse.decode(b"".join(response.encode(12)), 12)
     assert [bytes(p.records) for p in decoded.responses[0].partitions] == [b"%d!" % index for index in range(300)]  # type: ignore[arg-type]

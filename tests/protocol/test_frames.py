@@ -322,7 +322,7 @@ class TestLimits:
         room = assembler.get_buffer()
         assert len(room) > 0
         room[:] = bytes(len(room))
-        assert caught.value.frames == (b"good",)
+        assert [*map(bytes, caught.value.frames)] == [b"good"]
 
     def test_a_tls_client_is_told_from_a_frame_that_is_too_large(self) -> None:
         hello = ssl.MemoryBIO()
@@ -381,7 +381,7 @@ class TestLimits:
     def test_a_refused_beginning_tells_the_frames_before_it(self) -> None:
         with pytest.raises(ProtocolViolation) as caught:
             feed(FrameAssembler(budget=FrameBudget(100)), framed(b"good") + framed(body(300_000))[:1000])
-        assert caught.value.frames == (b"good",)
+        assert [*map(bytes, caught.value.frames)] == [b"good"]
 
     def test_claims_lock_nobody_out(self) -> None:
         budget = FrameBudget(1_000_000)
@@ -446,7 +446,7 @@ class TestPool:
         pool = BufferPool(1_000_000)
         views = [pool.lend(400_000) for _ in range(5)]
         assert pool.bytes_kept <= 1_000_000
-        assert pool.lend(5_000_000)[:3] == b"\0\0\0"
+        assert bytes(pool.lend(5_000_000)[:3]) == b"\0\0\0"
         assert pool.bytes_kept <= 1_000_000
         many = BufferPool()
         views += [many.lend(10) for _ in range(POOL_BUFFERS_MAX + 5)]

@@ -17,8 +17,8 @@ def make_standard(message: Message, version: int) -> None:
         for field in type(structure).FIELDS:
             if not is_standard(field, version):
                 setattr(structure, field.name, field.default_value())
-            elif field.name == "records" and structure.records is None:  # type: ignore[attr-defined]
-                structure.records = b""  # type: ignore[attr-defined]
+            elif field.name == "records" and structure.records is None:
+                structure.records = b""
     if isinstance(message, ApiVersionsResponse):
         message.error_code = 0
 

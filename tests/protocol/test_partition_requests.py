@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -54,7 +55,7 @@ def test_frames_are_those_of_the_usual_encoder(
     assert repeated.frame(number, bytearray(records)) == b"".join(parts)
 
 
-def answer(version: int, *, correlation_id: int = 5, topic: str = "orders", throttle_ms: int = 0, **fields: object) -> bytes:
+def answer(version: int, *, correlation_id: int = 5, topic: str = "orders", throttle_ms: int = 0, **fields: Any) -> bytes:
     part = PartitionProduceResponse(**{"index": 3, "base_offset": 17, "log_append_time_ms": -1, "log_start_offset": 2} | fields)
     has_id = version >= 13
     told = TopicProduceResponse(name="" if has_id else topic, topic_id=TOPIC_ID if has_id else UUID(int=0), partition_responses=[part])
@@ -93,7 +94,7 @@ SAYS_MORE: list[dict[str, object]] = [
     ],
     ids=str,
 )
-def test_whatever_says_more_is_left_to_the_whole_decoder(version: int, changed: dict[str, object]) -> None:
+def test_whatever_says_more_is_left_to_the_whole_decoder(version: int, changed: dict[str, Any]) -> None:
     assert requests_of(version).written_at(answer(version, **changed), 5) is None
 
 

@@ -40,7 +40,7 @@ def test_unknown_fields_are_refused_when_built_and_when_set() -> None:
 
 def test_positional_values_are_refused() -> None:
     with pytest.raises(TypeError):
-        ProduceRequest("id")  # type: ignore[misc]
+        ProduceRequest("id")  # type: ignore[call-arg]
 
 
 def test_equality_is_by_class_and_value() -> None:

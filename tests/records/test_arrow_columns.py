@@ -1,5 +1,8 @@
 """Arrow tables to records and back: every type that is allowed, every layout Arrow may give it, and clear refusals."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,7 +12,7 @@ from chaffinch.records.arrow_columns import SCHEMA, from_arrow, may_refuse_value
 from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
-from tests.records.record_strategies import columns_and_rows, rows_of
+from tests.records.record_strategies import Row, columns_and_rows, rows_of
 
 DEFAULT_MS = 77
 HEADER_LIST = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -26,11 +29,11 @@ BYTES_TYPES = [
 ]
 
 
-def table(**columns):
+def table(**columns: Any) -> pa.Table:
     return pa.table(columns)
 
 
-def records(data):
+def records(data: pa.RecordBatch | pa.Table) -> list[Row]:
     return rows_of(RecordColumns.from_arrow(data, timestamp_default_ms=DEFAULT_MS))
 
 
@@ -39,7 +42,7 @@ def records(data):
 class TestBytes:
     VALUES = (b"first", None, b"", b"a value longer than twelve bytes", None, b"last")
 
-    def array(self, data_type):
+    def array(self, data_type: pa.DataType) -> pa.Array:
         values = [value if value is None or "binary" in str(data_type) else value.decode() for value in self.VALUES]
         plain = data_type.value_type if pa.types.is_dictionary(data_type) else data_type
         if not pa.types.is_dictionary(data_type):
@@ -47,34 +50,34 @@ class TestBytes:
         places = pa.array([None if value is None else index for index, value in enumerate(values)], data_type.index_type)
         return pa.DictionaryArray.from_arrays(places, pa.array(values, plain))
 
-    def found(self, column, array):
+    def found(self, column: str, array: pa.Array | pa.ChunkedArray) -> list[bytes | None]:
         data = table(**{"value": pa.array([b"v"] * len(array), pa.binary()), column: array})
-        return [row[0 if column == "key" else 1] for row in records(data)]
+        return [row[0] if column == "key" else row[1] for row in records(data)]
 
-    def test_whole(self, data_type, column):
+    def test_whole(self, data_type: pa.DataType, column: str) -> None:
         assert self.found(column, self.array(data_type)) == list(self.VALUES)
 
     @pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 3), (1, 5), (2, 4), (5, 6), (6, 6)])
-    def test_sliced(self, data_type, column, start, stop):
+    def test_sliced(self, data_type: pa.DataType, column: str, start: int, stop: int) -> None:
         assert self.found(column, self.array(data_type).slice(start, stop - start)) == list(self.VALUES[start:stop])
 
-    def test_chunked(self, data_type, column):
+    def test_chunked(self, data_type: pa.DataType, column: str) -> None:
         array = self.array(data_type)
         chunks = pa.chunked_array([array.slice(3), array.slice(0, 0), array.slice(1, 2)])
         assert self.found(column, chunks) == [*self.VALUES[3:], *self.VALUES[1:3]]
 
-    def test_empty(self, data_type, column):
+    def test_empty(self, data_type: pa.DataType, column: str) -> None:
         assert self.found(column, pa.nulls(0, data_type)) == []
         assert self.found(column, pa.chunked_array([], data_type)) == []
 
-    def test_all_null(self, data_type, column):
+    def test_all_null(self, data_type: pa.DataType, column: str) -> None:
         assert self.found(column, pa.nulls(2, data_type)) == [None, None]
 
 
 LENGTHS = (40, 0, 13, 5_000, 1, 12)
 
 
-def of_type(data_type, lengths):
+def of_type(data_type: pa.DataType, lengths: Sequence[int | None]) -> pa.Array:
     """An array whose values are so long, None for null; a dictionary has each once."""
     if not pa.types.is_dictionary(data_type):
         values = [None if length is None else b"v" * length for length in lengths]
@@ -88,46 +91,47 @@ def of_type(data_type, lengths):
 class TestPlainBytes:
     """As many as the rows have themselves, wherever their bytes are and whatever other rows have."""
 
-    def check(self, data, bytes_count):
+    def check(self, data: pa.RecordBatch | pa.Table, bytes_count: int) -> None:
         # Offsets, a bit per row that may be null, and what lists and structs have beside.
         assert bytes_count <= plain_bytes(data) <= bytes_count + 24 * data.num_rows + 24
 
-    def test_a_slice(self, data_type):
+    def test_a_slice(self, data_type: pa.DataType) -> None:
         data = table(value=of_type(data_type, LENGTHS * 100).slice(7, 3))
         self.check(data, sum((LENGTHS * 2)[7:10]))
         self.check(data.to_batches()[0], sum((LENGTHS * 2)[7:10]))
 
-    def test_chunks(self, data_type):
+    def test_chunks(self, data_type: pa.DataType) -> None:
         array = of_type(data_type, LENGTHS)
         self.check(table(value=pa.chunked_array([array.slice(0, 2), array.slice(5), array])), 40 + 12 + sum(LENGTHS))
 
-    def test_the_same_long_value_in_many_rows(self, data_type):
+    def test_the_same_long_value_in_many_rows(self, data_type: pa.DataType) -> None:
         self.check(table(value=of_type(data_type, [100_000] * 30)), 3_000_000)
 
     @pytest.mark.parametrize("count", [0, 1, 100])
-    def test_nulls_have_none(self, data_type, count):
+    def test_nulls_have_none(self, data_type: pa.DataType, count: int) -> None:
         self.check(table(value=of_type(data_type, [None] * count)), 0)
         self.check(table(value=of_type(data_type, [None, *LENGTHS, None]).slice(0, 3)), 40)
 
-    def test_headers(self, data_type):
+    def test_headers(self, data_type: pa.DataType) -> None:
         values = of_type(data_type, LENGTHS)
         entries = pa.StructArray.from_arrays([pa.array(["k"] * 6), values], ["key", "value"])
         data = table(value=pa.nulls(3), headers=pa.ListArray.from_arrays(pa.array([0, 2, 3, 6], pa.int32()), entries))
         self.check(data, 6 + sum(LENGTHS))
         self.check(data.slice(0, 2), 3 + sum(LENGTHS[:3]))
 
-    def test_headers_in_a_map(self, data_type):
+    def test_headers_in_a_map(self, data_type: pa.DataType) -> None:
         entries = pa.MapArray.from_arrays(pa.array([0, 2, 3, 6], pa.int32()), pa.array(["k"] * 6), of_type(data_type, LENGTHS))
         data = table(value=pa.nulls(3), headers=entries)
         self.check(data, 6 + sum(LENGTHS))
         self.check(data.slice(0, 2), 3 + sum(LENGTHS[:3]))
 
 
-def test_what_stands_under_a_null_has_no_bytes():
+def test_what_stands_under_a_null_has_no_bytes() -> None:
     """Lengths there may be anything."""
     views = pa.array(["x" * 20, "y" * 30], pa.string_view())
     _, places, data = views.buffers()
-    lengths = np.frombuffer(places, np.int32).copy()
+    assert places is not None
+    lengths = np.frombuffer(places.to_pybytes(), np.int32).copy()
     lengths[4] = 2**31 - 1
     array = pa.Array.from_buffers(pa.string_view(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer(lengths), data])
     assert array.to_pylist() == ["x" * 20, None]
@@ -136,28 +140,28 @@ def test_what_stands_under_a_null_has_no_bytes():
     assert 20 <= plain_bytes(table(value=array)) <= 20 + 24 * 4
 
 
-def test_fixed_size_binary_in_a_dictionary_is_counted_for_each_row():
+def test_fixed_size_binary_in_a_dictionary_is_counted_for_each_row() -> None:
     array = pa.DictionaryArray.from_arrays(pa.array([0] * 50), pa.array([b"x" * 1000], pa.binary(1000)))
     assert 50_000 <= plain_bytes(table(value=array)) <= 50_000 + 24 * 50
 
 
-def test_fixed_size_binary_sliced_with_nulls():
+def test_fixed_size_binary_sliced_with_nulls() -> None:
     array = pa.array([b"abc", None, b"ghi", b"jkl"], pa.binary(3))
     assert [row[1] for row in records(table(value=array.slice(1)))] == [None, b"ghi", b"jkl"]
 
 
 @pytest.mark.parametrize("start", [0, 1, 7, 8, 9, 16, 23])
-def test_nulls_are_found_wherever_an_array_begins(start):
+def test_nulls_are_found_wherever_an_array_begins(start: int) -> None:
     values = [None if index % 3 == 0 else b"%d" % index for index in range(24)]
     assert [row[1] for row in records(table(value=pa.array(values, pa.binary()).slice(start)))] == values[start:]
 
 
-def test_a_column_of_type_null():
+def test_a_column_of_type_null() -> None:
     nulls = pa.nulls(2)
     assert records(table(key=nulls, value=nulls, timestamp=nulls, headers=nulls)) == [(None, None, DEFAULT_MS, [])] * 2
 
 
-def test_bytes_under_a_null_are_not_read():
+def test_bytes_under_a_null_are_not_read() -> None:
     offsets, data = pa.py_buffer(np.array([0, 3, 6], np.int32)), pa.py_buffer(b"abcdef")
     array = pa.Array.from_buffers(pa.binary(), 2, [pa.py_buffer(b"\x01"), offsets, data])
     columns = RecordColumns.from_arrow(table(value=array), timestamp_default_ms=0)
@@ -166,10 +170,12 @@ def test_bytes_under_a_null_are_not_read():
 
 
 @pytest.mark.parametrize("data_type", [pa.large_binary(), pa.binary(), pa.string(), pa.binary(5)], ids=str)
-def test_bytes_are_shared_not_copied(data_type):
+def test_bytes_are_shared_not_copied(data_type: pa.DataType) -> None:
     array = pa.array(["abcde", "fghij"]).cast(pa.binary()).cast(data_type)
     columns = RecordColumns.from_arrow(table(value=array), timestamp_default_ms=0)
-    assert columns.value_data.__array_interface__["data"][0] == array.buffers()[-1].address
+    data = array.buffers()[-1]
+    assert data is not None
+    assert columns.value_data.__array_interface__["data"][0] == data.address
 
 
 @pytest.mark.parametrize(
@@ -185,7 +191,7 @@ def test_bytes_are_shared_not_copied(data_type):
     ],
     ids=str,
 )
-def test_which_tables_may_be_refused_for_a_value(column, data_type, may_refuse):
+def test_which_tables_may_be_refused_for_a_value(column: str, data_type: pa.DataType, may_refuse: bool) -> None:
     assert may_refuse_values(pa.schema([("value", pa.binary()), (column, data_type)])) is may_refuse
 
 
@@ -206,14 +212,14 @@ class TestTimestamps:
         ],
         ids=str,
     )
-    def test_each_unit(self, data_type, value, ms):
+    def test_each_unit(self, data_type: pa.DataType | pa.TimestampType, value: int, ms: int) -> None:
         stamps = pa.array([value, None, value], pa.int64()).cast(data_type)
         data = table(value=[b"v"] * 3, timestamp=stamps)
         assert [row[2] for row in records(data)] == [ms, DEFAULT_MS, ms]
         assert [row[2] for row in records(data.slice(1, 2))] == [DEFAULT_MS, ms]
         assert records(data.slice(0, 0)) == []
 
-    def test_seconds_beyond_64_bits_of_ms(self):
+    def test_seconds_beyond_64_bits_of_ms(self) -> None:
         stamps = pa.array([None, 1, 2**62, -(2**62)], pa.int64()).cast(pa.timestamp("s"))
         for first_row, beyond in ((0, 2**62), (3, -(2**62))):
             words = rf"column 'timestamp' is timestamp\[s\] with {beyond} in row {max(2, first_row)}, beyond 64 bits of ms"
@@ -238,29 +244,29 @@ STRUCT = HEADER_LIST.value_type
     ids=lambda array: str(array.type)[:60],
 )
 class TestHeaders:
-    EXPECTED = ([("a", b"1"), ("b", None)], [], [], [("c", b"")])
+    EXPECTED: tuple[list[tuple[str, bytes | None]], ...] = ([("a", b"1"), ("b", None)], [], [], [("c", b"")])
 
-    def test_whole(self, array):
+    def test_whole(self, array: pa.Array) -> None:
         assert [row[3] for row in records(table(value=[b"v"] * 4, headers=array))] == list(self.EXPECTED)
 
     @pytest.mark.parametrize(("start", "stop"), [(0, 0), (1, 4), (0, 2), (3, 4), (1, 2)])
-    def test_sliced(self, array, start, stop):
+    def test_sliced(self, array: pa.Array, start: int, stop: int) -> None:
         data = table(value=[b"v"] * 4, headers=array).slice(start, stop - start)
         assert [row[3] for row in records(data)] == list(self.EXPECTED[start:stop])
 
-    def test_chunked(self, array):
+    def test_chunked(self, array: pa.Array) -> None:
         chunks = pa.chunked_array([array.slice(3), array.slice(0, 2)])
         assert [row[3] for row in records(table(value=[b"v"] * 3, headers=chunks))] == [self.EXPECTED[3], *self.EXPECTED[:2]]
 
 
-def test_headers_under_a_null_list_are_not_read():
+def test_headers_under_a_null_list_are_not_read() -> None:
     entries = pa.array([{"key": "a", "value": b"1"}, {"key": "b", "value": b"2"}], STRUCT)
     lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), entries, mask=pa.array([True, False]))
     assert [row[3] for row in records(table(value=[b"v"] * 2, headers=lists))] == [[], [("b", b"2")]]
 
 
 @pytest.mark.parametrize("bad", [[{"key": None, "value": b"1"}], [None]], ids=["null key", "null header"])
-def test_a_header_without_a_key_names_the_row(bad):
+def test_a_header_without_a_key_names_the_row(bad: list[dict[str, bytes | None] | None]) -> None:
     headers = pa.array([None, [{"key": "a", "value": b"1"}], [], bad], HEADER_LIST)
     with pytest.raises(InvalidColumn, match=r"column 'headers' is .* with a null key in row 3; allowed: list<struct<"):
         records(table(value=[b"v"] * 4, headers=headers))
@@ -272,12 +278,12 @@ def test_a_header_without_a_key_names_the_row(bad):
 class TestListsOfNoType:
     """So come headers from a data frame when no row has any: whether they are taken must not depend on whether one has."""
 
-    def test_that_are_empty_are_no_headers(self, make):
+    def test_that_are_empty_are_no_headers(self, make: Callable[[pa.DataType], pa.DataType]) -> None:
         headers = pa.array([[], None, []], make(pa.null()))
         assert [row[3] for row in records(table(value=[b"v"] * 3, headers=headers))] == [[], [], []]
         assert [row[3] for row in records(table(value=[b"v"] * 2, headers=headers.slice(1)))] == [[], []]
 
-    def test_a_null_header_in_one_names_the_row(self, make):
+    def test_a_null_header_in_one_names_the_row(self, make: Callable[[pa.DataType], pa.DataType]) -> None:
         headers = pa.array([[], None, [None, None], []], make(pa.null()))
         with pytest.raises(
             InvalidColumn, match=r"column 'headers' is .*list<item: null> with a null header in row 2; allowed: list<struct<"
@@ -302,20 +308,20 @@ class TestListsOfNoType:
         ({"value": [b"v"], "partition": [1]}, "column 'partition' is unknown; allowed: one each of key, value, timestamp, headers"),
     ],
 )
-def test_refusals_name_the_column_its_type_and_what_is_allowed(columns, text):
+def test_refusals_name_the_column_its_type_and_what_is_allowed(columns: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidColumn) as caught:
         records(table(**columns))
     assert str(caught.value).startswith(text)
 
 
-def test_a_column_that_is_there_twice():
+def test_a_column_that_is_there_twice() -> None:
     data = table(value=[b"v"]).append_column("value", pa.array([b"w"]))
     with pytest.raises(InvalidColumn, match="column 'value' is there twice"):
         records(data)
 
 
 @given(columns_and_rows())
-def test_there_and_back(drawn):
+def test_there_and_back(drawn: tuple[RecordColumns, list[Row]]) -> None:
     columns, row_list = drawn
     batch = columns.to_arrow()
     batch.validate(full=True)
@@ -323,7 +329,7 @@ def test_there_and_back(drawn):
     assert records(batch) == row_list
 
 
-def test_header_keys_that_are_not_utf_8_are_replaced():
+def test_header_keys_that_are_not_utf_8_are_replaced() -> None:
     columns = RecordColumns.of(
         ByteColumn.nulls(1),
         ByteColumn.nulls(1),
@@ -337,14 +343,14 @@ def test_header_keys_that_are_not_utf_8_are_replaced():
     assert batch.column("headers").to_pylist() == [[{"key": "a�", "value": b"\xff"}, {"key": "b", "value": None}]]
 
 
-def test_more_than_one_arrow_array_holds():
+def test_more_than_one_arrow_array_holds() -> None:
     offsets = np.array([2**31, 2**31], np.int64)
     column = ByteColumn(offsets, np.empty(0, np.uint8), None)
     with pytest.raises(OverflowError, match="2147483648 bytes"):
         RecordColumns.of(column, column, np.zeros(1, np.int64)).to_arrow()
 
 
-def test_nobody_writes_to_a_time_that_rows_share():
+def test_nobody_writes_to_a_time_that_rows_share() -> None:
     rows = pa.table({"value": [b"v"] * 3})
     first = from_arrow(rows, timestamp_default_ms=7).timestamps
     with pytest.raises(ValueError, match="read-only"):

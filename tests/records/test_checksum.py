@@ -19,10 +19,10 @@ VECTORS = [
 
 @pytest.mark.parametrize(("data", "expected"), VECTORS)
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_published_vectors(data, expected, kind):
+def test_published_vectors(data: bytes, expected: int, kind: type[bytearray] | type[bytes] | type[memoryview]) -> None:
     assert crc32c(kind(data)) == expected
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
-def test_the_checksum_of_the_first_part_continues_into_the_second(first, second):
+def test_the_checksum_of_the_first_part_continues_into_the_second(first: bytes, second: bytes) -> None:
     assert crc32c(second, crc32c(first)) == crc32c(first + second)

@@ -1,19 +1,21 @@
 """RecordColumns against the same records as Python lists."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chaffinch.records.byte_columns import ByteColumn, gather, zeros
 from chaffinch.records.columns import RecordColumns
-from tests.records.record_strategies import columns_and_rows, columns_of, nullable_bytes, row_lists, rows_of, timestamps
+from tests.records.record_strategies import Row, columns_and_rows, columns_of, nullable_bytes, offsets_of, row_lists, rows_of, timestamps
 
 
 @given(row_lists)
-def test_rows_come_back_as_they_went_in(row_list):
+def test_rows_come_back_as_they_went_in(row_list: list[Row]) -> None:
     columns = columns_of(row_list)
     assert rows_of(columns) == row_list
     assert columns.count == len(columns) == len(row_list)
@@ -21,61 +23,61 @@ def test_rows_come_back_as_they_went_in(row_list):
 
 
 @given(row_lists, st.integers(-15, 15), st.integers(-15, 15))
-def test_slice_is_a_list_slice(row_list, start, stop):
+def test_slice_is_a_list_slice(row_list: list[Row], start: int, stop: int) -> None:
     assert rows_of(columns_of(row_list).slice(start, stop)) == row_list[start:stop]
 
 
 @given(st.lists(st.tuples(nullable_bytes, nullable_bytes, timestamps, st.just([]))), st.integers(-15, 15), st.integers(-15, 15))
-def test_a_slice_without_headers_would_stand_the_checks_that_it_is_spared(row_list, start, stop):
+def test_a_slice_without_headers_would_stand_the_checks_that_it_is_spared(row_list: list[Row], start: int, stop: int) -> None:
     columns = replace(columns_of(row_list), offsets=np.arange(len(row_list)))
     part = columns.slice(start, stop)
     assert replace(part).equals(part)
     assert rows_of(part) == row_list[start:stop]
-    assert part.offsets.tolist() == list(range(len(row_list)))[start:stop]
+    assert offsets_of(part) == list(range(len(row_list)))[start:stop]
     assert part.header_key_offsets is columns.header_key_offsets
 
 
 @given(columns_and_rows(), st.data())
-def test_take_picks_rows(drawn, data):
+def test_take_picks_rows(drawn: tuple[RecordColumns, list[Row]], data: st.DataObject) -> None:
     columns, row_list = drawn
     indices = data.draw(st.lists(st.integers(0, len(row_list) - 1), max_size=20)) if row_list else []
     assert rows_of(columns.take(indices)) == [row_list[i] for i in indices]
 
 
 @given(st.lists(columns_and_rows(), min_size=1, max_size=4))
-def test_concat_joins_rows(drawn):
+def test_concat_joins_rows(drawn: list[tuple[RecordColumns, list[Row]]]) -> None:
     joined = RecordColumns.concat([columns for columns, _ in drawn])
     assert rows_of(joined) == [row for _, row_list in drawn for row in row_list]
 
 
 @given(columns_and_rows(), st.integers(0, 12))
-def test_split_then_join(drawn, at):
+def test_split_then_join(drawn: tuple[RecordColumns, list[Row]], at: int) -> None:
     columns, _ = drawn
     assert RecordColumns.concat([columns.slice(0, at), columns.slice(at, 100)]).equals(columns)
 
 
 @given(row_lists, row_lists)
-def test_equality_is_that_of_the_rows(left, right):
+def test_equality_is_that_of_the_rows(left: list[Row], right: list[Row]) -> None:
     assert columns_of(left).equals(columns_of(right)) == (left == right)
 
 
-def test_log_offsets_follow_their_records():
+def test_log_offsets_follow_their_records() -> None:
     columns = RecordColumns.of(
         ByteColumn.nulls(4), ByteColumn.of([b"a", b"b", b"c", b"d"]), np.zeros(4, np.int64), offsets=np.array([7, 9, 10, 30])
     )
-    assert columns.slice(1, 3).offsets.tolist() == [9, 10]
-    assert columns.take([3, 0]).offsets.tolist() == [30, 7]
-    assert RecordColumns.concat([columns, columns.slice(0, 1)]).offsets.tolist() == [7, 9, 10, 30, 7]
+    assert offsets_of(columns.slice(1, 3)) == [9, 10]
+    assert offsets_of(columns.take([3, 0])) == [30, 7]
+    assert offsets_of(RecordColumns.concat([columns, columns.slice(0, 1)])) == [7, 9, 10, 30, 7]
     without_offsets = RecordColumns.from_lists(None, [b"e"], [0])
     assert RecordColumns.concat([columns, without_offsets]).offsets is None
 
 
-def test_no_keys_means_null_keys_and_no_headers():
+def test_no_keys_means_null_keys_and_no_headers() -> None:
     columns = RecordColumns.from_lists(None, [b"v", None], [1, 2])
     assert rows_of(columns) == [(None, b"v", 1, []), (None, None, 2, [])]
 
 
-def test_a_header_key_that_is_not_utf_8_is_shown_with_replacements():
+def test_a_header_key_that_is_not_utf_8_is_shown_with_replacements() -> None:
     columns = RecordColumns.of(
         ByteColumn.nulls(1),
         ByteColumn.nulls(1),
@@ -88,14 +90,14 @@ def test_a_header_key_that_is_not_utf_8_is_shown_with_replacements():
 
 
 @pytest.mark.parametrize("index", [-1, 2, 100])
-def test_an_index_outside_the_records(index):
+def test_an_index_outside_the_records(index: int) -> None:
     columns = RecordColumns.from_lists([b"a", b"b"], [b"1", b"2"], [0, 0])
     for read in (columns.key, columns.value, columns.headers, lambda i: columns.take([i])):
         with pytest.raises(IndexError, match=str(index)):
             read(index)
 
 
-def of_three(**replaced):
+def of_three(**replaced: Any) -> RecordColumns:
     """Three records as flat buffers, some of them replaced."""
     columns = RecordColumns.from_lists([b"a", None, b"c"], [b"1", b"2", b"3"], [0, 1, 2], [[("h", None)], [], []])
     arrays = {name: getattr(columns, name) for name in RecordColumns.__slots__}
@@ -120,7 +122,7 @@ def of_three(**replaced):
         ({"value_data": np.zeros(3, np.int8)}, "value_data is int8"),
     ],
 )
-def test_buffers_that_no_loop_could_trust_are_refused(replaced, named):
+def test_buffers_that_no_loop_could_trust_are_refused(replaced: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         of_three(**replaced)
 
@@ -138,35 +140,36 @@ def test_buffers_that_no_loop_could_trust_are_refused(replaced, named):
         ({"header_value_offsets": np.array([0, 1])}, 0),
     ],
 )
-def test_offsets_that_do_not_ascend_within_the_data_name_the_row(replaced, row):
+def test_offsets_that_do_not_ascend_within_the_data_name_the_row(replaced: dict[str, npt.NDArray[np.int64]], row: int) -> None:
     with pytest.raises(ValueError, match=rf"record {row} do not ascend"):
         of_three(**replaced).sizes()
 
 
 @pytest.mark.parametrize("count", [1, 2**17 - 1, 2**17, 2**17 + 1])
-def test_any_number_of_nulls(count):
+def test_any_number_of_nulls(count: int) -> None:
     nulls = ByteColumn.nulls(count)
+    assert nulls.valid is not None
     assert (len(nulls.offsets), len(nulls.valid)) == (count + 1, count)
     assert not nulls.offsets.any()
     assert not nulls.valid.any()
 
 
-def test_nobody_writes_to_zeros_that_are_shared():
+def test_nobody_writes_to_zeros_that_are_shared() -> None:
     with pytest.raises(ValueError, match="read-only"):
         zeros(3)[0] = 1
 
 
-def test_gather_outside_the_data():
+def test_gather_outside_the_data() -> None:
     with pytest.raises(ValueError, match="entry 1"):
         gather(np.zeros(4, np.uint8), np.array([0, 3]), np.array([0, 2, 4]))
 
 
-def test_partitions_of_no_partition():
+def test_partitions_of_no_partition() -> None:
     with pytest.raises(ValueError, match="0 partitions"):
         columns_of([]).murmur2_partitions(0)
 
 
-def test_partitions_of_offsets_outside_the_data():
+def test_partitions_of_offsets_outside_the_data() -> None:
     columns = of_three(key_offsets=np.array([0, 1, 2, 3]), key_valid=None)
     with pytest.raises(ValueError, match="record 2"):
         columns.murmur2_partitions(3)

@@ -9,18 +9,18 @@ from chaffinch.records.committed_batches import committed
 from chaffinch.records.control_batch import encode_control_batch
 
 
-def data(offset, producer=None, count=2):
+def data(offset: int, producer: int | None = None, count: int = 2) -> bytearray:
     columns = RecordColumns.from_lists(None, [b"v"] * count, [0] * count)
     identity = NO_PRODUCER if producer is None else ProducerIdentity(producer, 0)
     return batches.encode(columns, base_offset=offset, identity=identity, base_sequence=-1 if producer is None else 0,
                           is_transactional=producer is not None)  # fmt: skip
 
 
-def ends(offset, producer, *, is_commit):
+def ends(offset: int, producer: int, *, is_commit: bool) -> bytearray:
     return encode_control_batch(is_commit, ProducerIdentity(producer, 0), 0, 0, base_offset=offset)
 
 
-def seen(log, aborted):
+def seen(log: list[bytearray], aborted: list[tuple[int, int]]) -> list[int]:
     return [view.header.base_offset for view, is_visible in committed(batches.views(b"".join(log)), aborted) if is_visible]
 
 
@@ -40,5 +40,5 @@ def seen(log, aborted):
         ([data(0, 1), data(2), ends(4, 1, is_commit=False)], [(1, 0)], [2]),
     ],
 )
-def test_visible_batches(log, aborted, expected):
+def test_visible_batches(log: list[bytearray], aborted: list[tuple[int, int]], expected: list[int]) -> None:
     assert seen(log, aborted) == expected

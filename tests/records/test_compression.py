@@ -54,23 +54,23 @@ def length_or_refused(codec: Compression, data: bytes | bytearray, bytes_max: in
 class TestRoundTrip:
     @pytest.mark.parametrize("codec", CODECS)
     @pytest.mark.parametrize("data", [b"", b"x", TEXT, NOISE, bytes(XERIAL_BLOCK_BYTES), bytes(XERIAL_BLOCK_BYTES + 1)])
-    def test_what_goes_in_comes_out_and_fits_exactly(self, codec, data):
+    def test_what_goes_in_comes_out_and_fits_exactly(self, codec: Compression, data: bytes) -> None:
         assert bytes(decompress(codec, compress(codec, data), len(data))) == data
 
     @given(st.sampled_from(CODECS), st.binary(max_size=5000), st.sampled_from([bytes, bytearray, memoryview]))
-    def test_any_bytes_in_any_buffer(self, codec, data, kind):
+    def test_any_bytes_in_any_buffer(self, codec: Compression, data: bytes, kind: type[bytearray] | type[bytes] | type[memoryview]) -> None:
         assert bytes(decompress(codec, kind(bytes(compress(codec, kind(data)))), 5000)) == data
 
     @pytest.mark.parametrize(
         ("codec", "level"), [(Compression.GZIP, 1), (Compression.GZIP, 9), (Compression.LZ4, 12), (Compression.ZSTD, 19)]
     )
-    def test_a_level_is_used(self, codec, level):
+    def test_a_level_is_used(self, codec: Compression, level: int) -> None:
         words = b"".join(b"%d " % (i * i % 9973) for i in range(20_000))
         with_level = bytes(compress(codec, words, level))
         assert with_level != bytes(compress(codec, words))
         assert bytes(decompress(codec, with_level, MIB)) == words
 
-    def test_none_copies_nothing(self):
+    def test_none_copies_nothing(self) -> None:
         data = bytearray(b"records")
         assert compress(Compression.NONE, data) is data
         assert decompress(Compression.NONE, data, 7).obj is data
@@ -94,31 +94,31 @@ class TestOtherWritersAndReaders:
     """What the codecs of other projects write is read, and they read ours."""
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
-    def test_others_read_ours(self, codec):
+    def test_others_read_ours(self, codec: Compression) -> None:
         ours = bytes(compress(codec, TEXT))
         assert [bytes(read(ours)) == TEXT for read in READERS[codec]] == [True] * len(READERS[codec])
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
-    def test_ours_reads_others(self, codec):
+    def test_ours_reads_others(self, codec: Compression) -> None:
         for write in WRITERS[codec]:
             assert bytes(decompress(codec, write(TEXT), len(TEXT))) == TEXT
 
-    def test_lz4_blocks_are_independent(self):
+    def test_lz4_blocks_are_independent(self) -> None:
         """Java's reader refuses a frame whose blocks depend on each other (KIP-57). FLG is the fifth byte, bit 5."""
         assert compress(Compression.LZ4, TEXT * 10)[4] & 0x20
 
-    def test_several_gzip_members_are_one_stream(self):
+    def test_several_gzip_members_are_one_stream(self) -> None:
         assert bytes(decompress(Compression.GZIP, gzip.compress(b"one ") + gzip.compress(b"") + gzip.compress(b"two"), 100)) == b"one two"
 
-    def test_several_zstd_frames_are_one_stream(self):
+    def test_several_zstd_frames_are_one_stream(self) -> None:
         two = bytes(compress(Compression.ZSTD, b"one ")) + bytes(compress(Compression.ZSTD, b"two"))
         assert bytes(decompress(Compression.ZSTD, two, 100)) == b"one two"
 
-    def test_framed_snappy_streams_put_end_to_end(self):
+    def test_framed_snappy_streams_put_end_to_end(self) -> None:
         two = xerial(raw_snappy(b"one ")) + xerial(raw_snappy(b"two"))
         assert bytes(decompress(Compression.SNAPPY, two, 100)) == b"one two"
 
-    def test_the_version_in_the_snappy_frame_may_be_in_the_other_byte_order(self):
+    def test_the_version_in_the_snappy_frame_may_be_in_the_other_byte_order(self) -> None:
         framed = bytearray(xerial(raw_snappy(b"one")))
         framed[8:16] = struct.pack("<ii", 1, 1)
         assert bytes(decompress(Compression.SNAPPY, framed, 100)) == b"one"
@@ -127,12 +127,12 @@ class TestOtherWritersAndReaders:
 class TestRefused:
     @pytest.mark.parametrize("codec", REAL_CODECS)
     @pytest.mark.parametrize("junk", [b"\x00", b"\x00" * 16, b"junk", b"\xff" * 3])
-    def test_junk_after_the_stream(self, codec, junk):
+    def test_junk_after_the_stream(self, codec: Compression, junk: bytes) -> None:
         with pytest.raises(PayloadUnreadable):
             decompress(codec, bytes(compress(codec, TEXT)) + junk, MIB)
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
-    def test_a_stream_cut_short_anywhere(self, codec):
+    def test_a_stream_cut_short_anywhere(self, codec: Compression) -> None:
         whole = bytes(compress(codec, NOISE[:2000]))
         for end in range(len(whole)):
             if codec is Compression.SNAPPY and end == len(XERIAL_MAGIC) + 8:
@@ -142,7 +142,7 @@ class TestRefused:
             assert caught.value.codec is codec
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
-    def test_an_empty_payload(self, codec):
+    def test_an_empty_payload(self, codec: Compression) -> None:
         with pytest.raises(PayloadUnreadable):
             decompress(codec, b"", MIB)
 
@@ -159,16 +159,16 @@ class TestRefused:
             b"\x80",
         ],
     )
-    def test_snappy_lengths_that_lie(self, payload):
+    def test_snappy_lengths_that_lie(self, payload: bytes) -> None:
         with pytest.raises(PayloadUnreadable):
             decompress(Compression.SNAPPY, payload, 2**40)
 
     @given(st.sampled_from(REAL_CODECS), st.binary(max_size=200))
-    def test_noise_is_refused_or_read_but_never_another_error(self, codec, data):
+    def test_noise_is_refused_or_read_but_never_another_error(self, codec: Compression, data: bytes) -> None:
         assert length_or_refused(codec, data, 10_000) <= 10_000
 
     @given(st.sampled_from(REAL_CODECS), st.data())
-    def test_a_changed_byte_is_refused_or_read_but_never_another_error(self, codec, data):
+    def test_a_changed_byte_is_refused_or_read_but_never_another_error(self, codec: Compression, data: st.DataObject) -> None:
         damaged = bytearray(compress(codec, TEXT[:3000]))
         damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
         assert length_or_refused(codec, damaged, 10_000) <= 10_000
@@ -177,13 +177,13 @@ class TestRefused:
 class TestBound:
     @pytest.mark.parametrize("codec", CODECS)
     @pytest.mark.parametrize("data", [b"x", TEXT, NOISE])
-    def test_one_byte_too_many_is_refused(self, codec, data):
+    def test_one_byte_too_many_is_refused(self, codec: Compression, data: bytes) -> None:
         with pytest.raises(PayloadTooLarge) as caught:
             decompress(codec, compress(codec, data), len(data) - 1)
         assert (caught.value.codec, caught.value.bytes_max) == (codec, len(data) - 1)
 
     @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
-    def test_a_first_guess_that_was_too_small_is_made_good(self, codec):
+    def test_a_first_guess_that_was_too_small_is_made_good(self, codec: Compression) -> None:
         """The whole ratio is far above the guess of 16 times the input, and above the least guess of 64 KiB."""
         data = bytes(3 * MIB)
         # A frame of zstd in one go says how much it holds: nothing is guessed then.
@@ -193,7 +193,7 @@ class TestBound:
         assert bytes(decompress(codec, payload, 4 * MIB)) == data
 
     @pytest.mark.parametrize("holds_more", ["one byte more than it claims", "a frame that follows"])
-    def test_a_claim_that_was_too_small_is_made_good(self, holds_more):
+    def test_a_claim_that_was_too_small_is_made_good(self, holds_more: str) -> None:
         data = bytes(3 * MIB)
         if holds_more == "a frame that follows":
             payload = bytes(compress(Compression.ZSTD, data[:10])) + bytes(compress(Compression.ZSTD, data[10:]))
@@ -204,13 +204,13 @@ class TestBound:
         assert claimed < len(data)
         assert bytes(decompress(Compression.ZSTD, payload, 4 * MIB)) == data
 
-    def test_a_claim_far_below_the_content_is_refused(self):
+    def test_a_claim_far_below_the_content_is_refused(self) -> None:
         payload = claiming(100, bytes(compress(Compression.ZSTD, bytes(3 * MIB))))
         with pytest.raises(PayloadUnreadable):
             decompress(Compression.ZSTD, payload, 4 * MIB)
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
-    def test_a_bomb_costs_one_buffer_of_the_limit(self, codec):
+    def test_a_bomb_costs_one_buffer_of_the_limit(self, codec: Compression) -> None:
         """256 MiB of zeros, 8 MiB allowed: the process's peak grows by little more than the limit."""
         bomb = _bomb(codec, 256)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -235,10 +235,10 @@ def _bomb(codec: Compression, mebibytes: int) -> bytes:
 
 class TestNamesAndErrors:
     @pytest.mark.parametrize("codec", CODECS)
-    def test_names_of_options(self, codec):
+    def test_names_of_options(self, codec: Compression) -> None:
         assert from_name(codec.name.lower()) is codec
 
-    def test_an_unknown_name_lists_the_known_ones(self):
+    def test_an_unknown_name_lists_the_known_ones(self) -> None:
         with pytest.raises(UnknownCompression, match="'brotli' does not exist; allowed: none, gzip, snappy, lz4, zstd"):
             from_name("brotli")
 
@@ -249,7 +249,7 @@ class TestNamesAndErrors:
             (PayloadUnreadable(Compression.GZIP, "unexpected end"), "the gzip payload does not decompress: unexpected end"),
         ],
     )
-    def test_one_family_that_names_codec_and_reason(self, error, text):
+    def test_one_family_that_names_codec_and_reason(self, error: PayloadTooLarge | PayloadUnreadable, text: str) -> None:
         assert isinstance(error, RecordsError)
         assert str(error) == text
         assert pickle.loads(pickle.dumps(error)) == error
@@ -259,7 +259,7 @@ class TestKept:
     """What many small payloads take together, each of which nobody knows the size of beforehand, or claims it."""
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
-    def test_what_is_kept_is_no_larger_than_what_it_holds(self, codec):
+    def test_what_is_kept_is_no_larger_than_what_it_holds(self, codec: Compression) -> None:
         payload, count = bytes(compress(codec, NOISE[:2000])), 300
         decompress(codec, payload, 128 * MIB)
         tracemalloc.start()
@@ -271,7 +271,7 @@ class TestKept:
         assert peak < size + MIB // 2
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
-    def test_one_that_holds_a_thousand_times_its_size_takes_little_more_than_that(self, codec):
+    def test_one_that_holds_a_thousand_times_its_size_takes_little_more_than_that(self, codec: Compression) -> None:
         payload = bytes(compress(codec, bytes(4 * MIB)))
         tracemalloc.start()
         assert len(decompress(codec, payload, 512 * MIB)) == 4 * MIB
@@ -297,7 +297,7 @@ def claiming(size: int, frame: bytes) -> bytes:
 
 class TestZstdContentSize:
     @pytest.mark.parametrize("size", [0, 1, 255, 256, 65_791, 65_792, 3 * MIB])
-    def test_what_a_frame_says(self, size):
+    def test_what_a_frame_says(self, size: int) -> None:
         frame = bytes(cramjam.zstd.compress(bytes(size)))
         assert zstd_frames.content_size(frame) == size
         assert zstd_frames.content_size(pa.Codec("zstd").compress(bytes(size), asbytes=True)) == size
@@ -305,18 +305,18 @@ class TestZstdContentSize:
         assert head in (6, 7, 9, 10)
         assert len(decompress(Compression.ZSTD, frame, 4 * MIB)) == size
 
-    def test_one_that_says_nothing_is_read_all_the_same(self):
+    def test_one_that_says_nothing_is_read_all_the_same(self) -> None:
         assert zstd_frames.content_size(streamed(TEXT)) is None
         assert bytes(decompress(Compression.ZSTD, streamed(TEXT), MIB)) == TEXT
 
-    def test_a_dictionary_comes_before_it(self):
+    def test_a_dictionary_comes_before_it(self) -> None:
         assert zstd_frames.content_size(bytes.fromhex("28b52ffd 21 07 64")) == 100
         assert zstd_frames.content_size(bytes.fromhex("28b52ffd 83 58 07000000 00000100")) == 65_536
 
-    def test_what_is_no_frame_says_nothing(self):
+    def test_what_is_no_frame_says_nothing(self) -> None:
         assert zstd_frames.content_size(bytes(20)) is None
 
-    def test_a_claim_beyond_the_limit_costs_no_more_than_the_limit(self):
+    def test_a_claim_beyond_the_limit_costs_no_more_than_the_limit(self) -> None:
         lie = bytes.fromhex("28b52ffd e0 ffffffffffffff7f") + bytes(10)
         assert zstd_frames.content_size(lie) == 2**63 - 1
         assert length_or_refused(Compression.ZSTD, lie, 1000) == -1

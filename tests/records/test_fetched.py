@@ -11,13 +11,22 @@ from chaffinch.records.compression import Compression
 from chaffinch.records.control_batch import encode_control_batch
 from chaffinch.records.faults import CorruptBatch, RecordsError
 from chaffinch.records.fetched import FetchedRecords
+from tests.records.record_strategies import offsets_of
 from tests.support.raw_batches import NOW_MS
 from tests.support.raw_messages import message, wrapper
 
 FOREVER = 2**31
 
 
-def batch(offset, values, *, producer=None, compression=Compression.NONE, epoch=0, appended_ms=None):
+def batch(
+    offset: int,
+    values: list[bytes],
+    *,
+    producer: int | None = None,
+    compression: Compression = Compression.NONE,
+    epoch: int = 0,
+    appended_ms: int | None = None,
+) -> bytearray:
     columns = RecordColumns.from_lists([b"k"] * len(values), values, list(range(len(values))), [[("h", b"1")]] * len(values))
     identity = NO_PRODUCER if producer is None else ProducerIdentity(producer, 0)
     out = batches.encode(
@@ -33,25 +42,25 @@ def batch(offset, values, *, producer=None, compression=Compression.NONE, epoch=
     return out
 
 
-def ends(offset, producer, *, is_commit):
+def ends(offset: int, producer: int, *, is_commit: bool) -> bytearray:
     return encode_control_batch(is_commit, ProducerIdentity(producer, 0), 0, 0, base_offset=offset)
 
 
-def numbered(start, stop):
+def numbered(start: int, stop: int) -> list[bytes]:
     return [b"%d" % number for number in range(start, stop)]
 
 
-def pieces(records, records_max=FOREVER):
+def pieces(records: FetchedRecords, records_max: int = FOREVER) -> list[tuple[list[int], list[bytes | None], int, int, int]]:
     """(offsets, values, timestamp type, epoch, position afterwards) of every piece."""
     found = []
     while (piece := records.read(records_max)) is not None:
         values = [piece.columns.value(row) for row in range(len(piece.columns))]
-        found.append((piece.columns.offsets.tolist(), values, int(piece.timestamp_type), piece.leader_epoch, records.position))
+        found.append((offsets_of(piece.columns), values, int(piece.timestamp_type), piece.leader_epoch, records.position))
     return found
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from(Compression)), max_size=6), st.integers(1, 12), st.integers(0, 20))
-def test_any_number_at_a_time_from_anywhere(shapes, records_max, start):
+def test_any_number_at_a_time_from_anywhere(shapes: list[tuple[int, Compression]], records_max: int, start: int) -> None:
     log, offset = b"", 0
     for count, compression in shapes:
         log += batch(offset, numbered(offset, offset + count), compression=compression)
@@ -62,7 +71,7 @@ def test_any_number_at_a_time_from_anywhere(shapes, records_max, start):
     assert [position for *_, position in found] == [offsets[-1] + 1 for offsets, *_ in found]
 
 
-def test_neighbours_are_read_together_unless_times_or_leaders_differ():
+def test_neighbours_are_read_together_unless_times_or_leaders_differ() -> None:
     log = (
         batch(0, numbered(0, 2))
         + batch(2, numbered(2, 3))
@@ -78,13 +87,14 @@ def test_neighbours_are_read_together_unless_times_or_leaders_differ():
     assert found.leader_epoch == 5
 
 
-def test_times_of_arrival_are_each_batch_s_own():
+def test_times_of_arrival_are_each_batch_s_own() -> None:
     piece = FetchedRecords(batch(0, [b"a", b"b"], appended_ms=7) + batch(2, [b"c"], appended_ms=9), 0).read(FOREVER)
+    assert piece is not None
     assert piece.columns.timestamps.tolist() == [7, 7, 9]
     assert piece.columns.headers(2) == [("h", b"1")]
 
 
-def test_what_is_not_to_be_seen_is_passed_over():
+def test_what_is_not_to_be_seen_is_passed_over() -> None:
     log = batch(0, [b"a"], producer=1) + batch(1, [b"b"], producer=2) + ends(2, 1, is_commit=False) + ends(3, 2, is_commit=True)
     assert pieces(FetchedRecords(log, 0, aborted=[(1, 0)])) == [([1], [b"b"], 0, 0, 4)]
     assert pieces(FetchedRecords(log, 0)) == [([0, 1], [b"a", b"b"], 0, 0, 4)]
@@ -92,7 +102,7 @@ def test_what_is_not_to_be_seen_is_passed_over():
     assert (nothing.read(FOREVER), nothing.position) == (None, 3)
 
 
-def test_the_last_batch_may_be_cut_short():
+def test_the_last_batch_may_be_cut_short() -> None:
     log = bytes(batch(0, [b"a"]) + batch(1, [b"b"]))
     for cut in range(1, len(batch(1, [b"b"])) + 1):
         assert pieces(FetchedRecords(log[:-cut], 0)) == [([0], [b"a"], 0, 0, 1)]
@@ -100,13 +110,13 @@ def test_the_last_batch_may_be_cut_short():
 
 @pytest.mark.parametrize("records_max", [1, FOREVER])
 @pytest.mark.parametrize(("at", "checks_crc", "says"), [(80, True, "checksum of the batch at offset 2"), (61, False, "record")])
-def test_damage_is_told_after_what_comes_before_it(records_max, at, checks_crc, says):
+def test_damage_is_told_after_what_comes_before_it(records_max: int, at: int, checks_crc: bool, says: str) -> None:
     bad = batch(2, [b"c", b"d"])
     bad[at] ^= 0x7F
     records = FetchedRecords(batch(0, [b"a"]) + batch(1, [b"b"]) + bad + batch(4, [b"e"]), 0, checks_crc=checks_crc)
-    seen = []
+    seen: list[bytes | None] = []
 
-    def read_all():
+    def read_all() -> None:
         while (piece := records.read(records_max)) is not None:
             seen.extend(piece.columns.value(row) for row in range(len(piece.columns)))
 
@@ -117,7 +127,7 @@ def test_damage_is_told_after_what_comes_before_it(records_max, at, checks_crc, 
         records.read(records_max)
 
 
-def test_batches_that_unpack_to_much_are_read_a_few_at_a_time(monkeypatch):
+def test_batches_that_unpack_to_much_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small they are as they came: of what is asked for only so much is unpacked at once, and nothing is left out."""
     monkeypatch.setattr("chaffinch.records.fetched.PART_BYTES", 10_000)
     log = b"".join(batch(number, [bytes(4_000)], compression=Compression.ZSTD) for number in range(7)) + ends(9, 7, is_commit=False)
@@ -129,7 +139,7 @@ def test_batches_that_unpack_to_much_are_read_a_few_at_a_time(monkeypatch):
 class TestOldFormats:
     @pytest.mark.parametrize("magic", [0, 1])
     @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4])
-    def test_messages_keep_their_places(self, magic, codec):
+    def test_messages_keep_their_places(self, magic: int, codec: Compression) -> None:
         """Inside a compressed message of format 0 offsets are absolute, in one of format 1 relative to the first; both may have gaps."""
         absolute = [5, 6, 9]
         inner = absolute if magic == 0 or codec is Compression.NONE else [0, 1, 4]
@@ -143,15 +153,18 @@ class TestOldFormats:
         assert [offset for offsets, *_ in found for offset in offsets] == [6, 9, 10]
         assert [value for _, values, *_ in found for value in values] == [b"6", b"9", b"10"]
         piece = FetchedRecords(log, 0).read(1)
+        assert piece is not None
         assert (piece.columns.key(0), piece.columns.timestamps.tolist(), piece.leader_epoch) == (b"k", [105 if magic else -1], -1)
 
-    def test_the_time_of_arrival_is_that_of_the_whole(self):
+    def test_the_time_of_arrival_is_that_of_the_whole(self) -> None:
         data = wrapper([message(offset=0, timestamp=1), message(offset=1, timestamp=2)], Compression.GZIP, attributes=8, timestamp=77)
         piece = FetchedRecords(data, 0).read(FOREVER)
+        assert piece is not None
         assert (piece.columns.timestamps.tolist(), int(piece.timestamp_type)) == ([77, 77], 1)
 
-    def test_nulls(self):
+    def test_nulls(self) -> None:
         piece = FetchedRecords(message(None, None), 0).read(1)
+        assert piece is not None
         assert (piece.columns.key(0), piece.columns.value(0)) == (None, None)
 
     @pytest.mark.parametrize(
@@ -165,20 +178,20 @@ class TestOldFormats:
             message(attributes=4),
         ],
     )
-    def test_damage(self, data):
+    def test_damage(self, data: bytes) -> None:
         with pytest.raises(RecordsError):
             FetchedRecords(batch(0, [b"a"]) + data, 1).read(1)
         with pytest.raises((CorruptBatch, RecordsError)):
             FetchedRecords(data, 0).read(1)
 
-    def test_a_message_that_is_cut_short_ends_the_answer(self):
+    def test_a_message_that_is_cut_short_ends_the_answer(self) -> None:
         data = message(offset=0, timestamp=NOW_MS) + message(offset=1)
         for cut in range(1, len(message())):
             assert [offsets for offsets, *_ in pieces(FetchedRecords(data[:-cut], 0))] == [[0]]
 
 
 @pytest.mark.parametrize("position", [17, 50, -1])
-def test_a_damaged_mark_is_named_and_not_believed(position):
+def test_a_damaged_mark_is_named_and_not_believed(position: int) -> None:
     """Taken for a commit, it would leave its producer's next records unseen."""
     mark = ends(2, 7, is_commit=False)
     mark[position] ^= 1

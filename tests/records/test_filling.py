@@ -1,5 +1,7 @@
 """Batches made in one look at the records: measured before, or as many as have room."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,11 +9,12 @@ from hypothesis import strategies as st
 
 from chaffinch.records import batch_codec
 from chaffinch.records.batch import HEADER_BYTES, BatchTooLarge, Compression, encode, encode_filling, encode_measured
-from tests.records.record_strategies import columns_and_rows, columns_of
+from chaffinch.records.columns import RecordColumns
+from tests.records.record_strategies import Row, columns_and_rows, columns_of
 
 
 @given(columns_and_rows(), st.integers(0, 9), st.sampled_from([Compression.NONE, Compression.GZIP]))
-def test_encode_measured_writes_what_encode_does(drawn, spare, codec):
+def test_encode_measured_writes_what_encode_does(drawn: tuple[RecordColumns, list[Row]], spare: int, codec: Compression) -> None:
     columns, row_list = drawn
     if not row_list:
         with pytest.raises(ValueError, match="at least one record"):
@@ -21,15 +24,17 @@ def test_encode_measured_writes_what_encode_does(drawn, spare, codec):
 
 
 @given(columns_and_rows(min_size=1), st.data(), st.sampled_from([Compression.NONE, Compression.ZSTD]), st.booleans())
-def test_encode_measured_writes_picked_rows_as_if_they_were_all(drawn, data, codec, is_transactional):
+def test_encode_measured_writes_picked_rows_as_if_they_were_all(
+    drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, codec: Compression, is_transactional: bool
+) -> None:
     columns, _ = drawn
     rows = np.array(data.draw(st.lists(st.integers(0, columns.count - 1), min_size=1, max_size=12)), np.int64)
-    kind = {"compression": codec, "is_transactional": is_transactional}
+    kind: dict[str, Any] = {"compression": codec, "is_transactional": is_transactional}
     size = int(columns.sizes()[rows].sum()) + 5 * len(rows)  # As often as a row is there, further from the first one.
     assert encode_measured(columns, size, rows=rows, **kind) == encode(columns.take(rows), **kind)
 
 
-def test_encode_measured_refuses_what_no_length_can_tell(monkeypatch):
+def test_encode_measured_refuses_what_no_length_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = columns_of([(b"key", b"value", 7, [])] * 3)
     size = len(encode(columns))
     monkeypatch.setattr(batch_codec, "BATCH_BYTES_MAX", size - 1)
@@ -37,7 +42,7 @@ def test_encode_measured_refuses_what_no_length_can_tell(monkeypatch):
         encode_measured(columns, size)
 
 
-def test_encode_measured_leaves_no_room():
+def test_encode_measured_leaves_no_room() -> None:
     columns = columns_of([(b"k", b"v", 0, [])])
     size = len(encode(columns)) - HEADER_BYTES
     assert len(encode_measured(columns, size)) == HEADER_BYTES + size
@@ -46,7 +51,7 @@ def test_encode_measured_leaves_no_room():
 
 
 @given(columns_and_rows(min_size=1), st.data(), st.sampled_from(list(Compression)))
-def test_encode_filling_takes_as_many_as_have_room(drawn, data, codec):
+def test_encode_filling_takes_as_many_as_have_room(drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, codec: Compression) -> None:
     columns, _ = drawn
     size_max = data.draw(st.integers(0, columns.size_max()))
     filled, count = encode_filling(columns, size_max, compression=codec)
@@ -57,20 +62,20 @@ def test_encode_filling_takes_as_many_as_have_room(drawn, data, codec):
 
 
 @given(columns_and_rows(min_size=1))
-def test_no_records_take_more_than_their_columns_tell(drawn):
+def test_no_records_take_more_than_their_columns_tell(drawn: tuple[RecordColumns, list[Row]]) -> None:
     columns, _ = drawn
     assert encode_filling(columns, columns.size_max())[1] == columns.count
 
 
 @pytest.mark.parametrize("value_bytes", [10, 600, 5000, 6000, 9000])
-def test_no_batch_keeps_much_room_that_it_does_not_fill(value_bytes):
+def test_no_batch_keeps_much_room_that_it_does_not_fill(value_bytes: int) -> None:
     """It stands in `buffer.memory` as so many bytes as it has."""
     columns = columns_of([(None, bytes(value_bytes), 0, [])] * 2000)
     for made in (encode_filling(columns, 10_000)[0], encode_measured(columns.slice(0, 1), 2 * value_bytes)):
         assert made.__alloc__() <= len(made) * 8 // 7 + 2
 
 
-def test_encode_filling_says_whose_offsets_lie():
+def test_encode_filling_says_whose_offsets_lie() -> None:
     columns = columns_of([(b"k", b"v", 0, []), (b"l", b"w", 0, []), (b"m", b"x", 0, [])])
     columns.value_offsets[3] = 9
     with pytest.raises(ValueError, match="the offsets of record 2 do not ascend within the data"):

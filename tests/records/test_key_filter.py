@@ -6,23 +6,23 @@ from hypothesis import strategies as st
 
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.records.batch import TimestampType, decode, encode, patch_log_append_time, patch_max_timestamp, read_header, views
-from chaffinch.records.batch_header import ATTRIBUTE_DELETE_HORIZON, HEADER_BYTES
+from chaffinch.records.batch_header import ATTRIBUTE_DELETE_HORIZON, HEADER_BYTES, BatchView
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
 from chaffinch.records.faults import CorruptBatch
 from chaffinch.records.key_filter import emptied, read_keys, retained
-from tests.records.record_strategies import columns_of, row_lists, rows_of
+from tests.records.record_strategies import Row, columns_of, offsets_of, row_lists, rows_of
 
 BYTES_MAX = 1 << 20
 HORIZON = 1_800_000_000_000
 
 
-def view_of(batch):
+def view_of(batch: bytearray) -> BatchView:
     (view,) = views(batch)
     return view
 
 
-def kept(batch, keeps, horizon=None):
+def kept(batch: bytearray, keeps: list[int], horizon: int | None = None) -> bytearray:
     import numpy as np
 
     view = view_of(batch)
@@ -30,7 +30,7 @@ def kept(batch, keeps, horizon=None):
 
 
 @given(row_lists.filter(bool), st.data(), st.sampled_from(list(Compression)), st.none() | st.just(HORIZON))
-def test_what_stays_is_what_was(rows, data, codec, horizon):
+def test_what_stays_is_what_was(rows: list[Row], data: st.DataObject, codec: Compression, horizon: int | None) -> None:
     batch = encode(
         columns_of(rows), compression=codec, identity=ProducerIdentity(7, 3), base_sequence=40, is_transactional=True, base_offset=1000
     )
@@ -40,7 +40,7 @@ def test_what_stays_is_what_was(rows, data, codec, horizon):
     assert view_of(thinned).crc_is_valid()
     columns = decode(thinned)
     assert rows_of(columns) == [row for row, keep in zip(rows_of(decode(batch)), keeps, strict=True) if keep]
-    assert columns.offsets.tolist() == [1000 + index for index, keep in enumerate(keeps) if keep]
+    assert offsets_of(columns) == [1000 + index for index, keep in enumerate(keeps) if keep]
     assert after.max_timestamp == columns.timestamps.max()
     assert (after.base_offset, after.last_offset, after.last_sequence, after.identity) == (
         before.base_offset,
@@ -53,14 +53,14 @@ def test_what_stays_is_what_was(rows, data, codec, horizon):
     assert after.base_timestamp == (horizon or before.base_timestamp)
 
 
-def test_keys_and_tombstones_are_seen():
+def test_keys_and_tombstones_are_seen() -> None:
     columns = RecordColumns.from_lists([b"a", None, b""], [b"x", b"y", None], [5, 6, 7])
     found = read_keys(view_of(encode(columns, base_offset=10)), BYTES_MAX)
     assert found.keys == [b"a", None, b""]
     assert (found.offsets.tolist(), found.timestamps.tolist(), found.has_value.tolist()) == ([10, 11, 12], [5, 6, 7], [1, 1, 0])
 
 
-def test_the_broker_s_time_stays():
+def test_the_broker_s_time_stays() -> None:
     batch = encode(columns_of([(b"a", b"1", 5, []), (b"b", b"2", 6, [])]))
     patch_log_append_time(batch, 0, 900)
     thinned = kept(batch, [1, 0], HORIZON)
@@ -69,7 +69,7 @@ def test_the_broker_s_time_stays():
     assert read_keys(view_of(batch), BYTES_MAX).timestamps.tolist() == [900, 900]
 
 
-def test_a_horizon_is_set_once_and_can_be_set_again():
+def test_a_horizon_is_set_once_and_can_be_set_again() -> None:
     batch = kept(encode(columns_of([(b"a", None, 5, []), (b"b", b"2", 6, [])])), [1, 1], HORIZON)
     again = kept(batch, [0, 1], None)
     assert read_header(again).base_timestamp == HORIZON
@@ -77,7 +77,7 @@ def test_a_horizon_is_set_once_and_can_be_set_again():
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_an_empty_batch_says_what_was_there(codec):
+def test_an_empty_batch_says_what_was_there(codec: Compression) -> None:
     batch = encode(
         columns_of([(b"a", b"1", 5, [])] * 3), compression=codec, identity=ProducerIdentity(7, 3), base_sequence=40, base_offset=9
     )
@@ -92,7 +92,7 @@ def test_an_empty_batch_says_what_was_there(codec):
     assert read_keys(view_of(empty), BYTES_MAX).keys == []
 
 
-def test_what_cannot_be_read_is_said():
+def test_what_cannot_be_read_is_said() -> None:
     batch = encode(columns_of([(b"a", b"1", 5, [])]))
     batch[-1] = 9
     with pytest.raises(CorruptBatch):

@@ -17,7 +17,7 @@ def test_it_is_a_bytearray_of_that_size(monkeypatch: pytest.MonkeyPatch, size: i
     assert (type(made), len(made)) == (bytearray, size)
     made[:] = bytes(range(256)) * (size // 256) + bytes(size % 256)
     made += b"x"
-    assert (len(made), made[-1:]) == (size + 1, b"x")
+    assert (len(made), made[-1]) == (size + 1, ord("x"))
     del made[size // 2 :]
     assert len(made) == size // 2
 

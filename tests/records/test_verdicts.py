@@ -3,13 +3,14 @@
 import pytest
 
 from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
 from chaffinch.errors.exceptions import Culprit
 from chaffinch.records.verdicts import Rejected, code_of
 
 OFFSET, KEY, TIME, SIZE = codes.INVALID_RECORD, codes.INVALID_COMPACTION_KEY, codes.INVALID_TIMESTAMP, codes.MESSAGE_TOO_LARGE
 
 
-def culprits(*seen):
+def culprits(*seen: ErrorCode) -> tuple[Culprit, ...]:
     return tuple(Culprit(index, code, f"message {index}") for index, code in enumerate(seen))
 
 
@@ -25,10 +26,10 @@ def culprits(*seen):
         ([KEY, SIZE], OFFSET),
     ],
 )
-def test_the_code_of_the_batch(seen, code):
+def test_the_code_of_the_batch(seen: list[ErrorCode], code: ErrorCode) -> None:
     assert code_of(culprits(*seen)) is code
 
 
-def test_a_rejection_without_culprits_keeps_its_code_under_both_numberings():
+def test_a_rejection_without_culprits_keeps_its_code_under_both_numberings() -> None:
     rejected = Rejected(code=codes.INVALID_RECORD, message="why", counts=(("A", 1),))
     assert rejected.travelling("apache") == rejected.travelling("kip") == (codes.INVALID_RECORD, ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -255,7 +256,7 @@ def _interrupting(operations: int):  # type: ignore[no-untyped-def]
 class TestLogs:
     """Of a log that a killed process has left."""
 
-    def reopened(self, files: MemoryFileSystem, expected: Expected, *, accepts_loss: bool = False, **config: int) -> PartitionLog:
+    def reopened(self, files: MemoryFileSystem, expected: Expected, *, accepts_loss: bool = False, **config: Any) -> PartitionLog:
         return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(**config), 1000, expected=expected, accepts_loss=accepts_loss)
 
     def test_extent(self) -> None:

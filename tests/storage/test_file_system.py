@@ -311,7 +311,11 @@ class TestWriteBack:
         gate, files = threading.Event(), DiskFileSystem(tmp_path)
         first = files._aside.admit(lambda: os.dup(0))
         assert first is not None
-        files._aside.do(lambda _: gate.wait() and None, first)
+
+        def wait(_: int) -> None:
+            gate.wait()
+
+        files._aside.do(wait, first)
         file = files.open("a")
         file.append((bytes(aside.LARGE_BYTES),))
         file.write_back(0)

@@ -259,7 +259,9 @@ class TestLargeFiles:
         second.close()
         third = opened[2].held()
         assert third is not None
-        for open_file in (again, first, third, *opened):
+        for held in (again, first, third):
+            held.close()
+        for open_file in opened:
             open_file.close()
 
     def test_without_descriptors_nothing_is_held(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

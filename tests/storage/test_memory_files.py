@@ -1,11 +1,12 @@
 """The disk that loses power: what it must keep, what it may lose, and that only the caller's dice decide."""
 
 import errno
-from functools import partial
+from collections.abc import Callable
 
 import pytest
 
 from chaffinch.storage.file_system import AlreadyLocked, Interrupted, MemoryFileSystem, StorageError
+from chaffinch.storage.memory_files import MemoryFile
 
 
 def nothing(path: str, unsynced: int) -> int:
@@ -59,7 +60,14 @@ def test_after_a_failed_sync_the_next_process_sees_what_the_disk_has() -> None:
     assert files.incarnation == incarnation
 
 
-@pytest.mark.parametrize("operation", ["sync", "sync directory", "sync all"])
+SYNCS: dict[str, Callable[[MemoryFileSystem, MemoryFile], None]] = {
+    "sync": lambda files, file: file.sync(),
+    "sync directory": lambda files, file: files.sync_directory(""),
+    "sync all": lambda files, file: files.sync_all(),
+}
+
+
+@pytest.mark.parametrize("operation", SYNCS)
 def test_after_a_failed_sync_of_any_kind_not_all_can_be_said_to_be_synced(operation: str) -> None:
     files = MemoryFileSystem()
     file = files.open("a")
@@ -70,7 +78,7 @@ def test_after_a_failed_sync_of_any_kind_not_all_can_be_said_to_be_synced(operat
 
     files.hook = hook
     with pytest.raises(StorageError, match="Input/output error"):
-        {"sync": file.sync, "sync directory": partial(files.sync_directory, ""), "sync all": files.sync_all}[operation]()
+        SYNCS[operation](files, file)
     files.hook = None
     with pytest.raises(StorageError, match="an earlier sync failed"):
         files.sync_all()

@@ -246,11 +246,28 @@ def picture(log: PartitionLog) -> object:
 
 
 SMALL = {"segment_bytes": 7 * SIZE, "index_interval_bytes": 150, "checkpoint_bytes": 5 * SIZE}
+
+
+def closed(files: MemoryFileSystem, log: PartitionLog) -> None:
+    log.close()
+    files.kill()
+
+
+def closed_then_power_lost(files: MemoryFileSystem, log: PartitionLog) -> None:
+    log.close()
+    files.crash(lambda path, unsynced: 0)
+
+
+def synced_then_power_lost(files: MemoryFileSystem, log: PartitionLog) -> None:
+    log.sync()
+    files.crash(lambda path, unsynced: 0)
+
+
 ENDS: dict[str, Callable[[MemoryFileSystem, PartitionLog], None]] = {
-    "closed": lambda files, log: (log.close(), files.kill()),  # type: ignore[dict-item,return-value]
-    "closed, then power lost": lambda files, log: (log.close(), files.crash(lambda path, unsynced: 0)),  # type: ignore[dict-item,return-value]
+    "closed": closed,
+    "closed, then power lost": closed_then_power_lost,
     "killed": lambda files, log: files.kill(),
-    "synced, then power lost": lambda files, log: (log.sync(), files.crash(lambda path, unsynced: 0)),  # type: ignore[dict-item,return-value]
+    "synced, then power lost": synced_then_power_lost,
     "power lost, all kept": lambda files, log: files.crash(lambda path, unsynced: unsynced),
 }
 

@@ -213,7 +213,7 @@ class TestFailure:
         with monkeypatch.context() as patched:
             patched.setattr(os, failing, fail)
             with pytest.raises(StorageError):
-                {"fdatasync": file.sync, "fsync": lambda: files.sync_directory("")}[failing]()
+                file.sync() if failing == "fdatasync" else files.sync_directory("")
         with pytest.raises(StorageError, match="an earlier sync failed"):
             files.sync_all()
         files.open("b").sync()

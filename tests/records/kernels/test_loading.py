@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 
-def run(program, **environment):
+def run(program: str, **environment: str) -> list[str]:
     finished = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, timeout=280, check=False
     )
@@ -15,7 +16,7 @@ def run(program, **environment):
     return finished.stdout.split()
 
 
-def test_importing_records_loads_neither_numba_nor_pyarrow():
+def test_importing_records_loads_neither_numba_nor_pyarrow() -> None:
     program = (
         "import sys, chaffinch.records.batch, chaffinch.records.validation; print(*[m for m in ('numba', 'pyarrow') if m in sys.modules])"
     )
@@ -33,23 +34,23 @@ def work(count):
 """
 
 
-def test_small_work_stays_with_the_twin_and_large_work_loads_the_compiled_loops():
+def test_small_work_stays_with_the_twin_and_large_work_loads_the_compiled_loops() -> None:
     program = f"{ENCODE}\nwork(10); print(kernels.is_loaded()); work(kernels.LOAD_AFTER_RECORDS); print(kernels.is_loaded())"
     assert run(program) == ["False", "True"]
 
 
-def test_many_small_pieces_of_work_add_up():
+def test_many_small_pieces_of_work_add_up() -> None:
     program = f"{ENCODE}\nkernels.LOAD_AFTER_RECORDS = 100\nfor _ in range(30): work(1)\nprint(kernels.is_loaded())"
     assert run(program) == ["True"]
 
 
-def test_the_compile_step_says_what_it_did():
+def test_the_compile_step_says_what_it_did() -> None:
     program = "from chaffinch.records.kernels.__main__ import main; import sys; sys.modules.update(HIDDEN); assert main() == 0"
     assert run(program.replace("HIDDEN", "{}")) == ["compiled", "loops:", "in", "the", "cache"]
     assert run(program.replace("HIDDEN", "numba=None"))[:3] == ["compiled", "loops:", "none"]
 
 
-def test_without_numba_the_twin_serves_everything():
+def test_without_numba_the_twin_serves_everything() -> None:
     program = f"""
 {ENCODE}
 sys.modules["numba"] = None
@@ -61,7 +62,7 @@ work(10)
     assert run(program) == ["False", "False", "True"]
 
 
-def test_while_another_thread_loads_the_twin_goes_on():
+def test_while_another_thread_loads_the_twin_goes_on() -> None:
     program = f"""{ENCODE}
 from threading import Event, Thread
 import chaffinch.records.kernels as k
@@ -79,7 +80,7 @@ finish.set(); thread.join(60); print(k.is_loaded())
     assert run(program) == ["False", "True"]
 
 
-def test_ctrl_c_while_the_loops_are_loaded_comes_when_they_are():
+def test_ctrl_c_while_the_loops_are_loaded_comes_when_they_are() -> None:
     """LLVM asks Python for what is in the cache, and what is raised there is lost."""
     program = f"""{ENCODE}
 import signal
@@ -104,7 +105,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("cache", ["a file", "a folder"])
-def test_where_no_cache_can_be_written_the_loops_compile_without(tmp_path, cache):
+def test_where_no_cache_can_be_written_the_loops_compile_without(tmp_path: Path, cache: str) -> None:
     """A file in its place stands for a folder that cannot be written to; a good folder is filled."""
     folder = tmp_path / "cache"
     if cache == "a file":
@@ -115,12 +116,12 @@ def test_where_no_cache_can_be_written_the_loops_compile_without(tmp_path, cache
     assert cache == "a file" or any(folder.rglob("*.nbc"))
 
 
-def test_bounds_checks_compile_anew_and_leave_the_cache_alone(tmp_path):
+def test_bounds_checks_compile_anew_and_leave_the_cache_alone(tmp_path: Path) -> None:
     program = "from chaffinch.records.kernels import gather; print(gather.gather.stats.cache_path)"
     assert run(program, NUMBA_CACHE_DIR=str(tmp_path), NUMBA_BOUNDSCHECK="1") == ["None"]
     assert not any(tmp_path.rglob("*.nbc"))
 
 
-def test_the_first_batch_after_loading_imports_nothing_more():
+def test_the_first_batch_after_loading_imports_nothing_more() -> None:
     program = f"{ENCODE}\nkernels.load(); before = set(sys.modules); work(kernels.LOAD_AFTER_RECORDS); print(*set(sys.modules) - before)"
     assert run(program) == []

@@ -2,6 +2,8 @@
 
 import importlib
 import zlib
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,13 +20,23 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 @pytest.fixture(params=[reference, compiled], ids=["twin", "compiled"])
-def loops(request):
-    return request.param
+def loops(request: pytest.FixtureRequest) -> ModuleType:
+    chosen: ModuleType = request.param
+    return chosen
 
 
 def walked(
-    loops, data, magic, *, is_wrapped=False, is_append_time=False, bounds=(0, NOW_MS), must_have_key=True, bytes_max=10**6, culprits_max=100
-):
+    loops: ModuleType,
+    data: bytearray | bytes,
+    magic: int,
+    *,
+    is_wrapped: bool = False,
+    is_append_time: bool = False,
+    bounds: tuple[int, int] = (0, NOW_MS),
+    must_have_key: bool = True,
+    bytes_max: int = 10**6,
+    culprits_max: int = 100,
+) -> tuple[Fault, list[int], list[tuple[int, int, int]]]:
     """(fault, summary, culprits)"""
     indices, seen = np.zeros((2, culprits_max), np.int64)
     reasons, summary = np.zeros(culprits_max, np.uint8), np.full(reference.SUMMARY_LENGTH, -7)
@@ -37,7 +49,7 @@ def walked(
     return Fault(fault), summary.tolist(), triples
 
 
-def converted(loops, data, magic, base_timestamp, size, position=0):
+def converted(loops: ModuleType, data: bytes, magic: int, base_timestamp: int, size: int, position: int = 0) -> tuple[int, bytes]:
     out = np.full(size, 0xEE, np.uint8)
     end = loops.convert_messages(np.frombuffer(bytes(data), np.uint8), magic, base_timestamp, out, position)
     return end, out.tobytes()
@@ -46,13 +58,13 @@ def converted(loops, data, magic, base_timestamp, size, position=0):
 GOOD = b"".join(message(offset=index, timestamp=NOW_MS - 2 + index) for index in range(3))
 
 
-def test_good_messages(loops):
+def test_good_messages(loops: ModuleType) -> None:
     size = sum(len(record(index, timestamp_delta=index)) for index in range(3))
     expected = [3, len(GOOD), 0, NOW_MS, NOW_MS - 2, size]
     assert walked(loops, GOOD, 1) == (Fault.NONE, expected, [])
 
 
-def test_they_become_records_of_format_2(loops):
+def test_they_become_records_of_format_2(loops: ModuleType) -> None:
     records = b"".join(record(index, timestamp_delta=index) for index in range(3))
     assert converted(loops, GOOD, 1, NOW_MS - 2, len(records)) == (len(records), records)
     assert converted(loops, GOOD, 1, NOW_MS - 2, len(records) - 1)[0] == -1
@@ -60,11 +72,11 @@ def test_they_become_records_of_format_2(loops):
 
 
 @pytest.mark.parametrize("position", [-1, 6])
-def test_a_position_outside_the_output(loops, position):
+def test_a_position_outside_the_output(loops: ModuleType, position: int) -> None:
     assert converted(loops, GOOD, 1, 0, 5, position)[0] == -1
 
 
-def test_format_0_has_no_timestamp(loops):
+def test_format_0_has_no_timestamp(loops: ModuleType) -> None:
     data = message(magic=0) + message(None, None, magic=0, attributes=0b1000)
     assert walked(loops, data, 0, must_have_key=False)[:2] == (
         Fault.NONE,
@@ -92,12 +104,12 @@ def test_format_0_has_no_timestamp(loops):
         (message(timestamp=INT64_MIN, offset=1), {}, reference.TIMESTAMP_OUTSIDE, INT64_MIN),
     ],
 )
-def test_culprits(loops, bad, options, reason, seen):
+def test_culprits(loops: ModuleType, bad: bytes, options: dict[str, Any], reason: int, seen: int) -> None:
     data = message() + bad + message(offset=2)
     assert walked(loops, data, 1, **options)[2] == [(1, reason, seen)]
 
 
-def test_what_is_no_culprit(loops):
+def test_what_is_no_culprit(loops: ModuleType) -> None:
     """Offsets of plain messages, sizes of wrapped ones, a missing timestamp, null keys where keys are not needed."""
     assert walked(loops, message(offset=9) + message(offset=3), 1)[2] == []
     assert walked(loops, message(value=bytes(100)), 1, is_wrapped=True, bytes_max=10)[2] == []
@@ -105,7 +117,7 @@ def test_what_is_no_culprit(loops):
     assert walked(loops, message(None), 1, must_have_key=False)[2] == []
 
 
-def test_a_wrapper_s_append_time_makes_all_of_format_1_culprits(loops):
+def test_a_wrapper_s_append_time_makes_all_of_format_1_culprits(loops: ModuleType) -> None:
     found = walked(loops, message() + message(offset=1), 1, is_wrapped=True, is_append_time=True)[2]
     assert found == [(0, reference.TIMESTAMP_TYPE_WRONG, 0), (1, reference.TIMESTAMP_TYPE_WRONG, 0)]
     assert walked(loops, message(magic=0), 0, is_wrapped=True, is_append_time=True)[2] == []
@@ -129,13 +141,13 @@ def test_a_wrapper_s_append_time_makes_all_of_format_1_culprits(loops):
         (message(value_length=-1), False, Fault.RECORD_LENGTH_UNUSED, 0, 37),
     ],
 )
-def test_faults(loops, data, is_wrapped, fault, index, position):
+def test_faults(loops: ModuleType, data: bytes, is_wrapped: bool, fault: Fault, index: int, position: int) -> None:
     found = walked(loops, data, 1 if data[16] else 0, is_wrapped=is_wrapped)
     assert (found[0], *found[1][:2]) == (fault, index, position)
     assert converted(loops, data, 1 if data[16] else 0, 0, 1000)[0] == -1
 
 
-def test_a_message_that_ends_within_its_timestamp(loops):
+def test_a_message_that_ends_within_its_timestamp(loops: ModuleType) -> None:
     body = b"\x01\x00" + bytes(8 + 7)
     for cut in (15, 9, 8):
         checked = body[: len(body) - cut]
@@ -144,7 +156,7 @@ def test_a_message_that_ends_within_its_timestamp(loops):
             assert walked(loops, data, 1)[0] is Fault.MESSAGE_TIMESTAMP
 
 
-def test_culprits_beyond_the_arrays_are_only_counted(loops):
+def test_culprits_beyond_the_arrays_are_only_counted(loops: ModuleType) -> None:
     found = walked(loops, message(None) * 5, 1, culprits_max=2)
     assert (found[1][reference.CULPRITS], len(found[2])) == (5, 2)
 
@@ -169,8 +181,10 @@ random_messages = st.builds(
 @given(
     st.lists(random_messages, max_size=6).map(b"".join), st.booleans(), st.booleans(), st.booleans(), st.integers(0, 1), st.integers(0, 3)
 )
-def test_twins_agree_on_messages(data, is_wrapped, is_append_time, must_have_key, magic, culprits_max):
-    options = {
+def test_twins_agree_on_messages(
+    data: bytes, is_wrapped: bool, is_append_time: bool, must_have_key: bool, magic: int, culprits_max: int
+) -> None:
+    options: dict[str, Any] = {
         "is_wrapped": is_wrapped,
         "is_append_time": is_append_time,
         "must_have_key": must_have_key,
@@ -188,12 +202,12 @@ def test_twins_agree_on_messages(data, is_wrapped, is_append_time, must_have_key
 
 
 @given(st.binary(max_size=60), st.booleans(), st.integers(0, 1))
-def test_twins_agree_on_any_bytes(data, is_wrapped, magic):
+def test_twins_agree_on_any_bytes(data: bytes, is_wrapped: bool, magic: int) -> None:
     assert walked(compiled, data, magic, is_wrapped=is_wrapped) == walked(reference, data, magic, is_wrapped=is_wrapped)
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=4), st.data())
-def test_twins_agree_on_mutated_bytes(values, data):
+def test_twins_agree_on_mutated_bytes(values: list[bytes], data: st.DataObject) -> None:
     raw = bytearray(b"".join(message(b"k", value, offset=index) for index, value in enumerate(values)))
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at] = data.draw(st.integers(0, 255))

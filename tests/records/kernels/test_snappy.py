@@ -3,6 +3,7 @@
 import importlib
 import random
 import struct
+from types import ModuleType
 
 import cramjam
 import numpy as np
@@ -18,29 +19,30 @@ compiled = importlib.import_module("chaffinch.records.kernels.snappy")
 HEADER = reference.MAGIC + struct.pack(">ii", 1, 1)
 
 
-def framed(*blocks):
+def framed(*blocks: bytes) -> bytes:
     return HEADER + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
 
 
-def raw(data):
+def raw(data: bytes) -> bytes:
     return bytes(cramjam.snappy.compress_raw(data))
 
 
-def unframed(loops, data, size=4096):
+def unframed(loops: ModuleType, data: bytes, size: int = 4096) -> tuple[int, bytes]:
     out = np.full(size, 0xEE, np.uint8)
     written = loops.unframe_snappy(np.frombuffer(data, np.uint8), out)
     return written, out[: max(written, 0)].tobytes()
 
 
 @pytest.fixture(params=[reference, compiled], ids=["twin", "compiled"])
-def loops(request):
-    return request.param
+def loops(request: pytest.FixtureRequest) -> ModuleType:
+    chosen: ModuleType = request.param
+    return chosen
 
 
 TEXTS = [b"", b"a", b"ab" * 40, bytes(range(256)) * 2, b"x" * 300, random.Random(5).randbytes(500), b"abcdefgh" * 20 + bytes(100)]
 
 
-def test_blocks_of_the_codec(loops):
+def test_blocks_of_the_codec(loops: ModuleType) -> None:
     blocks = [raw(text) for text in TEXTS]
     expected = b"".join(TEXTS)
     assert unframed(loops, framed(*blocks)) == (len(expected), expected)
@@ -70,11 +72,11 @@ def test_blocks_of_the_codec(loops):
         (framed(b"\x05\x00a\x01"), reference.DAMAGED),
     ],
 )
-def test_what_is_refused(loops, data, problem):
+def test_what_is_refused(loops: ModuleType, data: bytes, problem: int) -> None:
     assert unframed(loops, data) == (problem, b"")
 
 
-def test_copies_do_not_reach_into_the_block_before(loops):
+def test_copies_do_not_reach_into_the_block_before(loops: ModuleType) -> None:
     assert unframed(loops, framed(raw(b"abcd"), b"\x04\x01\x04"))[0] == reference.DAMAGED
 
 
@@ -83,7 +85,7 @@ pieces = st.sampled_from(TEXTS) | st.binary(max_size=40) | st.lists(st.sampled_f
 
 
 @given(pieces, mutations)
-def test_both_agree_with_the_codec_on_mutated_blocks(text, changes):
+def test_both_agree_with_the_codec_on_mutated_blocks(text: bytes, changes: list[tuple[int, int]]) -> None:
     block = bytearray(raw(text))
     for at, value in changes:
         block[at % len(block)] = value
@@ -98,20 +100,20 @@ def test_both_agree_with_the_codec_on_mutated_blocks(text, changes):
 
 
 @given(st.binary(max_size=60), st.booleans())
-def test_both_agree_on_any_bytes(data, has_header):
+def test_both_agree_on_any_bytes(data: bytes, has_header: bool) -> None:
     data = HEADER + data if has_header else data
     assert unframed(compiled, data) == unframed(reference, data)
 
 
 @pytest.mark.parametrize("text", [b"", b"a", b"ab" * 16])
-def test_streams_of_very_many_blocks_go_through_it(text, monkeypatch):
+def test_streams_of_very_many_blocks_go_through_it(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "_BLOCKS_MAX_ANYWAY", 3)
     block = raw(text)
     for count in (2, 3, 4, 40):
         assert bytes(decompress(Compression.SNAPPY, framed(*[block] * count), 10_000)) == text * count
 
 
-def test_and_are_bounded_and_refused_as_others():
+def test_and_are_bounded_and_refused_as_others() -> None:
     block = raw(b"ab" * 16)
     many = framed(*[block] * 200)
     assert len(decompress(Compression.SNAPPY, many, 6400)) == 6400

@@ -1,8 +1,10 @@
 """The compiled loops and their plain twin: the same results, outputs and faults for any input, malformed bytes included."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -10,20 +12,21 @@ from hypothesis import strategies as st
 from chaffinch.records import kernels
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import Fault
+from chaffinch.records.kernels import Loops
 from chaffinch.records.kernels_reference.retain import NOT_IN_PLACE
 from chaffinch.records.kernels_reference.varints import varint_size, write_varint
-from tests.records.record_strategies import INT64_MAX, INT64_MIN, columns_and_rows
+from tests.records.record_strategies import INT64_MAX, INT64_MIN, Row, columns_and_rows
 
 TWIN = kernels.TWIN
 
 
 @pytest.fixture(scope="module")
-def compiled():
+def compiled() -> Loops:
     assert kernels.load(), "numba is not installed"
     return kernels.choose(1)
 
 
-def measured(loops, columns, base_timestamp, delta_bytes=0):
+def measured(loops: Loops, columns: RecordColumns, base_timestamp: int, delta_bytes: int = 0) -> tuple[int, list[int]]:
     sizes = np.full(columns.count, -7, np.int64)
     total = loops.measure(
         *(columns.key_offsets, len(columns.key_data), columns.keys.validity),
@@ -35,7 +38,9 @@ def measured(loops, columns, base_timestamp, delta_bytes=0):
     return total, sizes.tolist()
 
 
-def encoded(loops, columns, base_timestamp, size, position, rows=()):
+def encoded(
+    loops: Loops, columns: Any, base_timestamp: int, size: int, position: int, rows: list[int] | tuple[()] = ()
+) -> tuple[int, int, bytes]:
     out, written = np.full(size, 0xEE, np.uint8), np.full(1, -7, np.int64)
     end = loops.encode(
         *(columns.key_offsets, columns.key_data, columns.keys.validity),
@@ -47,7 +52,7 @@ def encoded(loops, columns, base_timestamp, size, position, rows=()):
     return end, int(written[0]), out.tobytes()
 
 
-def scanned(loops, payload, count, base_offset, base_timestamp):
+def scanned(loops: Loops, payload: bytes, count: int, base_offset: int, base_timestamp: int) -> tuple[int, list[Any]]:
     """Fault, summary and, without a fault, everything else that scan and scan_headers write."""
     data = np.frombuffer(payload, np.uint8)
     rows = max(count, 0)
@@ -64,11 +69,11 @@ def scanned(loops, payload, count, base_offset, base_timestamp):
     starts, ends = np.full((2, entries), -7, np.int64), np.full((2, entries + 1), -7, np.int64)
     valid, header_summary = np.full(entries, 7, np.uint8), np.full(4, -7, np.int64)
     header_fault = loops.scan_headers(data, header_starts, longer[2], starts[0], ends[0], starts[1], ends[1], valid, header_summary)
-    found = [ints, longer, flags, summary, starts, ends, valid, header_summary]
+    found: list[npt.NDArray[Any]] = [ints, longer, flags, summary, starts, ends, valid, header_summary]
     return header_fault, [array.tolist() for array in found]
 
 
-def scanned_together(loops, payloads, counts, bases):
+def scanned_together(loops: Loops, payloads: list[bytes], counts: list[int], bases: list[int]) -> tuple[int, list[Any]]:
     """Fault and, without one, everything that scan_batches writes."""
     data, total = np.frombuffer(b"".join(payloads), np.uint8), max(sum(counts), 0)
     ints, longer = np.full((5, total), -7, np.int64), np.full((3, total + 1), -7, np.int64)
@@ -79,19 +84,19 @@ def scanned_together(loops, payloads, counts, bases):
         *(np.array(bases, np.int64), np.array(bases, np.int64) + 1, offsets, timestamps),
         *(key_starts, longer[0], flags[0], value_starts, longer[1], flags[1], header_starts, longer[2], summary),
     )
-    return fault, None if fault else [array.tolist() for array in (ints, longer, flags, summary)]
+    return fault, [] if fault else [ints.tolist(), longer.tolist(), flags.tolist(), summary.tolist()]
 
 
 bases = st.just(1_700_000_000_000) | st.integers(INT64_MIN, INT64_MAX)
 
 
 @given(columns_and_rows(), bases, st.integers(0, 15))
-def test_measure(compiled, drawn, base_timestamp, delta_bytes):
+def test_measure(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, delta_bytes: int) -> None:
     columns, _ = drawn
     assert measured(compiled, columns, base_timestamp, delta_bytes) == measured(TWIN, columns, base_timestamp, delta_bytes)
 
 
-def lying(columns, column, data):
+def lying(columns: RecordColumns, column: str, data: st.DataObject) -> RecordColumns:
     offsets = getattr(columns, f"{column}_offsets").copy()
     at = data.draw(st.integers(0, len(offsets) - 1))
     offsets[at] = data.draw(st.sampled_from([-1, INT64_MIN, INT64_MAX, int(offsets[at]) + 1, int(offsets[at]) - 1]))
@@ -99,13 +104,15 @@ def lying(columns, column, data):
 
 
 @given(columns_and_rows(min_size=1), bases, st.sampled_from(["key", "value", "header", "header_key", "header_value"]), st.data())
-def test_measure_of_offsets_that_lie(compiled, drawn, base_timestamp, column, data):
+def test_measure_of_offsets_that_lie(
+    compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, column: str, data: st.DataObject
+) -> None:
     broken = lying(drawn[0], column, data)
     assert measured(compiled, broken, base_timestamp) == measured(TWIN, broken, base_timestamp)
 
 
 @given(columns_and_rows(), bases, st.integers(0, 3), st.integers(-200, 2))
-def test_encode(compiled, drawn, base_timestamp, position, spare):
+def test_encode(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, position: int, spare: int) -> None:
     """As many as there is room for, and nothing behind them."""
     columns, _ = drawn
     total, sizes = measured(TWIN, columns, base_timestamp)
@@ -119,7 +126,9 @@ def test_encode(compiled, drawn, base_timestamp, position, spare):
 
 
 @given(columns_and_rows(min_size=1), bases, st.sampled_from(["key", "value", "header", "header_key", "header_value"]), st.data())
-def test_encode_of_offsets_that_lie(compiled, drawn, base_timestamp, column, data):
+def test_encode_of_offsets_that_lie(
+    compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, column: str, data: st.DataObject
+) -> None:
     """It says of which record, the same as `measure`, unless there is no room for one before it."""
     columns, _ = drawn
     total, _ = measured(TWIN, columns, base_timestamp)
@@ -135,18 +144,19 @@ def test_encode_of_offsets_that_lie(compiled, drawn, base_timestamp, column, dat
 class Watched:
     """Offsets that note which of them were looked at."""
 
-    def __init__(self, offsets):
-        self.offsets, self.seen = offsets, set()
+    def __init__(self, offsets: npt.NDArray[np.int64]) -> None:
+        self.offsets = offsets
+        self.seen: set[int] = set()
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.offsets)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> int:
         self.seen.add(index)
-        return self.offsets[index]
+        return int(self.offsets[index])
 
 
-def test_the_twin_looks_at_no_record_behind_the_first_without_room():
+def test_the_twin_looks_at_no_record_behind_the_first_without_room() -> None:
     """Else a table's rows would be looked at as often as it has batches."""
     columns = RecordColumns.from_lists([b"k"] * 100, [b"value"] * 100, [0] * 100, [[("h", b"v")]] * 100)
     offsets = {f"{name}_offsets": Watched(getattr(columns, f"{name}_offsets")) for name in ("key", "value", "header_key", "header_value")}
@@ -158,7 +168,7 @@ def test_the_twin_looks_at_no_record_behind_the_first_without_room():
 
 
 @given(columns_and_rows(min_size=1), bases, st.data())
-def test_encode_of_picked_rows(compiled, drawn, base_timestamp, data):
+def test_encode_of_picked_rows(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_timestamp: int, data: st.DataObject) -> None:
     """In any order, repeats allowed, as if they were all there is; no row outside the columns."""
     columns, _ = drawn
     rows = data.draw(st.lists(st.integers(0, columns.count - 1), min_size=1, max_size=12))
@@ -175,7 +185,7 @@ def test_encode_of_picked_rows(compiled, drawn, base_timestamp, data):
 
 
 @given(columns_and_rows(), bases)
-def test_sizes_are_upper_bounds_and_exact_sums(drawn, base_timestamp):
+def test_sizes_are_upper_bounds_and_exact_sums(drawn: tuple[RecordColumns, list[Row]], base_timestamp: int) -> None:
     columns, _ = drawn
     total, exact = measured(TWIN, columns, base_timestamp)
     assert total == sum(exact)
@@ -184,7 +194,7 @@ def test_sizes_are_upper_bounds_and_exact_sums(drawn, base_timestamp):
 
 
 @given(columns_and_rows(min_size=1), st.data())
-def test_sizes_hold_wherever_a_record_comes_to_lie(drawn, data):
+def test_sizes_hold_wherever_a_record_comes_to_lie(drawn: tuple[RecordColumns, list[Row]], data: st.DataObject) -> None:
     """In any batch of some of the records, in their order."""
     columns, _ = drawn
     rows = sorted(data.draw(st.sets(st.integers(0, columns.count - 1), min_size=1)))
@@ -193,13 +203,13 @@ def test_sizes_hold_wherever_a_record_comes_to_lie(drawn, data):
     assert all(size <= bound <= size + 15 for size, bound in zip(exact, bounds, strict=True))
 
 
-def payload_of(columns, base_timestamp=0):
+def payload_of(columns: RecordColumns, base_timestamp: int = 0) -> bytes:
     total, _ = measured(TWIN, columns, base_timestamp)
     return encoded(TWIN, columns, base_timestamp, total, 0)[2]
 
 
 @given(columns_and_rows(), bases, bases)
-def test_scan_of_good_bytes(compiled, drawn, base_offset, base_timestamp):
+def test_scan_of_good_bytes(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], base_offset: int, base_timestamp: int) -> None:
     columns, _ = drawn
     payload = payload_of(columns)
     found = scanned(compiled, payload, columns.count, base_offset, base_timestamp)
@@ -208,25 +218,25 @@ def test_scan_of_good_bytes(compiled, drawn, base_offset, base_timestamp):
 
 
 @given(columns_and_rows(min_size=1), st.data())
-def test_scan_of_mutated_bytes(compiled, drawn, data):
+def test_scan_of_mutated_bytes(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject) -> None:
     columns, _ = drawn
-    payload = bytearray(payload_of(columns))
+    changed = bytearray(payload_of(columns))
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(payload) - 1))
-        payload[at] = data.draw(st.sampled_from([0, 1, 2, 3, 0x7F, 0x80, 0xFF]) | st.integers(0, 255))
+        at = data.draw(st.integers(0, len(changed) - 1))
+        changed[at] = data.draw(st.sampled_from([0, 1, 2, 3, 0x7F, 0x80, 0xFF]) | st.integers(0, 255))
     cut = data.draw(st.integers(0, 3))
-    payload = bytes(payload[: len(payload) - cut]) + data.draw(st.binary(max_size=2))
+    payload = bytes(changed[: len(changed) - cut]) + data.draw(st.binary(max_size=2))
     count = columns.count + data.draw(st.integers(-1, 1))
     assert scanned(compiled, payload, count, 0, 0) == scanned(TWIN, payload, count, 0, 0)
 
 
 @given(st.binary(max_size=40), st.integers(-2, 6))
-def test_scan_of_any_bytes(compiled, payload, count):
+def test_scan_of_any_bytes(compiled: Loops, payload: bytes, count: int) -> None:
     assert scanned(compiled, payload, count, 5, 7) == scanned(TWIN, payload, count, 5, 7)
 
 
 @given(st.lists(st.integers(0, 0xFF), max_size=14), st.integers(0, 3))
-def test_scan_of_long_varints(compiled, tail, filler):
+def test_scan_of_long_varints(compiled: Loops, tail: list[int], filler: int) -> None:
     """Varints of up to eleven bytes where the deltas are: the bits beyond 32 and 64 are dropped, the eleventh byte refused."""
     body = bytes([0]) + bytes([0x80 | byte for byte in tail]) + bytes([filler, 0, 1, 1, 0])
     payload = bytes([2 * len(body)]) + body
@@ -234,7 +244,7 @@ def test_scan_of_long_varints(compiled, tail, filler):
 
 
 @given(st.lists(columns_and_rows(), max_size=4), st.data())
-def test_scan_of_batches_together(compiled, drawn, data):
+def test_scan_of_batches_together(compiled: Loops, drawn: list[tuple[RecordColumns, list[Row]]], data: st.DataObject) -> None:
     payloads = [payload_of(columns) for columns, _ in drawn]
     counts, bases = [columns.count for columns, _ in drawn], list(range(0, 100 * len(drawn), 100))
     fault, found = scanned_together(compiled, payloads, counts, bases)
@@ -254,7 +264,7 @@ small = st.integers(-2, 12)
 
 
 @given(st.binary(max_size=10), st.lists(small | st.sampled_from([INT64_MIN, INT64_MAX]), max_size=5), st.lists(small, max_size=6))
-def test_gather(compiled, data, starts, offsets):
+def test_gather(compiled: Loops, data: bytes, starts: list[int], offsets: list[int]) -> None:
     out_offsets = np.array(offsets or [0], np.int64)
     found = []
     for loops in (compiled, TWIN):
@@ -264,12 +274,12 @@ def test_gather(compiled, data, starts, offsets):
 
 
 @given(st.binary(max_size=40))
-def test_murmur2_of_key(compiled, key):
+def test_murmur2_of_key(compiled: Loops, key: bytes) -> None:
     assert compiled.murmur2_of_key(key, len(key)) == TWIN.murmur2_of_key(key, len(key))
 
 
 @given(columns_and_rows(), st.integers(1, 2**31 - 1))
-def test_murmur2_partitions(compiled, drawn, partition_count):
+def test_murmur2_partitions(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], partition_count: int) -> None:
     columns, _ = drawn
     found = []
     for loops in (compiled, TWIN):
@@ -280,13 +290,13 @@ def test_murmur2_partitions(compiled, drawn, partition_count):
 
 
 @given(st.integers(INT64_MIN, INT64_MAX))
-def test_a_varint_takes_the_size_that_is_said(value):
+def test_a_varint_takes_the_size_that_is_said(value: int) -> None:
     out = bytearray()
     write_varint(out, value)
     assert len(out) == varint_size(value)
 
 
-def kept_by(loops, payload, keeps, shift, size):
+def kept_by(loops: Loops, payload: bytes, keeps: list[int], shift: int, size: int) -> tuple[int, bytes]:
     out = np.full(size, 0xEE, np.uint8)
     written = loops.retain(np.frombuffer(payload, np.uint8), np.array(keeps, np.uint8), shift, out)
     return written, out[: max(written, 0)].tobytes()
@@ -296,7 +306,7 @@ shifts = st.sampled_from([0, 1, -1, INT64_MIN, INT64_MAX]) | st.integers(-(10**1
 
 
 @given(columns_and_rows(), st.data(), shifts, st.integers(-20, 40))
-def test_retain(compiled, drawn, data, shift, spare):
+def test_retain(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, shift: int, spare: int) -> None:
     columns, _ = drawn
     payload = payload_of(columns)
     keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
@@ -305,17 +315,17 @@ def test_retain(compiled, drawn, data, shift, spare):
 
 
 @given(st.binary(max_size=40), st.lists(st.integers(0, 1), max_size=5), shifts)
-def test_retain_of_any_bytes(compiled, payload, keeps, shift):
+def test_retain_of_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], shift: int) -> None:
     assert kept_by(compiled, payload, keeps, shift, 200) == kept_by(TWIN, payload, keeps, shift, 200)
 
 
-def keys_found_by(loops, payload, keeps, room):
+def keys_found_by(loops: Loops, payload: bytes, keeps: list[int], room: int) -> tuple[int, list[list[int]]]:
     starts, lengths = keys = np.full((2, room), -7, np.int64)
     return loops.find_keys(np.frombuffer(payload, np.uint8), np.array(keeps, np.uint8), starts, lengths), keys.tolist()
 
 
 @given(columns_and_rows(), st.data(), st.integers(-1, 1))
-def test_find_keys(compiled, drawn, data, spare):
+def test_find_keys(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, spare: int) -> None:
     columns, rows = drawn
     payload = payload_of(columns)
     keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
@@ -330,19 +340,19 @@ def test_find_keys(compiled, drawn, data, spare):
 
 
 @given(st.binary(max_size=40), st.lists(st.integers(0, 1), max_size=5), st.integers(0, 5))
-def test_find_keys_in_any_bytes(compiled, payload, keeps, room):
+def test_find_keys_in_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], room: int) -> None:
     count, keys = keys_found_by(TWIN, payload, keeps, room)
     found = keys_found_by(compiled, payload, keeps, room)
     assert found == (count, keys) if count >= 0 else found[0] == count
 
 
-def taken_out_by(loops, payload, keeps, base_timestamp, size):
+def taken_out_by(loops: Loops, payload: bytes, keeps: list[int], base_timestamp: int, size: int) -> int | tuple[int, bytes, list[int]]:
     out, times = np.full(size, 0xEE, np.uint8), np.full(2, -7, np.int64)
     written = loops.take_out(np.frombuffer(payload, np.uint8), np.array(keeps, np.uint8), base_timestamp, out, times)
     return (written, out[:written].tobytes(), times.tolist()) if written >= 0 else written
 
 
-def closed_up_by(loops, payload, keeps, base_timestamp):
+def closed_up_by(loops: Loops, payload: bytes, keeps: list[int], base_timestamp: int) -> int | tuple[int, bytes, list[int]]:
     inside, times = np.array(bytearray(payload), np.uint8), np.full(2, -7, np.int64)
     written = loops.close_up(inside, np.array(keeps, np.uint8), base_timestamp, times)
     if written == NOT_IN_PLACE:
@@ -351,7 +361,7 @@ def closed_up_by(loops, payload, keeps, base_timestamp):
 
 
 @given(columns_and_rows(), st.data(), bases, st.integers(-20, 40))
-def test_take_out(compiled, drawn, data, base_timestamp, spare):
+def test_take_out(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, base_timestamp: int, spare: int) -> None:
     columns, _ = drawn
     payload = payload_of(columns, base_timestamp)
     keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
@@ -363,6 +373,7 @@ def test_take_out(compiled, drawn, data, base_timestamp, spare):
     if found == -1:
         assert len(expected) > size  # Timestamps may take more room than they did.
         return
+    assert isinstance(found, tuple)
     _, written, times = found
     assert written == expected
     if any(keeps):
@@ -370,7 +381,7 @@ def test_take_out(compiled, drawn, data, base_timestamp, spare):
 
 
 @given(columns_and_rows(), st.data(), st.booleans())
-def test_close_up(compiled, drawn, data, begins_at_base):
+def test_close_up(compiled: Loops, drawn: tuple[RecordColumns, list[Row]], data: st.DataObject, begins_at_base: bool) -> None:
     """As `take_out`, in place; not where the first record that stays is not the one that the deltas count from."""
     columns, _ = drawn
     keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
@@ -388,14 +399,14 @@ any_keeps = st.lists(st.integers(0, 1), max_size=5)
 
 
 @given(st.binary(max_size=40), any_keeps, bases)
-def test_take_out_of_any_bytes(compiled, payload, keeps, base_timestamp):
+def test_take_out_of_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], base_timestamp: int) -> None:
     assert taken_out_by(compiled, payload, keeps, base_timestamp, 200) == taken_out_by(TWIN, payload, keeps, base_timestamp, 200)
 
 
 @given(st.binary(max_size=40), any_keeps, bases)
 @example(b"\x0e\0\0\0\1\2v\0" * 2, [0, 1], 5)
 @example(b"\x0e\0\0\0\1\2v\0" * 65, [1] * 65, 5)
-def test_close_up_of_any_bytes(compiled, payload, keeps, base_timestamp):
+def test_close_up_of_any_bytes(compiled: Loops, payload: bytes, keeps: list[int], base_timestamp: int) -> None:
     """Offset deltas that are wrong may take more room: it is refused, nothing behind them is written over and read."""
     found = closed_up_by(compiled, payload, keeps, base_timestamp)
     assert found == closed_up_by(TWIN, payload, keeps, base_timestamp)
@@ -404,5 +415,5 @@ def test_close_up_of_any_bytes(compiled, payload, keeps, base_timestamp):
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**40))
-def test_shift_crc(compiled, crc, zeros):
+def test_shift_crc(compiled: Loops, crc: int, zeros: int) -> None:
     assert compiled.shift_crc(crc, zeros) == TWIN.shift_crc(crc, zeros)

@@ -1,6 +1,8 @@
 """The walk over the records of a batch: what it finds, and that the compiled one and the plain one find the same."""
 
 import importlib
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,14 +17,28 @@ compiled = importlib.import_module("chaffinch.records.kernels.walk")
 
 OFFSET, KEY, TIME = reference.OFFSET_DELTA_WRONG, reference.KEY_MISSING, reference.TIMESTAMP_WRONG
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+Walk = Callable[..., int]
+WalkRight = Callable[..., tuple[int, int, int]]
 
 
 @pytest.fixture(params=[reference.walk, compiled.walk], ids=["twin", "compiled"])
-def walk(request):
-    return request.param
+def walk(request: pytest.FixtureRequest) -> Walk:
+    chosen: Walk = request.param
+    return chosen
 
 
-def walked(walk, payload, count, *, base=NOW_MS, least=0, largest=INT64_MAX, may_lack=True, must_have_key=True, culprits_max=100):
+def walked(
+    walk: Walk,
+    payload: bytes,
+    count: int,
+    *,
+    base: int = NOW_MS,
+    least: int = 0,
+    largest: int = INT64_MAX,
+    may_lack: bool = True,
+    must_have_key: bool = True,
+    culprits_max: int = 100,
+) -> tuple[Any, ...]:
     """(fault, index, position, culprit count, largest timestamp, culprits)"""
     indices, seen, reasons = np.zeros(culprits_max, np.int64), np.zeros(culprits_max, np.int64), np.zeros(culprits_max, np.uint8)
     summary = np.full(reference.SUMMARY_LENGTH, -7)
@@ -33,13 +49,13 @@ def walked(walk, payload, count, *, base=NOW_MS, least=0, largest=INT64_MAX, may
     return (Fault(fault), *summary.tolist(), triples)
 
 
-def good(count, **fields):
+def good(count: int, **fields: Any) -> list[bytes]:
     return [record(index, **fields) for index in range(count)]
 
 
 class TestReadable:
     @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 8191, 8192, 8200])
-    def test_records_without_fault(self, walk, count):
+    def test_records_without_fault(self, walk: Walk, count: int) -> None:
         payload = b"".join(good(count))
         assert walked(walk, payload, count) == (Fault.NONE, count, len(payload), 0, NOW_MS, [])
 
@@ -58,27 +74,27 @@ class TestReadable:
             {"timestamp_delta": -200_000_000_000},
         ],
     )
-    def test_shapes_of_records(self, walk, fields):
+    def test_shapes_of_records(self, walk: Walk, fields: dict[str, Any]) -> None:
         payload = b"".join(good(3, **fields))
         expected_time = NOW_MS + fields.get("timestamp_delta", 0)
         assert walked(walk, payload, 3) == (Fault.NONE, 3, len(payload), 0, expected_time, [])
 
-    def test_varints_that_are_longer_than_they_need_be(self, walk):
+    def test_varints_that_are_longer_than_they_need_be(self, walk: Walk) -> None:
         """Java reads them too: 2 written as 0x84 0x80 0x80 0x80 0x00."""
         key = b"\x84\x80\x80\x80\x00kk"
         body = b"\x00" + b"\x80\x80\x00" + b"\x80\x80\x80\x80\x00" + key + b"\x81\x00" + b"\x80\x00"
         payload = varint(len(body)) + body
         assert walked(walk, payload, 1)[:3] == (Fault.NONE, 1, len(payload))
 
-    def test_no_records(self, walk):
+    def test_no_records(self, walk: Walk) -> None:
         assert walked(walk, b"", 0) == (Fault.NONE, 0, 0, 0, INT64_MIN, [])
 
-    def test_the_largest_timestamp_is_found_wherever_it_is(self, walk):
+    def test_the_largest_timestamp_is_found_wherever_it_is(self, walk: Walk) -> None:
         deltas = [0, 5, 9_000_000, -3, 7]
         payload = b"".join(record(index, timestamp_delta=delta) for index, delta in enumerate(deltas))
         assert walked(walk, payload, 5)[4] == NOW_MS + 9_000_000
 
-    def test_timestamps_wrap_as_in_java(self, walk):
+    def test_timestamps_wrap_as_in_java(self, walk: Walk) -> None:
         assert walked(walk, record(timestamp_delta=1), 1, base=INT64_MAX, least=INT64_MIN)[4] == INT64_MIN
 
 
@@ -125,11 +141,11 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("payload", "count", "fault", "index", "position"), [row[1:] for row in FAULTS], ids=[row[0] for row in FAULTS])
-def test_a_fault_is_named_with_record_and_byte(walk, payload, count, fault, index, position):
+def test_a_fault_is_named_with_record_and_byte(walk: Walk, payload: bytes, count: int, fault: Fault, index: int, position: int) -> None:
     assert walked(walk, payload, count)[:3] == (fault, index, position)
 
 
-def test_culprits_before_a_fault_are_counted_but_the_fault_is_the_answer(walk):
+def test_culprits_before_a_fault_are_counted_but_the_fault_is_the_answer(walk: Walk) -> None:
     payload = record(0, key=None) + record(1, length_off_by=100)
     assert walked(walk, payload, 2)[:4] == (Fault.RECORD_CUT_SHORT, 1, len(record(0, key=None)), 1)
 
@@ -155,17 +171,17 @@ CULPRITS = [
 
 
 @pytest.mark.parametrize(("records", "options", "culprits"), CULPRITS)
-def test_culprits(walk, records, options, culprits):
+def test_culprits(walk: Walk, records: list[bytes], options: dict[str, Any], culprits: list[tuple[int, int, int]]) -> None:
     fault, index, _, culprit_count, _, found = walked(walk, b"".join(records), len(records), **options)
     assert (fault, index, culprit_count, found) == (Fault.NONE, len(records), len(culprits), culprits)
 
 
-def test_only_as_many_culprits_are_written_as_there_is_room_for(walk):
+def test_only_as_many_culprits_are_written_as_there_is_room_for(walk: Walk) -> None:
     payload = b"".join(good(10, key=None))
     assert walked(walk, payload, 10, culprits_max=3)[3:] == (10, NOW_MS, [(0, KEY, 0), (1, KEY, 0), (2, KEY, 0)])
 
 
-def test_a_read_only_payload_and_one_in_the_middle_of_a_buffer(walk):
+def test_a_read_only_payload_and_one_in_the_middle_of_a_buffer(walk: Walk) -> None:
     payload = b"".join(good(3))
     frame = np.frombuffer(bytearray(b"\xff" * 61 + payload + b"\xff" * 9), np.uint8)[61 : 61 + len(payload)]
     summary = np.zeros(4, np.int64)
@@ -198,17 +214,28 @@ OPTIONS = st.fixed_dictionaries(
 
 
 @given(st.lists(RECORDS, max_size=6), st.integers(-1, 1), OPTIONS)
-def test_compiled_and_twin_agree_on_records(records, count_off_by, options):
+def test_compiled_and_twin_agree_on_records(records: list[bytes], count_off_by: int, options: dict[str, Any]) -> None:
     arguments = (b"".join(records), len(records) + count_off_by)
     assert walked(compiled.walk, *arguments, **options) == walked(reference.walk, *arguments, **options)
 
 
 @given(st.binary(max_size=60), st.integers(-1, 9) | st.integers(-(2**31), 2**31 - 1), OPTIONS)
-def test_compiled_and_twin_agree_on_noise(payload, count, options):
+def test_compiled_and_twin_agree_on_noise(payload: bytes, count: int, options: dict[str, Any]) -> None:
     assert walked(compiled.walk, payload, count, **options) == walked(reference.walk, payload, count, **options)
 
 
-def walked_right(walk_right, payload, count, *, base=NOW_MS, least=0, largest=INT64_MAX, may_lack=True, must_have_key=True, culprits_max=0):
+def walked_right(
+    walk_right: WalkRight,
+    payload: bytes,
+    count: int,
+    *,
+    base: int = NOW_MS,
+    least: int = 0,
+    largest: int = INT64_MAX,
+    may_lack: bool = True,
+    must_have_key: bool = True,
+    culprits_max: int = 0,
+) -> tuple[int, int, int]:
     """(records, bytes, largest timestamp)"""
     return walk_right(np.frombuffer(bytes(payload), np.uint8), count, base, least, largest, may_lack, must_have_key)
 
@@ -216,18 +243,20 @@ def walked_right(walk_right, payload, count, *, base=NOW_MS, least=0, largest=IN
 @pytest.mark.parametrize("walk_right", [reference.walk_right, compiled.walk_right], ids=["twin", "compiled"])
 class TestWhatIsRight:
     @pytest.mark.parametrize(("payload", "count"), [row[1:3] for row in FAULTS], ids=[row[0] for row in FAULTS])
-    def test_a_fault_ends_it(self, walk_right, payload, count):
+    def test_a_fault_ends_it(self, walk_right: WalkRight, payload: bytes, count: int) -> None:
         assert walked_right(walk_right, payload, count)[:2] != (count, len(payload))
 
     @pytest.mark.parametrize(("records", "options", "culprits"), CULPRITS)
-    def test_it_ends_before_the_first_culprit(self, walk_right, records, options, culprits):
+    def test_it_ends_before_the_first_culprit(
+        self, walk_right: WalkRight, records: list[bytes], options: dict[str, Any], culprits: list[tuple[int, int, int]]
+    ) -> None:
         right = culprits[0][0] if culprits else len(records)
         found = walked_right(walk_right, b"".join(records), len(records), **options)
         assert found[:2] == (right, len(b"".join(records[:right])))
 
 
 @given(st.lists(RECORDS, max_size=6), st.integers(-1, 1), OPTIONS)
-def test_all_is_right_where_the_walk_finds_nothing_wrong(records, count_off_by, options):
+def test_all_is_right_where_the_walk_finds_nothing_wrong(records: list[bytes], count_off_by: int, options: dict[str, Any]) -> None:
     arguments = (b"".join(records), len(records) + count_off_by)
     fault, index, position, culprit_count, largest, _ = walked(reference.walk, *arguments, **options)
     right = walked_right(compiled.walk_right, *arguments, **options)
@@ -239,6 +268,6 @@ def test_all_is_right_where_the_walk_finds_nothing_wrong(records, count_off_by, 
 
 
 @given(st.binary(max_size=60), st.integers(-1, 9) | st.integers(-(2**31), 2**31 - 1), OPTIONS)
-def test_compiled_and_twin_find_as_much_right_in_noise(payload, count, options):
+def test_compiled_and_twin_find_as_much_right_in_noise(payload: bytes, count: int, options: dict[str, Any]) -> None:
     found = walked_right(compiled.walk_right, payload, count, **options)
     assert found == walked_right(reference.walk_right, payload, count, **options)

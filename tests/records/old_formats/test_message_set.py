@@ -6,6 +6,7 @@ Rules, codes and culprits are a table of their own: `tests/kips/rule_table.py`.
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from aiokafka.record.legacy_records import _LegacyRecordBatchBuilderPy as AiokafkaBuilder
@@ -32,23 +33,23 @@ FORMATS = [(magic, codec) for magic in (0, 1) for codec in (NONE, GZIP, SNAPPY, 
 RECORDS = [(b"k", b"v"), (None, b"value" * 50), (b"", b""), (b"tombstone", None), (b"k" * 300, b"v" * 3000)]
 
 
-def policy(**options):
+def policy(**options: Any) -> ValidationPolicy:
     return ValidationPolicy(topic_partition=ORDERS, **options)
 
 
-def accepted(data, **options):
+def accepted(data: bytes, **options: Any) -> Accepted:
     verdict = validate_set(read_message_set(data), policy(**options), NOW_MS)
     assert isinstance(verdict, Accepted), verdict
     return verdict
 
 
-def rejected(data, **options):
+def rejected(data: bytes, **options: Any) -> Rejected:
     verdict = validate_set(read_message_set(data), policy(**options), NOW_MS)
     assert isinstance(verdict, Rejected), verdict
     return verdict
 
 
-def rows(batch):
+def rows(batch: memoryview | bytearray) -> list[tuple[bytes | None, bytes | None, int]]:
     """[(key, value, timestamp)] of a batch, which must be a whole one with a right checksum."""
     (view,) = views(batch)
     assert view.crc_is_valid()
@@ -56,7 +57,7 @@ def rows(batch):
     return [(columns.key(index), columns.value(index), int(columns.timestamps[index])) for index in range(columns.count)]
 
 
-def expected_rows(magic, records=RECORDS):
+def expected_rows(magic: int, records: list[tuple[bytes | None, bytes | None]] = RECORDS) -> list[tuple[bytes | None, bytes | None, int]]:
     return [(key, value, NOW_MS + index if magic else -1) for index, (key, value) in enumerate(records)]
 
 
@@ -67,7 +68,7 @@ ENCODERS = {AiokafkaBuilder: [*FORMATS[:3], *FORMATS[4:]], KafkaPythonBuilder: [
 @pytest.mark.parametrize(
     ("builder", "magic", "codec"), [(builder, magic, codec) for builder, formats in ENCODERS.items() for magic, codec in formats]
 )
-def test_what_other_encoders_write(builder, magic, codec):
+def test_what_other_encoders_write(builder: Any, magic: int, codec: Compression) -> None:
     encoder = builder(magic, int(codec), 1 << 20)
     for index, (key, value) in enumerate(RECORDS):
         encoder.append(index, NOW_MS + index if magic else None, key, value)
@@ -83,7 +84,9 @@ def test_what_other_encoders_write(builder, magic, codec):
     records=st.lists(st.tuples(st.none() | st.binary(max_size=50), st.none() | st.binary(max_size=300)), min_size=1, max_size=20),
     times=st.lists(st.integers(NOW_MS - 2**40, NOW_MS + 1000) | st.just(-1), min_size=20, max_size=20),
 )
-def test_any_records_are_converted(magic, codec, records, times):
+def test_any_records_are_converted(
+    magic: int, codec: Compression, records: list[tuple[bytes | None, bytes | None]], times: list[int]
+) -> None:
     messages = [message(key, value, magic=magic, offset=index, timestamp=times[index]) for index, (key, value) in enumerate(records)]
     verdict = accepted(message_set(messages, codec, magic=magic))
     times = times if magic else [-1] * len(times)
@@ -93,7 +96,7 @@ def test_any_records_are_converted(magic, codec, records, times):
 
 @pytest.mark.parametrize(("magic", "codec"), FORMATS)
 @pytest.mark.parametrize("target", Compression)
-def test_the_topic_s_codec_wins(magic, codec, target):
+def test_the_topic_s_codec_wins(magic: int, codec: Compression, target: Compression) -> None:
     data = message_set([message(magic=magic, offset=index, timestamp=NOW_MS + index) for index in range(3)], codec, magic=magic)
     batch = accepted(data, compression=target).batch
     assert next(views(batch)).header.compression is target
@@ -101,7 +104,7 @@ def test_the_topic_s_codec_wins(magic, codec, target):
 
 
 @pytest.mark.parametrize(("magic", "codec"), FORMATS)
-def test_append_time_is_the_broker_s(magic, codec):
+def test_append_time_is_the_broker_s(magic: int, codec: Compression) -> None:
     data = message_set([message(magic=magic, offset=index, timestamp=5 * index) for index in range(3)], codec, magic=magic)
     verdict = accepted(data, timestamp_type=TimestampType.LOG_APPEND_TIME, timestamp_before_max_ms=0)
     assert verdict.max_timestamp == NOW_MS
@@ -120,12 +123,12 @@ class TestSlicing:
             (message(magic=2), Fault.BATCH_MAGIC),
         ],
     )
-    def test_without_a_whole_first_message(self, data, fault):
+    def test_without_a_whole_first_message(self, data: bytes, fault: Fault) -> None:
         with pytest.raises(CorruptBatch) as refused:
             read_message_set(data)
         assert refused.value.fault is fault
 
-    def test_a_later_message_that_cannot_be_sliced_is_corrupt(self):
+    def test_a_later_message_that_cannot_be_sliced_is_corrupt(self) -> None:
         """As for batches of format 2: code 2 for nonsense in a size or magic, 87 where bytes are missing."""
         first = message()
         assert rejected(first + message(size_off_by=-(2**31))).code is codes.CORRUPT_MESSAGE
@@ -136,33 +139,34 @@ class TestSlicing:
 
 class TestWrappers:
     @pytest.mark.parametrize("offset", [0, 2, 7, 2**40])
-    def test_offsets_that_pass(self, offset):
+    def test_offsets_that_pass(self, offset: int) -> None:
         """0 from some clients, the last relative one from most; what is above names an absolute offset."""
         inner = [message(offset=index) for index in range(3)]
         assert accepted(wrapper(inner, GZIP, offset=offset)).count == 3
 
-    def test_offsets_of_format_0_mean_nothing(self):
+    def test_offsets_of_format_0_mean_nothing(self) -> None:
         inner = [message(magic=0, offset=offset) for offset in (5, 5, -1)]
         assert accepted(wrapper(inner, GZIP, magic=0, offset=-3)).count == 3
         assert accepted(b"".join(inner)).count == 3
 
-    def test_the_wrapper_s_own_key_and_time_mean_nothing(self):
+    def test_the_wrapper_s_own_key_and_time_mean_nothing(self) -> None:
         inner = compressed(message(), GZIP)
         data = message(b"its key", inner, attributes=GZIP, timestamp=2**62)
         assert rows(accepted(data).batch) == [(b"key", b"value", NOW_MS)]
 
     @pytest.mark.parametrize(("value_length", "key_length"), [(-1, None), (5, None), (10**6, None), (None, 10**6), (None, -2)])
-    def test_lengths_that_do_not_fill_it(self, value_length, key_length):
+    def test_lengths_that_do_not_fill_it(self, value_length: int | None, key_length: int | None) -> None:
         data = message(b"", compressed(message(), GZIP), attributes=GZIP, value_length=value_length, key_length=key_length)
         verdict = validate_set(read_message_set(data), policy(), NOW_MS)
         if (value_length, key_length) == (None, -2):
             assert isinstance(verdict, Accepted), "any negative length is null, as in Kafka"
         else:
+            assert isinstance(verdict, Rejected)
             assert verdict.code is codes.INVALID_RECORD
             assert "lengths that do not fill it" in verdict.message
 
     @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4])
-    def test_decompression_is_bounded(self, codec):
+    def test_decompression_is_bounded(self, codec: Compression) -> None:
         inner = [message(value=bytes(10_000))]
         size = len(b"".join(inner))
         assert accepted(wrapper(inner, codec), decompressed_bytes_max=size).count == 1
@@ -170,7 +174,7 @@ class TestWrappers:
         assert (verdict.code, verdict.culprits) == (codes.INVALID_RECORD, ())
         assert f"decompresses to more than {size - 1} bytes" in verdict.message
 
-    def test_a_compressed_message_inside_is_a_culprit_however_deep(self):
+    def test_a_compressed_message_inside_is_a_culprit_however_deep(self) -> None:
         inner = [message(), wrapper([message()], SNAPPY, offset=1), message(offset=2)]
         verdict = rejected(wrapper(inner, GZIP))
         assert [(culprit.batch_index, culprit.code) for culprit in verdict.culprits] == [(1, codes.INVALID_RECORD)]
@@ -178,7 +182,7 @@ class TestWrappers:
 
 
 class TestSizeAfterConversion:
-    def test_the_batch_must_fit_too(self):
+    def test_the_batch_must_fit_too(self) -> None:
         """Each message alone is small enough."""
         messages = [message(value=bytes(100)) for _ in range(10)]
         size = len(accepted(b"".join(messages)).batch)
@@ -189,13 +193,13 @@ class TestSizeAfterConversion:
         expected = f"converted to format 2, a batch of {size} bytes, max.message.bytes allows {size - 1} bytes"
         assert verdict.message == f"batch for orders-0 rejected: {expected}"
 
-    def test_compressed_by_the_topic_s_codec(self):
+    def test_compressed_by_the_topic_s_codec(self) -> None:
         noise = [message(value=bytes(range(256)) * 4) for _ in range(10)]
         data = wrapper([message(value=bytes(range(256)) * 4, offset=index) for index in range(10)], GZIP)
         assert rejected(data, compression=NONE, batch_bytes_max=5000).code is codes.MESSAGE_TOO_LARGE
         assert accepted(b"".join(noise), compression=GZIP, batch_bytes_max=5000).count == 10
 
-    def test_compressed_and_still_too_large(self):
+    def test_compressed_and_still_too_large(self) -> None:
         """Messages that alone are small enough, and that nothing makes smaller."""
         dice = random.Random(3)
         messages = [message(value=dice.randbytes(1000)) for _ in range(10)]
@@ -205,7 +209,7 @@ class TestSizeAfterConversion:
 
 
 class TestMessages:
-    def test_many_culprits(self):
+    def test_many_culprits(self) -> None:
         data = b"".join([message()] + [message(None)] * 5)
         verdict = rejected(data, is_compacted=True)
         assert verdict.message.startswith("5 of 6 records for orders-0 rejected: record 1: null key, ")
@@ -222,10 +226,10 @@ class TestMessages:
             (message(attributes=8), "timestamp type LogAppendTime, expected CreateTime from a client"),
         ],
     )
-    def test_of_one_culprit(self, bad, text):
+    def test_of_one_culprit(self, bad: bytes, text: str) -> None:
         assert rejected(message() + bad, batch_bytes_max=150).message == f"record 1 of 2 for orders-0 rejected: {text}"
 
-    def test_of_bytes_that_cannot_be_read(self):
+    def test_of_bytes_that_cannot_be_read(self) -> None:
         verdict = rejected(message() + message(key_length=9000))
         assert verdict.message == (
             "batch for orders-0 rejected: record 1, byte 68: the key length is below -1, or goes beyond the message (84 bytes of messages)"
@@ -236,31 +240,31 @@ class TestFrameChecksums:
     """KIP-57: in format 0 whatever stands there, in format 1 the right one."""
 
     @pytest.mark.parametrize("checksum", [0, 1, 0x7F, 0xFF])
-    def test_format_0_takes_any(self, checksum):
+    def test_format_0_takes_any(self, checksum: int) -> None:
         frame = bytearray(compressed(message(magic=0), LZ4))
         frame[6] = checksum
         assert accepted(wrapper(bytes(frame), LZ4, magic=0)).count == 1
 
-    def test_format_1_does_not(self):
+    def test_format_1_does_not(self) -> None:
         frame = bytearray(compressed(message(), LZ4))
         assert accepted(wrapper(bytes(frame), LZ4)).count == 1
         frame[6] ^= 1
         assert rejected(wrapper(bytes(frame), LZ4)).code is codes.INVALID_RECORD
 
     @pytest.mark.parametrize(("data", "expected"), [(b"", 0x02CC5D05), (b"a", 0x550D7456), (b"abc", 0x32D153FF), (b"abcd", 0xA3643705)])
-    def test_xxhash32(self, data, expected):
+    def test_xxhash32(self, data: bytes, expected: int) -> None:
         assert xxhash32(data) == expected
 
-    def test_longer_inputs_are_not_hashed(self):
+    def test_longer_inputs_are_not_hashed(self) -> None:
         with pytest.raises(ValueError, match="16 bytes"):
             xxhash32(bytes(16))
 
     @pytest.mark.parametrize("data", [b"", b"\x04\x22\x4d\x18", b"\x04\x22\x4d\x18\x40", b"\x04\x22\x4d\x18\x40\x40", b"no lz4 frame"])
-    def test_what_is_no_frame_stays(self, data):
+    def test_what_is_no_frame_stays(self, data: bytes) -> None:
         assert with_right_checksum(data) == data
 
     @pytest.mark.parametrize("flags", [0x60, 0x68, 0x61, 0x69])
-    def test_the_header_ends_where_its_flags_say(self, flags):
+    def test_the_header_ends_where_its_flags_say(self, flags: int) -> None:
         """With a content size, a dictionary id, both."""
         header = bytes([flags, 0x40]) + bytes(range(8 if flags & 8 else 0)) + bytes(range(4 if flags & 1 else 0))
         mended = with_right_checksum(b"\x04\x22\x4d\x18" + header + b"\x00" + b"rest")
@@ -268,7 +272,9 @@ class TestFrameChecksums:
 
 
 @given(st.lists(st.integers(0, 255), max_size=4), st.sampled_from(FORMATS), st.data())
-def test_mutated_sets_are_accepted_or_rejected_and_nothing_else(values, form, data):
+def test_mutated_sets_are_accepted_or_rejected_and_nothing_else(
+    values: list[int], form: tuple[int, Compression], data: st.DataObject
+) -> None:
     magic, codec = form
     raw = bytearray(message_set([message(magic=magic, offset=index) for index in range(3)], codec, magic=magic))
     for value in values:
@@ -286,13 +292,13 @@ def test_mutated_sets_are_accepted_or_rejected_and_nothing_else(values, form, da
 
 
 @given(st.binary(max_size=80), st.sampled_from([(magic, codec) for magic, codec in FORMATS if codec]))
-def test_any_bytes_in_a_wrapper(inner, form):
+def test_any_bytes_in_a_wrapper(inner: bytes, form: tuple[int, Compression]) -> None:
     magic, codec = form
     data = wrapper(bytes(compressed(inner, codec, magic)), codec, magic=magic)
     assert isinstance(validate_set(read_message_set(data), policy(), NOW_MS), Accepted | Rejected)
 
 
-def test_a_bomb_costs_no_conversion(monkeypatch):
+def test_a_bomb_costs_no_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain records are measured before they are written."""
     data = wrapper([message(value=bytes(10_000), offset=index) for index in range(3)], GZIP)
     monkeypatch.setattr(message_set_validation, "write_header", None)
