@@ -54,7 +54,7 @@ def fail(code: ErrorCode) -> Callable[[Rig], object]:
 
     def happen(rig: Rig) -> object:
         assert rig.core.transaction is not None
-        rig.core.out += rig.core.transaction.record_failed(exception_for(code, api="Produce"))
+        rig.core.wiring.out += rig.core.transaction.record_failed(exception_for(code, api="Produce"))
         rig.step(events.TimePassed())
         return "ok"
 

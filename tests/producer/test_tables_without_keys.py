@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from chaffinch.producer.core.availability import Availability
+from chaffinch.producer.core.partitioner import Availability
 from chaffinch.producer.core.refusals.screening import Screening
 
 ROWS = pa.table({"value": [bytes(100)] * 5000})

@@ -253,7 +253,7 @@ def test_a_flush_that_times_out_says_why(producer_of: Make, strict_broker: Embed
         producer.partitions_for("orders")
         with held_up(producer):
             producer.send("orders", b"v")
-            monkeypatch.setattr(producer._core.giving_up, "reason", lambda: why)
+            monkeypatch.setattr(producer._core.reasons, "reason", lambda: why)
             with pytest.raises(
                 TimeoutException, match="because of NETWORK_EXCEPTION \\(its leader cannot be reached\\); it goes on"
             ) as raised:
@@ -269,7 +269,7 @@ def test_memory_that_does_not_become_free_says_why(
         producer.partitions_for("orders")
         with producer._changed:
             producer._core.accumulator.memory_free = 0
-        monkeypatch.setattr(producer._core.giving_up, "reason", lambda: why)
+        monkeypatch.setattr(producer._core.reasons, "reason", lambda: why)
         error = producer.send("orders", b"v").exception(60)
     assert isinstance(error, BufferExhaustedException)
     assert "the records that hold it wait because of NETWORK_EXCEPTION (its leader cannot be reached)" in str(error)

@@ -17,9 +17,8 @@ from chaffinch.producer.core.batches import in_flight
 from chaffinch.producer.core.batches.accumulator import Accumulator
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
+from chaffinch.producer.core.completer import BatchCompleter
 from chaffinch.producer.core.delivery import Delivery
-from chaffinch.producer.core.endings import Endings
-from chaffinch.producer.core.giving_up import GivingUp
 from chaffinch.producer.core.metadata_watch import MetadataWatch
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.refusals import batch_answers, culprits
@@ -64,29 +63,29 @@ def forgets_lost_attempts(patch: Patch) -> None:
 
 
 def completes_twice(patch: Patch) -> None:
-    complete = Endings.complete
+    complete = BatchCompleter.complete
 
-    def twice(self: Endings, *arguments: Any) -> None:
+    def twice(self: BatchCompleter, *arguments: Any) -> None:
         complete(self, *arguments)
-        self.out.append(self.out[-1])
+        self._wiring.out.append(self._wiring.out[-1])
 
-    patch.setattr(Endings, "complete", twice)
+    patch.setattr(BatchCompleter, "complete", twice)
 
 
 def forgets_rows(patch: Patch) -> None:
     """Of a separated batch the culprits are told their outcome, and the innocents are dropped."""
     separate = culprits.Separate
-    carry_out = Delivery.carry_out
+    carry_out = Delivery._carry_out
 
     def drops(self: Delivery, batch: Any, verdict: Any, now_ms: int) -> None:
-        if isinstance(verdict, separate) and not batch.is_done:
+        if isinstance(verdict, separate) and not batch.is_abandoned:
             self.queue(batch.topic_partition).failed(batch)
-            self._endings.release(batch.memory_bytes)
-            self._endings.tell_culprits(batch, verdict.errors, verdict.dropped)
+            self._completer.release(batch.memory_bytes)
+            self._completer.fail_records(batch, verdict.errors, verdict.dropped)
         else:
             carry_out(self, batch, verdict, now_ms)
 
-    patch.setattr(Delivery, "carry_out", drops)
+    patch.setattr(Delivery, "_carry_out", drops)
 
 
 def innocents_go_last(patch: Patch) -> None:
@@ -171,7 +170,7 @@ def commits_failed(patch: Patch) -> None:
 def commits_without_late_records(patch: Patch) -> None:
     """Once real: a close that ended before a commit had its records failed them alone, and the rest was committed."""
     late = TimeoutException("closed", stored=Stored.NO)
-    patch.setattr(GivingUp, "close", lambda self: self.give_up(late))
+    patch.setattr(BatchCompleter, "close", lambda self: self.give_up(late))
 
 
 def spins(patch: Patch) -> None:

@@ -58,7 +58,7 @@ class Closing:
     def _close_first(self, deadline_ms: int, silent_s: float) -> None:
         """What the first of several calls does; however it is left, the thread is to end."""
         join_ms = None
-        expired_before = self._core.giving_up.expired_count
+        expired_before = self._core.completer.expired_count
         try:
             self._abort_open_transaction(deadline_ms, silent_s)
             future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
@@ -116,11 +116,11 @@ class Closing:
         """One line about records that close has ended without an outcome, or will when it ends the thread, and those that expired while it
         waited: who closes a producer seldom looks at their futures after it."""
         with self._sender.lock:
-            giving_up, left_count = self._core.giving_up, self._core.outstanding_count
+            completer, left_count = self._core.completer, self._core.outstanding_count
             lost = (
-                ("given up without an outcome", giving_up.closed_count, giving_up.closed_why),
-                ("given up without an outcome", left_count, giving_up.reason()),
-                ("expired after delivery.timeout.ms", giving_up.expired_count - expired_before, giving_up.expired_why),
+                ("given up without an outcome", completer.closed_count, completer.closed_why),
+                ("given up without an outcome", left_count, self._core.reasons.reason()),
+                ("expired after delivery.timeout.ms", completer.expired_count - expired_before, completer.expired_why),
             )
         for what, count, why in lost:
             if count:
@@ -130,7 +130,7 @@ class Closing:
     def _unfinished(self) -> str:
         """What has no outcome yet, and why, as far as anybody knows."""
         with self._sender.lock:
-            count, why = self._core.outstanding_count, self._core.giving_up.reason()
+            count, why = self._core.outstanding_count, self._core.reasons.reason()
         is_for_end = not count and self._core.transaction is not None
         waiting = "the end of the transaction" if is_for_end else f"{counted(count, 'record')} without an outcome"
         return waiting + (f" ({why})" if why else "")

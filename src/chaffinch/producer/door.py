@@ -265,7 +265,7 @@ class Door:
             while not accumulator.is_granted(claim):
                 waited_ms = self.clock.now_ms() - started_ms
                 if waited_ms >= self._block_ms or self._sender.is_own_thread:
-                    return self.core.reasons.no_memory(size, waited_ms, place, self.core.giving_up.reason())
+                    return self.core.reasons.no_memory(size, waited_ms, place, self.core.reasons.reason())
                 self._wait(self._block_ms - waited_ms)
                 refusal = self.refusal(call)
                 if refusal is not None:

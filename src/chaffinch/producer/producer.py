@@ -446,7 +446,7 @@ class Producer:
             self._await(future, timeout_ms)
         except FutureTimeoutError:
             with self._lock:
-                why = self._core.giving_up.reason()
+                why = self._core.reasons.reason()
             reason = "" if why is None else f", because of {in_words(why)}"
             text = f"{what}() is not done after {timeout_ms} ms{reason}; it goes on"
             raise TimeoutException(text, stored=Stored.POSSIBLY) from why

@@ -236,7 +236,7 @@ class SenderThread(ClientThread):
             self.express.end()
             effects, self._outbox = [*self._end_transaction(), *self._untold, *self._outbox], []
             if self._is_stopping:  # By a close that did not wait to the end: records are told as by one whose time was up.
-                self.core.giving_up.close()
+                self.core.completer.close()
             # Of a producer that is closed nobody needs to hear in the log that it cannot go on.
             given_up = self.core.give_up(death)
             effects += [effect for effect in given_up if not (self._is_stopping and isinstance(effect, Report))]

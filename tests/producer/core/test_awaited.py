@@ -16,7 +16,7 @@ def sent(place: TopicPartition = ORDERS_0, **options: object) -> tuple[Rig, list
     rig = Rig(options=options)
     rig.append("a", place)
     rig.step(events.TimePassed())
-    (batch,) = rig.core.queues.of(place).in_flight
+    (batch,) = rig.core.outstanding.queue(place).in_flight
     apart: list[int] = batch.receipt.apart
     return rig, apart
 

@@ -131,7 +131,7 @@ def test_each_goes_under_the_next_sequence() -> None:
 @pytest.mark.parametrize("way", [is_told, lambda rig, _: (adopted(rig), rig.answer(OK))], ids=["written", "adopted"])
 def test_sequences_wrap(way: Callable[[Rig, Parcel], Any]) -> None:
     rig = quiet()
-    rig.core.queues.of(ORDERS_0)._sequence_next = SEQUENCE_MODULUS - 1
+    rig.core.outstanding.queue(ORDERS_0)._sequence_next = SEQUENCE_MODULUS - 1
     parcel = departed(rig)
     assert numbers(parcel)[2] == SEQUENCE_MODULUS - 1
     way(rig, parcel)
@@ -176,7 +176,7 @@ def test_it_has_a_position_of_its_own() -> None:
     parcel = departed(rig)
     rig.append("b")
     adopted(rig)
-    assert [batch.position for batch in rig.core.queues.of(ORDERS_0).in_flight] == [parcel.position, parcel.position + 1] == [1, 2]
+    assert [batch.position for batch in rig.core.outstanding.queue(ORDERS_0).in_flight] == [parcel.position, parcel.position + 1] == [1, 2]
 
 
 def test_what_is_over_is_not_adopted() -> None:

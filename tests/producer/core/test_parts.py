@@ -18,7 +18,7 @@ from chaffinch.producer.core.options import PRODUCER_OPTIONS, compression_level,
 from chaffinch.producer.core.refusals import culprits
 from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, RecordErrors, Situation, read_answer
 from chaffinch.producer.core.refusals.culprits import judge
-from chaffinch.producer.core.refusals.reclassified import as_abortable
+from chaffinch.producer.core.refusals.errors import as_abortable
 from chaffinch.producer.core.refusals.topic_facts import TopicFacts
 from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
 from chaffinch.records.batch import decode

@@ -26,11 +26,11 @@ def at_rest_nothing_is_left_out(rig: Rig) -> bool:
     if core._has_work:
         return False
     core._advance_records(now_ms)
-    assert core.out == []
+    assert core.wiring.out == []
     deadlines = (
         core.sending.next_deadline_ms(now_ms, hurries=False),
-        core.giving_up.next_deadline_ms(),
-        core.desk.next_deadline_ms(),
+        core.completer.next_deadline_ms(),
+        core.delivery.next_deadline_ms(),
         core.callers.deadline_ms,
     )
     assert deadlines == (None, None, None, None)

@@ -11,7 +11,7 @@ from chaffinch.client.wait_log import FIRST_LINE_MS, FIRST_PAUSE_MS
 from chaffinch.errors import codes
 from chaffinch.identifiers import OffsetAndMetadata
 from chaffinch.producer.core import events
-from chaffinch.producer.core.still_asking import SILENT_AFTER_MS
+from chaffinch.producer.core.wait_logs import SILENT_AFTER_MS
 from chaffinch.producer.records import GroupMetadata
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest

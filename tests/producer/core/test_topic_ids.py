@@ -161,10 +161,10 @@ def test_the_log_says_what_becomes_of_the_records() -> None:
 
 def test_a_topic_configuration_is_asked_for_again() -> None:
     rig = Rig(topic_id=OLD)
-    rig.core.delivery.facts["orders"] = TopicFacts(is_compacted=True, is_asked=True, heard_ms=rig.now_ms)
+    rig.core.delivery._facts["orders"] = TopicFacts(is_compacted=True, is_asked=True, heard_ms=rig.now_ms)
     rig.topic_id = NEW
     hear(rig)
-    assert "orders" not in rig.core.delivery.facts
+    assert "orders" not in rig.core.delivery._facts
 
 
 @pytest.mark.parametrize("version", [1, 2])

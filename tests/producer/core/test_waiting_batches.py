@@ -210,7 +210,7 @@ class TestWhatCannotBeSent:
 
     def test_what_flush_and_close_say_is_the_same(self, cause: Any) -> None:
         happens, _, name, why = cause
-        reason = self.waiting(happens).core.giving_up.reason()
+        reason = self.waiting(happens).core.reasons.reason()
         assert reason is not None
         assert (reason.name, reason.message.startswith(why)) == (name, True)
 

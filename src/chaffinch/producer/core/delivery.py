@@ -1,13 +1,17 @@
-"""What becomes of a batch when its answer comes, or none does.
+"""What an answer, or none, means for a batch: it ends, goes again, or is divided. `batches/batch.py` has the table of its states.
 
-`culprits.judge` decides what an answer means and `in_flight` keeps the numbers; here their decisions are carried out. Follows Sender.java,
-`completeBatch`.
+`culprits.judge` decides what a refusal means, `in_flight` keeps the numbers, and `BatchCompleter` writes outcomes; here what was decided
+is carried out. A decision may need an answer first: about the topic's configuration (DescribeConfigs), or from an exception handler
+(KIP-1038), which the shell asks outside its lock. The batch stays where it is until then; it may expire in the meantime. Follows
+Sender.java, `completeBatch`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
+from typing import Final
 
 import numpy as np
 
@@ -24,54 +28,49 @@ from chaffinch.errors import (
     codes,
 )
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
-from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core import events
+from chaffinch.producer.core.batches.batch import BatchState, ProducerBatch
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.batches.outstanding import Outstanding
-from chaffinch.producer.core.batches.partition_queues import PartitionQueues
 from chaffinch.producer.core.batches.produce_requests import ProduceSent
+from chaffinch.producer.core.completer import BatchCompleter
 from chaffinch.producer.core.effects import AskHandler
-from chaffinch.producer.core.endings import Endings
-from chaffinch.producer.core.exception_handler import HandlerSaid
+from chaffinch.producer.core.exception_handler import HandlerSaid, Question
 from chaffinch.producer.core.refusals import batch_answers, culprits
 from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Situation
-from chaffinch.producer.core.refusals.late_errors import exhausted, former_topic_error, given_up, lost_with_topic
+from chaffinch.producer.core.refusals.errors import exhausted, former_topic_error, given_up, lost_with_topic
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.refusals.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts
-from chaffinch.producer.core.transactions.manager import CONCURRENT_WAIT_MS, TransactionManager
+from chaffinch.producer.core.transactions.manager import CONCURRENT_WAIT_MS
 from chaffinch.producer.core.transactions.moves import State
 from chaffinch.producer.core.wiring import Wiring
 
+UNKNOWN_TO_ALL: Final = BatchAnswer(code=codes.UNKNOWN_TOPIC_OR_PARTITION, message="no broker knows the topic or partition any more")
+"""What is judged where no broker was asked: metadata says so of a topic for which batches wait."""
+
 
 class Delivery:
-    """Takes answers in, and ends batches or has them go again."""
+    """Takes answers in, and moves batches on."""
 
-    def __init__(
-        self,
-        wiring: Wiring,
-        queues: PartitionQueues,
-        endings: Endings,
-        outstanding: Outstanding,
-        transaction: TransactionManager | None,
-        screening: Screening,
-    ) -> None:
-        self.facts: dict[str, TopicFacts] = {}
-        self.facts_wanted: dict[str, None] = {}
-        """Topics whose configuration decides about batches in `_judging`."""
-        self.asked: dict[ProducerBatch, BatchAnswer] = {}
-        """Batches about which an exception handler is asked at the moment, and the answers that they got."""
-        self.came_back: dict[TopicPartition, None] = {}
-        """Partitions of which a batch has its answer, or none, whose topic was created again since it was sent."""
+    def __init__(self, wiring: Wiring, outstanding: Outstanding, completer: BatchCompleter, screening: Screening) -> None:
         self._wiring = wiring
-        self._queues = queues
-        self._endings = endings
+        self._transaction = wiring.transaction
         self._outstanding = outstanding
-        self._transaction = transaction
+        self._completer = completer
         self._screening = screening
-        self._judging: list[tuple[ProducerBatch, BatchAnswer]] = []
+        self._facts: dict[str, TopicFacts] = {}
+        self._undecided: dict[ProducerBatch, tuple[BatchAnswer, culprits.AskForFacts | culprits.AskHandler]] = {}
+        """Batches about which somebody is asked at the moment, and the answers that they got."""
+        self._came_back: dict[TopicPartition, None] = {}
+        """Partitions of which a batch has its answer, or none, whose topic was created again since it was sent."""
+        self._may_end_unknown = wiring.retry_unknown_ms < wiring.delivery_timeout_ms
+        """Whether `retry.unknown.topic.partition.ms` ends anything before `delivery.timeout.ms` does."""
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         """The partition's numbered batches."""
-        return self._queues.of(topic_partition)
+        return self._outstanding.queue(topic_partition)
+
+    # Outcomes of Produce requests.
 
     def answered(self, event: Answered, now_ms: int) -> None:
         """A broker answered a Produce request."""
@@ -88,7 +87,7 @@ class Delivery:
                 )
                 self._lost(batch, error, now_ms, was_sent=True)
             else:
-                self.judge(batch, batch_answers.read_answer(part, event.numbering), now_ms)
+                self._judge(batch, batch_answers.read_answer(part, event.numbering), now_ms)
 
     def written(self, event: Written, now_ms: int) -> None:
         """A request without an answer (acks=0) is out: that is all anybody will ever know."""
@@ -103,7 +102,7 @@ class Delivery:
             if event.is_unsupported or event.error is not None:  # No use to try again.
                 cause = event.error or UnsupportedVersionException(event.reason)
                 batch.possibly_stored |= event.was_sent
-                self._endings.end(batch, given_up(batch, cause, is_awaited=False), is_unstored=not batch.possibly_stored)
+                self._completer.end(batch, given_up(batch, cause, is_awaited=False), is_unstored=not batch.possibly_stored)
                 continue
             error_class = TimeoutException if event.is_timeout else NetworkException
             stored = Stored.POSSIBLY if event.was_sent or batch.possibly_stored else Stored.NO
@@ -114,13 +113,12 @@ class Delivery:
     def _lost(self, batch: ProducerBatch, error: KafkaException, now_ms: int, *, was_sent: bool) -> None:
         """The outcome of an attempt is unknown, or it never left: go again under the old number, while there is time."""
         self._wiring.metadata.refresh()
-        if batch.is_elsewhere:
-            self.came_back[batch.topic_partition] = None
+        self._note_elsewhere(batch)
         may_retry = self._may_retry(batch, now_ms, counts=was_sent)
         batch.possibly_stored |= was_sent
         batch.attempts += was_sent
         batch.last_error = error
-        if batch.is_done:
+        if batch.is_abandoned:
             self.queue(batch.topic_partition).failed(batch, is_unstored=not batch.possibly_stored)
         elif batch.is_elsewhere and batch.possibly_stored:
             self.fail_of_former_topic(batch)
@@ -128,48 +126,78 @@ class Delivery:
             self._again(batch, now_ms)
         else:
             told = exhausted(error, batch.attempts, self._wiring.retries)
-            self._endings.end(batch, self._endings.in_words(told), is_unstored=not batch.possibly_stored)
+            self._completer.end(batch, self._completer.in_words(told), is_unstored=not batch.possibly_stored)
 
-    def facts_heard(self, topic: str, facts: TopicFacts, now_ms: int) -> None:
-        """The topic's configuration has come, or will not: judge what waited for it."""
-        self.facts[topic] = facts
-        self.facts_wanted.pop(topic, None)
-        waiting = [entry for entry in self._judging if entry[0].topic_partition.topic == topic]
-        self._judging = [entry for entry in self._judging if entry[0].topic_partition.topic != topic]
-        for batch, answer in waiting:
-            self.judge(batch, answer, now_ms)
+    # Decisions, and answers that they need.
 
-    def judge(self, batch: ProducerBatch, answer: BatchAnswer, now_ms: int, said: HandlerSaid | None = None) -> None:
-        """Decide about a batch, or ask who can tell more. `said`: by an exception handler."""
+    def _judge(self, batch: ProducerBatch, answer: BatchAnswer, now_ms: int, said: HandlerSaid | None = None) -> None:
+        """Decide about a batch, or ask for what decides. `said`: by an exception handler."""
         if answer.is_written:
             base_offset = answer.base_offset if answer.code is codes.NONE else NO_OFFSET
             self._written(batch, base_offset, answer.log_append_time_ms, now_ms)
             return
-        verdict = culprits.judge(answer, self.situation(batch, answer, now_ms, said))
-        if isinstance(verdict, culprits.AskHandler) and not batch.is_done:
-            self.ask_handler(batch, answer, verdict)
-        elif isinstance(verdict, culprits.AskForFacts):
-            self._judging.append((batch, answer))
-            self.facts_wanted[batch.topic_partition.topic] = None
+        verdict = culprits.judge(answer, self._situation(batch, answer, now_ms, said))
+        if isinstance(verdict, culprits.AskForFacts) or (isinstance(verdict, culprits.AskHandler) and not batch.is_abandoned):
+            self._ask(batch, answer, verdict)
         elif isinstance(verdict, culprits.FailAll) and answer.code.is_retriable:
             told = exhausted(verdict.error, batch.attempts + 1, self._wiring.retries)
-            self.carry_out(batch, replace(verdict, error=told), now_ms)
+            self._carry_out(batch, replace(verdict, error=told), now_ms)
         else:
             if isinstance(verdict, culprits.Separate):
                 self._screening.refused(batch, answer, verdict.errors)
-            self.carry_out(batch, verdict, now_ms)
+            self._carry_out(batch, verdict, now_ms)
 
-    def ask_handler(self, batch: ProducerBatch, answer: BatchAnswer, verdict: culprits.AskHandler) -> None:
-        """The exception handler decides about a batch that got this answer; the batch stays where it is meanwhile."""
-        self.asked[batch] = answer
-        self._endings.out.append(AskHandler(batch=batch, question=verdict.question, errors=verdict.errors))
+    def _judge_waiting(self, batch: ProducerBatch, now_ms: int, said: HandlerSaid | None) -> None:
+        """Decide about a batch that waits to go again, and whose topic no broker knows any more."""
+        verdict = culprits.judge(UNKNOWN_TO_ALL, self._situation(batch, UNKNOWN_TO_ALL, now_ms, said))
+        if isinstance(verdict, culprits.AskHandler):
+            self._ask(batch, UNKNOWN_TO_ALL, verdict)
+        elif not isinstance(verdict, culprits.Resend):  # It waits already.
+            self._carry_out(batch, verdict, now_ms)
 
-    def situation(self, batch: ProducerBatch, answer: BatchAnswer, now_ms: int, said: HandlerSaid | None) -> Situation:
+    def _ask(self, batch: ProducerBatch, answer: BatchAnswer, verdict: culprits.AskForFacts | culprits.AskHandler) -> None:
+        self._undecided[batch] = answer, verdict
+        if isinstance(verdict, culprits.AskHandler):
+            self._wiring.out.append(AskHandler(batch=batch, question=verdict.question, errors=verdict.errors))
+
+    @property
+    def facts_wanted(self) -> list[str]:
+        """Topics whose configuration decides about batches."""
+        waiting = [
+            batch.topic_partition.topic for batch, (_, verdict) in self._undecided.items() if isinstance(verdict, culprits.AskForFacts)
+        ]
+        return list(dict.fromkeys(waiting))
+
+    def facts_heard(self, topic: str, facts: TopicFacts, now_ms: int) -> None:
+        """The topic's configuration has come, or will not: judge what waited for it."""
+        self._facts[topic] = facts
+        for batch, (answer, verdict) in list(self._undecided.items()):
+            if isinstance(verdict, culprits.AskForFacts) and batch.topic_partition.topic == topic:
+                del self._undecided[batch]
+                self._judge(batch, answer, now_ms)
+
+    def forget_facts(self, topic: str) -> None:
+        """The topic was created again: what was its configuration does not matter."""
+        self._facts.pop(topic, None)
+
+    def handler_answered(self, event: events.HandlerAnswered, now_ms: int) -> None:
+        """The exception handler has decided. What has become of the batch in the meantime counts."""
+        batch = event.batch
+        answer, verdict = self._undecided.get(batch, (UNKNOWN_TO_ALL, None))
+        if not isinstance(verdict, culprits.AskHandler):
+            return
+        del self._undecided[batch]
+        if answer is not UNKNOWN_TO_ALL and batch.state in (BatchState.IN_FLIGHT, BatchState.ABANDONED):
+            self._judge(batch, answer, now_ms, event.said)
+        elif answer is UNKNOWN_TO_ALL and batch.state in (BatchState.RETRYING, BatchState.RETURNED):  # Else a broker will answer.
+            self._judge_waiting(batch, now_ms, event.said)
+
+    def _situation(self, batch: ProducerBatch, answer: BatchAnswer, now_ms: int, said: HandlerSaid | None) -> Situation:
         """What is known about a batch for the judgement of an answer."""
         if answer.code is codes.UNKNOWN_TOPIC_OR_PARTITION and batch.unknown_since_ms is None:
             batch.unknown_since_ms = now_ms
         unknown_ms = 0 if batch.unknown_since_ms is None else now_ms - batch.unknown_since_ms
-        facts = self.facts.get(batch.topic_partition.topic, UNKNOWN)
+        facts = self._facts.get(batch.topic_partition.topic, UNKNOWN)
         return Situation(
             topic_partition=batch.topic_partition,
             count=batch.count,
@@ -197,40 +225,70 @@ class Delivery:
         is_in_time = now_ms < batch.created_ms + self._wiring.delivery_timeout_ms
         return is_open and is_in_time and batch.attempts + counts <= self._wiring.retries
 
+    # Batches whose topic no broker knows any more while they wait.
+
+    def metadata_heard(self, now_ms: int) -> None:
+        """Batches that wait for a topic or partition no broker knows are judged as if a broker had said so to them."""
+        if not self._may_end_unknown and Question.UNKNOWN_TOPIC not in self._wiring.questions:
+            return
+        for topic_partition in self._outstanding.partitions():
+            if self._is_unknown(topic_partition):
+                queue = self.queue(topic_partition)
+                while (batch := self._outstanding.accumulator.take(topic_partition)) is not None:
+                    queue.add(batch)
+                for batch in (*queue.retries, *queue.returned):
+                    if batch not in self._undecided:
+                        self._judge_waiting(batch, now_ms, None)
+
+    def expire(self, now_ms: int) -> None:
+        """End batches whose topic is unknown for too long at their time, not with the next answer."""
+        for batch, end_ms in list(self._unknown_ends()):
+            if end_ms <= now_ms and batch not in self._undecided:
+                self._judge_waiting(batch, now_ms, None)
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first of them ends."""
+        return min((end_ms for _, end_ms in self._unknown_ends()), default=None)
+
+    def _unknown_ends(self) -> Iterator[tuple[ProducerBatch, int]]:
+        """Batches that will end so, and when."""
+        for queue in self._outstanding.busy() if self._may_end_unknown else ():
+            for batch in (*queue.retries, *queue.returned):
+                if batch.unknown_since_ms is not None and self._is_unknown(queue.topic_partition):
+                    yield batch, batch.unknown_since_ms + self._wiring.retry_unknown_ms
+
+    def _is_unknown(self, topic_partition: TopicPartition) -> bool:
+        state = self._wiring.cluster.topic(topic_partition.topic)
+        if state is None:
+            return False
+        return state.code is codes.UNKNOWN_TOPIC_OR_PARTITION or 0 < state.partition_count <= topic_partition.partition
+
     # What becomes of a batch.
 
     def _written(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int, now_ms: int) -> None:
         """The broker has a batch; its records are told so, unless they were told already that time was up."""
-        if batch.is_elsewhere:
-            self.came_back[batch.topic_partition] = None
+        self._note_elsewhere(batch)
+        was_abandoned = batch.is_abandoned
         self.queue(batch.topic_partition).acknowledged(batch, now_ms)
-        if batch.is_done:
+        if was_abandoned:
             return
         self._screening.written(batch)
         if self._transaction is not None:
             self._transaction.has_written()
-        self._endings.complete(batch, base_offset, log_append_time_ms)
+        self._completer.complete(batch, base_offset, log_append_time_ms)
 
-    def carry_out(self, batch: ProducerBatch, verdict: culprits.Verdict, now_ms: int) -> None:
+    def _carry_out(self, batch: ProducerBatch, verdict: culprits.Verdict, now_ms: int) -> None:
         """Do with a batch that is not written what was decided."""
-        queue = self.queue(batch.topic_partition)
-        if batch.is_elsewhere:
-            self.came_back[batch.topic_partition] = None
-        if batch.is_done:
-            # Its records were told that time was up; only the numbers matter now.
-            queue.failed(batch, is_unstored=culprits.is_unstored(verdict, batch.possibly_stored))
+        self._note_elsewhere(batch)
+        if batch.is_abandoned:  # Only its numbers matter.
+            is_unstored = culprits.is_unstored(verdict, batch.possibly_stored)
+            self.queue(batch.topic_partition).failed(batch, is_unstored=is_unstored)
             return
         match verdict:
             case culprits.Resend():
                 self._resend(batch, verdict, now_ms)
             case culprits.Renumber():
-                batch.attempts += 1
-                batch.last_error = verdict.error
-                batch.goes_again(now_ms)
-                # An earlier attempt without an answer may come late, and fit once others have the numbers before it: but for a new epoch.
-                queue.renumber(batch, is_expected=not (verdict.waits or batch.possibly_stored))
-                if verdict.waits:
-                    queue.not_before_ms = now_ms + self._wiring.wait_ms(batch.attempts)
+                self._renumber(batch, verdict, now_ms)
             case culprits.Split():
                 self._wiring.counts["batches_split"] += 1
                 self._replace(batch, batch.halves())
@@ -238,8 +296,9 @@ class Delivery:
                 self._separate(batch, verdict, now_ms)
             case culprits.FailAll():
                 # Of a transaction that is to be aborted nobody is told once the producer is at its end.
-                error = self._endings.in_words(verdict.error) if isinstance(verdict.error, TransactionAbortableException) else verdict.error
-                self._endings.end(batch, error, verdict.errors, is_unstored=not verdict.uses_up_numbers, dropped=verdict.dropped)
+                is_abortable = isinstance(verdict.error, TransactionAbortableException)
+                error = self._completer.in_words(verdict.error) if is_abortable else verdict.error
+                self._completer.end(batch, error, verdict.errors, is_unstored=not verdict.uses_up_numbers, dropped=verdict.dropped)
 
     def _resend(self, batch: ProducerBatch, verdict: culprits.Resend, now_ms: int) -> None:
         batch.possibly_stored |= verdict.possibly_stored
@@ -248,7 +307,7 @@ class Delivery:
             self.fail_of_former_topic(batch)
             return
         if batch.is_elsewhere and self._transaction is not None and self._transaction.has_sent_to(batch.topic_partition.topic):
-            self._endings.end(batch, lost_with_topic(batch), is_unstored=True)
+            self._completer.end(batch, lost_with_topic(batch), is_unstored=True)
             return
         is_early = self._is_early(verdict.error.code)
         batch.attempts += not is_early
@@ -256,16 +315,22 @@ class Delivery:
             self._wiring.metadata.refresh()
         self._again(batch, now_ms, waits=verdict.waits, is_early=is_early)
 
-    def fail_of_former_topic(self, batch: ProducerBatch) -> None:
-        """The batch may be stored in a topic that was deleted since: it must not be sent to the next topic of the name."""
-        self._endings.end(batch, self._endings.in_words(former_topic_error(batch)), is_unstored=False)
-
     def _again(self, batch: ProducerBatch, now_ms: int, *, waits: bool = True, is_early: bool = False) -> None:
         batch.goes_again(now_ms)
         self._wiring.counts["batches_resent"] += 1
         self._wiring.counts["records_resent"] += batch.count
         wait_ms = self._wiring.wait_ms(max(1, batch.attempts)) if waits else 0
         self.queue(batch.topic_partition).retry(batch, now_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
+
+    def _renumber(self, batch: ProducerBatch, verdict: culprits.Renumber, now_ms: int) -> None:
+        queue = self.queue(batch.topic_partition)
+        batch.attempts += 1
+        batch.last_error = verdict.error
+        batch.goes_again(now_ms)
+        # An earlier attempt without an answer may come late, and fit once others have the numbers before it: but for a new epoch.
+        queue.renumber(batch, is_expected=not (verdict.waits or batch.possibly_stored))
+        if verdict.waits:
+            queue.not_before_ms = now_ms + self._wiring.wait_ms(batch.attempts)
 
     def _separate(self, batch: ProducerBatch, verdict: culprits.Separate, now_ms: int) -> None:
         """The culprits fail, or are dropped; the innocents go again at once as a new batch, which counts as no attempt (decision 12)."""
@@ -278,11 +343,26 @@ class Delivery:
         self._replace(batch, children)
         if verdict.waits and children:
             self.queue(batch.topic_partition).not_before_ms = now_ms + self._wiring.wait_ms(batch.attempts + 1)
-        self._endings.tell_culprits(batch, verdict.errors, verdict.dropped)
+        self._completer.fail_records(batch, verdict.errors, verdict.dropped)
         if self._transaction is not None and self._outstanding.first_position(batch.topic_partition) is None:
             self._transaction.forget(batch.topic_partition)
 
     def _replace(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
         """A batch that is surely not stored goes on as others, under its own numbers."""
         self.queue(batch.topic_partition).replace(batch, children)
-        self._endings.release(batch.memory_bytes - sum(child.memory_bytes for child in children))
+        self._completer.release(batch.memory_bytes - sum(child.memory_bytes for child in children))
+
+    # Topics that were deleted and created again.
+
+    def fail_of_former_topic(self, batch: ProducerBatch) -> None:
+        """The batch may be stored in a topic that was deleted since: it must not be sent to the next topic of the name."""
+        self._completer.end(batch, self._completer.in_words(former_topic_error(batch)), is_unstored=False)
+
+    def _note_elsewhere(self, batch: ProducerBatch) -> None:
+        if batch.is_elsewhere:
+            self._came_back[batch.topic_partition] = None
+
+    def take_came_back(self) -> dict[TopicPartition, None]:
+        """Partitions of which a batch came back, since the last call, after its topic was created again."""
+        came_back, self._came_back = self._came_back, {}
+        return came_back

@@ -24,16 +24,16 @@ import numpy as np
 from chaffinch.client.addresses import Address
 from chaffinch.client.effects import SendRequest
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.batches.accumulator import Accumulator, WaitingQueue, all_rows
+from chaffinch.producer.core.auxiliary_requests import IdentityKeeper
+from chaffinch.producer.core.batches.accumulator import WaitingQueue, all_rows
 from chaffinch.producer.core.batches.batch import Parcel, ProducerBatch, Receipts
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
-from chaffinch.producer.core.batches.partition_queues import PartitionQueues
+from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.batches.produce_requests import ProduceSent
 from chaffinch.producer.core.callers import Callers
-from chaffinch.producer.core.endings import Endings
-from chaffinch.producer.core.identity import IdentityKeeper
-from chaffinch.producer.core.outage import Outage
+from chaffinch.producer.core.completer import BatchCompleter
 from chaffinch.producer.core.sending import Sending
+from chaffinch.producer.core.wait_logs import Outage
 from chaffinch.producer.core.wiring import Wiring
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.records.few_records import encode_few
@@ -56,23 +56,22 @@ class Express:
     def __init__(
         self,
         wiring: Wiring,
-        accumulator: Accumulator,
-        queues: PartitionQueues,
-        identity: IdentityKeeper,
+        outstanding: Outstanding,
+        completer: BatchCompleter,
         sending: Sending,
+        identity: IdentityKeeper,
         outage: Outage,
-        endings: Endings,
         callers: Callers,
     ) -> None:
         self.parcel: Parcel | None = None
         """The record that is on its way."""
         self._wiring = wiring
-        self._accumulator = accumulator
-        self._queues = queues
-        self._identity = identity
+        self._outstanding = outstanding
+        self._accumulator = outstanding.accumulator
+        self._completer = completer
         self._sending = sending
+        self._identity = identity
         self._outage = outage
-        self._endings = endings
         self._callers = callers
 
     def track_to(self, topic_partition: TopicPartition, now_ms: int) -> Track | None:
@@ -81,7 +80,7 @@ class Express:
         address = wiring.cluster.leader_address(topic_partition)
         if address is None or self._identity.is_missing or not wiring.attempts.may_try(address, now_ms):
             return None
-        queue, topic_id = self._queues.of(topic_partition), wiring.cluster.topic_id(topic_partition.topic) or ZERO_UUID
+        queue, topic_id = self._outstanding.queue(topic_partition), wiring.cluster.topic_id(topic_partition.topic) or ZERO_UUID
         if queue.sequence_now(now_ms, self._identity.current) is None:
             return None
         return Track(topic_partition, address, topic_id, queue, self._accumulator.queue_of(topic_partition))
@@ -128,7 +127,7 @@ class Express:
         if parcel is None:
             return None
         if parcel.is_over:  # Its caller was interrupted just then.
-            self._endings.release(parcel.size)
+            self._completer.release(parcel.size)
             self._count(parcel, now_ms)
             return None
         track = parcel.track

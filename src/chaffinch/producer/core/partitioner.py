@@ -17,10 +17,12 @@ import numpy.typing as npt
 
 from chaffinch.client.backoff import Dice
 from chaffinch.client.named import name_of
-from chaffinch.identifiers import partitions_in_words
-from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES
+from chaffinch.identifiers import TopicPartition, partitions_in_words
+from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, Accumulator
+from chaffinch.producer.core.wiring import Wiring
 from chaffinch.records import kernels
 from chaffinch.records.columns import RecordColumns
+from chaffinch.settings import Settings
 
 Partitions: TypeAlias = npt.NDArray[np.int32]
 Rule: TypeAlias = Callable[[str, bytes | None, bytes | None, int], int | None]
@@ -42,11 +44,43 @@ def partition_of_key(key: bytes, partition_count: int) -> int:
     return (kernels.choose(1).murmur2_of_key(key, len(key)) & 0x7FFFFFFF) % partition_count
 
 
+class Availability:
+    """Which partitions can be written now, and how much waits for each. `now_ms` is set by the core at each round.
+
+    Source: RecordAccumulator.java, `updatePartitionLoadInfo` and `partitionAvailabilityTimeoutMs` (KIP-794).
+    """
+
+    def __init__(self, settings: Settings, wiring: Wiring, accumulator: Accumulator) -> None:
+        self.now_ms = 0
+        self._wiring = wiring
+        self._accumulator = accumulator
+        is_adaptive = settings["partitioner.adaptive.partitioning.enable"]
+        self._timeout_ms: int = settings["partitioner.availability.timeout.ms"] if is_adaptive else 0
+
+    def partitions(self, topic: str) -> list[int]:
+        """Partitions that have a leader which has taken what is ready for it in time."""
+        state = self._wiring.cluster.topic(topic)
+        hanging = self._hanging_leaders()
+        return [] if state is None else [i for i, p in sorted(state.partitions.items()) if p.leader_id >= 0 and p.leader_id not in hanging]
+
+    def _hanging_leaders(self) -> set[int | None]:
+        """Nodes for which something has been ready longer than `partitioner.availability.timeout.ms`."""
+        if not self._timeout_ms:
+            return set()
+        ready = ((tp, self._accumulator.ready_at_ms(tp)) for tp in self._accumulator.partitions())
+        late_ms = self.now_ms - self._timeout_ms
+        return {self._wiring.cluster.leader_of(tp) for tp, ready_at_ms in ready if ready_at_ms is not None and ready_at_ms < late_ms}
+
+    def loads(self, topic: str) -> tuple[list[int], list[int]]:
+        """Partitions that can be written now, and how many batches wait for each."""
+        partitions = self.partitions(topic)
+        return partitions, [self._accumulator.waiting_count(TopicPartition(topic, partition)) for partition in partitions]
+
+
 class Partitioner:
     """Chooses partitions; remembers per topic where records without a key go now, or whose turn it is."""
 
     __slots__ = (
-        "_batch_bytes",
         "_dice",
         "_ignores_keys",
         "_is_adaptive",
@@ -57,6 +91,7 @@ class Partitioner:
         "_turns",
         "_weights",
         "asks",
+        "batch_bytes",
         "hashes_keys",
     )
 
@@ -72,7 +107,7 @@ class Partitioner:
     ) -> None:
         self._dice = dice
         self._loads = loads
-        self._batch_bytes = batch_bytes
+        self.batch_bytes = batch_bytes
         self._rule = rule
         self._ignores_keys = ignores_keys
         self.hashes_keys = rule == MURMUR2 and not ignores_keys
@@ -108,7 +143,7 @@ class Partitioner:
         if key is not None and not self._ignores_keys:
             return partition_of_key(key, partition_count)
         partition, produced = self._sticky.get(topic, NOWHERE)
-        has_enough = produced + size > self._batch_bytes and begins_batch(topic, partition, size)
+        has_enough = produced + size > self.batch_bytes and begins_batch(topic, partition, size)
         if partition < 0 or partition >= partition_count or has_enough:
             partition, produced = self._roll(topic, partition_count), BATCH_OVERHEAD_BYTES
         self._sticky[topic] = partition, produced + size

@@ -17,7 +17,7 @@ from chaffinch.errors import KafkaException
 from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.producer.core import events
 from chaffinch.producer.core.asking import Waiting
-from chaffinch.producer.core.availability import Availability
+from chaffinch.producer.core.auxiliary_requests import IDENTITY_ASKED, AuxiliaryRequests, IdentityKeeper
 from chaffinch.producer.core.batches.accumulator import (
     BATCH_OVERHEAD_BYTES,
     Accumulator,
@@ -26,31 +26,23 @@ from chaffinch.producer.core.batches.accumulator import (
 )
 from chaffinch.producer.core.batches.batch import NewRecord, ProducerBatch, Receipts
 from chaffinch.producer.core.batches.outstanding import Outstanding
-from chaffinch.producer.core.batches.partition_queues import PartitionQueues
 from chaffinch.producer.core.batches.produce_requests import ProduceSent
 from chaffinch.producer.core.callers import Callers
+from chaffinch.producer.core.completer import BatchCompleter
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.effects import Effect, FailCall, WakeCallers
-from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.express import Express
-from chaffinch.producer.core.giving_up import GivingUp
-from chaffinch.producer.core.handler_desk import HandlerDesk
-from chaffinch.producer.core.identity import IdentityKeeper
-from chaffinch.producer.core.inquiries import Inquiries
 from chaffinch.producer.core.options import compression_level
-from chaffinch.producer.core.outage import Outage
-from chaffinch.producer.core.partitioner import MURMUR2, Partitioner, Rule, partition_of_key
+from chaffinch.producer.core.partitioner import MURMUR2, Availability, Partitioner, Rule, partition_of_key
+from chaffinch.producer.core.refusals.errors import as_abortable
 from chaffinch.producer.core.refusals.reasons import Reasons
-from chaffinch.producer.core.refusals.reclassified import as_abortable
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.renewed_topics import RenewedTopics
 from chaffinch.producer.core.sending import Sending
-from chaffinch.producer.core.still_asking import StillAsking
-from chaffinch.producer.core.tokens import IDENTITY_ASKED
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.transactions.moves import State
-from chaffinch.producer.core.waiting_batches import OUTAGE, WaitingBatches
+from chaffinch.producer.core.wait_logs import OUTAGE, Outage, StillAsking, WaitingBatches
 from chaffinch.producer.core.wiring import Wiring
 from chaffinch.records.columns import RECORD_OVERHEAD_BYTES
 from chaffinch.records.compression import from_name
@@ -62,7 +54,8 @@ class ProducerCore:
 
     def __init__(self, settings: Settings, dice: Dice, *, questions: frozenset[Question] = frozenset(), rule: Rule | str = MURMUR2) -> None:
         """`questions`: what its shell asks an exception handler when it gets AskHandler. `rule`: who chooses partitions."""
-        self.wiring = Wiring(settings, dice, questions)
+        self.wiring = wiring = Wiring(settings, dice, questions)
+        self.transaction = wiring.transaction
         self.accumulator = Accumulator(
             batch_bytes=settings["batch.size"],
             linger_ms=settings["linger.ms"],
@@ -70,7 +63,7 @@ class ProducerCore:
             compression=from_name(settings["compression.type"]),
             level=compression_level(settings),
         )
-        self.availability = Availability(settings, self.wiring, self.accumulator)
+        self.availability = Availability(settings, wiring, self.accumulator)
         self.partitioner = Partitioner(
             dice,
             self.availability.loads,
@@ -80,47 +73,24 @@ class ProducerCore:
             is_adaptive=settings["partitioner.adaptive.partitioning.enable"],
         )
         self._wants_look = False
-        transactional_id = self.wiring.transactional_id
-        self.transaction = (
-            None
-            if transactional_id is None
-            else TransactionManager(transactional_id, self.wiring.transaction_timeout_ms, self.wiring.block_ms)
-        )
-        self.identity = IdentityKeeper(self.wiring, self.transaction)
-        self.out: list[Effect] = []
-        """What the shell is to do, in order; all parts add to it."""
-        wiring, accumulator, identity, transaction = self.wiring, self.accumulator, self.identity, self.transaction
-        self.queues = queues = PartitionQueues(wiring)
-        self.outstanding = Outstanding(accumulator, queues)
-        self.callers = Callers(self.outstanding)
-        self.reasons = Reasons(wiring, accumulator)
-        endings = Endings(wiring, accumulator, queues, self.callers, transaction, self.out)
-        self.waiting = WaitingBatches(wiring, accumulator, queues, self.reasons, self.out)
-        self.giving_up = GivingUp(wiring, accumulator, queues, endings, transaction, self.waiting, self.reason_for_waiting)
-        self.outage = Outage(wiring, self.outstanding, self.giving_up, self.out)
-        self.screening = screening = Screening(wiring, accumulator, endings)
-        self.sending = Sending(wiring, accumulator, queues, identity, transaction, self.giving_up, screening, self.out)
-        self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction, screening)
-        self.desk = HandlerDesk(self.delivery, wiring, accumulator, queues, self.outstanding)
-        self.renewed_topics = RenewedTopics(
-            wiring,
-            accumulator,
-            queues,
-            endings,
-            self.delivery,
-            self.partitioner,
-            self.availability,
-            self.callers,
-            transaction,
-            settings["batch.size"],
-        )
-        self.inquiries = Inquiries(wiring, identity, transaction, self.delivery, self.desk, self.renewed_topics, self.giving_up, self.out)
-        self.express = Express(wiring, accumulator, queues, identity, self.sending, self.outage, endings, self.callers)
+        self.identity = identity = IdentityKeeper(wiring)
+        self.outstanding = outstanding = Outstanding(wiring, self.accumulator)
+        self.callers = callers = Callers(outstanding)
+        self.reasons = Reasons(wiring, outstanding, identity.asking)
+        self.screening = Screening(wiring)
+        self.completer = completer = BatchCompleter(wiring, outstanding, callers, self.reasons)
+        self.delivery = Delivery(wiring, outstanding, completer, self.screening)
+        self.sending = Sending(wiring, outstanding, completer, self.screening, identity)
+        self.renewed_topics = RenewedTopics(wiring, outstanding, completer, self.delivery, self.partitioner, self.availability)
+        self.requests = AuxiliaryRequests(wiring, identity, self.delivery, completer, self.renewed_topics)
+        self.outage = Outage(wiring, outstanding)
+        self.waiting = WaitingBatches(wiring, outstanding, self.reasons)
+        self.still_asking = StillAsking(wiring, identity.asking, self._who_waits)
+        self.express = Express(wiring, outstanding, completer, self.sending, identity, self.outage, callers)
         self.takes_express = (
-            settings["linger.ms"] == 0 and settings["compression.type"] == "none" and wiring.is_idempotent and transaction is None
+            settings["linger.ms"] == 0 and settings["compression.type"] == "none" and wiring.is_idempotent and self.transaction is None
         )
         """Whether a record that finds nothing before it may go at once, in its caller's thread."""
-        self.still_asking = StillAsking(identity.asking, self._who_waits, self.out)
         self._places: dict[str, list[TopicPartition]] = {}
         """Partitions of topics that are written to, as of `_places_version` of the cluster."""
         self._places_version = -1
@@ -144,8 +114,8 @@ class ProducerCore:
         return self._taken_out()
 
     def _taken_out(self) -> list[Effect]:
-        effects = self.out.copy()
-        self.out.clear()
+        effects = self.wiring.out.copy()
+        self.wiring.out.clear()
         return effects
 
     @property
@@ -158,7 +128,7 @@ class ProducerCore:
         """Whether a caller waits for an answer that is on its way. One who waits for memory has much under way."""
         if self.callers.are_for_all or (self.transaction is not None and self.transaction.callers.are_any):
             return True
-        under_way = (batch.receipt for queue in self.queues.busy() for batch in queue.in_flight)
+        under_way = (batch.receipt for queue in self.outstanding.busy() for batch in queue.in_flight)
         return any(isinstance(receipt, Receipts) and receipt.apart for receipt in under_way)
 
     @property
@@ -283,7 +253,7 @@ class ProducerCore:
         self.wiring.counts["records_failed"] += count
         error = self.refused_in_words(error)
         if self.transaction is not None:
-            self.out += self.transaction.record_refused(error, self.transaction.begun if begun is None else begun)
+            self.wiring.out += self.transaction.record_refused(error, self.transaction.begun if begun is None else begun)
         return error
 
     @property
@@ -291,13 +261,9 @@ class ProducerCore:
         """Records without an outcome."""
         return self.outstanding.count() + (self.express.parcel is not None)
 
-    def reason_for_waiting(self) -> KafkaException | None:
-        """Why nothing has gone on lately, as far as anybody knows."""
-        return self.wiring.metadata.last_error or self.identity.asking.last_error
-
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Fail everything and everybody: the shell cannot go on."""
-        self.giving_up.give_up(error)
+        self.completer.give_up(error)
         effects = self._taken_out()
         effects += [FailCall(call=call, error=error) for call in self.callers.drop()]
         return effects if self.transaction is None else effects + self.transaction.give_up(error)
@@ -317,7 +283,7 @@ class ProducerCore:
             case events.RecordsRefused():
                 self.records_refused(event.count, event.error, event.begun)
             case events.HandlerAnswered():
-                self.desk.answered(event, now_ms)
+                self.delivery.handler_answered(event, now_ms)
             case Answered():
                 self._answered(event, now_ms)
             case Written():
@@ -334,7 +300,7 @@ class ProducerCore:
 
     def _call(self, event: events.TransactionCall) -> None:
         assert self.transaction is not None, "the public producer refuses transactions without a transactional id"
-        self.out += self.transaction.call(event)
+        self.wiring.out += self.transaction.call(event)
 
     def _await_all(self, event: events.FlushCalled | events.CloseCalled) -> None:
         if isinstance(event, events.FlushCalled):
@@ -358,7 +324,7 @@ class ProducerCore:
         self.wiring.metadata.refresh()
         if event.error is not None:
             self.reasons.refused_login = event.error, now_ms
-            self.out.append(WakeCallers())
+            self.wiring.out.append(WakeCallers())
         if self.transaction is not None:
             self.transaction.coordinators.forget_address(event.address)
 
@@ -371,7 +337,7 @@ class ProducerCore:
             self.sending.request_is_over(token)
             self.delivery.answered(event, now_ms)
         else:
-            self.inquiries.answered(event, now_ms)
+            self.requests.answered(event, now_ms)
 
     def _failed(self, event: Failed, now_ms: int) -> None:
         event = self.wiring.explained(event)
@@ -379,7 +345,7 @@ class ProducerCore:
             self.sending.request_is_over(event.token)
             self.delivery.failed(event, now_ms)
         else:
-            self.inquiries.failed(event, now_ms)
+            self.requests.failed(event, now_ms)
 
     # The round.
 
@@ -395,7 +361,7 @@ class ProducerCore:
         if self.transaction is not None:
             yield from self.transaction.callers.waiting()
         yield from self.callers.waiting()
-        expires_ms = self.giving_up.next_deadline_ms()
+        expires_ms = self.completer.next_deadline_ms()
         if expires_ms is not None and not self.outage.is_said:
             yield Waiting(f"{counted(self.outstanding_count, 'record')} without an outcome", expires_ms, "delivery.timeout.ms")
 
@@ -409,53 +375,40 @@ class ProducerCore:
         self.partitioner.loads_changed()
         if self._has_work:
             self._advance_records(now_ms)
-        self.inquiries.ask(now_ms)
-        self._report_waits(now_ms)
+        self.requests.ask(now_ms)
+        self.waiting.look(now_ms, self.outage.said_since_ms)
         if self.transaction is None:
             self.still_asking.look(IDENTITY_ASKED if self.identity.is_asked and not self.outstanding.is_empty else None, now_ms)
 
-    def _report_waits(self, now_ms: int) -> None:
-        """Batches that have waited for some seconds are reported; while no broker can be reached after `outage` has said that."""
-        expires_ms = self.giving_up.next_deadline_ms() if self._has_work else None
-        oldest_ms = None if expires_ms is None else expires_ms - self.wiring.delivery_timeout_ms
-        self.waiting.look(now_ms, oldest_ms, self.outage.said_since_ms)
-
     def _advance_records(self, now_ms: int) -> None:
         transaction = self.transaction
-        self.renewed_topics.settle()
-        self.giving_up.expire(now_ms)
-        self.desk.expire(now_ms)
+        if self.renewed_topics.settle():
+            self.callers.positions_changed()
+        self.completer.expire(now_ms)
+        self.delivery.expire(now_ms)
         if transaction is not None:
-            self.out += transaction.expire(now_ms, self._unreachable, self.waiting.reason)
+            self.wiring.out += transaction.expire(now_ms, self.outage.unreachable, self.reasons.of_batches)
         if self.callers.is_late(now_ms):
-            self.giving_up.close()
+            self.completer.close()
         if transaction is not None:
             if self.callers.closes_by_ms is not None:
-                self.out += transaction.close(self.callers.closes_by_ms)
+                self.wiring.out += transaction.close(self.callers.closes_by_ms)
             if transaction.is_failed:
-                self.giving_up.drop_unsent()
+                self.completer.drop_unsent()
         self.sending.send_ready(now_ms, hurries=self._hurries)
         if transaction is not None:
             self._advance_transaction(transaction, now_ms)
-        self.out += self.callers.settle(now_ms, others_wait=transaction is not None and transaction.callers.leave_something)
+        self.wiring.out += self.callers.settle(now_ms, others_wait=transaction is not None and transaction.callers.leave_something)
 
     def _advance_transaction(self, transaction: TransactionManager, now_ms: int) -> None:
-        has_batches, needs_epoch = not self.outstanding.is_empty, self.queues.need_epoch(self.identity.current)
+        has_batches, needs_epoch = not self.outstanding.is_empty, self.outstanding.need_epoch(self.identity.current)
         step = transaction.next_step(now_ms, has_batches=has_batches, needs_epoch=needs_epoch)
         if step is not None:
-            self.inquiries.ask_step(transaction, step, now_ms)
+            self.requests.ask_step(transaction, step, now_ms)
         is_awaited = has_batches or transaction.callers.are_any
         goal = transaction.wanted(has_batches=has_batches, needs_epoch=needs_epoch) if is_awaited else None
         self.still_asking.look(goal, now_ms)
-        self.out += transaction.finished(has_batches=has_batches, needs_epoch=needs_epoch)
-
-    def _unreachable(self) -> str | None:
-        """That no broker can be reached, as a caller is told that waited for `max.block.ms`; None when one can."""
-        wiring = self.wiring
-        addresses = wiring.known_addresses
-        if self.outage.was_answered and not all(wiring.attempts.failures(address) for address in addresses):
-            return None
-        return wiring.attempts.describe(addresses, wiring.block_ms)
+        self.wiring.out += transaction.finished(has_batches=has_batches, needs_epoch=needs_epoch)
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -465,8 +418,8 @@ class ProducerCore:
         times = [metadata_ms, self.identity.next_deadline_ms(now_ms)]
         if has_work:
             times.append(self.sending.next_deadline_ms(now_ms, hurries=self._hurries))
-            times.append(self.giving_up.next_deadline_ms())
-            times.append(self.desk.next_deadline_ms())
+            times.append(self.completer.next_deadline_ms())
+            times.append(self.delivery.next_deadline_ms())
             times.append(self.callers.deadline_ms)
             times.append(self.still_asking.next_deadline_ms)
             times.append(self.waiting.next_deadline_ms)

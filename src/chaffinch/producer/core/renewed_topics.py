@@ -13,26 +13,23 @@ A topic is known by its id (Metadata 10, Apache Kafka 2.8). When metadata has an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from uuid import UUID
 
 import numpy as np
 
 from chaffinch.errors import KafkaException, Stored, TransactionAbortableException, UnknownTopicOrPartitionException
 from chaffinch.identifiers import TopicPartition, counted, partitions_in_words
-from chaffinch.producer.core.availability import Availability
-from chaffinch.producer.core.batches.accumulator import Accumulator
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.batches.outstanding import Outstanding
-from chaffinch.producer.core.batches.partition_queues import PartitionQueues
-from chaffinch.producer.core.callers import Callers
+from chaffinch.producer.core.completer import BatchCompleter
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.effects import Report
-from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.exception_handler import Question
-from chaffinch.producer.core.partitioner import Partitioner
-from chaffinch.producer.core.refusals.late_errors import lost_with_topic
-from chaffinch.producer.core.transactions.manager import TransactionManager
+from chaffinch.producer.core.partitioner import Availability, Partitioner
+from chaffinch.producer.core.refusals.errors import lost_with_topic
 from chaffinch.producer.core.wiring import Wiring
+from chaffinch.protocol.primitives import ZERO_UUID
 
 
 class RenewedTopics:
@@ -41,58 +38,64 @@ class RenewedTopics:
     def __init__(
         self,
         wiring: Wiring,
-        accumulator: Accumulator,
-        queues: PartitionQueues,
-        endings: Endings,
+        outstanding: Outstanding,
+        completer: BatchCompleter,
         delivery: Delivery,
         partitioner: Partitioner,
         availability: Availability,
-        callers: Callers,
-        transaction: TransactionManager | None,
-        batch_bytes: int,
     ) -> None:
         self._wiring = wiring
-        self._accumulator = accumulator
-        self._queues = queues
-        self._outstanding = Outstanding(accumulator, queues)
-        self._endings = endings
+        self._transaction = wiring.transaction
+        self._outstanding = outstanding
+        self._completer = completer
         self._delivery = delivery
         self._partitioner = partitioner
         self._availability = availability
-        self._callers = callers
-        self._transaction = transaction
-        self._batch_bytes = batch_bytes
+        self._known_ids: dict[str, set[UUID]] = {}
+        """All ids seen for each name: a broker that lags behind may answer with an earlier one."""
         self._counts: dict[str, int] = {}
         """Partition counts as of the last answer."""
         self._late: dict[TopicPartition, None] = {}
         self._resized: set[str] = set()
         """Topics that came back with another number of partitions: batches in flight then may have to move when they come back."""
+        self._has_moved = False
 
     def heard(self, topics: Iterable[str]) -> None:
         """Metadata of these topics has come."""
         counts = {topic: count for topic in topics if (count := self._wiring.cluster.partition_count(topic)) is not None}
-        renewed = self._queues.metadata_heard(counts)
+        renewed = {topic for topic in counts if self._is_renewed(topic)}
+        self._outstanding.note_topics(renewed)
         for topic, count in counts.items():
             old_count, self._counts[topic] = self._counts.get(topic, count), count
             if topic in renewed:
                 self._renewed(topic, old_count, count)
 
+    def _is_renewed(self, topic: str) -> bool:
+        """Whether the topic was deleted and created again: its id was never seen before, another one was."""
+        topic_id = self._wiring.cluster.topic_id(topic)
+        if topic_id is None or topic_id == ZERO_UUID:
+            return False
+        known = self._known_ids.setdefault(topic, set())
+        is_renewed = bool(known) and topic_id not in known
+        known.add(topic_id)
+        return is_renewed
+
     def _renewed(self, topic: str, old_count: int, new_count: int) -> None:
-        self._delivery.facts.pop(topic, None)
+        self._delivery.forget_facts(topic)
         self._partitioner.forget(topic)
-        in_flight = sum(batch.count for queue in self._queues_of(topic) for batch in queue.in_flight if not batch.is_done)
+        in_flight = sum(batch.count for queue in self._queues_of(topic) for batch in queue.in_flight if not batch.is_abandoned)
         failed = self._fail_possibly_stored(topic)
         unsent = self._count(topic) - in_flight
         must_abort = self._transaction is not None and self._transaction.has_sent_to(topic)
-        if self._transaction is not None and must_abort:
+        if must_abort:
             text = f"topic {topic!r} was deleted and created again in this transaction: what it had written there is gone"
             error = TransactionAbortableException(text, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
-            self._endings.out += self._transaction.record_failed(error)
+            self._completer.fail_transaction(error)
             self._fail_unstored(topic)
         if new_count != old_count:
             self._resized.add(topic)
             self._move(topic, [tp for tp in self._outstanding.partitions() if tp.topic == topic], new_count, takes_waiting=True)
-        self._endings.out.append(Report(_in_words(topic, old_count, new_count, 0 if must_abort else unsent, in_flight, failed)))
+        self._wiring.out.append(Report(_in_words(topic, old_count, new_count, 0 if must_abort else unsent, in_flight, failed)))
 
     def appended(self, topic_partition: TopicPartition) -> bool:
         """A ready-made batch was appended to this partition, which its maker may have chosen before the topic came back with fewer. Whether
@@ -103,18 +106,19 @@ class RenewedTopics:
             self._late[topic_partition] = None
         return is_late
 
-    def settle(self) -> None:
+    def settle(self) -> bool:
         """Batches of such a topic that were in flight have come back since the last round, or were made before: those that are surely not
-        stored may have to move, too."""
-        came_back, self._delivery.came_back = self._delivery.came_back, {}
-        late, self._late = self._late, {}
+        stored may have to move, too. Whether records have moved to other partitions since the last round."""
+        came_back, late, self._late = self._delivery.take_came_back(), self._late, {}
         for topic_partition in came_back | late:
             count = self._wiring.cluster.partition_count(topic_partition.topic)
             if topic_partition.topic in self._resized and count is not None:
                 self._move(topic_partition.topic, [topic_partition], count, takes_waiting=topic_partition in late)
+        has_moved, self._has_moved = self._has_moved, False
+        return has_moved
 
     def _queues_of(self, topic: str) -> list[PartitionQueue]:
-        return [queue for queue in self._queues.busy() if queue.topic_partition.topic == topic]
+        return [queue for queue in self._outstanding.busy() if queue.topic_partition.topic == topic]
 
     def _count(self, topic: str) -> int:
         return sum(self._outstanding.count_of(tp) for tp in self._outstanding.partitions() if tp.topic == topic)
@@ -132,20 +136,19 @@ class RenewedTopics:
         """Batches of the transaction that wait to go again: their numbers go on from those of batches that are gone."""
         for queue in self._queues_of(topic):
             for batch in list(queue.retries):
-                self._endings.end(batch, lost_with_topic(batch), is_unstored=True)
+                self._completer.end(batch, lost_with_topic(batch), is_unstored=True)
 
     def _move(self, topic: str, topic_partitions: list[TopicPartition], count: int, *, takes_waiting: bool) -> None:
         """Choose a partition again for the records of these partitions that are surely not stored. `takes_waiting`: also for those in the
         accumulator."""
         taken: list[ProducerBatch] = []
         for topic_partition in sorted(topic_partitions):
-            taken += self._queues.of(topic_partition).take_unstored()
-            while takes_waiting and (batch := self._accumulator.take(topic_partition)) is not None:
+            taken += self._outstanding.queue(topic_partition).take_unstored()
+            while takes_waiting and (batch := self._outstanding.accumulator.take(topic_partition)) is not None:
                 taken.append(batch)
         for batch in taken:
             self._place_again(batch, count)
-        if taken:
-            self._callers.positions_changed()
+        self._has_moved |= bool(taken)
 
     def _place_again(self, batch: ProducerBatch, count: int) -> None:
         try:
@@ -155,14 +158,14 @@ class RenewedTopics:
                 f"the partitioner could not choose a partition again: {failure}", topic_partition=batch.topic_partition, stored=Stored.NO
             )
             error.__cause__ = failure
-            self._endings.fail(batch, error)
+            self._completer.fail(batch, error)
             return
-        self._endings.release(batch.memory_bytes - sum(part.memory_bytes for part in parts))
+        self._completer.release(batch.memory_bytes - sum(part.memory_bytes for part in parts))
         for part in parts:
             if part.topic_partition.partition < count or Question.UNKNOWN_TOPIC in self._wiring.questions:
-                self._accumulator.put_back(part)
+                self._outstanding.accumulator.put_back(part)
             else:
-                self._endings.fail(part, self._endings.in_words(_gone(part.topic_partition, count)))
+                self._completer.fail(part, self._completer.in_words(_gone(part.topic_partition, count)))
 
     def _parts(self, batch: ProducerBatch, count: int) -> Iterator[ProducerBatch]:
         """The batch's records by their new partitions: the batch itself if they stay together."""
@@ -172,7 +175,9 @@ class RenewedTopics:
             yield batch
             return
         columns = batch.decode()
-        found = self._partitioner.choose_for_columns(topic, columns, count, self._availability.partitions(topic), self._batch_bytes)
+        found = self._partitioner.choose_for_columns(
+            topic, columns, count, self._availability.partitions(topic), self._partitioner.batch_bytes
+        )
         partitions = np.where(chosen, found, old)
         for partition in np.unique(partitions).tolist():
             mask = partitions == partition
@@ -180,7 +185,7 @@ class RenewedTopics:
                 batch.topic_partition = TopicPartition(topic, partition)
                 yield batch
             else:
-                data = self._accumulator.encode_rows(columns.take(np.flatnonzero(mask)))
+                data = self._outstanding.accumulator.encode_rows(columns.take(np.flatnonzero(mask)))
                 yield batch.part(mask, data, TopicPartition(topic, partition))
 
 

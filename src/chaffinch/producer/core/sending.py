@@ -6,46 +6,37 @@ from collections import Counter
 from functools import partial
 from uuid import UUID
 
+import numpy as np
+
 from chaffinch.client.addresses import Address
 from chaffinch.errors import TransactionAbortableException
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.batches.accumulator import Accumulator, OpenBatch
+from chaffinch.producer.core.auxiliary_requests import IdentityKeeper
+from chaffinch.producer.core.batches.accumulator import OpenBatch
+from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.batches.outstanding import Outstanding
-from chaffinch.producer.core.batches.partition_queues import PartitionQueues
 from chaffinch.producer.core.batches.produce_requests import ProduceSent
-from chaffinch.producer.core.effects import Effect, SendRequest
-from chaffinch.producer.core.giving_up import GivingUp
-from chaffinch.producer.core.identity import IdentityKeeper
+from chaffinch.producer.core.completer import BatchCompleter
+from chaffinch.producer.core.effects import SendRequest
 from chaffinch.producer.core.refusals.screening import Screening
-from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.wiring import Wiring
 from chaffinch.protocol.primitives import ZERO_UUID
 
 
 class Sending:
-    """Appends Produce requests to `out`, and counts those without an answer."""
+    """Makes Produce requests, and counts those without an answer."""
 
     def __init__(
-        self,
-        wiring: Wiring,
-        accumulator: Accumulator,
-        queues: PartitionQueues,
-        identity: IdentityKeeper,
-        transaction: TransactionManager | None,
-        giving_up: GivingUp,
-        screening: Screening,
-        out: list[Effect],
+        self, wiring: Wiring, outstanding: Outstanding, completer: BatchCompleter, screening: Screening, identity: IdentityKeeper
     ) -> None:
         self._wiring = wiring
-        self._accumulator = accumulator
-        self._queues = queues
-        self._outstanding = Outstanding(accumulator, queues)
-        self._identity = identity
-        self._transaction = transaction
-        self._giving_up = giving_up
+        self._transaction = wiring.transaction
+        self._outstanding = outstanding
+        self._accumulator = outstanding.accumulator
+        self._completer = completer
         self._screening = screening
-        self._out = out
+        self._identity = identity
         self._requests: Counter[Address] = Counter()
         self._turn = 0
 
@@ -82,13 +73,13 @@ class Sending:
         address = self._wiring.cluster.leader_address(topic_partition)
         if address is None or self._requests[address] >= self._wiring.requests_per_node_max:
             return False
-        queue = self._queues.get(topic_partition)
+        queue = self._outstanding.known_queue(topic_partition)
         is_next = queue is None or (not queue.retries and not queue.returned and queue.wants_batch(now_ms, self._identity.current))
         return is_next and self._wiring.attempts.may_try(address, now_ms)
 
     def _send_one(self, topic_partition: TopicPartition, now_ms: int, open_requests: dict[Address, ProduceSent], *, hurries: bool) -> bool:
         """Send the partition's next batch if it may go; whether there may be another one to send."""
-        queue = self._queues.of(topic_partition)
+        queue = self._outstanding.queue(topic_partition)
         if not self._may_send(queue, now_ms, hurries=hurries):
             return False
         address = self._leader(topic_partition, now_ms)
@@ -101,7 +92,7 @@ class Sending:
         if sent is None and self._requests[address] >= self._wiring.requests_per_node_max:
             return False
         topic_id = self._topic_id(topic_partition.topic)
-        take_new = partial(self._screening.take, topic_partition, (address, topic_id), now_ms)
+        take_new = partial(self._take, topic_partition, (address, topic_id), now_ms)
         batch = queue.next_batch(now_ms, self._identity.current, take_new)
         if batch is None:  # Nothing of it is left to be sent. The next one may be larger, or linger: that is looked at anew.
             return self._accumulator.waiting_count(topic_partition) > 0
@@ -110,6 +101,20 @@ class Sending:
             sent = open_requests[address] = ProduceSent(address)
         sent.add(batch, topic_id)
         return bool(queue.returned) or self._accumulator.waiting_count(topic_partition) > 0
+
+    def _take(self, topic_partition: TopicPartition, destination: tuple[Address, UUID], now_ms: int) -> ProducerBatch | None:
+        """The partition's next batch, without the records that its leader would refuse; None when nothing of it is left to be sent."""
+        accumulator = self._accumulator
+        head = None if self._screening.is_empty else accumulator.ready_made_head(topic_partition)
+        errors = None if head is None else self._screening.errors_of(head, destination, now_ms)
+        if head is None or errors is None:
+            return accumulator.take(topic_partition)
+        innocents = head.without(np.array(list(errors), np.int64))  # May find no memory; the batch is where it was then.
+        accumulator.take(topic_partition)
+        self._wiring.counts["records_screened"] += len(errors)
+        self._completer.release(head.memory_bytes - (0 if innocents is None else innocents.memory_bytes))
+        self._completer.fail_records(head, errors)
+        return innocents
 
     def _next_size(self, queue: PartitionQueue) -> int:
         """Bytes of the batch that `next_batch` would give; an upper bound for one that is not encoded yet."""
@@ -144,10 +149,9 @@ class Sending:
 
     def _fail_used_up(self, topic_partition: TopicPartition) -> None:
         """The partition takes nothing more under this epoch, and within a transaction there is no other: it has to be aborted."""
-        assert self._transaction is not None
         text = "the broker took a batch of this partition although one before it was not stored: the partition needs another epoch"
-        self._out += self._transaction.record_failed(TransactionAbortableException(text, topic_partition=topic_partition, api="Produce"))
-        self._giving_up.drop_unsent()
+        self._completer.fail_transaction(TransactionAbortableException(text, topic_partition=topic_partition, api="Produce"))
+        self._completer.drop_unsent()
 
     def _leader(self, topic_partition: TopicPartition, now_ms: int) -> Address | None:
         address = self._wiring.cluster.leader_address(topic_partition)
@@ -161,7 +165,7 @@ class Sending:
         return self._wiring.cluster.topic_id(topic) or ZERO_UUID
 
     def _emit(self, sent: ProduceSent) -> None:
-        self._out.append(self.request_of(sent))
+        self._wiring.out.append(self.request_of(sent))
 
     def request_of(self, sent: ProduceSent) -> SendRequest:
         """The request, counted as sent."""
@@ -190,9 +194,9 @@ class Sending:
             ready_at_ms = self._accumulator.ready_at_ms(topic_partition)
             if ready_at_ms is not None and not hurries:
                 times.append(ready_at_ms)
-            if (waiting := self._queues.get(topic_partition)) is not None:
+            if (waiting := self._outstanding.known_queue(topic_partition)) is not None:
                 times.append(waiting.not_before_ms)  # Of a batch that is over: the partition may have nothing else under way.
-        for queue in self._queues.busy():
+        for queue in self._outstanding.busy():
             times.append(queue.not_before_ms)
             times += [batch.retry_at_ms for batch in queue.retries]
         return min([time for time in times if time > now_ms], default=None)

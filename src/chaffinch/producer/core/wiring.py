@@ -1,4 +1,4 @@
-"""What the parts of the core share: the settings in the form they need, what is known of the cluster, and the counters."""
+"""What the parts of the core share: settings in the form they need, the cluster, the transaction, counters, and the effects."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Final
 
 from chaffinch.client.backoff import Dice
 from chaffinch.client.known_cluster import KnownCluster
+from chaffinch.producer.core.effects import Effect
 from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.metadata_watch import MetadataWatch
 from chaffinch.producer.core.options import ACKS, delivery_timeout_ms, is_idempotent
+from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.settings import Settings
 
 COUNTERS: Final = (
@@ -31,7 +33,7 @@ COUNTERS: Final = (
 
 
 class Wiring(KnownCluster):
-    """Built once per producer. `metadata` and `counts` live, too."""
+    """Built once per producer. `metadata`, `transaction`, `counts` and `out` live, too."""
 
     def __init__(self, settings: Settings, dice: Dice, questions: frozenset[Question] = frozenset()) -> None:
         super().__init__(settings, dice, limit_ms=settings["max.block.ms"])
@@ -56,4 +58,9 @@ class Wiring(KnownCluster):
             backoff=self.retry_backoff,
             dice=dice,
         )
+        self.transaction = (
+            None if self.transactional_id is None else TransactionManager(self.transactional_id, self.transaction_timeout_ms, self.block_ms)
+        )
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
+        self.out: list[Effect] = []
+        """What the shell is to do, in order."""

@@ -1,4 +1,6 @@
-"""A batch on its way: its bytes, its numbers, its history, and which of whose records are in it.
+"""A batch on its way: its state and the moves between states, its bytes, its numbers, its history, and which of whose records are in it.
+
+`in_flight.py` keeps the batches of a partition by state and makes the moves; `delivery.py` and `completer.py` decide which.
 
 The records' owner is opaque here: a receipt, and the rows of it that this batch holds, in order. A batch that loses culprits or is
 split keeps the rows right, so that whoever waits hears about each row exactly once.
@@ -6,8 +8,9 @@ split keeps the rows right, so that whoever waits hears about each row exactly o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
@@ -67,6 +70,50 @@ class NewRecord:
 def all_shown_keys(keys: Sequence[bytes | None]) -> tuple[Rows, ByteColumn]:
     """`ProducerBatch.shown_keys` of a batch that will never be encoded: of all its records, as much of each key as an error shows."""
     return np.arange(len(keys)), ByteColumn.of([None if key is None else key[:KEY_BYTES_KEPT] for key in keys])
+
+
+class BatchState(Enum):
+    """Where a batch is between `send` and its outcome."""
+
+    WAITING = "waits for its first request"
+    IN_FLIGHT = "sent, without an answer that decides"
+    RETRYING = "to be sent again under its number"
+    RETURNED = "to be sent under another number"
+    ABANDONED = "its records have their outcome, its number waits for the answer"
+    OVER = "has its outcome, or others were made of it"
+
+
+class Move(Enum):
+    """What happens to a batch."""
+
+    SEND = "a request leaves"
+    RETRY = "refused for now, or no answer"
+    RETURN = "surely not stored, and its number is of no use"
+    PUT_BACK = "its topic was created again"
+    ABANDON = "its time is up before its answer is in"
+    END = "written, failed, dropped, divided, or answered after it was abandoned"
+
+
+MOVES: Final[Mapping[tuple[BatchState, Move], BatchState]] = {
+    (BatchState.WAITING, Move.SEND): BatchState.IN_FLIGHT,
+    # A half or an innocent of another batch; or its topic is unknown, as if a broker had refused it for that.
+    (BatchState.WAITING, Move.RETURN): BatchState.RETURNED,
+    (BatchState.WAITING, Move.END): BatchState.OVER,
+    (BatchState.IN_FLIGHT, Move.RETRY): BatchState.RETRYING,
+    (BatchState.IN_FLIGHT, Move.RETURN): BatchState.RETURNED,
+    (BatchState.IN_FLIGHT, Move.ABANDON): BatchState.ABANDONED,
+    (BatchState.IN_FLIGHT, Move.END): BatchState.OVER,
+    (BatchState.RETRYING, Move.SEND): BatchState.IN_FLIGHT,
+    # A batch before it failed: the broker would refuse its number.
+    (BatchState.RETRYING, Move.RETURN): BatchState.RETURNED,
+    (BatchState.RETRYING, Move.PUT_BACK): BatchState.WAITING,
+    (BatchState.RETRYING, Move.END): BatchState.OVER,
+    (BatchState.RETURNED, Move.SEND): BatchState.IN_FLIGHT,
+    (BatchState.RETURNED, Move.PUT_BACK): BatchState.WAITING,
+    (BatchState.RETURNED, Move.END): BatchState.OVER,
+    (BatchState.ABANDONED, Move.END): BatchState.OVER,
+}
+"""The state after each move. Any other pair is a mistake of the core."""
 
 
 @dataclass(slots=True, eq=False)
@@ -132,8 +179,7 @@ class ProducerBatch:
     """Since it was last sent its topic was deleted and created again."""
     chosen: bool | npt.NDArray[np.bool_] = False
     """Whether the producer chose the partition: of all records, or of each. Such records may go to another partition."""
-    is_done: bool = False
-    """Its records have their outcome; it only occupies its sequence numbers until the answer is in."""
+    state: BatchState = BatchState.WAITING
     shown_keys: tuple[Rows, ByteColumn] | None = None
     """Keys of records, by index, that were asked for; of a batch without bytes, which is never sent, there are no others."""
 
@@ -194,6 +240,17 @@ class ProducerBatch:
             start = stop
         return children
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its records have their outcome, and it only occupies its sequence numbers until the answer is in."""
+        return self.state is BatchState.ABANDONED
+
+    def move(self, move: Move) -> None:
+        """Make a move of the table."""
+        after = MOVES.get((self.state, move))
+        assert after is not None, f"{self.topic_partition}: no move {move.name} for a batch that is {self.state.name}"
+        self.state = after
+
     def goes_again(self, now_ms: int) -> None:
         """It has to be sent again."""
         if self.refused_since_ms is None:
@@ -215,5 +272,5 @@ class ProducerBatch:
         child.key_valid = None if self.key_valid is None else self.key_valid[chosen]
         child.chosen = self.chosen if isinstance(self.chosen, bool) else self.chosen[chosen]
         child.lose_number()
-        child.retry_at_ms = 0
+        child.retry_at_ms, child.state = 0, BatchState.WAITING
         return child

@@ -26,7 +26,7 @@ from uuid import UUID
 from chaffinch.client.addresses import Address
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import NO_PRODUCER, SEQUENCE_MODULUS, ProducerIdentity, TopicPartition, sequence_add
-from chaffinch.producer.core.batches.batch import Parcel, ProducerBatch
+from chaffinch.producer.core.batches.batch import BatchState, Move, Parcel, ProducerBatch
 from chaffinch.producer.core.options import IDEMPOTENT_IN_FLIGHT_MAX
 
 BROKER_REMEMBERED_BATCHES: Final = IDEMPOTENT_IN_FLIGHT_MAX
@@ -165,6 +165,7 @@ class PartitionQueue:
                 self._sequence_next = batch.sequence_after
                 self._numbered += 1
         batch.is_elsewhere = False
+        batch.move(Move.SEND)
         self.in_flight.append(batch)
         return batch
 
@@ -210,7 +211,7 @@ class PartitionQueue:
 
     def acknowledged(self, batch: ProducerBatch, now_ms: int) -> None:
         """The broker has the batch."""
-        self._remove(batch)
+        self._remove(batch, Move.END)
         self.last_error = None
         self._acknowledged_position = max(self._acknowledged_position, batch.position)
         if batch.ordinal >= self._new_ordinal:
@@ -236,28 +237,36 @@ class PartitionQueue:
 
     def retry(self, batch: ProducerBatch, retry_at_ms: int) -> None:
         """The batch goes again under its own number."""
-        self._remove(batch)
+        self._remove(batch, Move.RETRY)
         self.last_error, self.last_error_of_ms = batch.last_error, batch.created_ms
         batch.retry_at_ms = retry_at_ms
         insort(self.retries, batch, key=_position)
 
     def failed(self, batch: ProducerBatch, *, is_unstored: bool = False) -> None:
         """The batch is over, and its numbers with it; or, in a transaction and if it is surely not stored, they are taken back."""
-        self._remove(batch)
+        self._leave(batch, Move.END, is_unstored=is_unstored)
+
+    def _leave(self, batch: ProducerBatch, move: Move, *, is_unstored: bool) -> None:
+        self._remove(batch, move)
         if batch.is_numbered:
             self._hold(batch, is_unstored=is_unstored)
 
     def replace(self, batch: ProducerBatch, children: Iterable[ProducerBatch]) -> None:
         """The broker did not want these records; others go in their place: innocents, or halves."""
-        self._remove(batch)
+        self._remove(batch, Move.END)
         if batch.is_numbered:
             self._hold(batch, is_unstored=True, is_expected=True)
         for child in children:
-            insort(self.returned, child, key=_position)
+            self.add(child)
+
+    def add(self, batch: ProducerBatch) -> None:
+        """A batch without a number goes before everything that waits in the accumulator."""
+        batch.move(Move.RETURN)
+        insort(self.returned, batch, key=_position)
 
     def renumber(self, batch: ProducerBatch, *, is_expected: bool) -> None:
         """The batch is surely not stored, and goes again under another number. `is_expected`: its own was right, but for one before it."""
-        self._remove(batch)
+        self._remove(batch, Move.RETURN)
         self._hold(batch, is_unstored=True, is_expected=is_expected)
         self._return(batch)
 
@@ -288,33 +297,42 @@ class PartitionQueue:
     def _take_back(self, position: int) -> None:
         """Batches behind one that failed, which wait under numbers of no use and are surely not stored, need not be refused once more."""
         for other in [b for b in self.retries if b.position > position and not b.possibly_stored]:
-            self._remove(other)
+            self._remove(other, Move.RETURN)
             self._return(other)
 
     def take_unstored(self) -> list[ProducerBatch]:
         """Take out everything that waits to go again and is surely not stored, in order; its numbers are not used."""
         unstored = [batch for batch in self.retries if not batch.possibly_stored]
         for batch in unstored:
-            self.failed(batch, is_unstored=True)
+            self._leave(batch, Move.PUT_BACK, is_unstored=True)
             batch.lose_number()
         returned, self.returned = self.returned, []
+        for batch in returned:
+            batch.move(Move.PUT_BACK)
         return sorted([*unstored, *returned], key=_position)
+
+    def drop_returned(self) -> list[ProducerBatch]:
+        """Give up what is to be numbered again."""
+        dropped, self.returned = self.returned, []
+        for batch in dropped:
+            batch.move(Move.END)
+        return dropped
 
     def drop_waiting(self) -> list[ProducerBatch]:
         """Give up what came back and what waits to go again; what is in flight stays until its answer."""
-        numbered, dropped = self.retries, [*self.retries, *self.returned]
-        self.retries, self.returned = [], []
+        numbered, self.retries = self.retries, []
+        for batch in numbered:
+            batch.move(Move.END)
+        returned = self.drop_returned()
         for batch in numbered:
             self._hold(batch, is_unstored=not batch.possibly_stored)
-        return dropped
+        return [*numbered, *returned]
 
-    def _remove(self, batch: ProducerBatch) -> None:
-        for batches in (self.in_flight, self.retries, self.returned):
-            for index, other in enumerate(batches):
-                if other is batch:
-                    del batches[index]
-                    return
-        raise AssertionError(f"{batch.topic_partition}: a batch that is not under way")
+    def _remove(self, batch: ProducerBatch, move: Move) -> None:
+        batches = {BatchState.RETRYING: self.retries, BatchState.RETURNED: self.returned}.get(batch.state, self.in_flight)
+        assert batch in batches, f"{batch.topic_partition}: a batch that is not under way"
+        batches.remove(batch)
+        batch.move(move)
 
 
 def _lower(position: int | None, other: int) -> int:

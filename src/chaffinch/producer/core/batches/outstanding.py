@@ -1,49 +1,106 @@
-"""Which records have no outcome: those that wait in the accumulator, and those that are under way or have come back."""
+"""All batches without an outcome, by partition: those that wait in the accumulator, and those that are under way or have come back."""
 
 from __future__ import annotations
 
-from chaffinch.identifiers import TopicPartition
+from collections.abc import Collection, Set
+from typing import Final
+from uuid import UUID
+
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.producer.core.batches.accumulator import Accumulator
-from chaffinch.producer.core.batches.partition_queues import PartitionQueues
+from chaffinch.producer.core.batches.in_flight import PartitionQueue
+from chaffinch.producer.core.wiring import Wiring
 
 
 class Outstanding:
-    """A view of both places; it changes neither."""
+    """The two places where batches are. A partition's queue is made when it is first asked for."""
 
-    def __init__(self, accumulator: Accumulator, queues: PartitionQueues) -> None:
-        self._accumulator = accumulator
-        self._queues = queues
+    def __init__(self, wiring: Wiring, accumulator: Accumulator) -> None:
+        self.accumulator: Final = accumulator
+        self._wiring = wiring
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._busy: dict[TopicPartition, PartitionQueue] = {}
+        """Those asked for since they were last seen idle: a round must not look at every partition that was ever written."""
+        self._topic_ids: dict[TopicPartition, UUID] = {}
+
+    def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
+        """What is under way for the partition."""
+        queue = self._queues.get(topic_partition)
+        if queue is None:
+            queue = self._queues[topic_partition] = PartitionQueue(
+                topic_partition,
+                is_idempotent=self._wiring.is_idempotent,
+                limit=self._wiring.requests_per_node_max,
+                is_transactional=self._wiring.transactional_id is not None,
+            )
+            self._note_topic(queue, frozenset())
+        self._busy[topic_partition] = queue
+        return queue
+
+    def known_queue(self, topic_partition: TopicPartition) -> PartitionQueue | None:
+        """The partition's queue, if there was anything to send."""
+        return self._queues.get(topic_partition)
+
+    def busy(self) -> Collection[PartitionQueue]:
+        """The queues of partitions with something under way, or that came back."""
+        if not self._busy:
+            return ()
+        busy = [queue for queue in self._busy.values() if queue.in_flight or queue.retries or queue.returned]
+        if len(busy) < len(self._busy):
+            self._busy = {queue.topic_partition: queue for queue in busy}
+        return busy
+
+    def need_epoch(self, identity: ProducerIdentity) -> bool:
+        """Whether sequences of some partition are used up for nothing."""
+        return any(queue.needs_epoch(identity) for queue in self._queues.values())
+
+    def note_topics(self, renewed: Set[str]) -> None:
+        """Metadata has come. `renewed`: topics that were deleted and created again."""
+        for queue in self._queues.values():
+            self._note_topic(queue, renewed)
+
+    def _note_topic(self, queue: PartitionQueue, renewed: Set[str]) -> None:
+        topic = queue.topic_partition.topic
+        topic_id = self._wiring.cluster.topic_id(topic)
+        if topic_id is not None and (topic in renewed or self._topic_ids.get(queue.topic_partition) != topic_id):
+            self._topic_ids[queue.topic_partition] = topic_id
+            queue.broker_is_new(is_topic_new=topic in renewed)
 
     @property
     def is_empty(self) -> bool:
         """Whether every record has its outcome, and every number its answer."""
-        return self._accumulator.is_empty and not self._queues.busy()
+        return self.accumulator.is_empty and not self.busy()
 
     def partitions(self) -> list[TopicPartition]:
         """Partitions with something in either place."""
-        return list(dict.fromkeys([*self._accumulator.partitions(), *[queue.topic_partition for queue in self._queues.busy()]]))
+        return list(dict.fromkeys([*self.accumulator.partitions(), *[queue.topic_partition for queue in self.busy()]]))
 
     def first_position(self, topic_partition: TopicPartition) -> int | None:
         """The lowest position of a record without an outcome; None when the partition has none."""
         queue = self._queues.get(topic_partition)
-        positions = [] if queue is None else [batch.position for batch in queue.batches() if not batch.is_done]
-        waiting = self._accumulator.first_position(topic_partition)
+        positions = [] if queue is None else [batch.position for batch in queue.batches() if not batch.is_abandoned]
+        waiting = self.accumulator.first_position(topic_partition)
         return min([*positions, *([] if waiting is None else [waiting])], default=None)
 
     def ends(self) -> dict[TopicPartition, int]:
         """Of each partition with such a record: the position that its next record will have."""
         open_partitions = [tp for tp in self.partitions() if self.first_position(tp) is not None]
-        return {topic_partition: self._accumulator.position_next(topic_partition) for topic_partition in open_partitions}
+        return {topic_partition: self.accumulator.position_next(topic_partition) for topic_partition in open_partitions}
 
     def count(self) -> int:
         """How many records."""
-        count = 0
-        for topic_partition in self.partitions():
-            count += self.count_of(topic_partition)
-        return count
+        return sum(self.count_of(topic_partition) for topic_partition in self.partitions())
 
     def count_of(self, topic_partition: TopicPartition) -> int:
         """How many records of one partition."""
-        first = self._accumulator.first_position(topic_partition)
-        waiting = 0 if first is None else self._accumulator.position_next(topic_partition) - first
-        return waiting + sum(batch.count for batch in self._queues.of(topic_partition).batches() if not batch.is_done)
+        first = self.accumulator.first_position(topic_partition)
+        waiting = 0 if first is None else self.accumulator.position_next(topic_partition) - first
+        return waiting + sum(batch.count for batch in self.queue(topic_partition).batches() if not batch.is_abandoned)
+
+    def oldest_ms(self) -> int | None:
+        """When the oldest record was appended; None when none is without an outcome."""
+        waiting = self.accumulator.oldest_ms()
+        times = [] if waiting is None else [waiting]
+        for queue in self.busy():
+            times += [batch.created_ms for batch in queue.batches() if not batch.is_abandoned]
+        return min(times, default=None)

@@ -1,11 +1,18 @@
-"""Why a caller of `send` cannot go on: no memory, no topic, or nobody to ask."""
+"""Why callers of `send` and batches wait, in their errors and in the log.
+
+A caller waits for memory, a topic, or a broker. Of a batch the first reason that holds counts: the cluster does not have the topic or
+partition, a broker refused the batch or did not answer, the partition has no leader, or its leader cannot be reached.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from chaffinch.client.wait_log import in_words
 from chaffinch.errors import (
     BufferExhaustedException,
     KafkaException,
+    NetworkException,
     Stored,
     TimeoutException,
     UnknownTopicOrPartitionException,
@@ -14,22 +21,26 @@ from chaffinch.errors import (
 )
 from chaffinch.errors.again import again
 from chaffinch.identifiers import TopicPartition, counted
-from chaffinch.producer.core.batches.accumulator import Accumulator
+from chaffinch.producer.core.asking import Asking
+from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.wiring import Wiring
 
 
 class Reasons:
-    """Errors made of what is known at the moment."""
+    """Errors made of what is known at the moment. `asking`: how it goes with the identity, or with the transaction."""
 
-    def __init__(self, wiring: Wiring, accumulator: Accumulator) -> None:
+    def __init__(self, wiring: Wiring, outstanding: Outstanding, asking: Asking) -> None:
         self.refused_login: tuple[KafkaException, int] | None = None
         """A broker did not let us in, and when; None after one that did."""
         self._wiring = wiring
-        self._accumulator = accumulator
+        self._outstanding = outstanding
+        self._asking = asking
 
     def no_memory(self, size: int, waited_ms: int, place: TopicPartition | None, why: KafkaException | None) -> KafkaException:
         """The error of a caller that waited for memory too long. `why`: why the records that hold it have no outcome."""
-        text = f"{size} bytes do not fit: buffer.memory is {self._accumulator.memory_bytes}, {self._accumulator.memory_unused} free"
+        accumulator = self._outstanding.accumulator
+        text = f"{size} bytes do not fit: buffer.memory is {accumulator.memory_bytes}, {accumulator.memory_unused} free"
         reason = "" if why is None else f"; the records that hold it wait because of {in_words(why)}"
         error = BufferExhaustedException(f"{text}; waited for {waited_ms} ms{reason}", topic_partition=place, stored=Stored.NO)
         error.__cause__ = why
@@ -80,3 +91,63 @@ class Reasons:
         error = TimeoutException(what, stored=Stored.NO)
         error.__cause__ = cause
         return error
+
+    # Of batches.
+
+    def error(self, topic_partition: TopicPartition) -> KafkaException | None:
+        """Why nothing can be sent to the partition now; None where nothing stands in the way."""
+        wiring, cluster = self._wiring, self._wiring.cluster
+        unknown = self.unknown_topic(*topic_partition, 0)
+        if unknown is not None:
+            return unknown
+        partition = cluster.partition(topic_partition)
+        if partition is None:
+            return wiring.metadata.last_error
+        address = cluster.leader_address(topic_partition)
+        if address is None:
+            nodes = ", ".join(map(str, sorted(cluster.nodes))) or "none"
+            text = f"{topic_partition} has no leader: no node that has its records is running; nodes that run: {nodes}"
+            return exception_for(
+                codes.LEADER_NOT_AVAILABLE, message=text, topic_partition=topic_partition, stored=Stored.NO, api="Metadata"
+            )
+        if wiring.attempts.failures(address):
+            text = f"its leader cannot be reached: {wiring.attempts.describe([address])}"
+            return NetworkException(text, topic_partition=topic_partition, stored=Stored.NO)
+        return None
+
+    def error_of(self, batch: ProducerBatch) -> KafkaException | None:
+        """Why this batch has no outcome."""
+        unknown = self.unknown_topic(*batch.topic_partition, 0)
+        return unknown or batch.last_error or self.error(batch.topic_partition)
+
+    def of_batches(self) -> KafkaException | None:
+        """Why some record has no outcome, of several the one that has waited for longest."""
+        waits = sorted(self.waits(), key=lambda wait: wait[0])
+        return next((error for _, _, error in waits if error is not None), None)
+
+    def of_all(self) -> KafkaException | None:
+        """Why nothing has been sent lately, as far as is known."""
+        return self._wiring.metadata.last_error or self._asking.last_error
+
+    def reason(self) -> KafkaException | None:
+        """Why what is outstanding has no outcome: that of some batch, else that of all."""
+        return self.of_batches() or self.of_all()
+
+    def waits(self) -> Iterator[tuple[int, ProducerBatch | TopicPartition, KafkaException | None]]:
+        """Of each partition what waits in front: since when, the batch if there is one, and why; without an error: it is in flight."""
+        accumulator = self._outstanding.accumulator
+        for topic_partition in self._outstanding.partitions():
+            queue = self._outstanding.queue(topic_partition)
+            batch = next((batch for batch in (*queue.retries, *queue.returned, *queue.in_flight) if not batch.is_abandoned), None)
+            if batch is not None:
+                error, is_in_flight = self.error_of(batch), batch in queue.in_flight
+                refused_ms = batch.refused_since_ms
+                since_ms = refused_ms if refused_ms is not None else queue.silent_since_ms(batch) if is_in_flight else batch.created_ms
+                if error is not None or is_in_flight:
+                    yield since_ms, batch, error
+                continue
+            ready_at_ms, error = accumulator.ready_at_ms(topic_partition), self.error(topic_partition)
+            if error is not None and error.code is codes.UNKNOWN_TOPIC_OR_PARTITION:  # Lingering does not help.
+                ready_at_ms = accumulator.queue_of(topic_partition).oldest_ms()
+            if ready_at_ms is not None and error is not None:
+                yield ready_at_ms, topic_partition, error

@@ -28,9 +28,7 @@ import numpy as np
 from chaffinch.client.addresses import Address
 from chaffinch.errors import ApiException, codes
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.batches.accumulator import Accumulator
 from chaffinch.producer.core.batches.batch import ProducerBatch, Rows
-from chaffinch.producer.core.endings import NOTHING_DROPPED, Endings
 from chaffinch.producer.core.refusals.batch_answers import BatchAnswer
 from chaffinch.producer.core.refusals.record_errors import CulpritErrors, ScreenedErrors
 from chaffinch.producer.core.wiring import Wiring
@@ -59,12 +57,10 @@ class _Screen:
 
 
 class Screening:
-    """Stands between the accumulator and what is sent."""
+    """Which records would be refused."""
 
-    def __init__(self, wiring: Wiring, accumulator: Accumulator, endings: Endings) -> None:
+    def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
-        self._accumulator = accumulator
-        self._endings = endings
         self._screens: dict[tuple[str, Address], _Screen] = {}
 
     def refused(self, batch: ProducerBatch, answer: BatchAnswer, errors: Mapping[int, ApiException]) -> None:
@@ -80,6 +76,11 @@ class Screening:
             return
         if np.array_equal(errors.refused_with(codes.INVALID_COMPACTION_KEY), keyless):
             self._screens[topic, address] = _Screen(topic_id, batch.sent_ms, errors.said_of(int(keyless[0])), left_ms=batch.sent_ms)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is remembered."""
+        return not self._screens
 
     def written(self, batch: ProducerBatch) -> None:
         """The broker took a batch: if some of its records have no key, it takes such records."""
@@ -111,21 +112,14 @@ class Screening:
         self._wiring.counts["records_failed"] += count
         self._wiring.counts["records_screened"] += count
 
-    def take(self, topic_partition: TopicPartition, destination: tuple[Address, UUID], now_ms: int) -> ProducerBatch | None:
-        """The partition's next batch, without the records that its leader would refuse; None when nothing of it is left to be sent."""
-        if not self._screens or (head := self._accumulator.ready_made_head(topic_partition)) is None:
-            return self._accumulator.take(topic_partition)
-        screen = self._screen_of(topic_partition.topic, head.handed_over_ms, destination, now_ms)
+    def errors_of(self, head: ProducerBatch, destination: tuple[Address, UUID], now_ms: int) -> ScreenedErrors | None:
+        """Of a partition's next batch the errors of the records that its leader would refuse; None where the batch goes as it is."""
+        topic = head.topic_partition.topic
+        screen = self._screen_of(topic, head.handed_over_ms, destination, now_ms)
         keyless = _keyless(head)
         if screen is None or not len(keyless) or self._is_probe(screen, now_ms):
-            return self._accumulator.take(topic_partition)
-        errors = ScreenedErrors(keyless.tolist(), head.rows, topic_partition, _refused(screen, topic_partition.topic, now_ms))
-        innocents = head.without(keyless)  # May find no memory; the batch is where it was then.
-        self._accumulator.take(topic_partition)
-        self._wiring.counts["records_screened"] += len(errors)
-        self._endings.release(head.memory_bytes - (0 if innocents is None else innocents.memory_bytes))
-        self._endings.tell_culprits(head, errors, NOTHING_DROPPED)
-        return innocents
+            return None
+        return ScreenedErrors(keyless.tolist(), head.rows, head.topic_partition, _refused(screen, topic, now_ms))
 
     def _screen_of(self, topic: str, handed_over_ms: int | None, destination: tuple[Address, UUID], now_ms: int) -> _Screen | None:
         """What the leader's last refusal says about rows that wait."""

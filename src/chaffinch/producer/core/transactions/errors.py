@@ -8,7 +8,7 @@ from typing import Final
 from chaffinch.errors import ApiException, CommitFailedException, Group, KafkaException, Stored, TimeoutException, codes, group_of
 from chaffinch.errors.again import AnyError, with_message
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.refusals.reclassified import as_fatal
+from chaffinch.producer.core.refusals.errors import as_fatal
 
 # Kafka's default. The answer does not say what the broker has.
 _TIMEOUT_MAX_MS: Final = 900_000

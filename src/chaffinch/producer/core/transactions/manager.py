@@ -34,7 +34,7 @@ from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.asking import CLOSES_LIMIT, Asking
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, Report, WakeCallers
-from chaffinch.producer.core.refusals.reclassified import as_abortable, as_fatal
+from chaffinch.producer.core.refusals.errors import as_abortable, as_fatal
 from chaffinch.producer.core.transactions import errors as transaction_errors
 from chaffinch.producer.core.transactions.callers import Caller, Callers, Offsets, complete, fail
 from chaffinch.producer.core.transactions.moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved, order_of_calls

@@ -1,13 +1,24 @@
-"""The errors of batches that no broker refused: time was up, the transaction failed around them, or the producer ended."""
+"""Errors that no broker has sent: of batches that ended without an answer, and the errors of brokers as another class.
+
+A batch ends without an answer when its time is up, its transaction has failed, its topic is gone, or the producer ends.
+"""
 
 from __future__ import annotations
 
 from chaffinch.client.wait_log import in_words
-from chaffinch.errors import KafkaException, Stored, TimeoutException, TransactionAbortableException, codes, exception_for
+from chaffinch.errors import (
+    Group,
+    KafkaException,
+    Stored,
+    TimeoutException,
+    TransactionAbortableException,
+    UnknownServerException,
+    codes,
+    exception_for,
+)
 from chaffinch.errors.again import AnyError, again, with_message
 from chaffinch.identifiers import counted
 from chaffinch.producer.core.batches.batch import ProducerBatch
-from chaffinch.producer.core.refusals.reclassified import as_abortable
 
 
 def expired(
@@ -82,3 +93,25 @@ def former_topic_error(batch: ProducerBatch) -> KafkaException:
         api="Produce",
         cause=batch.last_error,
     )
+
+
+def as_abortable(error: KafkaException) -> TransactionAbortableException:
+    """What a record of a transaction is told when it fails because of another failure: abort, then go on."""
+    if isinstance(error, TransactionAbortableException):
+        return again(error)
+    abortable = TransactionAbortableException(
+        f"the transaction has to be aborted: {error.message}",
+        topic_partition=error.topic_partition,
+        culprits=error.culprits,
+        stored=error.stored,
+        api=error.api,
+    )
+    abortable.__cause__ = error
+    return abortable
+
+
+def as_fatal(error: KafkaException) -> KafkaException:
+    """A failure that ends the producer, as a class that says so: aborts, for one, raise nothing else (decision 31)."""
+    fatal = UnknownServerException(f"the producer cannot go on: {error.message}", code=error.code, group=Group.APPLICATION_RECOVERABLE)
+    fatal.__cause__ = error
+    return fatal

@@ -1,0 +1,227 @@
+"""How batches end: each record gets its outcome once, its memory is free again, and its transaction fails with it.
+
+With an answer (`complete`, `end`, `fail_records`, whose caller is `delivery.py`), or without one: time is up, the transaction has failed,
+or the producer ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from chaffinch.errors import Group, KafkaException, Stored, TimeoutException, TransactionAbortableException, group_of
+from chaffinch.errors.again import again
+from chaffinch.errors.handling import ADVICE_IF_ABORTED, ADVICE_IF_CLOSED
+from chaffinch.producer.core.batches.batch import BatchState, Move, ProducerBatch
+from chaffinch.producer.core.batches.in_flight import PartitionQueue
+from chaffinch.producer.core.batches.outstanding import Outstanding
+from chaffinch.producer.core.callers import Callers
+from chaffinch.producer.core.effects import CompleteBatch, FailRecords, WakeCallers
+from chaffinch.producer.core.refusals.errors import as_abortable, dropped_with_transaction, expired, given_up
+from chaffinch.producer.core.refusals.reasons import Reasons
+from chaffinch.producer.core.transactions.moves import State
+from chaffinch.producer.core.wiring import Wiring
+
+NOTHING_DROPPED: Final[frozenset[int]] = frozenset()
+
+
+class BatchCompleter:
+    """The one writer of outcomes."""
+
+    def __init__(self, wiring: Wiring, outstanding: Outstanding, callers: Callers, reasons: Reasons) -> None:
+        self._wiring = wiring
+        self._outstanding = outstanding
+        self._callers = callers
+        self._reasons = reasons
+        self.expired_count = 0
+        """Records whose delivery timeout was over, since the start."""
+        self.expired_why: KafkaException | None = None
+        """What the last of them waited for, as far as is known."""
+        self.closed_count = 0
+        """Records that close gave up, when its own time was over."""
+        self.closed_why: KafkaException | None = None
+        """The same for these."""
+
+    # With an answer.
+
+    def complete(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
+        """Every record is written."""
+        self._wiring.counts["batches_written"] += 1
+        self._wiring.counts["records_written"] += batch.count
+        self.release(batch.memory_bytes)
+        self._wiring.out.append(CompleteBatch(batch=batch, base_offset=base_offset, log_append_time_ms=log_append_time_ms))
+
+    def end(
+        self,
+        batch: ProducerBatch,
+        error: KafkaException,
+        errors: Mapping[int, KafkaException] | None = None,
+        *,
+        is_unstored: bool,
+        dropped: frozenset[int] = NOTHING_DROPPED,
+    ) -> None:
+        """A batch that is under way, or has come back, is over: every record fails, unless it has its outcome."""
+        was_abandoned = batch.is_abandoned
+        self._outstanding.queue(batch.topic_partition).failed(batch, is_unstored=is_unstored)
+        if not was_abandoned:
+            self.fail(batch, error, errors, dropped=dropped)
+
+    def fail(
+        self,
+        batch: ProducerBatch,
+        error: KafkaException,
+        errors: Mapping[int, KafkaException] | None = None,
+        *,
+        dropped: frozenset[int] = NOTHING_DROPPED,
+    ) -> None:
+        """Every record fails: those in `errors` with their own, the others with `error`; a transaction fails with them."""
+        if self._wiring.transaction is not None:
+            error = self._wiring.transaction.explained(error)
+        self._fail_all(batch, error, errors, dropped=dropped)
+        self.fail_transaction(errors[min(errors)] if errors else error)
+
+    def fail_records(self, batch: ProducerBatch, errors: Mapping[int, KafkaException], dropped: frozenset[int] = NOTHING_DROPPED) -> None:
+        """Only the records in `errors` fail, and those in `dropped` are dropped: the others go on."""
+        self._wiring.counts["records_failed"] += len(errors)
+        self._wiring.counts["records_dropped"] += len(dropped)
+        self._wiring.out.append(FailRecords(batch=batch, error=None, errors=errors, dropped=dropped))
+
+    def fail_transaction(self, error: KafkaException) -> None:
+        """If there is a transaction it cannot be committed, because of a record's error."""
+        if self._wiring.transaction is not None:
+            self._wiring.out += self._wiring.transaction.record_failed(error)
+
+    def release(self, memory_bytes: int) -> None:
+        """So much of `buffer.memory` is free again."""
+        self._outstanding.accumulator.release(memory_bytes)
+        if self._callers.for_memory:
+            self._wiring.out.append(WakeCallers())
+
+    def in_words(self, error: KafkaException) -> KafkaException:
+        """In a transaction what is retriable or late is told as abortable (decision 30), or as what has ended the producer."""
+        transaction = self._wiring.transaction
+        if transaction is None:
+            return error
+        if transaction.state is not State.FATAL_ERROR or transaction.error is None:
+            return as_abortable(error)
+        fatal = again(transaction.error)
+        fatal.topic_partition, fatal.stored = error.topic_partition, error.stored
+        return fatal
+
+    def _fail_all(
+        self,
+        batch: ProducerBatch,
+        error: KafkaException,
+        errors: Mapping[int, KafkaException] | None = None,
+        *,
+        dropped: frozenset[int] = NOTHING_DROPPED,
+    ) -> None:
+        """Every record fails, and the transaction knows why."""
+        if batch.state is BatchState.WAITING:  # No queue has it.
+            batch.move(Move.END)
+        self._wiring.counts["records_failed"] += batch.count - len(dropped)
+        self._wiring.counts["records_dropped"] += len(dropped)
+        self.release(batch.memory_bytes)
+        batch.memory_bytes = 0
+        self._wiring.out.append(FailRecords(batch=batch, error=self._with_advice(error), errors=errors or {}, dropped=dropped))
+
+    def _with_advice(self, error: KafkaException) -> KafkaException:
+        """What is told to a record asks nobody to abort what is being aborted, or to go on with a producer that is being closed."""
+        transaction = self._wiring.transaction
+        if transaction is None or group_of(error) is not Group.TRANSACTION_ABORTABLE:
+            return error
+        is_closing = self._callers.closes_by_ms is not None or transaction.callers.is_closing
+        if not is_closing and transaction.state is not State.ABORTING:
+            return error
+        told = again(error)
+        told.advised = ADVICE_IF_CLOSED if is_closing else ADVICE_IF_ABORTED
+        return told
+
+    # Without an answer: the delivery timeout.
+
+    def expire(self, now_ms: int) -> None:
+        """Fail every batch whose delivery timeout is over. One whose answer is awaited keeps its numbers until the answer comes."""
+        too_old_ms = now_ms - self._wiring.delivery_timeout_ms
+        accumulator = self._outstanding.accumulator
+        oldest_ms = accumulator.oldest_ms()
+        if oldest_ms is not None and oldest_ms <= too_old_ms:
+            for batch in accumulator.take_expired(too_old_ms):
+                self.fail(batch, self._expired(batch, is_awaited=False))
+        for queue in self._outstanding.busy():
+            self._expire_queue(queue, too_old_ms)
+
+    def _expire_queue(self, queue: PartitionQueue, too_old_ms: int) -> None:
+        for batch in [b for b in queue.in_flight if b.created_ms <= too_old_ms and not b.is_abandoned]:
+            error = self._expired(batch, is_awaited=True)
+            batch.move(Move.ABANDON)
+            self._fail_all(batch, error)
+            self.fail_transaction(error)
+        for batch in [b for b in (*queue.retries, *queue.returned) if b.created_ms <= too_old_ms]:
+            self.end(batch, self._expired(batch, is_awaited=False), is_unstored=not batch.possibly_stored)
+
+    def _expired(self, batch: ProducerBatch, *, is_awaited: bool) -> KafkaException:
+        # Of a batch that never went: what all wait for, or what the one in front of it was told.
+        own = self._reasons.error_of(batch) or self._reasons.of_all()
+        cause = own or self._error_of_front(batch)
+        self.expired_count, self.expired_why = self.expired_count + batch.count, cause
+        is_of_front = own is None and cause is not None
+        error = expired(batch, self._wiring.delivery_timeout_ms, cause, is_awaited=is_awaited, is_of_front=is_of_front)
+        return self.in_words(error)
+
+    def _error_of_front(self, batch: ProducerBatch) -> KafkaException | None:
+        """Unless the one in front was over before this one came."""
+        queue = self._outstanding.known_queue(batch.topic_partition)
+        if queue is None or batch.created_ms > queue.last_error_of_ms + self._wiring.delivery_timeout_ms:
+            return None
+        return queue.last_error
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first batch expires."""
+        oldest_ms = self._outstanding.oldest_ms()
+        return None if oldest_ms is None else oldest_ms + self._wiring.delivery_timeout_ms
+
+    # Without an answer: the transaction has failed, or the producer ends.
+
+    def drop_unsent(self) -> None:
+        """The transaction has failed or is being aborted: what is not under way fails with it."""
+        transaction = self._wiring.transaction
+        assert transaction is not None, "only a transaction's records fail together"
+        gives_up, is_final = transaction.state in (State.ABORTING, State.FATAL_ERROR), transaction.state is State.FATAL_ERROR
+        for batch in self._take_all():
+            self._fail_all(batch, dropped_with_transaction(batch, transaction.error, is_final=is_final))
+        for queue in self._outstanding.busy():
+            for batch in queue.drop_waiting() if gives_up else queue.drop_returned():
+                self._fail_all(batch, dropped_with_transaction(batch, transaction.error, is_final=is_final))
+
+    def close(self) -> None:
+        """The time of close is up: what has no outcome fails, and its transaction with it, which must not be committed without."""
+        counts, why = self._wiring.counts, self._reasons.reason()
+        failed_before = counts["records_failed"]
+        late = TimeoutException("the producer was closed before this record had its outcome", stored=Stored.NO)
+        self.give_up(self.in_words(late))
+        given_up_count = counts["records_failed"] - failed_before
+        if given_up_count:
+            self.closed_count, self.closed_why = self.closed_count + given_up_count, why
+            text = "the transaction cannot be committed: the producer was closed before all of its records had their outcome"
+            self.fail_transaction(TransactionAbortableException(text, stored=Stored.NO))
+
+    def give_up(self, error: KafkaException) -> None:
+        """Fail everything that has no outcome: the producer is being closed, or nothing can be written any more."""
+        for batch in self._take_all():
+            self._give_up(batch, error, is_awaited=False)
+        for queue in self._outstanding.busy():
+            for batch in queue.drop_waiting():
+                self._give_up(batch, error, is_awaited=False)
+            for batch in [b for b in queue.in_flight if not b.is_abandoned]:
+                batch.move(Move.ABANDON)
+                self._give_up(batch, error, is_awaited=True)
+
+    def _give_up(self, batch: ProducerBatch, error: KafkaException, *, is_awaited: bool) -> None:
+        self._fail_all(batch, given_up(batch, error, self._reasons.error_of(batch), is_awaited=is_awaited))
+
+    def _take_all(self) -> Iterator[ProducerBatch]:
+        """Empty the accumulator, of batches that are not to be sent."""
+        accumulator = self._outstanding.accumulator
+        for topic_partition in accumulator.partitions():
+            while (batch := accumulator.take(topic_partition, is_to_be_sent=False)) is not None:
+                yield batch
