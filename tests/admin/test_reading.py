@@ -61,7 +61,7 @@ def read(reader: RecordReader) -> dict[TopicPartition, list[tuple[int, bytes | N
     return found
 
 
-def stored(broker: EmbeddedBroker, isolation: str) -> dict[TopicPartition, list[tuple[int, bytes | None]]]:
+def stored(broker: EmbeddedBroker, isolation: offsets.Isolation) -> dict[TopicPartition, list[tuple[int, bytes | None]]]:
     found: dict[TopicPartition, list[tuple[int, bytes | None]]] = {place: [] for place in PLACES}
     for row in broker.read("orders", isolation).to_pylist():
         found[TopicPartition("orders", row["partition"])].append((row["offset"], row["value"]))
@@ -70,7 +70,7 @@ def stored(broker: EmbeddedBroker, isolation: str) -> dict[TopicPartition, list[
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 @pytest.mark.parametrize("bytes_max", [1, 300, 4 << 20])
-def test_everything_there_is(broker: EmbeddedBroker, client: SyncClient, isolation: str, bytes_max: int) -> None:
+def test_everything_there_is(broker: EmbeddedBroker, client: SyncClient, isolation: offsets.Isolation, bytes_max: int) -> None:
     settings = options.READING_TABLE.parse(
         {"bootstrap.servers": "x", "isolation.level": isolation, "max.partition.fetch.bytes": bytes_max, "fetch.max.bytes": 3 * bytes_max}
     )

@@ -11,6 +11,7 @@ from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Failed, Report, Respond
 from chaffinch.broker.core.events import ConnectionLost, NodeStarted, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.replicas.declared_replicas import Node
+from chaffinch.broker.core.topics.registry import Partition, Topic
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
@@ -52,6 +53,16 @@ class Cluster:
         """Create a topic; options with underscores for dots."""
         overrides = {key.replace("_", "."): value for key, value in config.items()}
         self.core.create_topic(name, partitions, replication, overrides, now_ms=self.now_ms)
+
+    def topic_named(self, name: str) -> Topic:
+        found = self.core.topics.get(name)
+        assert found is not None
+        return found
+
+    def partition(self, topic: str, index: int = 0) -> Partition:
+        found = self.core.topics.partition(topic, index)
+        assert found is not None
+        return found
 
     def client(self, *, software: str = "test", node: int = 0) -> Client:
         client = Client(self, len(self.clients) + 1, software, node)

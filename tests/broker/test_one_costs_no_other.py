@@ -172,7 +172,7 @@ def test_the_core_tells_its_shell_whose_answer_failed(monkeypatch: pytest.Monkey
     assert cluster.core.waits(reader.connection_id)
     with pytest.raises(RuntimeError, match="a mistake of ours"):  # Each shell carries it out in its way.
         writer.produce("orders", batch_of(b"a"))
-    assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 1
+    assert cluster.partition("orders", 0).log.log_end_offset == 1
     assert not cluster.core.waits(reader.connection_id)
     assert cluster.client().ask(MetadataRequest(topics=None)).topics[0].name == "orders"
 

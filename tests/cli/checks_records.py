@@ -6,6 +6,7 @@ import csv
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,7 +30,7 @@ def records(shell: Shell, topic: str, *arguments: str) -> list[dict[str, object]
     return [json.loads(line) for line in shell.ok("consume", "--topic", topic, "--json", *arguments).lines]
 
 
-def pairs(shell: Shell, topic: str, *arguments: str) -> list[tuple[object, object]]:
+def pairs(shell: Shell, topic: str, *arguments: str) -> list[tuple[Any, Any]]:
     return [(record["key"], record["value"]) for record in records(shell, topic, "--fields", "key,value", *arguments)]
 
 
@@ -130,7 +131,7 @@ def broken_rows_name_their_lines(shell: Shell) -> None:
 
 def json_carries_everything_there_and_back(shell: Shell) -> None:
     first, second = topic_of(shell, "json-1", partitions=2), topic_of(shell, "json-2", partitions=2)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "key": "k",
             "value": 'quote " backslash \\ line\nbell \a e\u0301',

@@ -78,9 +78,9 @@ def topics_describe_warns_about_too_many_in_sync_replicas(shell: Shell) -> None:
 def topics_that_are_not_there_are_told_with_the_nearest(shell: Shell) -> None:
     name = shell.name("orders")
     shell.ok("topics", "create", "--topic", name)
-    for command in ("create", "alter"):
+    for creating in ("create", "alter"):
         too_many = ("--topic", name, "--partitions", str(2**31))
-        shell.refused("topics", command, *too_many, says=f"--partitions: '{2**31}' is more than {2**31 - 1}", status=2)
+        shell.refused("topics", creating, *too_many, says=f"--partitions: '{2**31}' is more than {2**31 - 1}", status=2)
     wrong = shell.name("ordres")
     for command in (["describe"], ["delete"], ["alter", "--partitions", "2"]):
         shell.refused("topics", command[0], "--topic", wrong, *command[1:], says=f"'{wrong}' does not exist; the nearest is '{name}'")

@@ -17,7 +17,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     with pytest.raises(SystemExit) as ended:
         main(["errors", *arguments])
     captured = capsys.readouterr()
-    return ended.value.code or 0, captured.out, captured.err
+    status = ended.value.code or 0
+    assert isinstance(status, int)
+    return status, captured.out, captured.err
 
 
 def test_the_whole_table_has_one_line_per_row(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,6 +81,7 @@ def test_a_name_of_our_own(capsys: pytest.CaptureFixture[str], asked: str, name:
     assert (status, out.split()[:2]) == (0, ["name", name])
     assert row.text in out
     assert row.advice in out
+    assert row.group is not None
     assert json.loads(run(capsys, asked, "--json")[1]) == [
         {"number": None, "name": name, "group": row.group.value, "text": row.text, "advice": row.advice}
     ]

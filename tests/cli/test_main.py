@@ -18,7 +18,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)
     captured = capsys.readouterr()
-    return ended.value.code or 0, captured.out, captured.err
+    status = ended.value.code or 0
+    assert isinstance(status, int)
+    return status, captured.out, captured.err
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])

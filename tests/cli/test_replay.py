@@ -12,7 +12,7 @@ import pytest
 
 from chaffinch.cli import replay as command
 from chaffinch.runtime.sockets import SocketFailed
-from chaffinch.spark.replay import replaying
+from chaffinch.spark.replay import replaying, writing
 from chaffinch.spark.replay.replaying import ReplayPlan, ReplayReport
 from tests.cli.shell import run_bytes
 
@@ -232,7 +232,7 @@ def test_a_host_that_is_not_known_is_told_at_once(no_spark: None, monkeypatch: p
         "chaffinch: option bootstrap.servers cannot be 'nowhere:9092,elsewhere:9092': "
         "nowhere: name not known: nobody of that name; elsewhere: name not known: nobody of that name\n"
     )
-    monkeypatch.setattr(replaying.writing, "asking", lambda client: 1 / 0)
+    monkeypatch.setattr(writing, "asking", lambda client: 1 / 0)
     with pytest.raises(ZeroDivisionError):  # One that is known is asked.
         replaying.look_at_cluster(ReplayPlan(client={"kafka.bootstrap.servers": "nowhere:9092,known:9092"}, topic="d"))
 

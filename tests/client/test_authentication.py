@@ -10,7 +10,7 @@ import pytest
 from chaffinch.client import jaas
 from chaffinch.client.addresses import Address
 from chaffinch.client.authentication import MECHANISMS, Credentials, Login
-from chaffinch.client.connections import Answered, BrokerConnection, Connected
+from chaffinch.client.connections import Answered, BrokerConnection, Connected, Disconnected, Failed
 from chaffinch.errors import (
     AuthenticationException,
     ConfigException,
@@ -212,6 +212,8 @@ def test_a_failed_login_is_the_end_of_the_connection() -> None:
     assert isinstance(refusal, UnsupportedSaslMechanismException)
     assert refusal.message.startswith("b:1: login of user 'alice' by PLAIN")
     failed, lost = wire.connection.lost(refusal.message, error=refusal)
+    assert isinstance(failed, Failed)
+    assert isinstance(lost, Disconnected)
     assert (failed.error, failed.was_sent, lost.error) == (refusal, False, refusal)
 
 

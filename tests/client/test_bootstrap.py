@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -86,8 +87,11 @@ def metadata_of_consumer(**options: str) -> tuple[TopicWatch, ClusterState]:
     return TopicWatch(wiring), wiring.cluster
 
 
+Made = Callable[..., tuple[MetadataWatch | TopicWatch, ClusterState]]
+
+
 @pytest.mark.parametrize("made", [metadata_of_producer, metadata_of_consumer])
-def test_both_clients_look_for_their_cluster_anew(made) -> None:
+def test_both_clients_look_for_their_cluster_anew(made: Made) -> None:
     watch, cluster = made(metadata_recovery_rebootstrap_trigger_ms="1000")
     cluster.learn_node(0, KNOWN)
     watch.unanswered(NetworkException("gone"), 5_000)
@@ -101,7 +105,7 @@ def test_both_clients_look_for_their_cluster_anew(made) -> None:
 
 @pytest.mark.parametrize(("strategy", "is_known"), [("rebootstrap", False), ("none", True)])
 @pytest.mark.parametrize("made", [metadata_of_producer, metadata_of_consumer])
-def test_a_broker_may_ask_them_to(made, strategy: str, is_known: bool) -> None:
+def test_a_broker_may_ask_them_to(made: Made, strategy: str, is_known: bool) -> None:
     watch, cluster = made(metadata_recovery_strategy=strategy)
     cluster.learn_node(0, KNOWN)
     watch.answered(MetadataResponse(error_code=codes.REBOOTSTRAP_REQUIRED.number), 5_500)

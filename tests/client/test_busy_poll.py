@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Sequence
 
 import pytest
 
-from chaffinch.client import busy_poll
 from chaffinch.client.busy_poll import AWAKE_US, WAITS_ASLEEP_MAX, BusyPoll
 
 LOOK_US = 10
@@ -70,11 +70,11 @@ def test_it_never_stops_trying() -> None:
 @pytest.mark.parametrize(("answer_us", "times"), [(0, 0), (HERE, 2), (None, IN_VAIN - 1)])
 def test_between_two_looks_others_may_have_the_processor(answer_us: float | None, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     yielded: list[int] = []
-    monkeypatch.setattr(busy_poll.os, "sched_yield", lambda: yielded.append(1), raising=False)
+    monkeypatch.setattr(os, "sched_yield", lambda: yielded.append(1), raising=False)
     waits([answer_us])
     assert len(yielded) == times
 
 
 def test_where_the_system_cannot_be_asked_for_that_it_looks_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(busy_poll.os, "sched_yield", raising=False)
+    monkeypatch.delattr(os, "sched_yield", raising=False)
     assert waits([HERE, None]) == [3, IN_VAIN]

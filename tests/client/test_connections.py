@@ -12,6 +12,7 @@ from chaffinch.errors import UnsupportedCompressionTypeException
 from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from chaffinch.protocol.primitives import Buffer
 from chaffinch.protocol.server_connection import ServerConnection
 from chaffinch.records import batch
 from chaffinch.records.columns import RecordColumns
@@ -54,7 +55,8 @@ class Wire:
 
 
 def produce(acks: int) -> ProduceRequest:
-    partition = PartitionProduceData(index=0, records=[b"a" * 70, memoryview(b"b" * 30)])
+    parts: list[Buffer] = [b"a" * 70, memoryview(b"b" * 30)]
+    partition = PartitionProduceData(index=0, records=parts)
     return ProduceRequest(acks=acks, timeout_ms=1, topics=[TopicProduceData(name="orders", partitions=[partition])])
 
 
@@ -202,7 +204,8 @@ def test_zstd_is_refused_before_a_broker_that_cannot_read_it_gets_it(
     wire.answer(ApiVersionsResponse(api_keys=[ApiVersion(api_key=0, min_version=versions[0], max_version=versions[1])]))
     columns = RecordColumns.from_lists([b"k"], [b"v" * 99], [4 << 24])  # In format 1 its bytes lie where format 2 has the codec.
     data = batch.encode(columns, compression=codec) if magic == 2 else encode_message_set(columns, magic, codec)
-    parts = PartitionProduceData(index=0, records=[data[:61], data[61:]] if is_split else data)
+    pieces: list[Buffer] = [data[:61], data[61:]]
+    parts = PartitionProduceData(index=0, records=pieces if is_split else data)
     request = ProduceRequest(acks=1, timeout_ms=1, topics=[TopicProduceData(name="orders", partitions=[parts])])
     outcome = wire.connection.send(request, "token", 0, version_max=2 if magic == 1 else None)
     if goes:

@@ -12,7 +12,8 @@ from chaffinch.client.connections import Answered, Disconnected, Failed
 from chaffinch.client.effects import SendRequest
 from chaffinch.client.lent_connection import Borrowed, LentConnection
 from chaffinch.client.network import Network
-from chaffinch.client.options import ConnectionSettings, Security
+from chaffinch.client.options import ConnectionSettings
+from chaffinch.client.security import Security
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.runtime.tls import TlsSettings

@@ -168,6 +168,8 @@ def test_disconnect_fails_what_is_under_way(network: Network) -> None:
         until(network, 1, (Connected,))
         network.disconnect(address(server), "enough")
         failed, lost = network.poll(0)
+        assert isinstance(failed, Failed)
+        assert isinstance(lost, Disconnected)
         assert (failed.reason, lost.reason) == ("enough", "enough")
         network.disconnect(address(server), "again")
         assert network.poll(0) == []

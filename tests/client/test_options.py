@@ -142,7 +142,8 @@ def test_the_time_to_open_a_connection_doubles_up_to_its_maximum(monkeypatch: py
             pass
         return opened
 
-    clock, where, others = ManualClock(), Address("127.0.0.1", 1), []
+    clock, where = ManualClock(), Address("127.0.0.1", 1)
+    others: list[socket.socket] = []
     monkeypatch.setattr(sockets, "open_connecting", never_connects)
     options = {"socket.connection.setup.timeout.ms": 100, "socket.connection.setup.timeout.max.ms": 300}
     with network_of(clock, **options) as network:

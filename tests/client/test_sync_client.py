@@ -44,6 +44,7 @@ from chaffinch.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from chaffinch.protocol.primitives import Buffer
 from tests.client.scripted_server import HANG_UP, STAY_SILENT, ScriptedServer, metadata
 
 ORDERS_0 = TopicPartition("orders", 0)
@@ -61,7 +62,8 @@ def closed_port() -> int:
 
 
 def produce(text: bytes) -> ProduceRequest:
-    partition = PartitionProduceData(index=0, records=[text[:1], text[1:]])
+    parts: list[Buffer] = [text[:1], text[1:]]
+    partition = PartitionProduceData(index=0, records=parts)
     return ProduceRequest(acks=-1, timeout_ms=1000, topics=[TopicProduceData(name="orders", partitions=[partition])])
 
 
@@ -148,7 +150,7 @@ def test_a_name_that_does_not_resolve_is_said() -> None:
 
 
 def test_a_lost_connection_is_tried_again() -> None:
-    hung_up = []
+    hung_up: list[MetadataRequest] = []
 
     def script(server: ScriptedServer, message: Any) -> Any:
         if isinstance(message, MetadataRequest) and len(hung_up) < 2:

@@ -65,7 +65,8 @@ def pretend(client: SyncClient, network: PretendNetwork) -> None:
     ids=["a dead port", "a broker that hangs"],
 )
 def test_who_waits_for_seconds_is_told_what_for_and_seldom_again(refuses: bool, why: str) -> None:
-    clock, said = ManualClock(), []
+    clock = ManualClock()
+    said: list[tuple[int, str]] = []
     steady = Backoff(initial_ms=1000, max_ms=1000)
     client = SyncClient(
         "127.0.0.1:9092",
@@ -97,7 +98,8 @@ class PartlyReachable(PretendNetwork):
 
 
 def test_an_advertised_address_that_is_unreachable_is_named_alone() -> None:
-    clock, said = ManualClock(), []
+    clock = ManualClock()
+    said: list[str] = []
     client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1), on_wait=said.append)
     pretend(client, PartlyReachable(clock, refuses=True))
     with pytest.raises(TimeoutException) as raised:
@@ -119,7 +121,8 @@ def test_a_caller_without_time_says_nothing_about_an_advertised_address() -> Non
 
 
 def test_what_the_broker_was_asked_to_wait_for_is_no_silence() -> None:
-    clock, said = ManualClock(), []
+    clock = ManualClock()
+    said: list[int] = []
     client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1), on_wait=lambda text: said.append(clock.now_ms()))
     pretend(client, PretendNetwork(clock, refuses=False))
     with pytest.raises(TimeoutException):
@@ -131,7 +134,8 @@ def test_what_the_broker_was_asked_to_wait_for_is_no_silence() -> None:
 
 
 def test_many_calls_that_take_long_are_spoken_of_as_seldom_as_one() -> None:
-    clock, said = ManualClock(), []
+    clock = ManualClock()
+    said: list[int] = []
     client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1), on_wait=lambda text: said.append(clock.now_ms()))
     pretend(client, PretendNetwork(clock, refuses=False))
     for _ in range(10):

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import re
+from typing import Any
 
 import kafka.errors
 import pytest
@@ -48,11 +49,8 @@ def test_constants_are_named_as_their_rows() -> None:
 
 
 def test_names_and_numbers_agree_with_kafka_python() -> None:
-    theirs = {
-        error.errno: error
-        for error in vars(kafka.errors).values()
-        if isinstance(error, type) and issubclass(error, kafka.errors.BrokerResponseError) and error.errno is not None
-    }
+    classes: list[Any] = [error for error in vars(kafka.errors).values() if isinstance(error, type)]
+    theirs = {error.errno: error for error in classes if issubclass(error, kafka.errors.BrokerResponseError) and error.errno is not None}
     compared = [row for row in APACHE_ROWS if row.number in theirs]
     assert len(compared) > 120
     for row in compared:
@@ -165,7 +163,7 @@ class TestNumbering:
             (-1, "apache", False, None, "UNKNOWN_SERVER_ERROR"),
         ],
     )
-    def test_what_arrives(self, number: int, numbering: str, has_culprits: bool, message: str | None, name: str) -> None:
+    def test_what_arrives(self, number: int, numbering: codes.Numbering, has_culprits: bool, message: str | None, name: str) -> None:
         assert codes.by_number(number, numbering, has_culprits=has_culprits, message=message).name == name
 
     def test_every_row_comes_back_from_its_own_number(self) -> None:
@@ -211,7 +209,7 @@ class TestRows:
 
     def test_is_frozen(self, row: ErrorCode) -> None:
         with pytest.raises(AttributeError):
-            row.number = 1
+            row.number = 1  # type: ignore[misc]
 
     def test_its_text_is_one_readable_line(self, row: ErrorCode) -> None:
         assert re.fullmatch(r"[^\n|]+\.", row.text)

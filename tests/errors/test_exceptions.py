@@ -203,14 +203,14 @@ class TestPickling:
             assert copied.__cause__ is None
 
     def test_notes_and_attributes_of_a_subclass_survive(self) -> None:
-        error = errors.TimeoutException("late")
+        error: Any = errors.TimeoutException("late")
         error.add_note("tried for 10000 ms")
         error.attempts = 3
         copied = pickle.loads(pickle.dumps(error))
         assert (copied.__notes__, copied.attempts) == (["tried for 10000 ms"], 3)
 
     def test_through_a_future(self) -> None:
-        future = concurrent.futures.Future()
+        future = concurrent.futures.Future[None]()
         future.set_exception(errors.InvalidTopicException("a/b"))
         with pytest.raises(errors.InvalidConfigurationException, match="a/b"):
             future.result()
@@ -229,7 +229,7 @@ class TestPickling:
         ids=lambda change: next(iter(change)),
     )
     def test_each_fact_counts_in_a_comparison(self, change: dict[str, Any]) -> None:
-        facts = {"message": "why", "topic_partition": ORDERS_0, "stored": Stored.NO, "api": "Produce"}
+        facts: dict[str, Any] = {"message": "why", "topic_partition": ORDERS_0, "stored": Stored.NO, "api": "Produce"}
         assert errors.InvalidRecordException(**facts) == errors.InvalidRecordException(**facts)
         assert errors.InvalidRecordException(**facts) != errors.InvalidRecordException(**{**facts, **change})
 

@@ -114,7 +114,8 @@ def _fuzz(target: str, seed: int, runs: int, folder: Path) -> None:
         from chaffinch.protocol.source import Source
 
     compiled = Source.function
-    Source.function = lambda *arguments: atheris.instrument_func(compiled(*arguments))  # Codecs are made at their first use.
+    # Codecs are made at their first use.
+    Source.function = lambda *arguments: atheris.instrument_func(compiled(*arguments))  # type: ignore[method-assign]
     for function in getattr(module, "FUNCTIONS", ()):
         atheris.instrument_func(function)
     corpus = folder / "corpus"

@@ -86,6 +86,7 @@ class RequestMaker:
         if isinstance(kind, Array):
             return [self._of_kind(kind.element, name, version) for _ in range(self._dice.choice((0, 1, 1, 1, 2)))]
         if isinstance(kind, Struct):
+            assert issubclass(kind.message, Message)
             return self._message(kind.message, version)
         if isinstance(kind, type):
             return self._message(kind, version)

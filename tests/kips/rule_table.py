@@ -36,8 +36,10 @@ SEQUENCE = "OutOfOrderSequenceBatchesPerSec"
 
 COMPACT = {"cleanup_policy": "compact"}
 SMALL = {"max_message_bytes": "70"}
-A, B, C = {}, {}, {}
 Fields = Mapping[str, Any]
+A: Fields = {}
+B: Fields = {}
+C: Fields = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,7 @@ class Line:
     batch: Fields = field(default_factory=dict)
     culprits: Mapping[int, ErrorCode] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
-    topic: Mapping[str, str] = field(default_factory=dict)
+    topic: Mapping[str, Any] = field(default_factory=dict)
 
 
 def batch_line(rule: str, code: ErrorCode, counter: str | None, batch: Fields, says: str, **more: Any) -> Line:

@@ -63,7 +63,7 @@ def test_produce(code: ErrorCode) -> None:
     assert (answer.error_code, answer.base_offset, answer.record_errors) == (code.number, -1, [])
     assert answer.error_message == "asked for by a fault script"
     assert client.produce("orders", batch).base_offset == 0
-    assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 1
+    assert cluster.partition("orders", 0).log.log_end_offset == 1
 
 
 @each_code

@@ -55,10 +55,12 @@ class Handler(ProducerExceptionHandler):
         self.closed += 1
 
     def handle_record_too_large(self, record: ProducerRecord, exception: RecordTooLargeException) -> NonRetriableResponse:
-        return self._say(self.too_large, record, exception)
+        said: NonRetriableResponse = self._say(self.too_large, record, exception)
+        return said
 
     def handle_unknown_topic_or_partition(self, record: ProducerRecord, exception: UnknownTopicOrPartitionException) -> RetriableResponse:
-        return self._say(self.unknown, record, exception)
+        said: RetriableResponse = self._say(self.unknown, record, exception)
+        return said
 
     def _say(self, answer: Any, record: ProducerRecord, exception: KafkaException) -> Any:
         self.asked.append((record, exception))
@@ -217,7 +219,7 @@ class TestTooLargeInATransaction:
             with pytest.raises(exception):
                 producer.commit_transaction()
             producer.abort_transaction()
-        return broker.read("orders").column("value").to_pylist()  # type: ignore[no-any-return]
+        return broker.read("orders").column("value").to_pylist()
 
     def test_swallowed_it_fails_nothing_and_adds_nothing(self, make: Make, broker: EmbeddedBroker) -> None:
         with make(Handler(), transactional_id="t") as producer:

@@ -5,7 +5,7 @@ Responses are letters: f(ail), s(wallow), r(etry). The batch is `abc` unless it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -23,7 +23,12 @@ UNKNOWN = Answer(codes.UNKNOWN_TOPIC_OR_PARTITION)
 WRITTEN_AND_DELETED = Answer(codes.UNKNOWN_TOPIC_OR_PARTITION, base_offset=1)
 """The topic was deleted while the batch, which readers may have seen, waited for replicas."""
 TOO_LARGE = Answer(codes.MESSAGE_TOO_LARGE)
-RETRIABLE = {"f": RetriableResponse.FAIL, "s": RetriableResponse.SWALLOW, "r": RetriableResponse.RETRY}
+Said = NonRetriableResponse | RetriableResponse
+RETRIABLE: dict[str, Said] = {
+    "f": RetriableResponse.FAIL,
+    "s": RetriableResponse.SWALLOW,
+    "r": RetriableResponse.RETRY,
+}
 FOR_GOOD = {"f": NonRetriableResponse.FAIL, "s": NonRetriableResponse.SWALLOW}
 
 UNKNOWN_NO = "UnknownTopicOrPartitionException no"
@@ -35,11 +40,11 @@ ABORTABLE = "TransactionAbortableException no"
 
 def run(
     says: str,
-    answers: list[Answer | str],
+    answers: Sequence[Answer | str],
     *,
     options: dict[str, object] | None = None,
     values: str = "abc",
-    kind: Mapping[str, RetriableResponse | NonRetriableResponse] = RETRIABLE,
+    kind: Mapping[str, Said] = RETRIABLE,
 ) -> Rig:
     rig = Rig(options={**(options or {})}, says={value: kind[letter] for value, letter in zip(values, says, strict=True)})
     if rig.core.transaction is not None:
@@ -74,7 +79,7 @@ class TestUnknownTopic:
     # fmt: on
 
     @pytest.mark.parametrize(("says", "answers", "sent", "fates"), ROWS)
-    def test_what_was_said_is_done(self, says: str, answers: list[Answer | str], sent: list[str], fates: list[str]) -> None:
+    def test_what_was_said_is_done(self, says: str, answers: Sequence[Answer | str], sent: list[str], fates: list[str]) -> None:
         rig = run(says, answers)
         assert (rig.trace, rig.fate("abc")) == (sent, fates)
         assert rig.asked == ["abc UNKNOWN_TOPIC_OR_PARTITION"] * sum(answer in (UNKNOWN, WRITTEN_AND_DELETED) for answer in answers)
@@ -111,7 +116,7 @@ class TestTimeLimit:
     """ "whichever timeout hits first will stop the retry loop": decision 26, for records that are in a batch."""
 
     @pytest.mark.parametrize("says", [None, {"a": RetriableResponse.RETRY}])
-    def test_the_option_ends_the_retries(self, says: dict[str, RetriableResponse] | None) -> None:
+    def test_the_option_ends_the_retries(self, says: dict[str, Said] | None) -> None:
         rig = Rig(options={"retry.unknown.topic.partition.ms": 1_000}, says=says)
         rig.send("a")
         began_ms = rig.now_ms
@@ -168,7 +173,10 @@ class TestWaitingBatches:
 
     @pytest.mark.parametrize(("says", "fates"), ROWS)
     def test_they_are_asked_about(self, says: str, fates: list[str]) -> None:
-        rig = Rig(options={"linger.ms": 60_000, "retry.backoff.ms": 1_000}, says=dict(zip("abc", map(RETRIABLE.get, says), strict=True)))
+        rig = Rig(
+            options={"linger.ms": 60_000, "retry.backoff.ms": 1_000},
+            says={value: RETRIABLE[letter] for value, letter in zip("abc", says, strict=True)},
+        )
         rig.append("abc")
         topic_gone(rig)
         assert rig.fate("abc") == fates
@@ -278,7 +286,9 @@ class TestRejected:
     # fmt: on
 
     @pytest.mark.parametrize(("values", "says", "answers", "sent", "fates"), ROWS)
-    def test_what_was_said_is_done(self, values: str, says: str, answers: list[Answer | str], sent: list[str], fates: list[str]) -> None:
+    def test_what_was_said_is_done(
+        self, values: str, says: str, answers: Sequence[Answer | str], sent: list[str], fates: list[str]
+    ) -> None:
         rig = run(says, answers, values=values, kind=FOR_GOOD)
         assert (rig.trace, rig.fate(values)) == (sent, fates)
         assert rig.core.is_idle

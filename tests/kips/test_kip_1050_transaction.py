@@ -22,7 +22,7 @@ from chaffinch.errors import (
     SaslAuthenticationException,
     Stored,
     TimeoutException,
-    UnsupportedVersionException,
+    UnsupportedCompressionTypeException,
     codes,
     exception_for,
     group_of,
@@ -270,22 +270,25 @@ class TestCommits:
         assert isinstance(rig.calls["commit"], KafkaException)
 
 
+NotServed = SaslAuthenticationException | UnsupportedCompressionTypeException
+
+
 class TestInvalidConfiguration:
     """ "The application should be stopped": not restarted for ever, as what is application-recoverable has it."""
 
     ERRORS = pytest.mark.parametrize(
-        "error", [SaslAuthenticationException("wrong password"), UnsupportedVersionException("too old")], ids=repr
+        "error", [SaslAuthenticationException("wrong password"), UnsupportedCompressionTypeException("too new")], ids=repr
     )
 
     @staticmethod
-    def refuse(rig: Rig, error: KafkaException) -> None:
+    def refuse(rig: Rig, error: NotServed) -> None:
         """The request that is held is not served."""
         sent = rig.held.pop()
         rig.hold.clear()
         rig.step(Failed(address=sent.address, token=sent.token, reason="", was_sent=False, error=error))
 
     @ERRORS
-    def test_a_request_of_the_transaction_that_is_not_served(self, error: KafkaException) -> None:
+    def test_a_request_of_the_transaction_that_is_not_served(self, error: NotServed) -> None:
         rig = rig_in(State.READY)
         rig.hold.add(STEPS[Step.ADD_PARTITIONS])
         rig.call(events.BeginTransactionCalled, "begin")
@@ -301,7 +304,7 @@ class TestInvalidConfiguration:
         assert rig.call(events.CommitCalled, "second commit") == "done", "the producer stays usable"
 
     @ERRORS
-    def test_an_endtxn_that_never_left(self, error: KafkaException) -> None:
+    def test_an_endtxn_that_never_left(self, error: NotServed) -> None:
         rig = rig_in(State.COMMITTING)
         self.refuse(rig, error)
         assert type(rig.calls["first commit"]) is type(error)
@@ -309,13 +312,13 @@ class TestInvalidConfiguration:
         assert rig.call(events.AbortCalled, "abort") == "done"
 
     @ERRORS
-    def test_an_abort_that_is_not_served_is_application_recoverable_as_whatever_an_abort_raises(self, error: KafkaException) -> None:
+    def test_an_abort_that_is_not_served_is_application_recoverable_as_whatever_an_abort_raises(self, error: NotServed) -> None:
         rig = rig_in(State.ABORTING)
         self.refuse(rig, error)
         assert group_of(rig.calls["first abort"]) is Group.APPLICATION_RECOVERABLE
 
     @ERRORS
-    def test_what_was_asked_before_an_abort_does_not_matter_any_more(self, error: KafkaException) -> None:
+    def test_what_was_asked_before_an_abort_does_not_matter_any_more(self, error: NotServed) -> None:
         rig = rig_in(State.IN_TRANSACTION)
         rig.hold.add(STEPS[Step.ADD_OFFSETS])
         rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=GroupMetadata("group"))
@@ -324,7 +327,7 @@ class TestInvalidConfiguration:
         assert rig.calls["abort"] == "done"
 
     @ERRORS
-    def test_the_start(self, error: KafkaException) -> None:
+    def test_the_start(self, error: NotServed) -> None:
         rig = rig_in(State.INITIALIZING)
         self.refuse(rig, error)
         assert type(rig.calls["init"]) is type(error)

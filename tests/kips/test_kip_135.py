@@ -52,7 +52,7 @@ def test_records(
 
 
 @pytest.mark.parametrize(("numbering", "number"), [("apache", 87), ("kip", 45)])
-def test_the_number_that_travels_is_read_back_with_its_culprits(numbering: str, number: int) -> None:
+def test_the_number_that_travels_is_read_back_with_its_culprits(numbering: codes.Numbering, number: int) -> None:
     verdict = validate(view(raw_batch([record(0, key=None)])), COMPACTED, Origin.CLIENT, NOW_MS)
     assert isinstance(verdict, Rejected)
     code, culprits = verdict.travelling(numbering)

@@ -40,7 +40,7 @@ class Case:
     code: int
     culprits: dict[int, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
-    config: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
     says: str = ""
 
 
@@ -48,7 +48,7 @@ def int32(value: int) -> bytes:
     return struct.pack(">i", value)
 
 
-COMPACT = {"cleanup_policy": "compact"}
+COMPACT: dict[str, Any] = {"cleanup_policy": "compact"}
 OFFSETS, MAGICS = "NonIncreasingOffsetRecordsPerSec", "InvalidMagicNumberRecordsPerSec"
 OF_EVERY_REQUEST = {"MessagesInPerSec", "BytesInPerSec", "BytesRejectedPerSec", "TotalProduceRequestsPerSec", "FailedProduceRequestsPerSec"}
 
@@ -119,7 +119,7 @@ CASES = [
 ]
 
 
-def cluster_with(config: dict[str, str]) -> tuple[Cluster, Client]:
+def cluster_with(config: dict[str, Any]) -> tuple[Cluster, Client]:
     cluster = Cluster()
     cluster.topic("orders", **config)
     return cluster, cluster.client(software="chaffinch")
@@ -137,7 +137,7 @@ def test_rule(case: Case) -> None:
     assert bool(answer.error_message) == (case.code != 0), "every refusal says why"
     assert case.says in (answer.error_message or "")
     assert answer.base_offset == (0 if case.code == 0 else -1)
-    log = cluster.core.topics.partition("orders", 0).log
+    log = cluster.partition("orders", 0).log
     assert (log.log_end_offset > 0) == (case.code == 0), "a refused batch leaves nothing behind"
     counters = cluster.core.counters.snapshot()["orders"]
     assert {name: count for name, count in counters.items() if count and name not in OF_EVERY_REQUEST} == case.counters
@@ -228,7 +228,7 @@ def test_acks_0_closes_the_connection() -> None:
     assert (client.closed, client.silent, client.answers) == (None, 1, [])
     client.send(produce_request("orders", NO_KEYS, acks=0))
     assert client.closed is not None
-    assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 3
+    assert cluster.partition("orders", 0).log.log_end_offset == 3
 
 
 def test_each_partition_has_its_own_fate() -> None:
@@ -257,7 +257,7 @@ def test_a_batch_sent_again_succeeds_with_its_old_offset_whatever_has_changed() 
     cluster.now_ms += 5 * HOUR_MS
     again = client.produce("orders", bytes(batch))
     assert (again.error_code, again.base_offset) == (0, 3)
-    assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 5
+    assert cluster.partition("orders", 0).log.log_end_offset == 5
     assert cluster.core.counters.total("DuplicateBatchesPerSec", "orders") == 1
 
 
@@ -355,7 +355,7 @@ def test_the_same_partition_twice_gets_one_answer_and_one_batch() -> None:
     request.topics[0].partitions += produce_request("orders", batch_of(b"last", b"last")).topics[0].partitions
     answer = client.ask(request)
     assert len(answer.responses[0].partition_responses) == 1
-    assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 2
+    assert cluster.partition("orders", 0).log.log_end_offset == 2
 
 
 def test_a_topic_named_twice_is_one_topic() -> None:
@@ -368,7 +368,7 @@ def test_a_topic_named_twice_is_one_topic() -> None:
     answer = cluster.client().ask(request)
     (topic,) = answer.responses
     assert [(part.index, part.error_code) for part in topic.partition_responses] == [(0, 0), (1, 0)]
-    assert [partition.log.log_end_offset for partition in cluster.core.topics.get("orders").partitions] == [2, 1]
+    assert [partition.log.log_end_offset for partition in cluster.topic_named("orders").partitions] == [2, 1]
 
 
 def test_topic_ids() -> None:
@@ -377,7 +377,7 @@ def test_topic_ids() -> None:
     cluster.topic("orders")
     client = cluster.client()
     request = produce_request("", GOOD)
-    request.topics[0].topic_id = cluster.core.topics.get("orders").topic_id
+    request.topics[0].topic_id = cluster.topic_named("orders").topic_id
     request.topics += produce_request("", GOOD).topics
     request.topics[1].topic_id = UUID(int=7)
     known, unknown = client.ask(request, 13).responses

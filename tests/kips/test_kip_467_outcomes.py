@@ -17,7 +17,6 @@ from chaffinch.errors import (
     ApiException,
     InvalidCompactionKeyException,
     InvalidTimestampException,
-    KafkaException,
     Stored,
     TransactionAbortableException,
 )
@@ -69,7 +68,7 @@ PLACES: dict[str, Sequence[int]] = {
     "several": (3, 50, 51, 97),
     "all": range(COUNT),
 }
-IN_ONE_BATCH = {"linger_ms": 1_000}
+IN_ONE_BATCH: dict[str, Any] = {"linger_ms": 1_000}
 SEVERAL_BATCHES = {"batch_size": 1_000, "linger_ms": 0}
 OPTIONS: dict[str, dict[str, Any]] = {
     "one batch": IN_ONE_BATCH,
@@ -82,7 +81,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def send_all(producer: Producer, topic: str, kind: Kind, culprits: Sequence[int]) -> list[KafkaException | int]:
+def send_all(producer: Producer, topic: str, kind: Kind, culprits: Sequence[int]) -> list[BaseException | int]:
     """Each record's error, or its offset."""
     futures = [
         producer.send(topic, b"%d" % number, **{"key": f"key-{number}", **(kind.fields if number in culprits else {})})

@@ -33,7 +33,7 @@ TOO_LARGE = "TooLargeBatchesPerSec"
 SEQUENCE = "OutOfOrderSequenceBatchesPerSec"
 HOUR_MS = 3_600_000
 NEVER = 2**63 - 1
-Change = Callable[[bytes], bytes | bytearray]
+Change = Callable[[bytes], bytes]
 
 
 def policy(**options: Any) -> ValidationPolicy:
@@ -91,7 +91,7 @@ class TestRecordRules:
     def test_code_culprits_and_counters(
         self,
         compression: Compression,
-        options: dict[str, int],
+        options: dict[str, Any],
         records: list[bytes],
         code: ErrorCode,
         culprits: list[tuple[int, ErrorCode]],
@@ -104,7 +104,7 @@ class TestRecordRules:
     def test_each_message_names_the_record_and_its_partition(
         self,
         compression: Compression,
-        options: dict[str, int],
+        options: dict[str, Any],
         records: list[bytes],
         code: ErrorCode,
         culprits: list[tuple[int, ErrorCode]],
@@ -168,7 +168,7 @@ class TestBatchRules:
     """A batch rule has no culprits and counts once: what a refused batch says of itself is not to be trusted."""
 
     @pytest.mark.parametrize(("header", "code", "counter"), [row[1:] for row in BATCH_TABLE], ids=[row[0] for row in BATCH_TABLE])
-    def test_code_and_counter(self, header: dict[str, int], code: ErrorCode, counter: str | None) -> None:
+    def test_code_and_counter(self, header: dict[str, Any], code: ErrorCode, counter: str | None) -> None:
         verdict = refused(raw_batch(record(0) + record(1), **{"count": 2, **header}))
         assert (verdict.code, verdict.culprits, verdict.counts) == (code, (), counted_once(counter))
         assert verdict.message.startswith("batch for orders-0 rejected: ")
@@ -338,14 +338,16 @@ class TestOneCodePerPartition:
     """2.b: "only indicate one error code", of the first error (`kip`), or Apache Kafka's choice, which lists all (`apache`)."""
 
     @pytest.mark.parametrize(("records", "numbering", "number", "indices"), RESPONSE_TABLE)
-    def test_number_and_culprits_on_the_wire(self, records: list[bytes], numbering: str, number: int, indices: list[int]) -> None:
+    def test_number_and_culprits_on_the_wire(
+        self, records: list[bytes], numbering: codes.Numbering, number: int, indices: list[int]
+    ) -> None:
         verdict = refused(raw_batch(records))
         code, culprits = verdict.travelling(numbering)
         assert (code.wire(numbering), [culprit.batch_index for culprit in culprits]) == (number, indices)
         assert all(culprit.message for culprit in culprits)
 
     @pytest.mark.parametrize("numbering", ["apache", "kip"])
-    def test_a_batch_rule_lists_nobody_but_says_why(self, numbering: str) -> None:
+    def test_a_batch_rule_lists_nobody_but_says_why(self, numbering: codes.Numbering) -> None:
         verdict = refused(raw_batch([record(0)], crc=1))
         code, culprits = verdict.travelling(numbering)
         assert (code.wire(numbering), culprits) == (2, ())
@@ -356,7 +358,7 @@ class TestOneCodePerPartition:
         assert code.wire("kip") == 85
 
     @pytest.mark.parametrize("numbering", ["apache", "kip"])
-    def test_each_code_that_is_sent_with_culprits_is_read_back_as_an_error_that_is_not_retried(self, numbering: str) -> None:
+    def test_each_code_that_is_sent_with_culprits_is_read_back_as_an_error_that_is_not_retried(self, numbering: codes.Numbering) -> None:
         for _, used, number, _ in RESPONSE_TABLE:
             if used == numbering:
                 assert not codes.by_number(number, numbering, has_culprits=True).is_retriable
@@ -384,7 +386,7 @@ class TestMessages:
             ),
         ],
     )
-    def test_of_one_culprit(self, options: dict[str, int], bad: bytes, text: str) -> None:
+    def test_of_one_culprit(self, options: dict[str, Any], bad: bytes, text: str) -> None:
         verdict = refused(raw_batch([record(0), bad, record(2)]), **options)
         assert (verdict.message, verdict.culprits[0].message) == (text, text)
 
@@ -398,8 +400,10 @@ class TestMessages:
 class TestTables:
     def test_every_batch_rule_has_a_line(self) -> None:
         seen = set()
+        header: dict[str, Any]
         for _, header, _, _ in BATCH_TABLE:
-            batch = view(raw_batch(record(0) + record(1), **{"count": 2, **header}))
+            fields: dict[str, Any] = {"count": 2, **header}
+            batch = view(raw_batch(record(0) + record(1), **fields))
             seen.add(next(rule for rule in BATCH_RULES if rule.broken(batch, policy())))
         assert {rule.broken.__name__ for rule in BATCH_RULES if rule not in seen} == {"is_too_large"}
 

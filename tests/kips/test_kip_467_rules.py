@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ IN_OLD_VERSIONS = {codes.INVALID_RECORD: 42, codes.INVALID_COMPACTION_KEY: 42}
 NOT_FAILED = {codes.CORRUPT_MESSAGE, codes.MESSAGE_TOO_LARGE}
 
 
-def send(data: bytes, version: int, topic: dict[str, str], says: str = "") -> tuple[Any, dict[str, int], int]:
+def send(data: bytes, version: int, topic: Mapping[str, Any], says: str = "") -> tuple[Any, dict[str, int], int]:
     """(the answer, counters that moved, records stored). `says` must stand in the broker's log, where old versions have no message."""
     cluster = Cluster()
     cluster.topic("orders", **topic)
@@ -71,7 +72,7 @@ def test_culprits_of_old_formats(case: Case) -> None:
     """By their index in the set, or in what the compressed message held; the versions that carry them cannot name them."""
     cluster = Cluster()
     cluster.topic("orders", **case.line.topic)
-    policy = cluster.core.topics.partition("orders", 0).policy
+    policy = cluster.partition("orders", 0).policy
     verdict = validate_set(read_message_set(case.data), policy, NOW_MS)
     assert isinstance(verdict, Rejected)
     assert {culprit.batch_index: culprit.code for culprit in verdict.culprits} == case.line.culprits

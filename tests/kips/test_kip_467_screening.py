@@ -49,11 +49,14 @@ class Sent(NamedTuple):
     values: str
 
 
+Step = Table | Sent | int | Answer | str
+
+
 class Scenario(NamedTuple):
     """`steps`: what is handed over, how long nothing happens (ms), and the answer to the oldest open request, in order."""
 
     name: str
-    steps: list[Table | Sent | int | Answer | str]
+    steps: list[Step]
     sent: list[str]
     fates: dict[str, str]
     rig: dict[str, Any] = {}  # noqa: RUF012 - only read
@@ -91,9 +94,9 @@ def written(*runs: str, **others: str) -> dict[str, str]:
     return {**{value: "0" for run in runs for value in run}, **others}
 
 
-FIRST = [table("aBc", "dEf"), refused(1)]
-ONE_IN_FLIGHT = {"options": {"max.in.flight.requests.per.connection": 1}}
-IN_HANDLER = {"says": {"B": NonRetriableResponse.SWALLOW, "E": NonRetriableResponse.SWALLOW}}
+FIRST: list[Step] = [table("aBc", "dEf"), refused(1)]
+ONE_IN_FLIGHT: dict[str, Any] = {"options": {"max.in.flight.requests.per.connection": 1}}
+IN_HANDLER: dict[str, Any] = {"says": {"B": NonRetriableResponse.SWALLOW, "E": NonRetriableResponse.SWALLOW}}
 
 # fmt: off
 SCENARIOS = [

@@ -28,7 +28,7 @@ GOOD = batch_of(b"a", b"b")
 
 # what is sent, topic, numbers below version 8 under (apache, kip), from it on, culprits under (apache, kip), number beside each
 _Numbers = tuple[int, int]
-EVENTS: Mapping[str, tuple[bytes, Mapping[str, str], _Numbers, _Numbers, tuple[list[int], list[int]], dict[int, int]]] = {
+EVENTS: Mapping[str, tuple[bytes | bytearray, Mapping[str, Any], _Numbers, _Numbers, tuple[list[int], list[int]], dict[int, int]]] = {
     "null key": (batch_of(b"a", b"b", keys=[b"k", None]), {"cleanup_policy": "compact"}, (42, 42), (87, 45), ([1], [1]), {1: 45}),
     "wrong count": (changed(GOOD, COUNT, (7).to_bytes(4, "big")), {}, (42, 42), (87, 85), ([], []), {}),
     "timestamp": (batch_of(b"a", b"b", timestamps=[NOW_MS + 2 * HOUR_MS, NOW_MS]), {}, (32, 32), (32, 32), ([0], [0]), {0: 32}),

@@ -6,6 +6,8 @@ import logging
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -23,7 +25,7 @@ def _logging_again() -> Any:
 ENOUGH = {"records sent": 150, "rows": 50, CRASHES_UNDER_WAY: 1, PRODUCE_ANSWERS_LOST: 1}
 
 
-def report(seed: int, *violations: str, keeps_story: bool = False, **lacking: int) -> Report:
+def report(seed: int, *violations: str, keeps_story: bool = False, lacking: Mapping[str, int] = MappingProxyType({})) -> Report:
     story = (f"0 world: seed {seed}",) if keeps_story else ()
     return Report(seed=seed, violations=violations, counters={**ENOUGH, **lacking}, digest="", virtual_ms=5, story=story)
 
@@ -56,7 +58,7 @@ def test_one_line_per_failing_seed_says_how_to_replay(monkeypatch: pytest.Monkey
 def test_a_world_that_lacks_what_each_must_have_has_failed(
     counter: str, count: int, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reports = {7: report(7, **{counter: count}), 8: report(8, "lost", **{counter: count}), 9: report(9)}
+    reports = {7: report(7, lacking={counter: count}), 8: report(8, "lost", lacking={counter: count}), 9: report(9)}
     monkeypatch.setattr(command, "run", lambda seed, **_: reports[seed])
     assert command.main(["7", "--processes", "1"]) == 1
     lines = capsys.readouterr().out.splitlines()

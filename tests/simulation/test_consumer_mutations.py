@@ -22,7 +22,7 @@ from chaffinch.consumer.core.options import EARLIEST, LATEST
 from chaffinch.consumer.core.positions import PartitionState, Position, Subscriptions
 from chaffinch.errors import codes
 from chaffinch.identifiers import GroupMetadata, TopicPartition
-from chaffinch.records.fetched import FetchedRecords
+from chaffinch.records.fetched import FetchedRecords, whole_batches
 from chaffinch.storage import leader_epochs
 from simulation.nemesis import Deeds
 from simulation.network import Faults
@@ -49,7 +49,6 @@ def gives_aborted_records(patch: Patch) -> None:
 
 def passes_a_record_over(patch: Patch) -> None:
     """The offset after a batch is one too large."""
-    whole_batches = fetcher.whole_batches
 
     def passes_over(records: bytes | memoryview) -> tuple[int | None, int]:
         end, size = whole_batches(records)

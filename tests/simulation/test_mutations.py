@@ -17,7 +17,7 @@ from chaffinch.broker.core.transactions import power_loss
 from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.spark.commit import protocol, push, requests
-from chaffinch.spark.commit.operations import Step
+from chaffinch.spark.commit.operations import Step, WriteDeadLetters
 from chaffinch.spark.commit.verdict import Verdict
 from chaffinch.storage import recovery
 from chaffinch.storage.compaction_rules import LatestOffsets, Rules
@@ -423,8 +423,7 @@ def forgets_dead_rows(patch: Patch) -> None:
 
 def names_the_file_at_once(patch: Patch) -> None:
     """Dead letters are in their place before the batch is committed: whoever is fenced by then replaces those of the batch."""
-    at_once = protocol.WriteDeadLetters
-    patch.setattr(protocol, "WriteDeadLetters", lambda step, rows, writer_id: at_once(step=step, rows=rows))
+    patch.setattr(protocol, "WriteDeadLetters", lambda step, rows, writer_id: WriteDeadLetters(step=step, rows=rows))
 
 
 SPARK = [

@@ -12,7 +12,6 @@ import pytest
 
 from chaffinch.client.cluster import ClusterState
 from chaffinch.errors import Stored, TimeoutException, codes
-from chaffinch.producer.core import delivery
 from chaffinch.producer.core.batches import in_flight
 from chaffinch.producer.core.batches.accumulator import Accumulator
 from chaffinch.producer.core.batches.batch import ProducerBatch
@@ -53,7 +52,7 @@ def takes_sequences_back(patch: Patch) -> None:
 def resends_innocents(patch: Patch) -> None:
     """Innocents go again although an earlier attempt of their batch may be stored."""
     judge = culprits.judge
-    patch.setattr(delivery.culprits, "judge", lambda answer, situation: judge(answer, replace(situation, possibly_stored=False)))
+    patch.setattr(culprits, "judge", lambda answer, situation: judge(answer, replace(situation, possibly_stored=False)))
 
 
 def forgets_lost_attempts(patch: Patch) -> None:

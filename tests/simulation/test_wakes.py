@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from simulation.wakes import WAKES_FREE, WakeTimer
@@ -15,7 +17,7 @@ def woken(*deadlines: tuple[int, int | None], until: int = 100) -> list[int]:
     timer = WakeTimer(world, "somebody", lambda: seen.append(world.elapsed_ms))
     begin_ms = world.now_ms
     for at, deadline in deadlines:
-        world.after(at, lambda deadline=deadline: timer.set(None if deadline is None else begin_ms + deadline))
+        world.after(at, partial(timer.set, None if deadline is None else begin_ms + deadline))
     world.after(until, lambda: None)
     world.run(lambda: world.elapsed_ms == until, limit_ms=until, waiting_for="the end")
     return seen

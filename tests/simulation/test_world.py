@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from simulation.world import BEGIN_MS, Stuck, World, all_hold
@@ -10,8 +12,12 @@ from simulation.world import BEGIN_MS, Stuck, World, all_hold
 def test_actions_happen_in_the_order_of_their_times_then_of_their_planning() -> None:
     world = World(1)
     seen: list[tuple[str, int]] = []
+
+    def note(name: str) -> None:
+        seen.append((name, world.elapsed_ms))
+
     for name, delay_ms in (("c", 20), ("a", 10), ("b", 10), ("now", 0)):
-        world.after(delay_ms, lambda name=name: seen.append((name, world.elapsed_ms)))
+        world.after(delay_ms, partial(note, name))
     world.run(lambda: len(seen) == 4, limit_ms=100, waiting_for="all")
     assert seen == [("now", 0), ("a", 10), ("b", 10), ("c", 20)]
 

@@ -63,7 +63,7 @@ class TestLogDirs:
         for node in (0, 1):
             (result,) = cluster.client(node=node).ask(DescribeLogDirsRequest(topics=None)).results
             shown += [(node, part.partition_index) for topic in result.topics for part in topic.partitions]
-        replicas = [cluster.core.topics.partition("orders", index).replicas.assigned for index in (0, 1)]
+        replicas = [cluster.partition("orders", index).replicas.assigned for index in (0, 1)]
         assert sorted(shown) == sorted((replicas[index][0], index) for index in (0, 1))
 
 

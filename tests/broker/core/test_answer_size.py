@@ -118,7 +118,7 @@ def test_a_marker_is_written_once(cluster: Cluster) -> None:
     marker = WritableTxnMarker(producer_id=9, producer_epoch=0, transaction_result=True, topics=topics, coordinator_epoch=0)
     (topic,) = cluster.client().ask(WriteTxnMarkersRequest(markers=[marker]), 1).markers[0].topics
     assert [part.partition_index for part in topic.partitions] == [5]
-    assert cluster.core.topics.partition("orders", 5).log.log_end_offset == 1
+    assert cluster.partition("orders", 5).log.log_end_offset == 1
 
 
 LARGE: dict[str, tuple[Any, int | None]] = {

@@ -50,10 +50,10 @@ class TestOrder:
         client.send(produce_request("orders", batch_of(b"a")))
         client.send(MetadataRequest(topics=None))
         assert client.answers == []
-        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 0
+        assert cluster.partition("orders", 0).log.log_end_offset == 0
         cluster.advance(500)
         assert [type(answer).__name__ for answer in client.answers] == ["FetchResponse", "ProduceResponse", "MetadataResponse"]
-        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 1
+        assert cluster.partition("orders", 0).log.log_end_offset == 1
 
     def test_nothing_is_taken_behind_one_that_waits(self, cluster: Cluster) -> None:
         """Shells keep it: a second queue here would be one that only tests use."""
@@ -63,7 +63,7 @@ class TestOrder:
         (request,) = client.server.receive(data)
         with pytest.raises(AssertionError, match="behind one that waits"):
             cluster.core.apply(RequestReceived(connection_id=client.connection_id, request=request), NOW_MS)
-        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 0
+        assert cluster.partition("orders", 0).log.log_end_offset == 0
 
     def test_several_waits_in_a_row(self, cluster: Cluster) -> None:
         client, writer = cluster.client(), cluster.client()
@@ -84,7 +84,7 @@ class TestOrder:
         client.send(produce_request("orders", batch_of(b"a")))
         client.lose()
         cluster.advance(1000)
-        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 0
+        assert cluster.partition("orders", 0).log.log_end_offset == 0
 
 
 class TestFaults:
@@ -115,7 +115,7 @@ class TestFaults:
         client.send(produce_request("orders", batch_of(b"a")))
         assert client.closed is not None
         assert client.answers == []
-        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == stored
+        assert cluster.partition("orders", 0).log.log_end_offset == stored
 
     def test_a_batch_whose_answer_was_lost_is_stored_once(self, cluster: Cluster) -> None:
         """The broker's half of exactly once: cut after the append, sent again on a new connection, old offset."""
@@ -124,7 +124,7 @@ class TestFaults:
         cluster.client().send(produce_request("orders", records))
         again = cluster.client().produce("orders", records)
         assert (again.error_code, again.base_offset) == (0, 0)
-        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 2
+        assert cluster.partition("orders", 0).log.log_end_offset == 2
 
     def test_and_after_a_restart_too(self, cluster: Cluster) -> None:
         records = bytes(batch_of(b"a", b"b", identity=PRODUCER, sequence=0))
@@ -132,13 +132,13 @@ class TestFaults:
         cluster.restart()
         again = cluster.client().produce("orders", records)
         assert (again.error_code, again.base_offset) == (0, 0)
-        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 2
+        assert cluster.partition("orders", 0).log.log_end_offset == 2
 
     def test_a_late_answer(self, cluster: Cluster) -> None:
         cluster.core.faults.add(action="delay", delay_ms=300)
         client = cluster.client()
         client.send(produce_request("orders", batch_of(b"a")))
-        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 1
+        assert cluster.partition("orders", 0).log.log_end_offset == 1
         cluster.advance(299)
         assert client.answers == []
         cluster.advance(1)
@@ -213,7 +213,7 @@ class TestFlushPolicy:
         cluster.core.abandon()
         cluster.file_system.crash(lambda path, unsynced: 0)
         cluster.core = cluster._core()
-        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == kept
+        assert cluster.partition("orders", 0).log.log_end_offset == kept
 
     def test_a_shell_may_sync_once_for_many(self) -> None:
         cluster = Cluster({"flush.policy": "always"})
@@ -299,7 +299,7 @@ def test_the_same_seed_gives_the_same_cluster() -> None:
     def ids(seed: int) -> list[Any]:
         cluster = Cluster(seed=seed)
         cluster.topic("orders", 3)
-        return [cluster.core.state.cluster_id, cluster.core.topics.get("orders").topic_id]
+        return [cluster.core.state.cluster_id, cluster.topic_named("orders").topic_id]
 
     assert ids(1) == ids(1) != ids(2)
 
@@ -308,7 +308,7 @@ class TestOptions:
     def test_defaults_are_those_of_apache_kafka_4_3(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
-        config = cluster.core.topics.get("orders").config
+        config = cluster.topic_named("orders").config
         assert (config.batch_bytes_max, config.timestamp_after_max_ms, config.in_sync_min) == (1_048_588, 3_600_000, 1)
         assert (config.segment_bytes, config.compression_type, config.is_compacted) == (1 << 30, "producer", False)
 

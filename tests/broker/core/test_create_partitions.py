@@ -30,7 +30,7 @@ def create(client: Client, *topics: CreatePartitionsTopic, validate_only: bool =
 
 
 def replicas(cluster: Cluster, name: str = "orders") -> list[tuple[int, ...]]:
-    return [partition.replicas.assigned for partition in cluster.core.topics.get(name).partitions]
+    return [partition.replicas.assigned for partition in cluster.topic_named(name).partitions]
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_more_partitions(cluster: Cluster, version: int) -> None:
     assert replicas(cluster)[:2] == before
     assert {len(set(ids)) for ids in replicas(cluster)} == {2}
     assert {ids[0] for ids in replicas(cluster)[1:4]} == {0, 1, 2}, "leaders are spread on"
-    leader = cluster.core.topics.partition("orders", 4).replicas.leader
+    leader = cluster.partition("orders", 4).replicas.leader
     assert cluster.client(node=leader).produce("orders", batch_of(b"a"), partition=4).error_code == 0
 
 

@@ -58,7 +58,7 @@ class TestCreateTopics:
     def test_the_owner_of_the_broker_may_have_more(self) -> None:
         cluster = Cluster()
         cluster.topic("wide", 10_001)
-        assert len(cluster.core.topics.get("wide").partitions) == 10_001
+        assert len(cluster.topic_named("wide").partitions) == 10_001
 
 
 class TestCreatePartitions:
@@ -88,7 +88,7 @@ class TestCreatePartitions:
         wanted = [CreatePartitionsTopic(name="a", count=10_002, assignments=None)]
         (result,) = cluster.client().ask(CreatePartitionsRequest(topics=wanted, timeout_ms=1000, validate_only=False)).results
         assert result.error_message == "Excessively large number of partitions per request: 10001 new ones, at most 10000."
-        assert len(cluster.core.topics.get("a").partitions) == 1
+        assert len(cluster.topic_named("a").partitions) == 1
         assert cluster.lines[-1].startswith("refused: CreatePartitions from client 'test' for 1 topic: POLICY_VIOLATION: ")
 
     def test_a_topic_has_a_largest_number(self) -> None:

@@ -90,11 +90,11 @@ def test_of_a_partition_that_is_named_twice_the_last_offset_counts(
     (answer,) = cluster.client().ask(DeleteRecordsRequest(topics=topics, timeout_ms=1000)).topics
     results = {result.partition_index: (result.error_code, result.low_watermark) for result in answer.partitions}
     assert (len(answer.partitions), results[0], results[1]) == (2, told[:2], (0, 0))
-    assert cluster.core.topics.partition("orders", 0).log.log_start_offset == told[2]
+    assert cluster.partition("orders", 0).log.log_start_offset == told[2]
 
 
 def test_what_is_above_the_high_watermark_stays(cluster: Cluster) -> None:
-    cluster.core.topics.partition("orders", 0).log.high_watermark = 2
+    cluster.partition("orders", 0).log.high_watermark = 2
     assert delete(cluster.client(), 3) == (1, -1)
     assert delete(cluster.client(), -1) == (0, 2)
 
@@ -102,14 +102,14 @@ def test_what_is_above_the_high_watermark_stays(cluster: Cluster) -> None:
 def test_only_the_leader_deletes() -> None:
     cluster = Cluster(nodes=2)
     cluster.topic("orders")
-    leader = cluster.core.topics.partition("orders", 0).replicas.leader
+    leader = cluster.partition("orders", 0).replicas.leader
     assert delete(cluster.client(node=1 - leader), -1) == (6, -1)
 
 
 def test_it_is_remembered(cluster: Cluster) -> None:
     delete(cluster.client(), 3)
     cluster.restart()
-    assert cluster.core.topics.partition("orders", 0).log.log_start_offset == 3
+    assert cluster.partition("orders", 0).log.log_start_offset == 3
 
 
 def test_a_disk_that_refuses(cluster: Cluster) -> None:

@@ -193,7 +193,7 @@ class TestSlowDown:
         effects = cluster.core.handle(RequestReceived(connection_id=5, request=request), cluster.now_ms)
         assert effects[0] == SlowDown(5, 100, answers, requests)
         assert len(effects) == 2
-        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 1
+        assert cluster.partition("orders", 0).log.log_end_offset == 1
 
 
 class TestDelay:
@@ -230,7 +230,7 @@ class TestEveryErrorCode:
         client = cluster.client()
         assert client.produce("orders", batch_of(b"a"), version=12).error_code == code.number
         assert client.ask(fetch({"topic": "orders"}), 12).responses[0].partitions[0].error_code == code.number
-        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 0
+        assert cluster.partition("orders", 0).log.log_end_offset == 0
 
     @pytest.mark.parametrize(
         "api", [api for api in APIS.values() if api.served and api.key not in PER_PARTITION_FAULTS], ids=lambda api: api.name

@@ -53,7 +53,7 @@ class TestData:
     def test_every_version(self, cluster: Cluster, version: int) -> None:
         client = cluster.client()
         client.produce("orders", batch_of(b"a"))
-        topic_id = cluster.core.topics.get("orders").topic_id
+        topic_id = cluster.topic_named("orders").topic_id
         (topic,) = client.ask(fetch(topic_id=topic_id, partitions=(0, 1)), version).responses
         assert [offsets(data) for data in topic.partitions] == [[0], []], "both in one part"
         assert (topic.topic == "orders", topic.topic_id == topic_id) == (version < 13, version >= 13)
@@ -71,7 +71,7 @@ class TestData:
         client = cluster.client()
         for _ in range(3):
             client.produce("orders", batch_of(b"a"))
-        cluster.core.topics.partition("orders", 0).log.high_watermark = 1
+        cluster.partition("orders", 0).log.high_watermark = 1
         for offset, given in ((0, [0]), (1, []), (2, []), (3, [])):
             data = first(client.ask(fetch(offset)))
             assert (data.error_code, offsets(data), data.high_watermark) == (0, given, 1)
@@ -106,8 +106,8 @@ class TestRefusals:
         """KIP-951: from version 16 on the answer says which, and where it listens."""
         cluster = Cluster(nodes=2)
         cluster.topic("orders")
-        leader = cluster.core.topics.partition("orders", 0).replicas.leader
-        topic_id = cluster.core.topics.get("orders").topic_id
+        leader = cluster.partition("orders", 0).replicas.leader
+        topic_id = cluster.topic_named("orders").topic_id
         answer = cluster.client(node=1 - leader).ask(fetch(topic_id=topic_id), version)
         data = first(answer)
         assert data.error_code == 6
@@ -116,7 +116,7 @@ class TestRefusals:
         assert (named, nodes) == (((leader, 0), [(leader, f"node{leader}", 9092 + leader)]) if version >= 16 else (None, []))
 
     def test_nobody_copies_partitions(self, cluster: Cluster) -> None:
-        request = fetch(topic_id=cluster.core.topics.get("orders").topic_id)
+        request = fetch(topic_id=cluster.topic_named("orders").topic_id)
         request.replica_state = ReplicaState(replica_id=3)
         assert first(cluster.client().ask(request, 15)).error_code == 6
         assert first(cluster.client().ask(fetch(replica_id=3), 12)).error_code == 6
@@ -143,7 +143,7 @@ class TestRefusals:
     def test_an_old_leader_epoch_is_fenced(self) -> None:
         cluster = Cluster(nodes=2)
         cluster.topic("orders", 1, 2)
-        leader = cluster.core.topics.partition("orders", 0).replicas.leader
+        leader = cluster.partition("orders", 0).replicas.leader
         cluster.stop_node(leader)
         assert first(cluster.client(node=1 - leader).ask(fetch(leader_epoch=0))).error_code == 74
 

@@ -113,7 +113,7 @@ class TestErrors:
 
     def test_names_and_ids_do_not_mix(self, cluster: Cluster) -> None:
         client = cluster.client()
-        topic_id = cluster.core.topics.get("orders").topic_id
+        topic_id = cluster.topic_named("orders").topic_id
         by_name, by_id = opened(client), client.ask(fetch(topic_id=topic_id, session=(0, 0)), 13).session_id
         assert client.ask(fetch(topic_id=topic_id, session=(by_name, 1)), 13).error_code == 106
         assert client.ask(fetch(session=(by_id, 1)), 12).error_code == 106
@@ -162,7 +162,7 @@ class TestErrors:
 class TestIds:
     def test_a_topic_created_anew_is_another_one(self, cluster: Cluster) -> None:
         client = cluster.client()
-        old = cluster.core.topics.get("orders").topic_id
+        old = cluster.topic_named("orders").topic_id
         session_id = client.ask(fetch(topic_id=old, session=(0, 0)), 13).session_id
         client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")]))
         assert first(client.ask(fetch(partitions=(), session=(session_id, 1)), 13)).error_code == 3

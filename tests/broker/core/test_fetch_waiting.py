@@ -125,7 +125,7 @@ def test_other_partitions_wake_nobody(cluster: Cluster) -> None:
 
 
 def test_the_high_watermark_wakes_who_waits_for_it(cluster: Cluster) -> None:
-    log = cluster.core.topics.partition("orders", 0).log
+    log = cluster.partition("orders", 0).log
     reader, writer = cluster.client(), cluster.client()
     log.high_watermark = 0
     writer.produce("orders", batch_of(b"a"))
@@ -147,7 +147,7 @@ def test_a_deleted_topic_is_heard_of(cluster: Cluster) -> None:
 def test_a_topic_that_was_replaced_while_it_was_waited_for(cluster: Cluster) -> None:
     """Read by its old id, the new topic's records would look like the old one's."""
     reader, admin = cluster.client(), cluster.client()
-    reader.send(fetch(topic_id=cluster.core.topics.get("orders").topic_id, wait_ms=500), 13)
+    reader.send(fetch(topic_id=cluster.topic_named("orders").topic_id, wait_ms=500), 13)
     admin.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")]))
     assert first(reader.answers.pop()).error_code == 3
 
@@ -155,7 +155,7 @@ def test_a_topic_that_was_replaced_while_it_was_waited_for(cluster: Cluster) -> 
 def test_a_leader_that_stops_is_heard_of() -> None:
     cluster = Cluster(nodes=2)
     cluster.topic("orders", 1, 2)
-    leader = cluster.core.topics.partition("orders", 0).replicas.leader
+    leader = cluster.partition("orders", 0).replicas.leader
     reader = cluster.client(node=leader)
     reader.send(fetch(0, wait_ms=500))
     cluster.stop_node(leader)

@@ -375,7 +375,7 @@ def test_an_end_leaves_all_in_order_that_the_disk_takes() -> None:
     assert commit(cluster.client()) == 0
     journal = "journals/cluster.journal"
     cluster.core._journals["cluster"].put({b"unsynced": b""})
-    log = cluster.core.topics.get("orders").directory
+    log = cluster.topic_named("orders").directory
 
     def broken(operation: str, path: str, size: int) -> None:
         if operation == "sync" and (path == journal or path.startswith(log)):
@@ -389,4 +389,4 @@ def test_an_end_leaves_all_in_order_that_the_disk_takes() -> None:
     assert "cluster.journal.closed" not in cluster.file_system.list("journals")
     cluster.file_system.crash(lambda path, unsynced: 0)
     cluster.core = cluster._core()
-    assert [cluster.core.topics.partition(name, 0).log.log_end_offset for name in ("orders", "bills")] == [0, 1]
+    assert [cluster.partition(name, 0).log.log_end_offset for name in ("orders", "bills")] == [0, 1]

@@ -59,7 +59,7 @@ class TestListOffsets:
     @pytest.mark.parametrize(("start", "latest"), [(0, 1), (1, 1), (2, 4), (4, 4), (5, 6), (6, 6), (7, -1)])
     @pytest.mark.parametrize("rolls", [False, True])
     def test_the_latest_of_what_is_left(self, cluster: Cluster, start: int, latest: int, rolls: bool) -> None:
-        client, log = cluster.client(), cluster.core.topics.partition("orders", 0).log
+        client, log = cluster.client(), cluster.partition("orders", 0).log
         for times in ((10, 90, 20), (40, 50), (30, 35)):
             client.produce("orders", batch_of(*[b"a"] * len(times), timestamps=[NOW_MS + time for time in times]))
             if rolls:
@@ -117,6 +117,6 @@ class TestListOffsets:
         client = cluster.client()
         for step in range(3):
             client.produce("orders", batch_of(b"a", timestamps=[NOW_MS + step]))
-        cluster.core.topics.partition("orders", 0).log.high_watermark = 2
+        cluster.partition("orders", 0).log.high_watermark = 2
         found = [client.ask(list_offsets(timestamp)).topics[0].partitions[0].offset for timestamp in (-1, NOW_MS + 1, NOW_MS + 2, -3)]
         assert found == [2, 1, -1, -1]

@@ -26,7 +26,7 @@ def cluster() -> Cluster:
 
 
 def id_of(cluster: Cluster, name: str) -> UUID:
-    return cluster.core.topics.get(name).topic_id
+    return cluster.topic_named(name).topic_id
 
 
 def ask(client: Client, *asked: str | UUID | tuple[str, UUID], version: int = 13, **wishes: bool) -> Any:

@@ -61,7 +61,7 @@ def test_a_producer_id_is_not_given_twice() -> None:
         ids.append(client.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)).producer_id)
         answer = client.produce("orders", batch_of(b"a", identity=ProducerIdentity(ids[-1], 0), sequence=0))
         assert (answer.error_code, answer.base_offset) == (0, len(ids) - 1)
-        cluster.core.topics.partition("orders", 0).log.sync()  # type: ignore[union-attr]
+        cluster.partition("orders", 0).log.sync()  # type: ignore[union-attr]
         lose_power(cluster)
     assert ids == [0, BLOCK_SIZE]
 
@@ -79,7 +79,7 @@ CHANGES: list[tuple[str, Any, Callable[[Cluster], Any], Any]] = [
     (
         "a topic's option",
         IncrementalAlterConfigsRequest(resources=[change("old", RESOURCE_TOPIC, retention_ms="5000")]),
-        lambda cluster: cluster.core.topics.get("old").overrides,
+        lambda cluster: cluster.topic_named("old").overrides,
         {"retention.ms": "5000"},
     ),
     (

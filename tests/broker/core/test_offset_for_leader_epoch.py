@@ -30,12 +30,12 @@ def client() -> Client:
     cluster = Cluster()
     cluster.topic("orders", segment_bytes="1048576")
     client = cluster.client()
-    replicas = cluster.core.topics.partition("orders", 0).replicas
+    replicas = cluster.partition("orders", 0).replicas
     for epoch, count in ((0, 3), (2, 2), (5, 1), (7, 0)):
         replicas.leader_epoch = epoch
         for _ in range(count):
             client.produce("orders", batch_of(b"a" * 400_000))
-    assert len(cluster.core.topics.partition("orders", 0).log._files.segments) == 3
+    assert len(cluster.partition("orders", 0).log._files.segments) == 3
     return client
 
 
@@ -52,7 +52,7 @@ def test_an_epoch_before_all_records() -> None:
     cluster = Cluster()
     cluster.topic("orders")
     client = cluster.client()
-    cluster.core.topics.partition("orders", 0).replicas.leader_epoch = 3
+    cluster.partition("orders", 0).replicas.leader_epoch = 3
     assert (ask(client, 1).leader_epoch, ask(client, 1).end_offset) == (1, 0)
     client.produce("orders", batch_of(b"a"))
     assert (ask(client, 1).leader_epoch, ask(client, 1).end_offset) == (1, 0)
@@ -70,12 +70,12 @@ def test_an_epoch_before_all_records() -> None:
 def test_what_stands_below_the_start_is_not_told(client: Client, start: int, ends: dict[int, tuple[int, int]]) -> None:
     """Whether or not its segments are there still: a reader that is sent below the start could not read on."""
     cluster = client.cluster
-    log = cluster.core.topics.partition("orders", 0).log
+    log = cluster.partition("orders", 0).log
     log.delete_records_before(start, cluster.now_ms)
     for _ in range(2):
         assert {epoch: (ask(client, epoch).leader_epoch, ask(client, epoch).end_offset) for epoch in ends} == ends
         log.expire(cluster.now_ms)
-    request = fetch(start, topic_id=cluster.core.topics.get("orders").topic_id)
+    request = fetch(start, topic_id=cluster.topic_named("orders").topic_id)
     for epoch in ends:
         request.topics[0].partitions[0].last_fetched_epoch = epoch
         data = first(client.ask(request, 12))
@@ -88,10 +88,10 @@ def test_small_logs_after_a_restart(kill: bool) -> None:
     """Their segments have no index in a file."""
     cluster = Cluster()
     cluster.topic("orders")
-    cluster.core.topics.partition("orders", 0).replicas.leader_epoch = 1
+    cluster.partition("orders", 0).replicas.leader_epoch = 1
     cluster.client().produce("orders", batch_of(b"a"))
     cluster.restart(kill=kill)
-    cluster.core.topics.partition("orders", 0).replicas.leader_epoch = 3
+    cluster.partition("orders", 0).replicas.leader_epoch = 3
     answers = [ask(cluster.client(), epoch) for epoch in (0, 1, 2)]
     assert [(answer.leader_epoch, answer.end_offset) for answer in answers] == [(0, 0), (1, 1), (1, 1)]
 
@@ -108,7 +108,7 @@ def test_refusals(client: Client, options: dict[str, object], code: int) -> None
 def test_only_the_leader_answers() -> None:
     cluster = Cluster(nodes=2)
     cluster.topic("orders")
-    leader = cluster.core.topics.partition("orders", 0).replicas.leader
+    leader = cluster.partition("orders", 0).replicas.leader
     assert ask(cluster.client(node=1 - leader), 0).error_code == 6
 
 
@@ -130,7 +130,7 @@ DIVERGING = [
 def test_readers_that_say_what_they_read_last(client: Client, epoch: int, offset: int, code: int, diverging: Any, version: int) -> None:
     """KIP-595: they hear at once where the log and they part."""
     wait_ms = 500 if diverging or code else 0
-    request = fetch(offset, topic_id=client.cluster.core.topics.get("orders").topic_id, wait_ms=wait_ms)
+    request = fetch(offset, topic_id=client.cluster.topic_named("orders").topic_id, wait_ms=wait_ms)
     request.topics[0].partitions[0].last_fetched_epoch = epoch
     data = first(client.ask(request, version))
     found = None if data.diverging_epoch is None else (data.diverging_epoch.epoch, data.diverging_epoch.end_offset)

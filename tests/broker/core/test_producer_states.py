@@ -46,7 +46,7 @@ class TestSequences:
         assert [send(client, identity, sequence) for sequence in range(6)] == [(0, offset) for offset in range(6)]
         assert [send(client, identity, sequence) for sequence in range(1, 6)] == [(0, offset) for offset in range(1, 6)]
         assert send(client, identity, 0)[0] == 45, "the sixth last one is forgotten"
-        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 6
+        assert cluster.partition("orders", 0).log.log_end_offset == 6
 
     def test_sequences_begin_again_after_the_largest(self, cluster: Cluster) -> None:
         """2^31-1 is followed by 0, within a batch and between two, and through a restart."""
@@ -104,7 +104,7 @@ class TestExpiry:
         assert write(client, identity, 1) == 0
         assert end(client, identity, True) == 0
         cluster.advance(5_000)
-        assert len(cluster.core.topics.partition("orders", 0).log.producers) == 0
+        assert len(cluster.partition("orders", 0).log.producers) == 0
 
     def test_a_round_is_cut_into_slices(self) -> None:
         cluster = Cluster()
@@ -237,7 +237,7 @@ class TestTools:
         identity = identity_of(client)
         add(client, identity, 0)
         write(client, identity)
-        log = cluster.core.topics.partition("orders", 0).log
+        log = cluster.partition("orders", 0).log
         assert self.mark(client, identity) == 0
         assert (log.last_stable_offset, log.aborted_transactions(0, 9)) == (2, [(identity.producer_id, 0)])
 
@@ -268,7 +268,7 @@ class TestTools:
         assert self.mark(client, identity, coordinator_epoch=7) == 0
         assert write(client, identity, 1) == 0
         assert end(client, identity, True) == 0
-        log = cluster.core.topics.partition("orders", 0).log
+        log = cluster.partition("orders", 0).log
         assert (log.ongoing_transactions(), log.last_stable_offset, log.aborted_transactions(0, 9)) == ([], 4, [(identity.producer_id, 0)])
 
     def test_a_marker_of_version_2_again(self, cluster: Cluster) -> None:
@@ -280,10 +280,10 @@ class TestTools:
         higher = ProducerIdentity(identity.producer_id, identity.epoch + 1)
         assert self.mark(client, higher, level=2) == 0
         assert self.mark(client, higher, level=2) == 0
-        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 3
+        assert cluster.partition("orders", 0).log.log_end_offset == 3
 
     def test_markers_only_from_the_leader(self) -> None:
         cluster = Cluster(nodes=2)
         cluster.topic("orders")
-        follower = 1 - cluster.core.topics.partition("orders", 0).replicas.leader
+        follower = 1 - cluster.partition("orders", 0).replicas.leader
         assert self.mark(cluster.client(node=follower), ProducerIdentity(5, 0)) == 6

@@ -107,7 +107,7 @@ class TestCreateTopics:
     def test_an_assignment(self) -> None:
         cluster = Cluster(nodes=3)
         create(cluster.client(), assigned([2, 0], [1, 2]))
-        replicas = [partition.replicas.assigned for partition in cluster.core.topics.get("orders").partitions]
+        replicas = [partition.replicas.assigned for partition in cluster.topic_named("orders").partitions]
         assert replicas == [(2, 0), (1, 2)]
 
     def test_checked_only(self) -> None:
@@ -125,7 +125,7 @@ class TestCreateTopics:
     def test_leaders_are_spread_over_the_nodes(self) -> None:
         cluster = Cluster(nodes=3)
         create(cluster.client(), creatable(partitions=6, replication=2))
-        leaders = [partition.replicas.leader for partition in cluster.core.topics.get("orders").partitions]
+        leaders = [partition.replicas.leader for partition in cluster.topic_named("orders").partitions]
         assert sorted(leaders) == [0, 0, 1, 1, 2, 2]
 
     def test_a_full_disk(self) -> None:
@@ -159,7 +159,7 @@ class TestDeleteTopics:
     def test_by_id(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
-        ids = [cluster.core.topics.get("orders").topic_id, UUID(int=7)]
+        ids = [cluster.topic_named("orders").topic_id, UUID(int=7)]
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=topic_id) for topic_id in ids])
         results = cluster.client().ask(request).responses
         assert [(result.name, result.error_code) for result in results] == [("orders", 0), (None, 100)]
@@ -168,7 +168,7 @@ class TestDeleteTopics:
         """Nobody knows the name any more."""
         cluster = Cluster()
         cluster.topic("orders")
-        client, topic_id = cluster.client(), cluster.core.topics.get("orders").topic_id
+        client, topic_id = cluster.client(), cluster.topic_named("orders").topic_id
         client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")]))
         request = produce_request("orders", batch_of(b"v"), partition=2)
         request.topics[0].topic_id = topic_id
@@ -213,7 +213,7 @@ class TestMetadata:
     def test_by_id(self) -> None:
         cluster = Cluster()
         cluster.topic("a")
-        topic_id = cluster.core.topics.get("a").topic_id
+        topic_id = cluster.topic_named("a").topic_id
         asked = [MetadataRequestTopic(name=None, topic_id=topic_id), MetadataRequestTopic(name=None, topic_id=UUID(int=9))]
         answer = cluster.client().ask(MetadataRequest(topics=asked))
         assert [(topic.name, topic.error_code) for topic in answer.topics] == [("a", 0), (None, 100)]
@@ -221,7 +221,7 @@ class TestMetadata:
     def test_stopped_nodes_hand_their_leaderships_on(self) -> None:
         cluster = Cluster(nodes=3)
         cluster.topic("a", 1, 2)
-        replicas = cluster.core.topics.get("a").partitions[0].replicas
+        replicas = cluster.topic_named("a").partitions[0].replicas
         first, second = replicas.assigned
         cluster.stop_node(first)
         answer = cluster.client(node=second).ask(MetadataRequest(topics=None))
@@ -363,14 +363,14 @@ class TestOptions:
         response = altered(cluster.client(), "orders", ("max.message.bytes", OPERATION_SET, "7"), change)
         assert response.error_code == code
         assert says in (response.error_message or "")
-        assert cluster.core.topics.get("orders").overrides == {}
+        assert cluster.topic_named("orders").overrides == {}
 
     def test_checked_only(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
         change = ("retention.ms", OPERATION_SET, "1")
         assert altered(cluster.client(), "orders", change, validate_only=True).error_code == 0
-        assert cluster.core.topics.get("orders").overrides == {}
+        assert cluster.topic_named("orders").overrides == {}
 
     def test_broker_options_at_run_time(self) -> None:
         cluster = Cluster()
@@ -443,7 +443,7 @@ class TestInternalSegmentBytes:
         assert client.produce("orders", batch_of(b"a" * 300)).error_code == 18
         for _ in range(3):
             assert client.produce("orders", batch_of(b"a" * 100)).error_code == 0
-        directory = cluster.core.topics.partition("orders", 0).log.directory
+        directory = cluster.partition("orders", 0).log.directory
         assert sum(name.endswith(".log") for name in cluster.file_system.list(directory)) > 1
         cluster.restart()
         assert cluster.client().produce("orders", batch_of(b"a" * 300)).error_code == 18

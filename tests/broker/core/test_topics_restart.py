@@ -47,7 +47,7 @@ class TestRestart:
     def test_a_missing_log_is_an_error_that_names_it(self) -> None:
         cluster = Cluster()
         cluster.topic("orders")
-        directory = cluster.core.topics.get("orders").directory
+        directory = cluster.topic_named("orders").directory
         cluster.core.close()
         cluster.file_system.remove_tree(f"{directory}/0")
         with pytest.raises(StorageError, match="orders"):
@@ -90,7 +90,7 @@ class TestRestart:
     def test_a_deletion_cut_short_is_finished(self) -> None:
         cluster = Cluster()
         cluster.topic("orders", 3)
-        directory = cluster.core.topics.get("orders").directory
+        directory = cluster.topic_named("orders").directory
 
         def die(operation: str, path: str, size: int) -> None:
             if operation.startswith("remove"):
@@ -104,7 +104,7 @@ class TestRestart:
         assert cluster.core.topics.get("orders") is None
         assert not cluster.file_system.exists(directory)
         cluster.topic("orders")
-        assert cluster.core.topics.get("orders").partitions[0].log.log_end_offset == 0
+        assert cluster.topic_named("orders").partitions[0].log.log_end_offset == 0
 
     @pytest.mark.parametrize("dies_first_in", ["nothing", "sync"])
     def test_no_directory_goes_before_the_deletion_survives_a_loss_of_power(self, dies_first_in: str) -> None:

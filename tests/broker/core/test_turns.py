@@ -215,7 +215,7 @@ class TestProduce:
         errors = [found.error_code for found in client.answers[0].responses[0].partition_responses]
         assert errors[0] == 0
         assert errors[1:] == [codes.INVALID_PRODUCER_EPOCH.number] * (PARTITIONS - 1)
-        assert all(not part.log.ongoing_transactions() for part in cluster.core.topics.get("orders").partitions)
+        assert all(not part.log.ongoing_transactions() for part in cluster.topic_named("orders").partitions)
 
     def test_power_lost_after_the_answer_takes_nothing(self) -> None:
         cluster = Cluster({"flush.policy": "always"})

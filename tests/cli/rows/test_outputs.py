@@ -43,7 +43,8 @@ def test_what_a_shell_has_opened_is_written_where_it_stands(path: Path) -> None:
         number = file.fileno()
         link.symlink_to(f"/dev/fd/{number}")
         folders = ["/dev", "//dev", "/dev/../dev", "/proc/self", "/proc/thread-self", f"/proc/{os.getpid()}"]
-        for name in (*(f"{folder}/fd/{number}" for folder in folders), link, second):
+        names: list[str | Path] = [*(f"{folder}/fd/{number}" for folder in folders), link, second]
+        for name in names:
             file.write(b" header ")
             written(name)
         file.write(b" trailer")
@@ -60,7 +61,12 @@ def test_a_link_to_a_file_stays_one(path: Path) -> None:
 def test_what_is_replaced_or_copied_into_is_on_the_disk_before_it_counts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     really = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda number: (really(number), synced.append(os.fstat(number).st_ino)))
+
+    def noted(number: int) -> None:
+        really(number)
+        synced.append(os.fstat(number).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noted)
     written(path)
     assert synced == [path.stat().st_ino]
 

@@ -17,6 +17,8 @@ from chaffinch.records import batch
 from chaffinch.records.columns import RecordColumns
 
 TEXT = st.text(max_size=8).map(str.encode) | st.sampled_from([bytes([number]) for number in range(128)])
+Content = bytes | None
+Row = tuple[Content, Content, int, list[tuple[str, Content]]]
 CONTENT = st.none() | TEXT | st.binary(max_size=4)
 RECORDS = st.lists(
     st.tuples(CONTENT, CONTENT, st.integers(0, 2**40), st.lists(st.tuples(st.text(max_size=4), CONTENT), max_size=2)),
@@ -35,7 +37,7 @@ def field(name: str, value: bytes | None) -> dict[str, str | None]:
 
 
 @given(RECORDS)
-def test_lines_say_what_is_there(records) -> None:
+def test_lines_say_what_is_there(records: list[Row]) -> None:
     keys, values, times, headers = zip(*records, strict=True)
     columns = batch.decode(batch.encode(RecordColumns.from_lists(keys, values, times, headers), base_offset=7))
     lines = json_lines(read_batch(TopicPartition('t"', 3), columns)).to_pylist()

@@ -32,7 +32,7 @@ def piece_bytes(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return lambda size: monkeypatch.setattr(row_sources, "PIECE_BYTES", size)
 
 
-def rows_of(pieces: Iterable[Piece]) -> tuple[list[tuple[int, dict]], list[BrokenRow]]:
+def rows_of(pieces: Iterable[Piece]) -> tuple[list[tuple[int, dict[str, Any]]], list[BrokenRow]]:
     """All rows by number, and the broken ones."""
     found = list(pieces)
     assert all(isinstance(piece, Piece) and len(piece.table) == len(piece.numbers) for piece in found)

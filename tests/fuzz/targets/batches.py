@@ -17,7 +17,8 @@ import numpy as np
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records import batch, kernels
 from chaffinch.records.batch_codec import decompressed_payload
-from chaffinch.records.batch_header import TimestampType
+from chaffinch.records.batch_header import TimestampType, write_crc
+from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression, compress
 from chaffinch.records.faults import RecordsError
 from chaffinch.records.fetched import FetchedRecords, whole_batches
@@ -85,7 +86,7 @@ def _prepared(log: bytearray, how: int) -> bytes:
                 end = position + batch.HEADER_BYTES + len(packed)
                 _LENGTH.pack_into(log, position + 8, end - position - 12)
             if how & RIGHT_CHECKSUMS:
-                batch.write_crc(log, position)
+                write_crc(log, position)
         elif how & RIGHT_CHECKSUMS:
             _CRC_OLD.pack_into(log, position + 12, crc32(log[position + 16 : end]))
         position = end
@@ -141,7 +142,7 @@ def _taken_apart(log: bytes, policy: ValidationPolicy) -> Iterator[object]:
             yield batch.read_control(view)
 
 
-def _shown(columns: batch.RecordColumns) -> object:
+def _shown(columns: RecordColumns) -> object:
     rows = [(columns.key(index), columns.value(index), columns.headers(index)) for index in range(len(columns))]
     return rows, columns.timestamps.tolist(), None if columns.offsets is None else columns.offsets.tolist()
 

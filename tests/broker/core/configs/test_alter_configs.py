@@ -201,7 +201,7 @@ class TestLayers:
         shown = values(client, "orders")
         assert shown["max.message.bytes"] == ("2000000", SOURCE_DYNAMIC_DEFAULT_BROKER)
         assert shown["segment.bytes"] == ("5000000", SOURCE_DYNAMIC_BROKER)
-        assert cluster.core.topics.get("orders").config.segment_bytes == 5_000_000
+        assert cluster.topic_named("orders").config.segment_bytes == 5_000_000
 
     @pytest.mark.parametrize(
         ("own", "default", "shown"),
@@ -251,7 +251,7 @@ class TestLayers:
     def test_without_policy_a_topic_keeps_everything(self, cluster: Cluster) -> None:
         """KIP-1161."""
         assert codes(cluster.client(), change("orders", cleanup_policy="")) == [0]
-        config = cluster.core.topics.get("orders").config
+        config = cluster.topic_named("orders").config
         assert (config.is_deleted, config.is_compacted) == (False, False)
 
 

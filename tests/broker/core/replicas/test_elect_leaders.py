@@ -37,7 +37,7 @@ def cluster() -> Cluster:
 
 
 def leaders(cluster: Cluster) -> list[tuple[int, int]]:
-    return [(partition.replicas.leader, partition.replicas.leader_epoch) for partition in cluster.core.topics.get("orders").partitions]
+    return [(partition.replicas.leader, partition.replicas.leader_epoch) for partition in cluster.topic_named("orders").partitions]
 
 
 @pytest.mark.parametrize("version", range(3))

@@ -152,7 +152,7 @@ def check(writer: Writer) -> None:
     assert visible(cluster) == [b"0-0", b"0-1"]
     assert committed(cluster.client(), stable=True) == (0, "m", 0)
     for partition in range(PARTITIONS):
-        log = cluster.core.topics.partition("orders", partition).log
+        log = cluster.partition("orders", partition).log
         assert (log.ongoing_transactions(), log.last_stable_offset) == ([], log.log_end_offset)
         if writer.version == 2:
             assert log.log_end_offset == 4, "two batches, two markers"
@@ -204,7 +204,7 @@ def test_who_comes_after_commits_nothing_but_its_own(version: int, loss: Loss | 
         firsts = visible(cluster).count(b"first")
         assert (firsts, committed(cluster.client(), stable=True)) in ((0, (-1, "", 0)), (PARTITIONS, (7, "m", 0)))
         for partition in range(PARTITIONS):
-            log = cluster.core.topics.partition("orders", partition).log
+            log = cluster.partition("orders", partition).log
             assert (log.ongoing_transactions(), log.last_stable_offset) == ([], log.log_end_offset)
         if not writer.is_cut:
             assert firsts == PARTITIONS
@@ -228,7 +228,7 @@ def test_a_marker_of_a_start_that_got_no_further_is_synced_before_anybody_reads_
     cluster = writer.cluster
     for partition in range(PARTITIONS):
         writer.write(partition, b"first", 0)
-    first, second = (cluster.core.topics.partition("orders", partition).log.directory for partition in range(PARTITIONS))
+    first, second = (cluster.partition("orders", partition).log.directory for partition in range(PARTITIONS))
     cluster.file_system.hook = failing_at(first, Interrupted(0))
     with pytest.raises(Interrupted):
         finish(writer.client, writer.identity, True, 5 if version == 2 else 4)

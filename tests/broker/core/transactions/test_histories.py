@@ -148,7 +148,7 @@ class Writer:
         Not always refused: while the marker waits for the disk, it may pass for a repetition of what is stored.
         """
         for identity in set(self.past) - {self.identity}:
-            log = self.world.cluster.core.topics.partition("orders", partition).log
+            log = self.world.cluster.partition("orders", partition).log
             end_offset = log.log_end_offset
             self.send(identity, 0, partition, b"late")
             assert log.log_end_offset == end_offset
@@ -209,6 +209,6 @@ def test_committed_is_what_was_promised(history: list[tuple[int, tuple[str, int]
     world.cluster.advance(2000)
     assert world.visible() == world.committed
     for partition in range(PARTITIONS):
-        log = world.cluster.core.topics.partition("orders", partition).log
+        log = world.cluster.partition("orders", partition).log
         assert log.ongoing_transactions() == []
         assert log.last_stable_offset == log.log_end_offset

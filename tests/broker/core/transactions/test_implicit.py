@@ -78,7 +78,7 @@ def test_the_partitions_of_a_request_are_added_with_one_write(cluster: Cluster) 
 def test_partitions_that_others_lead_are_not_added() -> None:
     cluster = Cluster(nodes=2)
     cluster.topic("orders", 2)
-    leaders = [partition.replicas.leader for partition in cluster.core.topics.get("orders").partitions]
+    leaders = [partition.replicas.leader for partition in cluster.topic_named("orders").partitions]
     assert sorted(leaders) == [0, 1]
     identity = identity_of(cluster.client(node=cluster.core.state.nodes.coordinator_of("t").id))
     batch = batch_of(b"a", identity=identity, sequence=0, transactional=True)
@@ -233,7 +233,7 @@ class TestRepeatedEnds:
         finish(client, identity, commit)
         cluster.file_system.hook = None
         cluster.restart()
-        log = cluster.core.topics.partition("orders", 0).log
+        log = cluster.partition("orders", 0).log
         assert (log.log_end_offset, log.ongoing_transactions()) == (2, [])
 
 
@@ -294,7 +294,7 @@ class TestReaders:
         identity = identity_of(client)
         begins = []
         for commit in (False, True, False, False):
-            begins.append(cluster.core.topics.partition("orders", 0).log.log_end_offset)
+            begins.append(cluster.partition("orders", 0).log.log_end_offset)
             write(client, identity, 0, version=PRODUCE)
             write(client, identity, 1, version=PRODUCE)
             _, identity = finish(client, identity, commit)
@@ -338,7 +338,7 @@ class TestTopicsThatGo:
         client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")]))
         cluster.topic("orders", 2)
         assert finish(client, identity, False)[0] == 0
-        log = cluster.core.topics.partition("orders", 0).log
+        log = cluster.partition("orders", 0).log
         assert (log.log_end_offset, log.last_stable_offset, log.aborted_transactions(0, 10)) == (1, 1, [])
 
     def test_markers_reach_partitions_of_a_stopped_node(self) -> None:

@@ -175,7 +175,7 @@ def test_a_marker_is_not_written_again_behind_the_next_transaction(cluster: Clus
     cluster.config["transaction.partition.verification.enable"] = verifies
     cluster.restart()
     identity, client = decided_and_followed(cluster, is_commit)
-    first, unmarked = (cluster.core.topics.partition("orders", partition).log for partition in (0, 1))
+    first, unmarked = (cluster.partition("orders", partition).log for partition in (0, 1))
     decided = [b"decided", b"too"] if is_commit else []
     assert values(cluster) == decided
     assert unmarked.last_stable_offset == unmarked.log_end_offset == 2
@@ -213,7 +213,7 @@ def decided_and_followed(cluster: Cluster, is_commit: bool, full: Iterable[int] 
     has written there; what that one has written to "others" is lost. At the start the partitions `full` take nothing."""
     client = cluster.client()
     identity = identity_of(client)
-    first, second = logs = [cluster.core.topics.partition("orders", partition).log for partition in (0, 1)]
+    first, second = logs = [cluster.partition("orders", partition).log for partition in (0, 1)]
     for partition, value in enumerate((b"decided", b"too")):
         assert write(client, identity, value, version=2, partition=partition) == 0
     second.sync()

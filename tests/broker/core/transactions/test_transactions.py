@@ -298,7 +298,7 @@ class TestRestart:
         assert write(client, identity, 1) == 0
         assert end(client, identity, True) == 0
         assert committed(client, stable=True) == (5, "m", 0)
-        assert cluster.core.topics.partition("orders", 0).log.last_stable_offset == 3
+        assert cluster.partition("orders", 0).log.last_stable_offset == 3
 
     @pytest.mark.parametrize("version", [4, 5])
     @pytest.mark.parametrize("commit", [True, False])
@@ -330,7 +330,7 @@ class TestRestart:
         cluster.file_system.hook = None
         cluster.restart()
         client = cluster.client()
-        logs = [cluster.core.topics.partition("orders", index).log for index in (0, 1)]
+        logs = [cluster.partition("orders", index).log for index in (0, 1)]
         is_decided = not logs[0].ongoing_transactions()
         assert finished <= is_decided, "what was answered is decided"
         assert end(client, identity, commit, version) == 0, "the client, which heard nothing, asks again"
@@ -371,7 +371,7 @@ class TestRestart:
         cluster.file_system.crash(lambda path, unsynced: unsynced if path.startswith(kept) else 0)
         cluster.clients.clear()
         cluster.core = cluster._core()
-        log = cluster.core.topics.partition("orders", 0).log
+        log = cluster.partition("orders", 0).log
         state = cluster.core.state.transactions.describe("t").state
         is_ended = not log.ongoing_transactions()
         assert is_ended == (state is not TransactionState.ONGOING)
