@@ -271,8 +271,8 @@ def _header_lists(array: pa.Array) -> pa.ListArray | pa.LargeListArray:
     if pa.types.is_map(data_type):
         pair = pa.struct([pa.field("key", data_type.key_type), pa.field("value", data_type.item_type)])
         return array.cast(pa.list_(pair))
-    if isinstance(array, pa.ListArray | pa.LargeListArray):
-        entry = array.values.type
+    if isinstance(array, pa.ListArray | pa.LargeListArray) and isinstance(data_type, pa.ListType | pa.LargeListType):
+        entry = data_type.value_type
         if pa.types.is_null(entry) or (pa.types.is_struct(entry) and {field.name for field in entry} == {"key", "value"}):
             return array
     raise InvalidColumn(HEADERS, data_type, HEADERS_ALLOWED)
