@@ -115,7 +115,7 @@ def fetched_jars(version: str, pom: Path) -> Path:
     if done.exists() and done.stat().st_mtime_ns >= pom.stat().st_mtime_ns:
         return folder
     maven = shutil.which("mvn") or system_package("mvn", "maven")
-    command = [maven, "-B", "-q", "-f", pom, MAVEN_PLUGIN, f"-Dkafka.version={version}", f"-DoutputDirectory={folder}"]
+    command: list[str | Path] = [maven, "-B", "-q", "-f", pom, MAVEN_PLUGIN, f"-Dkafka.version={version}", f"-DoutputDirectory={folder}"]
     fetched = run(command, timeout_s=FETCH_SECONDS)
     if not fetched.succeeded:
         raise NotRun(f"Maven could not fetch Apache Kafka {version}: {(fetched.output + fetched.errors).strip()[-500:]}")
@@ -190,7 +190,7 @@ class ApacheKafka:
         """Format what is not formatted, start, return when it accepts. Called by the constructor; again after `kill` for a restart."""
         if not (self._data_dir / "meta.properties").exists():
             self.prepare()
-        command = [
+        command: list[str | Path] = [
             java(),
             f"-Xmx{self._heap}",
             f"-Xms{self._heap}",

@@ -14,15 +14,8 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import (
-    Consumer,
-    ConsumerGroupTopicPartitions,
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from chaffinch.admin.transactions import list_transactions
 from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_texts, parse_python

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.interop.brokers import CHAFFINCH
 from tests.interop.clients import OLDER_NOTE, Client

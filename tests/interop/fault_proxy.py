@@ -55,7 +55,11 @@ class FaultProxy:
     def aim(self, address: str) -> None:
         """Where the broker is."""
         host, _, port = address.rpartition(":")
-        self._thread.call(lambda: self._target and self._target.set_result((host, int(port))))
+        self._thread.call(lambda: self._aim((host, int(port))))
+
+    def _aim(self, target: tuple[str, int]) -> None:
+        if self._target is not None:
+            self._target.set_result(target)
 
     def change(self, function: Callable[[FaultScript], T]) -> T:
         """Do something with the rules, between two requests."""

@@ -80,7 +80,14 @@ class KafkaWithZooKeeper(OtherKafka):
             return
         data: Path = self.folder / "zookeeper"
         options = [*self.logging(), "-Xmx256m", "-Dzookeeper.admin.enableServer=false", "-cp", self.class_path()]
-        command = [java(), *options, "org.apache.zookeeper.server.ZooKeeperServerMain", str(self.controller_port), data, str(_TICK_MS)]
+        command: list[str | Path] = [
+            java(),
+            *options,
+            "org.apache.zookeeper.server.ZooKeeperServerMain",
+            str(self.controller_port),
+            data,
+            str(_TICK_MS),
+        ]
         self._zookeeper = Server(command, ready_text="binding to port", log=self.folder / "zookeeper.log", timeout_s=START_SECONDS)
 
     def start(self) -> None:

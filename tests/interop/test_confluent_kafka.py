@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import confluent_kafka
@@ -32,12 +33,16 @@ def producer(broker: EmbeddedBroker, **config: Any) -> confluent_kafka.Producer:
 def send(client: confluent_kafka.Producer, topic: str, *rows: tuple[bytes | None, bytes], **more: Any) -> list[str | None]:
     """The name of each record's error, None for success, in order of the rows."""
     fates: dict[int, str | None] = {}
+
+    def note(number: int, error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
+        fates[number] = error.name() if error else None
+
     for number, (key, value) in enumerate(rows):
         client.produce(
             topic,
             key=key,
             value=value,
-            on_delivery=lambda error, message, number=number: fates.__setitem__(number, error.name() if error else None),
+            on_delivery=partial(note, number),
             **more,
         )
     assert client.flush(TIMEOUT_SECONDS) == 0
@@ -59,14 +64,15 @@ def consume(broker: EmbeddedBroker, topic: str, partitions: int = 2, isolation: 
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, index, confluent_kafka.OFFSET_BEGINNING) for index in range(partitions)])
-        messages, ended = [], set()
+        messages, ended = list[confluent_kafka.Message](), set[int | None]()
         while len(ended) < partitions:
             message = consumer.poll(TIMEOUT_SECONDS)
             assert message is not None, f"nothing came for {TIMEOUT_SECONDS} s; {len(messages)} messages so far"
-            if message.error() is None:
+            error = message.error()
+            if error is None:
                 messages.append(message)
             else:
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
+                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
                 ended.add(message.partition())
         return messages
     finally:
@@ -99,7 +105,7 @@ def test_transactions(broker: EmbeddedBroker, topic: str) -> None:
             client.commit_transaction(TIMEOUT_SECONDS)
         else:
             client.abort_transaction(TIMEOUT_SECONDS)
-    committed = sorted(message.value() for message in consume(broker, topic))
+    committed = sorted(message.value() or b"" for message in consume(broker, topic))
     assert committed == [b"round 0"] * 10 + [b"round 2"] * 10
     assert len(consume(broker, topic, isolation="read_uncommitted")) == 30
     assert broker.read(topic).num_rows == 20

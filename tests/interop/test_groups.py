@@ -88,7 +88,7 @@ class Confluent:
         message = self.consumer.poll(0.1)
         if message is not None:
             assert message.error() is None, message.error()
-            self.values.append(message.value())
+            self.values.append(message.value() or b"")
 
     @property
     def partitions(self) -> set[int]:

@@ -5,11 +5,16 @@ What they send is stored as batches of format 2 and read back by a current consu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaProducer
 
+from chaffinch.broker.core.append import AppendTerms, Outcome, append
+from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.handlers import produce
+from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.records.batch_header import MAGIC_POSITION
 
@@ -20,18 +25,17 @@ RECORDS = [
 
 
 @pytest.fixture(scope="module")
-def address():
+def address() -> Iterator[str]:
     with EmbeddedBroker() as broker:
         yield broker.bootstrap_servers
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch):
+def sent(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
     """(Produce version, format) of everything that reaches the append path."""
     seen = set()
-    append = produce.append
 
-    def remembered(broker, partition, records, terms, now_ms):
+    def remembered(broker: BrokerState, partition: Partition, records: memoryview, terms: AppendTerms, now_ms: int) -> Outcome:
         seen.add((terms.version, records[MAGIC_POSITION]))
         return append(broker, partition, records, terms, now_ms)
 
@@ -39,7 +43,7 @@ def sent(monkeypatch: pytest.MonkeyPatch):
     return seen
 
 
-def read_back(address, topic):
+def read_back(address: str, topic: str) -> tuple[list[tuple[bytes | None, bytes | None]], list[int]]:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "reader", "check.crcs": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
     messages = consumer.consume(len(RECORDS), WAIT_S)
@@ -50,7 +54,7 @@ def read_back(address, topic):
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
 @pytest.mark.parametrize(("release", "version"), [("0.8.2", 0), ("0.9.0", 1)])
-def test_librdkafka_writes_format_0(address, sent, release: str, version: int, codec: str) -> None:
+def test_librdkafka_writes_format_0(address: str, sent: set[tuple[int, int]], release: str, version: int, codec: str) -> None:
     """Its lz4 frames have the header checksum of that time (KIP-57)."""
     topic = f"librdkafka-{release}-{codec}"
     settings = {
@@ -73,7 +77,9 @@ def test_librdkafka_writes_format_0(address, sent, release: str, version: int, c
 
 @pytest.mark.parametrize("codec", [None, "gzip"])
 @pytest.mark.parametrize(("release", "expected"), [((0, 9), (1, 0)), ((0, 10), (2, 1))])
-def test_kafka_python_writes_formats_0_and_1(address, sent, release: tuple[int, int], expected: tuple[int, int], codec: str | None) -> None:
+def test_kafka_python_writes_formats_0_and_1(
+    address: str, sent: set[tuple[int, int]], release: tuple[int, int], expected: tuple[int, int], codec: str | None
+) -> None:
     topic = f"kafka-python-{release[1]}-{codec}"
     producer = KafkaProducer(bootstrap_servers=address, api_version=release, compression_type=codec, enable_idempotence=False, linger_ms=50)
     times = [1_700_000_000_000 + index for index in range(len(RECORDS))]

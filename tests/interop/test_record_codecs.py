@@ -1,5 +1,7 @@
 """Every codec through other hands: librdkafka writes with each, the broker stores as the topic says, librdkafka reads it back."""
 
+from collections.abc import Iterator
+
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -13,7 +15,7 @@ WAIT_S = 60
 
 
 @pytest.fixture(scope="module")
-def address():
+def address() -> Iterator[str]:
     with EmbeddedBroker() as broker:
         topics = [NewTopic(name, 1, 1, config={"compression.type": name}) for name in COMPRESSION_TYPES]
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
@@ -23,7 +25,7 @@ def address():
 
 
 @pytest.fixture(scope="module")
-def written(address):
+def written(address: str) -> str:
     """Each topic gets RECORDS once per codec, in the order of CODECS."""
     failed = []
     for codec in CODECS:
@@ -37,7 +39,7 @@ def written(address):
 
 
 @pytest.mark.parametrize("topic", COMPRESSION_TYPES)
-def test_records_come_back_whatever_they_were_sent_and_stored_as(written, topic: str) -> None:
+def test_records_come_back_whatever_they_were_sent_and_stored_as(written: str, topic: str) -> None:
     consumer = Consumer({"bootstrap.servers": written, "group.id": "reader", "check.crcs": True})
     consumer.assign([TopicPartition(topic, 0, 0)])
     messages = consumer.consume(len(RECORDS) * len(CODECS), WAIT_S)

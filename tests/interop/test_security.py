@@ -57,7 +57,7 @@ def with_confluent_kafka(broker: EmbeddedBroker, root: str, protocol: str, mecha
     consumer = confluent_kafka.Consumer({**config, "group.id": "g", "enable.auto.commit": False})
     _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition("confluent-kafka", 0), timeout=TIMEOUT_SECONDS)
     consumer.assign([confluent_kafka.TopicPartition("confluent-kafka", 0, end - len(VALUES))])
-    found = [message.value() for message in consumer.consume(len(VALUES), TIMEOUT_SECONDS)]
+    found = [message.value() or b"" for message in consumer.consume(len(VALUES), TIMEOUT_SECONDS)]
     consumer.close()
     return found
 
@@ -95,7 +95,7 @@ def with_aiokafka(broker: EmbeddedBroker, root: str, protocol: str, mechanism: s
             await producer.stop()
         consumer = AIOKafkaConsumer("aiokafka", auto_offset_reset="earliest", **config)
         await consumer.start()
-        found = []
+        found: list[bytes] = []
         while len(found) < len(VALUES):
             found.append((await consumer.getone()).value)
         await consumer.stop()
@@ -137,7 +137,9 @@ def test_confluent_kafka_adds_users(brokers: Mapping[str, EmbeddedBroker]) -> No
     info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 10_000)
     for future in admin.alter_user_scram_credentials([UserScramCredentialUpsertion("bob", info, b"b0b")]).values():
         future.result(TIMEOUT_SECONDS)
-    described = admin.describe_user_scram_credentials(["bob"])["bob"].result(TIMEOUT_SECONDS)
+    answers = admin.describe_user_scram_credentials(["bob"])
+    assert isinstance(answers, dict)
+    described = answers["bob"].result(TIMEOUT_SECONDS)
     assert [(found.mechanism, found.iterations) for found in described.scram_credential_infos] == [(ScramMechanism.SCRAM_SHA_512, 10_000)]
     bob = AdminClient({**config, "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "bob", "sasl.password": "b0b"})
     assert "aiokafka" in bob.list_topics(timeout=TIMEOUT_SECONDS).topics

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -65,8 +66,11 @@ class Sender:
                     value,
                     key=key,
                     timestamp_ms=time_ms,
-                    on_delivery=lambda metadata, error, number=number: self._told.append((number, metadata, error)),
+                    on_delivery=partial(self._note, number),
                 )
+
+    def _note(self, number: int, metadata: Any, error: BaseException | None) -> None:
+        self._told.append((number, metadata, error))
 
     def _row(self, number: int, kind: str, topic: str) -> tuple[bytes | None, bytes, int | None]:
         key = None if kind == "null" or (topic == PLAIN and number % 3 == 0) else b"%d" % number

@@ -16,7 +16,7 @@ SHOWN = 5
 def keys_in_topic(bootstrap_servers: str, topic: str) -> Counter[str]:
     found: Counter[str] = Counter()
     for messages in read_messages(bootstrap_servers, topic).values():
-        found.update(message.key().decode() for message in messages)
+        found.update((message.key() or b"").decode() for message in messages)
     return found
 
 

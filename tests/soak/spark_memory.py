@@ -134,12 +134,13 @@ def counted(bootstrap_servers: str) -> tuple[int, int]:
             if silent_s > SILENT_SECONDS_MAX:
                 raise RuntimeError(f"no end of topic {TOPIC} in sight, {rows} rows were read")
             for message in messages:
-                if message.error() is None:
-                    rows, ids = rows + 1, ids + int(message.key())
-                elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                error = message.error()
+                if error is None:
+                    rows, ids = rows + 1, ids + int(message.key() or b"")
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     ends += 1
                 else:
-                    raise confluent_kafka.KafkaException(message.error())
+                    raise confluent_kafka.KafkaException(error)
     finally:
         consumer.close()
     return rows, ids

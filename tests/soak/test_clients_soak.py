@@ -173,7 +173,14 @@ def test_a_process_that_nobody_could_look_at_is_told() -> None:
     assert memory.growth(0)[1] == ["it has only 0 samples of memory, 9 are needed: whether it grows is not known"]
 
 
-ENOUGH = {"seconds": 600.0, "broker_kills": 60, "killing_seconds": 210.0, "client_kills": 7, "acked": 45_000, "sent": 50_100}
+ENOUGH: dict[str, Any] = {
+    "seconds": 600.0,
+    "broker_kills": 60,
+    "killing_seconds": 210.0,
+    "client_kills": 7,
+    "acked": 45_000,
+    "sent": 50_100,
+}
 
 
 @pytest.mark.parametrize(
@@ -217,8 +224,13 @@ def test_a_journal_is_read_as_it_grows_and_without_a_torn_line(tmp_path: Path) -
 
 
 def test_files_of_a_log_are_no_descriptors_that_leak(tmp_path: Path) -> None:
-    before = sample(os.getpid(), 0.0)
+    def descriptors() -> int:
+        found = sample(os.getpid(), 0.0)
+        assert found is not None
+        return found.file_descriptors
+
+    before = descriptors()
     with (tmp_path / "00.log").open("wb"):
-        assert sample(os.getpid(), 0.0).file_descriptors == before.file_descriptors
+        assert descriptors() == before
         with (tmp_path / "other").open("wb"):
-            assert sample(os.getpid(), 0.0).file_descriptors == before.file_descriptors + 1
+            assert descriptors() == before + 1

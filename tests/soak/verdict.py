@@ -23,7 +23,14 @@ def read_all(bootstrap_servers: str, topic: str) -> dict[int, list[bytes]]:
 def read_with_offsets(bootstrap_servers: str, topic: str) -> dict[int, list[tuple[int, bytes]]]:
     """partition -> (offset, value) in order, up to the last stable offset."""
     found = read_messages(bootstrap_servers, topic)
-    return {partition: [(message.offset(), message.value()) for message in messages] for partition, messages in found.items()}
+    return {partition: [offset_and_value(message) for message in messages] for partition, messages in found.items()}
+
+
+def offset_and_value(message: confluent_kafka.Message) -> tuple[int, bytes]:
+    offset, value = message.offset(), message.value()
+    assert offset is not None
+    assert value is not None
+    return offset, value
 
 
 def read_messages(bootstrap_servers: str, topic: str) -> dict[int, list[confluent_kafka.Message]]:
@@ -48,12 +55,14 @@ def read_messages(bootstrap_servers: str, topic: str) -> dict[int, list[confluen
             silent_seconds = 0.0 if messages else silent_seconds + CONSUME_SECONDS
             assert silent_seconds < SECONDS_WITHOUT_RECORDS_MAX, f"no end of {topic}-{sorted(unfinished)} in sight"
             for message in messages:
-                if message.error() is None:
-                    records[message.partition()].append(message)
-                elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    unfinished.discard(message.partition())
+                error, partition = message.error(), message.partition()
+                assert partition is not None
+                if error is None:
+                    records[partition].append(message)
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    unfinished.discard(partition)
                 else:
-                    raise confluent_kafka.KafkaException(message.error())
+                    raise confluent_kafka.KafkaException(error)
         return records
     finally:
         consumer.close()
@@ -81,8 +90,8 @@ def faults_of_transactions(values: dict[int, list[bytes]], outcomes: Outcomes) -
     found: defaultdict[int, list[int]] = defaultdict(list)
     for stored in values.values():
         for value in stored:
-            number, _, index = value.partition(b":")
-            found[int(number)].append(int(index))
+            transaction, _, index = value.partition(b":")
+            found[int(transaction)].append(int(index))
     expectations = (("committed", outcomes.committed, True), ("aborted", outcomes.aborted, False), ("unknown", outcomes.unknown, None))
     for kind, book, must_be_there in expectations:
         for number, count in book.items():

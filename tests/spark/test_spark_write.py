@@ -320,13 +320,7 @@ def test_a_topic_whose_limits_change_while_a_stream_runs(
 
 
 def alter(broker: EmbeddedBroker, topic: str, name: str, value: str) -> None:
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
-        AdminClient,
-        AlterConfigOpType,
-        ConfigEntry,
-        ConfigResource,
-        ResourceType,
-    )
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])

@@ -129,7 +129,7 @@ def test_a_server_that_does_not(error: str, kind: type[Exception], text: str) ->
 def test_what_a_worker_says_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setenv("SPARK_LOCAL_HOSTNAME", "host-b")
-    look = pickle.loads(dumps(_looker()))  # type: ignore[no-untyped-call]
+    look = pickle.loads(dumps(_looker()))
     assert list(look([])) == [("host-b", sys.executable, {**ALL, "chaffinch": VERSION})]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("chaffinch", "numba") else find_spec(name))
     ((_, _, versions),) = look([])

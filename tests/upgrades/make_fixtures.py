@@ -18,6 +18,7 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -198,7 +199,7 @@ def make_both_places(folder: Path) -> dict[str, Any]:
 def expect(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdout is not None
     found = process.stdout.readline().strip()
-    assert found == line, f"{process.args}: {found!r}"
+    assert found == line, f"{process.args!r}: {found!r}"
 
 
 def wait_for(is_so: Callable[[], bool], otherwise: str) -> None:
@@ -220,8 +221,8 @@ def pack(folder: Path, target: Path) -> None:
 
 def makers() -> dict[str, Callable[[Path], dict[str, Any]]]:
     return {
-        **{name: lambda folder, end=end: make_broker(folder, end) for name, end in BROKERS.items()},
-        **{name: lambda folder, cut=cut: make_query(folder, cut) for name, cut in QUERIES.items()},
+        **{name: partial(make_broker, end=end) for name, end in BROKERS.items()},
+        **{name: partial(make_query, cut=cut) for name, cut in QUERIES.items()},
         LETTERS: make_letters,
         "both_places": make_both_places,
         MESSAGES: make_messages,

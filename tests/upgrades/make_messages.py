@@ -31,13 +31,15 @@ def make_messages(folder: Path) -> dict[str, Any]:
     with EmbeddedBroker(topics=["rows"]) as broker:
         client = {"kafka.bootstrap.servers": broker.bootstrap_servers}
         sink, source = ChaffinchDataSource({**client, "topic": "rows"}), ChaffinchDataSource({**client, "subscribe": "rows"})
-        to_executors = {
+        to_executors: dict[str, Any] = {
             "stream_writer": sink.streamWriter(schema_of(WRITTEN), False),
             "batch_writer": sink.writer(schema_of(WRITTEN), False),
             "stream_reader": source.streamReader(schema_of(READ)),
             "batch_reader": source.reader(schema_of(READ)),
         }
-        to_driver = {"outcome": to_executors["batch_writer"].write(iter([pa.record_batch({"key": [b"a"], "value": [b"1"]})]))}
+        to_driver: dict[str, Any] = {
+            "outcome": to_executors["batch_writer"].write(iter([pa.record_batch({"key": [b"a"], "value": [b"1"]})]))
+        }
     unpickle, (kind, _, state) = to_executors["batch_writer"].__reduce__()
     with suppress(Refusal):  # A tree that raises it sends no message.
         to_driver["versions_differ"] = unpickle(kind, LATER_VERSION, state).write(iter([]))

@@ -38,7 +38,7 @@ def broker(fixture: Fixture) -> Iterator[EmbeddedBroker]:
 def values_in(broker: EmbeddedBroker, topic: str, partition: int, isolation: str) -> list[str]:
     """Of all records of a partition, in order; of long ones the beginning."""
     place = TopicPartition(topic, partition)
-    options = {"bootstrap_servers": broker.bootstrap_servers, "isolation_level": isolation, "enable_auto_commit": False}
+    options: dict[str, Any] = {"bootstrap_servers": broker.bootstrap_servers, "isolation_level": isolation, "enable_auto_commit": False}
     with Consumer(**options, auto_offset_reset="earliest") as consumer:
         consumer.assign([place])
         (end,) = consumer.end_offsets([place]).values()
@@ -72,8 +72,8 @@ def check_all(fixture: Fixture, broker: EmbeddedBroker, added: dict[TopicPartiti
             found = values_in(broker, *place, isolation)
             assert sorted(found) == sorted([*values, *added.get(place, [])]), (isolation, place)
     for topic, values in fixture.facts["latest"].items():
-        found = dict(value.split() for value in values_in(broker, topic, 0, "read_committed"))
-        assert {key: f"{key} {version}" for key, version in found.items()} == values
+        latest = dict(value.split() for value in values_in(broker, topic, 0, "read_committed"))
+        assert {key: f"{key} {version}" for key, version in latest.items()} == values
 
 
 def test_every_record_is_there_after_two_starts(fixture: Fixture, broker: EmbeddedBroker) -> None:

@@ -50,7 +50,7 @@ def test_replays_of_both_places_go_on(spark: Any, tmp_path: Path, name: str, ord
     fixture = unpacked(name, tmp_path / "moved")
     with served(fixture) as broker:
         client, keyed = {"kafka.bootstrap.servers": broker.bootstrap_servers}, {"key": "'k'"}
-        places = {"topic": {"topic": "dead"}, "files": {"path": str(fixture.folder / query.LETTERS)}}
+        places: dict[str, dict[str, Any]] = {"topic": {"topic": "dead"}, "files": {"path": str(fixture.folder / query.LETTERS)}}
         for place in order.split():
             replay(spark, ReplayPlan(client=client, repairs=keyed, **places[place]))
         found = Counter(value.decode()[:20] for value in broker.read("rows").column("value").to_pylist())

@@ -93,7 +93,7 @@ class TestCheckpoints:
 
 OPTIONS = SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "topic": "rows"}, is_stream=False)
 NO_TOPICS = TargetSnapshot(topics=())
-MADE = {
+MADE: dict[str, Callable[[], Any]] = {
     "stream_writer": lambda: writers.StreamWriter(OPTIONS, NO_TOPICS, None),
     "batch_writer": lambda: writers.BatchWriter(OPTIONS, NO_TOPICS, "write"),
     "stream_reader": lambda: stream_reader.TopicStreamReader(None),  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 from benchmarks.brokers import chaffinch_broker
 from tests.interop.apache_kafka import kafka_version
@@ -38,8 +38,11 @@ SCENARIOS = (*(scenario for part in PARTS for scenario in part.SCENARIOS), *case
 
 @contextmanager
 def apache(address: str | None, version: str) -> Iterator[str]:
-    with nullcontext() if address else apache_kafka(version, SETTINGS) as kafka:
-        yield address or kafka.bootstrap_servers
+    if address:
+        yield address
+        return
+    with apache_kafka(version, SETTINGS) as kafka:
+        yield kafka.bootstrap_servers
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from uuid import UUID
 
+from chaffinch.protocol.schema import Message
 from chaffinch.records.batch import Compression
 from tests.interop.differential.peer import Peer
 from tests.interop.differential.requests import API_BY_NAME, fetch, list_offsets, now_ms, produce, records, request
@@ -150,7 +151,7 @@ def read(peer: Peer) -> None:
         peer.ask(f"end of epoch {epoch}, current {current}", request("OffsetForLeaderEpoch", topics=[asked]), 3)
 
 
-def _with_epoch(epoch: int) -> object:
+def _with_epoch(epoch: int) -> Message:
     asked = {"partition": 1, "fetch_offset": 0, "partition_max_bytes": 1000, "current_leader_epoch": epoch}
     return request("Fetch", max_wait_ms=0, min_bytes=1, max_bytes=1000, topics=[{"topic": "orders", "partitions": [asked]}])
 

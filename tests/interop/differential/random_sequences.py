@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.interop.differential.cases_topics import created
 from tests.interop.differential.comparison import Difference
@@ -39,7 +40,7 @@ def sequence(seed: int, begun_ms: int) -> list[Step]:
 
 def _topics() -> Step:
     """Kept for ever: cases have old times."""
-    options = {"{run}-c": {"cleanup_policy": "compact"}}
+    options: dict[str, dict[str, Any]] = {"{run}-c": {"cleanup_policy": "compact"}}
     topics = [created(name, count, retention_ms="-1", **options.get(name, {})) for name, count in TOPICS.items() if count]
     return Step(api="CreateTopics", version=7, values={"topics": topics, "timeout_ms": 10_000}, settles=True)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.apis import APIS, Api
-from chaffinch.protocol.primitives import Array, Struct
+from chaffinch.protocol.primitives import Array, Struct, Structure
 from chaffinch.protocol.schema import Message
 from chaffinch.records import batch
 from chaffinch.records.batch import Compression
@@ -18,10 +18,12 @@ API_BY_NAME: dict[str, Api] = {api.name: api for api in APIS.values()}
 
 def request(api: str, **values: Any) -> Message:
     """A request of an API by its name; nested structures are dictionaries."""
-    return _made(API_BY_NAME[api].request, values)
+    made = _made(API_BY_NAME[api].request, values)
+    assert isinstance(made, Message)
+    return made
 
 
-def _made(cls: type[Message], values: dict[str, Any]) -> Message:
+def _made(cls: type[Structure], values: dict[str, Any]) -> Structure:
     kinds = {field.name: field.kind for field in cls.FIELDS}
     return cls(**{name: _value(kinds[name], value) for name, value in values.items()})
 

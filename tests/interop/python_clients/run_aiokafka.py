@@ -164,7 +164,7 @@ async def topics(servers: str, name: str, _: str) -> None:
 
         async def retention() -> str:
             (answer,) = await admin.describe_configs([resource()])
-            return next(entry[1] for entry in answer.resources[0][4] if entry[0] == "retention.ms")
+            return str(next(entry[1] for entry in answer.resources[0][4] if entry[0] == "retention.ms"))
 
         wanted = NewTopic(topic, 2, 1, topic_configs={"retention.ms": "7200000"})
         await admin.create_topics([wanted])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from confluent_kafka import (
@@ -47,12 +48,12 @@ def send(client: Producer, topic: str, rows: Iterable[Row], **more: Any) -> list
     """Each record's error, None for success, in order of the rows."""
     fates: list[str | None] = []
 
-    def note(place: int, error: KafkaError | None) -> None:
+    def note(place: int, error: KafkaError | None, _: Message) -> None:
         fates[place] = error.name() if error else None
 
     for number, (key, value) in enumerate(rows):
         fates.append("no answer")
-        client.produce(topic, key=key, value=value, on_delivery=lambda error, _, place=number: note(place, error), **more)
+        client.produce(topic, key=key, value=value, on_delivery=partial(note, number), **more)
         client.poll(0)
     client.flush(TIMEOUT_S)
     return fates
@@ -68,12 +69,13 @@ def read(servers: str, topic: str, isolation: str = "read_committed") -> list[Me
         message = client.poll(TIMEOUT_S)
         if message is None:
             raise TimeoutError(f"nothing came for {TIMEOUT_S} s after {len(found)} records")
-        if message.error() is None:
+        error = message.error()
+        if error is None:
             found.append(message)
-        elif message.error().code() == KafkaError._PARTITION_EOF:
+        elif error.code() == KafkaError._PARTITION_EOF:
             count -= 1
         else:
-            raise KafkaException(message.error())
+            raise KafkaException(error)
     client.close()
     return found
 
@@ -91,7 +93,8 @@ def produce(servers: str, name: str, codec: str) -> None:
 
 def headers(servers: str, name: str, _: str) -> None:
     send(producer(servers), name, records(1), headers=HEADERS)
-    tell(headers=[[key, value.decode()] for key, value in read(servers, name)[0].headers()])
+    found: Any = read(servers, name)[0].headers()
+    tell(headers=[[key, value.decode()] for key, value in found])
 
 
 def group(servers: str, name: str, protocol: str) -> None:
@@ -106,7 +109,7 @@ def group(servers: str, name: str, protocol: str) -> None:
     def poll(members: list[Consumer], done: Any) -> None:
         for _ in range(TIMEOUT_S * 10):
             for member in members:
-                seen.update(message.value() for message in member.consume(ROUND, 0.1) if message.error() is None)
+                seen.update(message.value() or b"" for message in member.consume(ROUND, 0.1) if message.error() is None)
             if done():
                 return
         raise TimeoutError(f"{len(seen)} records, partitions {[len(member.assignment()) for member in members]}")
@@ -176,7 +179,7 @@ def transactions(servers: str, name: str, _: str) -> None:
             client.abort_transaction(TIMEOUT_S)
     offset = member.committed([TopicPartition(name, 0)], TIMEOUT_S)[0].offset
     member.close()
-    rounds = sorted({int(message.value()[6:7]) for message in read(servers, name)})
+    rounds = sorted({int((message.value() or b"")[6:7]) for message in read(servers, name)})
     tell(committed=len(read(servers, name)), rounds=rounds, uncommitted=len(read(servers, name, "read_uncommitted")), offset=offset)
 
 

@@ -184,7 +184,7 @@ def transactionstates(servers: str, name: str, _: str) -> None:
     admin = KafkaAdminClient(bootstrap_servers=servers)
 
     def state() -> str:
-        return admin.describe_transactions([transactional_id])[transactional_id].state.value.lower()
+        return str(admin.describe_transactions([transactional_id])[transactional_id].state.value).lower()
 
     client = KafkaProducer(bootstrap_servers=servers, transactional_id=transactional_id)
     client.init_transactions()
