@@ -76,7 +76,7 @@ def names(found: Iterable[str], family: re.Pattern[str] = _FAMILY) -> str:
 
 
 def topic_options_with_effect() -> frozenset[str]:
-    """Topic options that change what the broker does: `resolve` reads them into a field of TopicConfig, and some other file reads it."""
+    """Topic options that change what the broker does: `resolve` reads them into a field of TopicConfig, and something reads it."""
     resolve = next(
         node
         for node in ast.walk(ast.parse((BROKER_SOURCE / "core" / "topics" / "topic_options.py").read_text(encoding="utf-8")))
@@ -85,7 +85,7 @@ def topic_options_with_effect() -> frozenset[str]:
     call = next(node for node in ast.walk(resolve) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "TopicConfig")
     option_by_field = {str(keyword.arg): _options_read(keyword.value, resolve) for keyword in call.keywords}
     assert option_by_field.keys() == {field.name for field in fields(topic_options.TopicConfig)}
-    used = _attributes_read(path for path in BROKER_SOURCE.rglob("*.py") if path.name != "topic_options.py")
+    used = _attributes_read(path for path in BROKER_SOURCE.rglob("*.py"))
     return frozenset(name for field, read in option_by_field.items() if f"config.{field}" in used for name in read)
 
 

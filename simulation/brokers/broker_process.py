@@ -15,8 +15,21 @@ from uuid import UUID
 
 from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Failed, Report, Respond, SlowDown
-from chaffinch.broker.core.events import ConnectionLost, Event, NodeStarted, NodeStopped, RequestReceived, TimePassed
+from chaffinch.broker.core.events import (
+    CloseConnection,
+    CompleteSilently,
+    ConnectionLost,
+    Effect,
+    Event,
+    Failed,
+    NodeStarted,
+    NodeStopped,
+    Report,
+    RequestReceived,
+    Respond,
+    SlowDown,
+    TimePassed,
+)
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.client.addresses import Address

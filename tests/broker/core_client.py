@@ -8,8 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Failed, Report, Respond
-from chaffinch.broker.core.events import ConnectionLost, NodeStarted, NodeStopped, RequestReceived, TimePassed
+from chaffinch.broker.core.events import (
+    CloseConnection,
+    CompleteSilently,
+    ConnectionLost,
+    Effect,
+    Failed,
+    NodeStarted,
+    NodeStopped,
+    Report,
+    RequestReceived,
+    Respond,
+    TimePassed,
+)
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.topics.registry import Partition, Topic
 from chaffinch.protocol.apis import api_of

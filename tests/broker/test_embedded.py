@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from chaffinch import EmbeddedBroker, errors
-from chaffinch.broker.core.effects import Report
+from chaffinch.broker.core.events import Report
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic

@@ -12,7 +12,7 @@ import pytest
 
 from chaffinch.broker.connections import TURN_SECONDS_MAX
 from chaffinch.broker.core.broker_state import Waiting
-from chaffinch.broker.core.effects import Report
+from chaffinch.broker.core.events import Report
 from chaffinch.broker.core.handlers import HANDLERS
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.identifiers import TopicPartition

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from chaffinch.broker.arguments import TopicArgument, parse_text
 from chaffinch.broker.core import options
 from chaffinch.broker.listeners import Address, listening_socket
-from chaffinch.broker.topic_arguments import TopicArgument, parse_text
 from chaffinch.cli.broker import Ports, addresses, exposed, load_users, parse_address, parse_config, warn_of_readable_secrets
 from chaffinch.errors import ConfigException
 from chaffinch.protocol.messages.metadata import MetadataRequest

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Failed, Respond
-from chaffinch.broker.core.events import ConnectionLost, RequestReceived
+from chaffinch.broker.core.events import CloseConnection, CompleteSilently, ConnectionLost, Failed, RequestReceived, Respond
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.apis import APIS, Api
 from chaffinch.protocol.headers import finish_frame, request_head

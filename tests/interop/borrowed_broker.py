@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, IsolationLev
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from chaffinch.admin.transactions import list_transactions
-from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_texts, parse_python
+from chaffinch.broker.arguments import TopicArgument, Topics, config_texts, parse_python
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import UnsupportedVersionException
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest

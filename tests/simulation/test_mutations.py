@@ -13,9 +13,9 @@ import pytest
 
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.groups.offsets import GroupOffsets
+from chaffinch.broker.core.opening import TransactionParticipants
 from chaffinch.broker.core.transactions import power_loss
 from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
-from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.spark.commit import protocol, push, requests
 from chaffinch.spark.commit.operations import Step, WriteDeadLetters
 from chaffinch.spark.commit.verdict import Verdict

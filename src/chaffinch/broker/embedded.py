@@ -8,19 +8,33 @@ Without `data_dir` everything lives in memory and is gone at the end, but surviv
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.topics.registry import Partition
+from chaffinch.errors import codes
+from chaffinch.records import batch
+from chaffinch.records.batch import BatchView
+from chaffinch.records.committed_batches import committed
+from chaffinch.storage.files import BytesLike
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar
 
-from chaffinch.broker import argument_checks, committed_records
-from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.broker import arguments
+from chaffinch.broker.arguments import TopicArgument, Topics, config_texts, parse_python
 from chaffinch.broker.core.counters import ALL_TOPICS
-from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.listeners import Address, listen, nodes_of
 from chaffinch.broker.server import BrokerServer
-from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_texts, parse_python
 from chaffinch.errors import UnknownTopicOrPartitionException
 from chaffinch.foreign_names import OF_BROKER, missing_attributes
 from chaffinch.runtime.loop import LoopThread
@@ -28,6 +42,7 @@ from chaffinch.storage.file_system import DiskFileSystem, MemoryFileSystem
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 HOST = "127.0.0.1"
 
@@ -61,10 +76,10 @@ class EmbeddedBroker:
         port: int = 0,
         users: Mapping[str, str] | None = None,
     ) -> None:
-        argument_checks.check(brokers=brokers, port=port, data_dir=data_dir)
-        argument_checks.check_config("config", {} if config is None else config)
+        arguments.check(brokers=brokers, port=port, data_dir=data_dir)
+        arguments.check_config("config", {} if config is None else config)
         wanted = parse_python(topics)
-        argument_checks.check_users("users", {} if users is None else users)
+        arguments.check_users("users", {} if users is None else users)
         self._config = _with_own_defaults(config or {})
         self._users = dict(users or {})
         self._file_system: DiskFileSystem | MemoryFileSystem = MemoryFileSystem() if data_dir is None else DiskFileSystem(str(data_dir))
@@ -160,10 +175,10 @@ class EmbeddedBroker:
 
         With `read_committed`, without those of aborted and open transactions. Raises UnknownTopicOrPartitionException.
         """
-        argument_checks.check(isolation=isolation)
+        arguments.check(isolation=isolation)
         self._check_topic(topic)
-        parts = self._call(lambda core: committed_records.collect(core, topic, is_committed=isolation == "read_committed"))
-        return committed_records.to_table(parts)
+        parts = self._call(lambda core: collect(core, topic, is_committed=isolation == "read_committed"))
+        return to_table(parts)
 
     def nodes(self) -> dict[int, str]:
         """The declared nodes: `running`, `stopped`, or `lagging` (stopped abruptly, and still in the in-sync sets)."""
@@ -174,8 +189,8 @@ class EmbeddedBroker:
     def create_topic(self, name: str, partitions: int = -1, replication: int = -1, config: Mapping[str, Any] | None = None) -> None:
         """Create a topic; -1 leaves a number to the broker's defaults. Raises ConfigException, or the ApiException of Kafka's code."""
         config = {} if config is None else config
-        argument_checks.check(name=name, partitions=partitions, replication=replication)
-        argument_checks.check_config("config", config)
+        arguments.check(name=name, partitions=partitions, replication=replication)
+        arguments.check_config("config", config)
         self._create(TopicArgument(name=name, partitions=partitions, replication=replication, config=config_texts(config)))
 
     def stop_node(self, node_id: int, *, abruptly: bool = False) -> None:
@@ -184,22 +199,22 @@ class EmbeddedBroker:
         With `abruptly` it is missed in the in-sync sets only after `replica.lag.time.max.ms`; until then acks=all waits. Any node may be
         stopped, the last one too. Raises ConfigException for a node that does not exist.
         """
-        argument_checks.check(node_id=node_id)
+        arguments.check(node_id=node_id)
         server = self._running
         self._thread.call(lambda: server.stop_node(node_id, abruptly=abruptly))
 
     def start_node(self, node_id: int) -> None:
         """Start a stopped node again, on its port; it is in sync at once. Raises ConfigException, OSError."""
-        argument_checks.check(node_id=node_id)
+        arguments.check(node_id=node_id)
         server = self._running
         self._thread.call(lambda: server.start_node(node_id))
 
     def _check_topic(self, name: str) -> None:
         """Raises UnknownTopic, with the nearest name that is there."""
-        argument_checks.check(topic=name)
+        arguments.check(topic=name)
         known = self.topics()
         if name not in known:
-            near = argument_checks.nearest(name, known)
+            near = arguments.nearest(name, known)
             hint = f"the nearest is {near!r}" if near else "none has a name like it" if known else "there are none"
             raise UnknownTopic(f"topic {name!r} does not exist; {hint}")
 
@@ -313,3 +328,72 @@ class Faults:
     def clear(self, fault_id: int | None = None) -> None:
         """Forget one fault, or all. Raises ConfigException for an id that is not there."""
         self._broker._call(lambda core: core.faults.clear(fault_id))
+
+
+READ_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecords:
+    """What can be read of one partition: whole batches, and (producer id, first offset) of aborted transactions among them.
+
+    What lies before `start_offset` is deleted, though the first batch may still hold it (DeleteRecords).
+    """
+
+    partition: int
+    start_offset: int
+    parts: list[BytesLike]
+    aborted: list[tuple[int, int]]
+
+
+def collect(core: BrokerCore, topic: str, *, is_committed: bool) -> list[PartitionRecords]:
+    """The batches of every partition; below the last stable offset, if only committed records are wanted."""
+    found = core.topics.get(topic)
+    if found is None:
+        raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} does not exist")
+    return [_collect_partition(partition, is_committed) for partition in found.partitions]
+
+
+def _collect_partition(partition: Partition, is_committed: bool) -> PartitionRecords:
+    log = partition.log
+    upper = log.last_stable_offset if is_committed else log.high_watermark
+    parts: list[BytesLike] = []
+    offset = log.log_start_offset
+    while offset < upper:
+        read = log.read(offset, READ_BYTES, upper_bound_offset=upper)
+        if not read:
+            break
+        parts += read
+        for view in batch.views(read[-1]):
+            offset = view.header.last_offset + 1
+    aborted = log.aborted_transactions(log.log_start_offset, upper) if is_committed else []
+    return PartitionRecords(partition.topic_partition.partition, log.log_start_offset, parts, aborted)
+
+
+def to_table(partitions: list[PartitionRecords]) -> pa.Table:
+    """Columns partition int32, offset int64, and those of `RecordColumns.to_arrow`: key, value, timestamp, headers."""
+    import numpy as np
+    import pyarrow as pa
+
+    from chaffinch.records.columns import RecordColumns
+
+    tables = []
+    for records in partitions:
+        for view in _visible(records):
+            columns = batch.decode(view)
+            assert columns.offsets is not None, "records that were read have offsets"
+            arrow = columns.to_arrow()
+            numbers = [pa.array([records.partition] * len(columns), pa.int32()), pa.array(columns.offsets, pa.int64())]
+            table = pa.RecordBatch.from_arrays([*numbers, *arrow.columns], names=["partition", "offset", *arrow.schema.names])
+            tables.append(table.slice(int(np.searchsorted(columns.offsets, records.start_offset))))
+    if not tables:
+        empty = RecordColumns.from_lists([], [], []).to_arrow()
+        names = ["partition", "offset", *empty.schema.names]
+        return pa.Table.from_arrays([pa.array([], pa.int32()), pa.array([], pa.int64()), *empty.columns], names=names)
+    return pa.Table.from_batches(tables)
+
+
+def _visible(records: PartitionRecords) -> Iterator[BatchView]:
+    """Batches of data without those of aborted transactions."""
+    views = (view for part in records.parts for view in batch.views(part))
+    return (view for view, is_visible in committed(views, records.aborted) if is_visible)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from chaffinch import plain_text
+from chaffinch.broker.arguments import TopicArgument, check_replication
 from chaffinch.broker.connections import Peer
 from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_core import BrokerCore
@@ -24,7 +25,6 @@ from chaffinch.broker.door import Door, tls_context
 from chaffinch.broker.listeners import Listener, SaySeldom
 from chaffinch.broker.performer import Performer
 from chaffinch.broker.reception import Reception
-from chaffinch.broker.topic_arguments import TopicArgument, check_replication
 from chaffinch.broker.traffic import Traffic
 from chaffinch.runtime.clock import Clock, SystemClock
 from chaffinch.storage.file_system import FileSystem

@@ -23,15 +23,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from chaffinch.broker.argument_checks import BROKERS_MAX, check_users
+from chaffinch.broker.arguments import BROKERS_MAX, TopicArgument, check_users, parse_text
 from chaffinch.broker.control import Control
 from chaffinch.broker.core import options
 from chaffinch.broker.core.opening import JOURNALS
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.security.options import refuse_idle
+from chaffinch.broker.core.topics.creation_rules import INTERNAL
 from chaffinch.broker.core.topics.registry import ACCEPT_LOSS
-from chaffinch.broker.core.topics.topic_names import INTERNAL
 from chaffinch.broker.http_listener import HttpListener, Route
 from chaffinch.broker.listeners import (
     LABEL_LENGTH_MAX,
@@ -46,7 +46,6 @@ from chaffinch.broker.listeners import (
 )
 from chaffinch.broker.metrics import Metrics
 from chaffinch.broker.server import BrokerServer
-from chaffinch.broker.topic_arguments import TopicArgument, parse_text
 from chaffinch.cli import properties
 from chaffinch.cli.display import say, tell
 from chaffinch.cli.given import Given, judged, over

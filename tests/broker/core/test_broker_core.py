@@ -10,9 +10,8 @@ import pytest
 from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.counters import HELP, Counters
-from chaffinch.broker.core.effects import Respond
 from chaffinch.broker.core.error_answers import error_answer
-from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.events import RequestReceived, Respond
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Node
 from chaffinch.errors import ConfigException

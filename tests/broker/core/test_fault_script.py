@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from chaffinch.broker.core import fault_script
-from chaffinch.broker.core.effects import SlowDown
 from chaffinch.broker.core.error_answers import error_answer
-from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.events import RequestReceived, SlowDown
 from chaffinch.broker.core.fault_script import FaultScript, named_places
 from chaffinch.broker.core.handlers import PER_PARTITION_FAULTS
 from chaffinch.errors import ConfigException, codes

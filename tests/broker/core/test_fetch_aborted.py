@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaffinch.broker.core.fetch import reading
-from chaffinch.broker.core.fetch.places import FetchPlace
+from chaffinch.broker.core.fetch.sessions import FetchPlace
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.fetch import FetchPartition
 from chaffinch.protocol.primitives import ZERO_UUID

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from chaffinch.broker.core import kafka_options, options
-from chaffinch.broker.core.kafka_option_table import TABLE
 from chaffinch.broker.core.log_maintenance import _DueTimes
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import TopicPartition
@@ -24,8 +23,8 @@ from chaffinch.settings import is_secret
 from tests.broker.core.configs.config_requests import alter, describe
 from tests.broker.core_client import Client, Cluster
 
-ROWS = [line.split(" ") for line in TABLE.splitlines()]
-DEFAULTS = {name: {'""': "", "[]": ""}.get(default, default) for name, _, default, *_ in ROWS if default != "null"}
+ROWS = [[name, *row] for name, row in kafka_options._ROWS.items()]
+DEFAULTS = {name: default for name, _, default, *_ in ROWS if default != "null"}
 ANOTHER_DEFAULT = {"sasl.enabled.mechanisms"}
 """GSSAPI is not served: a broker that took it would let everybody wait at the login."""
 OTHER_VALUES = {"config.providers": "file", "remote.log.storage.system.enable": "true"}

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from chaffinch.broker.core.effects import CloseConnection, Respond
-from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.transactions.producer_ids import BLOCK_SIZE
+from chaffinch.broker.core.events import CloseConnection, RequestReceived, Respond
+from chaffinch.broker.core.transactions.metadata import BLOCK_SIZE
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
 from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest

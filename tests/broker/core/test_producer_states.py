@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.broker.core.producer_expiry import PARTITIONS_PER_CALL
+from chaffinch.broker.core.log_maintenance import PARTITIONS_PER_CALL
 from chaffinch.identifiers import SEQUENCE_MODULUS, ProducerIdentity
 from chaffinch.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersTopicRequest
 from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaffinch.broker.core.groups.timers import TimerKey, TimerKind
+from chaffinch.broker.core.groups.context import TimerKey, TimerKind
 from chaffinch.broker.core.timers import Timers
 
 KEYS = [TimerKey("g", TimerKind.SESSION, name) for name in "abc"]

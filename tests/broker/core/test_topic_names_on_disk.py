@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chaffinch.broker.core.refusal import RequestRefused
-from chaffinch.broker.core.topics.topic_names import NAME_LENGTH_MAX
+from chaffinch.broker.core.topics.creation_rules import NAME_LENGTH_MAX
 from chaffinch.storage.file_system import DiskFileSystem
 from tests.broker.batches import batch_of
 from tests.broker.core_client import Cluster

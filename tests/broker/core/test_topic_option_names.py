@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from chaffinch import EmbeddedBroker
+from chaffinch.broker.arguments import parse_text
 from chaffinch.broker.core import options
 from chaffinch.broker.core.topics import registry
-from chaffinch.broker.topic_arguments import parse_text
 from chaffinch.errors import ConfigException
 from chaffinch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
 from chaffinch.protocol.messages.describe_configs import RESOURCE_BROKER, RESOURCE_TOPIC, SOURCE_DEFAULT

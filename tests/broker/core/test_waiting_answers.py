@@ -2,7 +2,7 @@
 
 import pytest
 
-from chaffinch.broker.core import chores
+from chaffinch.broker.core import timers
 from chaffinch.broker.core.broker_state import Waiting
 from chaffinch.broker.core.waiting_answers import STALE_MAX, WaitingAnswers
 
@@ -109,4 +109,4 @@ class At:
     ("deadlines", "earliest"), [([], None), ([None], None), ([None, 5, None, 3], 3), ([0, 1], 0)], ids=["none", "never", "some", "zero"]
 )
 def test_the_earliest_chore_counts(deadlines: list[int | None], earliest: int | None) -> None:
-    assert chores.next_deadline_ms([At(deadline) for deadline in deadlines]) == earliest
+    assert timers.next_deadline_ms([At(deadline) for deadline in deadlines]) == earliest

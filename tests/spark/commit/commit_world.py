@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.broker.core.effects import Respond
-from chaffinch.broker.core.events import ConnectionLost, RequestReceived, TimePassed
+from chaffinch.broker.core.events import ConnectionLost, RequestReceived, Respond, TimePassed
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.client.backoff import RETRY_BACKOFF
 from chaffinch.errors import codes

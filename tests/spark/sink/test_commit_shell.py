@@ -17,7 +17,7 @@ from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.handlers import api_versions
-from chaffinch.broker.core.transactions.participants import TransactionParticipants
+from chaffinch.broker.core.opening import TransactionParticipants
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client import wait_log
 from chaffinch.client.addresses import Address

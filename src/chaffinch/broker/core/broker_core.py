@@ -18,13 +18,24 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from chaffinch.broker.core import chores, opening, options
+from chaffinch.broker.core import opening, options, timers
 from chaffinch.broker.core.answer_room import AnswerTooLarge
 from chaffinch.broker.core.broker_state import Close, Last, Result, Silence, Waiting, result_of
 from chaffinch.broker.core.counters import Counters
-from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Failed, Respond, SlowDown
 from chaffinch.broker.core.error_answers import error_answer
-from chaffinch.broker.core.events import ConnectionLost, Event, NodeStopped, RequestReceived, TimePassed
+from chaffinch.broker.core.events import (
+    CloseConnection,
+    CompleteSilently,
+    ConnectionLost,
+    Effect,
+    Event,
+    Failed,
+    NodeStopped,
+    RequestReceived,
+    Respond,
+    SlowDown,
+    TimePassed,
+)
 from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript, named_places
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
 from chaffinch.broker.core.replicas.declared_replicas import Node
@@ -179,7 +190,7 @@ class BrokerCore:
     def next_deadline_ms(self) -> int | None:
         """When `TimePassed` is due; None when nothing waits for time. May be early, never late."""
         waits = self._waits.next_deadline_ms
-        due = chores.next_deadline_ms(self.state.chores)
+        due = timers.next_deadline_ms(self.state.chores)
         return due if waits is None or (due is not None and due < waits) else waits
 
     def has_answers_due(self, now_ms: int) -> bool:

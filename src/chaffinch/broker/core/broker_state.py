@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from chaffinch.broker.core import kafka_options, options
-from chaffinch.broker.core.chores import Chore
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.contents_notes import ContentsNotes
 from chaffinch.broker.core.counters import Counters
@@ -21,6 +20,7 @@ from chaffinch.broker.core.refusal_log import RefusalLog
 from chaffinch.broker.core.replicas.cluster_membership import ClusterMembership
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.security.authentication import Authentication, Outcome
+from chaffinch.broker.core.timers import Chore
 from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.broker.core.topics.topic_options import WITH_EFFECT
 from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from chaffinch.broker.core.topics import topic_names
+from chaffinch.broker.core.topics import creation_rules
 from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol import apis
@@ -256,7 +256,7 @@ def _check_client_id(client_id: str | None) -> None:
 
 def _check_place(request: type[Message], api: str, topic: str | None, partition: int | None) -> None:
     """Refuse a topic that nobody can have, and what this API's requests do not name: such a rule would wait for ever."""
-    fault = None if topic is None else topic_names.fault_of(topic)
+    fault = None if topic is None else creation_rules.fault_of(topic)
     if fault is not None:
         raise ConfigException(f"topic of a fault: {fault}")
     around = [element for name, element in _lists(request) if name in _AROUND_TOPICS]

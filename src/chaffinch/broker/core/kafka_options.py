@@ -3,16 +3,25 @@
 Apache Kafka's configuration files are for clusters of machines: most of their options have no counterpart in one process with one store.
 They are accepted, their values checked, and named once in the log. The exceptions are in `REFUSED`: options that restrict clients, protect
 data or carry credentials. A broker that ignored them would be less safe than its owner believes, so it does not start.
+
+Which options there are stands in `kafka_options.csv`: facts only, from the public documentation ("Broker Configs") and the definitions that
+it is printed from in version 4.3.1: `KafkaConfig.configDef()`, options marked as internal included, and for the last column
+`DynamicBrokerConfig.dynamicConfigUpdateModes()`. For a newer version print both from its jars, one line per key, sorted by name:
+
+- default: `null` for none; nothing for an empty string or list.
+- legal: `LEAST..MOST`, where MOST may be missing; `a|b|c` for a choice; `-` where the type alone decides, or a rule that has no use here.
+- changes: `start` (read-only), `running` (cluster-wide, and the three replication rates) or `node` (per broker).
 """
 
 from __future__ import annotations
 
+import csv
+import pkgutil
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from chaffinch.broker.core.kafka_option_table import TABLE
 from chaffinch.protocol.security_options import SASL_PROTOCOLS, SECURITY_PROTOCOLS, TLS_PROTOCOLS
 from chaffinch.settings import INT_MAX, Kind, Option
 
@@ -60,7 +69,8 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "short": "int", "string": "string",
 }  # fmt: skip
 _MOST: Final = {"int": INT_MAX, "short": SHORT_MAX}
-_ROWS: Final = {name: row for name, *row in (line.split(" ") for line in TABLE.splitlines())}
+_LINES: Final = (pkgutil.get_data(__name__, "kafka_options.csv") or b"").decode().splitlines()
+_ROWS: Final = {name: row for name, *row in list(csv.reader(_LINES))[1:]}
 
 TYPES: Final[Mapping[str, str]] = {name: kind for name, (kind, *_) in _ROWS.items()}
 """Option -> its type in Apache Kafka."""
@@ -146,5 +156,5 @@ def _option(name: str) -> Option:
         maximum=float(most) if most else _MOST.get(kind),
     )
     if default != "null":
-        option = replace(option, default=option.parse({'""': "", "[]": ""}.get(default, default)))
+        option = replace(option, default=option.parse(default))
     return replace(option, refusal=REFUSED.get(name, ""))

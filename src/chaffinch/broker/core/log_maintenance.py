@@ -3,7 +3,7 @@
 A partition is looked at when a segment of it begins, when its options change, when its oldest records reach their age, and when somebody
 sets the wall clock, by which they age (`TopicRegistry.want_maintenance`); never because time passes. Retention is checked on a grid of
 `log.retention.check.interval.ms`, compaction on one of `log.cleaner.backoff.ms`, as in Apache Kafka. One log is compacted at a time, the
-one with the largest share of new bytes first; see `storage/compaction.py`.
+one with the largest share of new bytes first; see `storage/compaction.py`. A second chore forgets producers.
 """
 
 from __future__ import annotations
@@ -243,3 +243,42 @@ class _DueTimes:
                 del self._due[topic_partition]
                 return topic_partition
         return None
+
+
+PARTITIONS_PER_CALL = 500
+"""A chore's slice: the broker answers requests between two of them."""
+
+
+class ProducerExpiry:
+    """A chore that forgets producers which have written nothing to a partition for `producer.id.expiration.ms` (ProducerStateManager in
+    Kafka). Every `producer.id.expiration.check.interval.ms` it goes through all partitions, some at a time.
+
+    By the broker's steady time since their last append: Apache Kafka compares with the records' own timestamps, under which a producer that
+    writes old events is forgotten while it writes.
+    """
+
+    def __init__(self, topics: TopicRegistry, settings: Mapping[str, Any], now_ms: int) -> None:
+        self._topics = topics
+        self._settings = settings
+        self._left: list[TopicPartition] = []
+        self.next_deadline_ms = now_ms + self._interval_ms
+
+    def expire(self, now_ms: int) -> list[str]:
+        """One slice of a round. Says nothing: that producers come and go is no news."""
+        if not self._left:
+            self._left = [partition.topic_partition for partition in self._topics.partitions()]
+        for place in self._left[-PARTITIONS_PER_CALL:]:
+            partition = self._topics.partition(*place)
+            if partition is not None:
+                self._forget(partition, now_ms)
+        del self._left[-PARTITIONS_PER_CALL:]
+        self.next_deadline_ms = now_ms if self._left else now_ms + self._interval_ms
+        return []
+
+    def _forget(self, partition: Partition, now_ms: int) -> None:
+        partition.log.forget_idle_producers(now_ms, self._settings["producer.id.expiration.ms"])
+
+    @property
+    def _interval_ms(self) -> int:
+        interval_ms: int = self._settings["producer.id.expiration.check.interval.ms"]
+        return interval_ms

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.contents_notes import ContentsNotes
-from chaffinch.broker.core.effects import Report
+from chaffinch.broker.core.events import Report
 from chaffinch.broker.core.fetch.sessions import FetchSessions
+from chaffinch.broker.core.groups.consumer_group import TopicInfo
 from chaffinch.broker.core.groups.coordinator import GroupCoordinator
-from chaffinch.broker.core.groups.group_configs import GroupConfigs
-from chaffinch.broker.core.groups.group_options import PROTOCOLS_WITHOUT_EFFECT
+from chaffinch.broker.core.groups.group_options import PROTOCOLS_WITHOUT_EFFECT, GroupConfigs
 from chaffinch.broker.core.groups.offset_expiry import OffsetExpiry
 from chaffinch.broker.core.groups.offsets import GroupOffsets
-from chaffinch.broker.core.groups.topic_view import TopicView
-from chaffinch.broker.core.log_maintenance import LogMaintenance
-from chaffinch.broker.core.producer_expiry import ProducerExpiry
+from chaffinch.broker.core.log_maintenance import LogMaintenance, ProducerExpiry
 from chaffinch.broker.core.refusal_log import RefusalLog
-from chaffinch.broker.core.replicas import start_warnings
 from chaffinch.broker.core.replicas.cluster_membership import ClusterMembership, first_epoch
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Node
 from chaffinch.broker.core.security.authentication import Authentication
 from chaffinch.broker.core.security.scram_credentials import ScramCredentials
 from chaffinch.broker.core.topics.registry import Dice, Partition, Topic, TopicRegistry
 from chaffinch.broker.core.transactions import power_loss
-from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
-from chaffinch.broker.core.transactions.participants import TransactionParticipants
+from chaffinch.broker.core.transactions.coordinator import COORDINATOR_EPOCH, TransactionCoordinator
+from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP
+from chaffinch.errors import codes
+from chaffinch.identifiers import ProducerIdentity, TopicPartition, counted
 from chaffinch.settings import Settings
 from chaffinch.storage.contents import Contents
 from chaffinch.storage.data_directory import DataDirectory
@@ -178,11 +178,103 @@ def say_what_is_odd(state: BrokerState, static: Settings) -> None:
     if idle := [protocol for protocol in protocols if protocol in PROTOCOLS_WITHOUT_EFFECT]:
         state.refusals.without_effect("group.coordinator.rebalance.protocols", ",".join(idle))
     topics = state.topics
-    for text in (*start_warnings.of_nodes(topics, len(state.nodes.nodes)), *start_warnings.of_directories(topics)):
+    for text in (*_warnings_of_nodes(topics, len(state.nodes.nodes)), *_warnings_of_directories(topics)):
         state.refusals.say(text)
     warn_of_replication(state, topics)
 
 
 def warn_of_replication(state: BrokerState, topics: Iterable[Topic]) -> None:
-    for text in start_warnings.of_replication(topics, state.settings["min.insync.replicas.policy"]):
+    for text in _warnings_of_replication(topics, state.settings["min.insync.replicas.policy"]):
         state.refusals.say(text)
+
+
+class TopicView:
+    """Implements `consumer_subscriptions.Topics`."""
+
+    def __init__(self, topics: TopicRegistry) -> None:
+        self._topics = topics
+
+    @property
+    def version(self) -> int:
+        return self._topics.version
+
+    def all(self) -> Mapping[str, TopicInfo]:
+        """By name."""
+        return {topic.name: TopicInfo(topic.topic_id, len(topic.partitions)) for topic in self._topics}
+
+
+class TransactionParticipants:
+    """`grown` gets each partition that a marker was written to: last stable offsets move, and fetches wait for that."""
+
+    def __init__(self, topics: TopicRegistry, offsets: GroupOffsets, grown: list[Partition]) -> None:
+        self._topics = topics
+        self._offsets = offsets
+        self._grown = grown
+
+    def write_marker(
+        self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, transaction_version: int, now_ms: int
+    ) -> None:
+        partition = self._topics.partition(*topic_partition)
+        if partition is None:
+            return
+        refused = partition.log.check_marker(identity, COORDINATOR_EPOCH)
+        if refused is not None and refused.code is codes.INVALID_PRODUCER_EPOCH:
+            return  # Whoever raised the epoch here has ended the transaction. A later coordinator's epoch is one that a tool made up.
+        if transaction_version >= VERSION_WITH_EPOCH_BUMP and partition.log.producers.has_marker(identity):
+            return  # Written before a crash: in version 2 each marker has an epoch of its own, under which the next transaction begins.
+        partition.log.append_marker(is_commit, identity, COORDINATOR_EPOCH, now_ms, leader_epoch=partition.replicas.leader_epoch)
+        self._grown.append(partition)
+
+    def complete_offsets(self, group: str, producer_id: int, is_commit: bool) -> None:
+        self._offsets.complete(group, producer_id, is_commit)
+
+    def sync(self, topic_partitions: Iterable[TopicPartition], groups: Iterable[str]) -> None:
+        partitions = [self._topics.partition(*topic_partition) for topic_partition in sorted(topic_partitions)]
+        sync_many([partition.log for partition in partitions if partition is not None])
+        if any(True for _ in groups):
+            self._offsets.sync()
+
+
+WARNED_NAMES_MAX: Final = 5
+"""Topics that one line names; others are counted."""
+
+
+def _warnings_of_nodes(topics: Iterable[Topic], node_count: int) -> Iterator[str]:
+    """At most one line: replicas lie on nodes that an earlier start declared and this one does not."""
+    highest = {topic.name: max(node for partition in topic.partitions for node in partition.replicas.assigned) for topic in topics}
+    lost = [name for name, node in highest.items() if node >= node_count]
+    if lost:
+        wanted = 1 + max(highest.values())
+        yield (
+            f"{counted(len(lost), 'topic')} with replicas on nodes that are not declared: {_named(lost)}. Those nodes count as stopped: "
+            f"partitions may lack a leader, and acks=all may get {codes.NOT_ENOUGH_REPLICAS.name}. To have them all, start with "
+            f"--brokers {wanted} (in Python brokers={wanted})"
+        )
+
+
+def _warnings_of_directories(topics: TopicRegistry) -> Iterator[str]:
+    """At most one line: logs of no topic. What tells of a topic is on disk before its first record, so its entry was lost or never made."""
+    unknown = topics.directories_without_topic()
+    if unknown:
+        yield (
+            f"logs of no topic in {topics.directory}: {_named(unknown)}. They are left as they are: a creation was cut short there, or the "
+            "end of journals/cluster.journal is lost, and with it what came last of topics"
+        )
+
+
+def _warnings_of_replication(topics: Iterable[Topic], policy: str) -> Iterator[str]:
+    """At most one line: min.insync.replicas above the replication factor (KIP-579)."""
+    if policy == "capped":
+        return
+    counts = [(topic, min(len(partition.replicas.assigned) for partition in topic.partitions)) for topic in topics]
+    found = [f"{topic.name} ({topic.config.in_sync_min} of {count})" for topic, count in counts if topic.config.in_sync_min > count]
+    if found:
+        yield (
+            f"{counted(len(found), 'topic')} with min.insync.replicas above the replication factor: {_named(found)}. acks=all can never "
+            "succeed there (KIP-579): lower min.insync.replicas, or create the topic with more replicas"
+        )
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - WARNED_NAMES_MAX
+    return ", ".join(names[:WARNED_NAMES_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -14,7 +14,7 @@ from chaffinch.broker.core import kafka_options
 from chaffinch.broker.core.groups.assignors import ASSIGNORS
 from chaffinch.broker.core.groups.group_options import CLASSIC, GROUP_OPTIONS
 from chaffinch.broker.core.security.options import SECURITY_OPTIONS
-from chaffinch.broker.core.topics.creation_limits import PARTITIONS_PER_REQUEST_MAX
+from chaffinch.broker.core.topics.creation_rules import PARTITIONS_PER_REQUEST_MAX
 from chaffinch.broker.core.topics.registry import ACCEPT_LOSS
 from chaffinch.broker.core.topics.topic_options import BROKER_SYNONYMS, TOPIC_OPTIONS_BY_NAME, WITH_EFFECT, topic_defaults
 from chaffinch.errors import ConfigException

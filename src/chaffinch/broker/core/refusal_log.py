@@ -15,7 +15,7 @@ import heapq
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from chaffinch.broker.core.effects import Report
+from chaffinch.broker.core.events import Report
 
 INTERVAL_MS = 1000
 INTERVAL_MS_MAX = 60_000

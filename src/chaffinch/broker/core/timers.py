@@ -1,4 +1,4 @@
-"""Deadlines by key, without a clock: the time is handed in.
+"""Work that becomes due by the clock and not by a request: deadlines by key, and chores. Without a clock: the time is handed in.
 
 Most deadlines are put off again and again (each heartbeat puts off its member's, each end its transactional id's). So the heap has one
 live entry per key, which may be too early; it is put right when it comes up. Entries that an earlier one has replaced go when they are the
@@ -8,8 +8,10 @@ larger part: the heap is never much larger than the number of keys.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable
-from typing import Any, Generic, TypeVar
+from collections.abc import Hashable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from chaffinch.broker.core.events import Report
 
 Key = TypeVar("Key", bound=Hashable)
 STALE_MAX = 64
@@ -73,3 +75,28 @@ class Timers(Generic[Key]):
             self._heap = [(deadline_ms, key) for key, deadline_ms in self._deadlines.items()]
             heapq.heapify(self._heap)
             self._queued = dict(self._deadlines)
+
+
+class Chore(Protocol):
+    """Part of the broker that `BrokerCore` calls when its time has come."""
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` has something to do (ms since 1970), None for never. Asked for after every request: no work here. May be early."""
+
+    def expire(self, now_ms: int) -> Sequence[str | Report]:
+        """Do what is due, in short: long work is cut into slices, with the next one due at once. Returns lines for the log: a text is a
+        warning.
+
+        Never raises StorageError: what a full disk prevents is due again later.
+        """
+
+
+def next_deadline_ms(chores: Sequence[Chore]) -> int | None:
+    """The earliest deadline of all."""
+    earliest: int | None = None
+    for chore in chores:
+        deadline_ms = chore.next_deadline_ms
+        if deadline_ms is not None and (earliest is None or deadline_ms < earliest):
+            earliest = deadline_ms
+    return earliest

@@ -19,11 +19,10 @@ from chaffinch.broker.core import options
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, Client
 from chaffinch.broker.core.groups.classic_states import ClassicState
 from chaffinch.broker.core.groups.consumer_group import ConsumerGroup, Subscriptions, TopicInfo
+from chaffinch.broker.core.groups.context import Ticket, TimerKey, TimerKind
 from chaffinch.broker.core.groups.coordinator import GroupCoordinator
-from chaffinch.broker.core.groups.group_configs import GroupConfigs
+from chaffinch.broker.core.groups.group_options import GroupConfigs
 from chaffinch.broker.core.groups.offsets import GroupOffsets
-from chaffinch.broker.core.groups.tickets import Ticket
-from chaffinch.broker.core.groups.timers import TimerKey, TimerKind
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest

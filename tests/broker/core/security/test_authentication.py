@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from chaffinch.broker.core.handlers import HANDLERS
-from chaffinch.broker.core.security.authentication import SASL_APIS
+from chaffinch.broker.core.security.authentication import MECHANISMS, SASL_APIS
 from chaffinch.broker.core.security.options import SECURITY_OPTIONS
-from chaffinch.broker.core.security.sasl_mechanisms import MECHANISMS
 from chaffinch.client.authentication import Credentials, Login
 from chaffinch.errors import AuthenticationException, ConfigException, codes
 from chaffinch.protocol import scram

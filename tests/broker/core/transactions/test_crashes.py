@@ -14,7 +14,7 @@ from itertools import count
 
 import pytest
 
-from chaffinch.broker import committed_records
+from chaffinch.broker import embedded
 from chaffinch.identifiers import NO_PRODUCER, OFFSET_LATEST, ProducerIdentity
 from chaffinch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from chaffinch.storage.file_system import Interrupted, StorageError
@@ -142,7 +142,7 @@ def live(writer: Writer) -> None:
 
 
 def visible(cluster: Cluster) -> list[bytes]:
-    table = committed_records.to_table(committed_records.collect(cluster.core, "orders", is_committed=True))
+    table = embedded.to_table(embedded.collect(cluster.core, "orders", is_committed=True))
     return sorted(table["value"].to_pylist())
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaffinch.broker import committed_records
+from chaffinch.broker import embedded
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
@@ -46,7 +46,7 @@ class World:
         self._client = None
 
     def visible(self) -> Counter[bytes]:
-        table = committed_records.to_table(committed_records.collect(self.cluster.core, "orders", is_committed=True))
+        table = embedded.to_table(embedded.collect(self.cluster.core, "orders", is_committed=True))
         return Counter(table["value"].to_pylist())
 
 

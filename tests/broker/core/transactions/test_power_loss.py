@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from chaffinch.broker import committed_records
+from chaffinch.broker import embedded
 from chaffinch.broker.core.transactions.coordinator import MARKER_RETRY_MS
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
@@ -73,7 +73,7 @@ def sync_journals(cluster: Cluster) -> None:
 
 
 def values(cluster: Cluster) -> list[bytes]:
-    table = committed_records.to_table(committed_records.collect(cluster.core, "orders", is_committed=True))
+    table = embedded.to_table(embedded.collect(cluster.core, "orders", is_committed=True))
     found: list[bytes] = table["value"].to_pylist()
     return found
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from chaffinch.broker.core.transactions import epochs as transaction_epochs
+from chaffinch.broker.core.transactions import metadata as transaction_epochs
 from chaffinch.broker.core.transactions.coordinator import MARKER_RETRY_MS
 from chaffinch.broker.core.transactions.metadata import EPOCH_MAX, TransactionMetadata
 from chaffinch.broker.core.transactions.moves import Ending, TransactionState

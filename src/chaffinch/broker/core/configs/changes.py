@@ -15,7 +15,7 @@ from chaffinch.broker.core.broker_state import BrokerState, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.group_options import GROUP_CONFIGS, GROUP_CONFIGS_BY_NAME
 from chaffinch.broker.core.refusal import RequestRefused, disk_failed
-from chaffinch.broker.core.topics import topic_names
+from chaffinch.broker.core.topics import creation_rules
 from chaffinch.broker.core.topics.registry import Topic
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, topic_defaults
 from chaffinch.errors import codes
@@ -83,7 +83,7 @@ def existing_topic(broker: BrokerState, name: str) -> Topic:
     """Raises INVALID_TOPIC_EXCEPTION (17) or UNKNOWN_TOPIC_OR_PARTITION (3)."""
     topic = broker.topics.get(name)
     if topic is None:
-        fault = topic_names.fault_of(name)
+        fault = creation_rules.fault_of(name)
         code = codes.UNKNOWN_TOPIC_OR_PARTITION if fault is None else codes.INVALID_TOPIC_EXCEPTION
         raise RequestRefused(code, fault or f"topic {name!r} does not exist")
     return topic

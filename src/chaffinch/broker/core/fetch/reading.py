@@ -1,4 +1,5 @@
-"""Reading what a fetch asks for: each place gives records, or an error, within the limits of the request.
+"""Reading what a fetch asks for: each place gives records, or an error, within the limits of the request. A fetch for which there is not
+enough waits: bytes are counted then, not read.
 
 Readers of committed records see what is below the last stable offset, and which transactions below it were aborted (KIP-98).
 """
@@ -10,15 +11,17 @@ from dataclasses import dataclass, field
 
 from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.fetch.places import FetchPlace
+from chaffinch.broker.core.fetch.sessions import FetchPlace
 from chaffinch.broker.core.replicas.leader_epochs import NO_EPOCH, end_of_epoch, leadership_fault
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
 from chaffinch.protocol.messages.produce import LeaderIdAndEpoch
 from chaffinch.records.stretch import Part
 from chaffinch.storage.file_system import StorageError
+from chaffinch.storage.partition_log import LogPosition
 
 LENT_BYTES_MIN = 64 << 10
 """Less than this is read at once, in one call, as its bounds are found."""
@@ -192,3 +195,63 @@ def _aborted(partition: Partition, fetch_offset: int, end_offset: int) -> list[A
     """Aborted transactions with records among those read, which end before `end_offset`."""
     found = partition.log.aborted_transactions(fetch_offset, end_offset)
     return [AbortedTransaction(producer_id=producer_id, first_offset=first_offset) for producer_id, first_offset in found]
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """A place that is waited for. `bytes_ready` lie between `start` and `upper`, up to which the client may read."""
+
+    place: FetchPlace
+    partition: Partition
+    start: LogPosition
+    upper: int
+    bytes_ready: int
+
+
+class BytesAwaited:
+    """Counts what a waiting fetch would give. Raises StorageError at construction."""
+
+    def __init__(self, broker: BrokerState, terms: FetchTerms, reading: Reading) -> None:
+        self._broker = broker
+        self._terms = terms
+        self._watched = [
+            _Watched(place, partition, partition.log.position_of(place.asked.fetch_offset), place.asked.fetch_offset, 0)
+            for place, partition in reading.readable
+        ]
+
+    @property
+    def keys(self) -> list[TopicPartition]:
+        return [watched.partition.topic_partition for watched in self._watched]
+
+    def is_enough(self) -> bool:
+        """Whether to read now: enough bytes, or something that the client should hear at once."""
+        bytes_ready = 0
+        for watched in self._watched:
+            if not self._is_readable(watched):
+                return True
+            log = watched.partition.log
+            upper = log.last_stable_offset if self._terms.is_committed else log.high_watermark
+            if upper > watched.upper:
+                try:
+                    end = log.position_of(upper)
+                except StorageError:
+                    return True
+                if end.segment != watched.start.segment:
+                    return True  # The answer ends with the segment, so waiting adds nothing.
+                watched.upper = upper
+                watched.bytes_ready = min(end.position - watched.start.position, watched.place.asked.partition_max_bytes)
+            bytes_ready += watched.bytes_ready
+            if bytes_ready >= self._terms.bytes_min:
+                return True
+        return False
+
+    def _is_readable(self, watched: _Watched) -> bool:
+        partition = watched.partition
+        if self._broker.topics.partition(*partition.topic_partition) is not partition:
+            return False
+        asked = watched.place.asked
+        if asked.fetch_offset < partition.log.log_start_offset:
+            return False
+        terms = self._terms
+        fault = leadership_fault(partition, terms.node_id, asked.current_leader_epoch, a_follower_will_do=terms.a_follower_will_do)
+        return fault is codes.NONE

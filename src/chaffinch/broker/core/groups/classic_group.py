@@ -1,17 +1,19 @@
-"""A group of the classic protocol as data: members, who leads, which generation. The rules of requests are in `classic_joins` and beside.
+"""A group of the classic protocol as data: members, who leads, which generation. The rules of requests are in
+`classic_requests` and `classic_rebalance`.
 
 Follows Apache Kafka's ClassicGroup. No clock, no I/O; a member's metadata is not looked into, but for the topics it subscribes to.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
-from chaffinch.broker.core.groups import subscriptions
 from chaffinch.broker.core.groups.classic_states import MOVES, ClassicState
-from chaffinch.broker.core.groups.tickets import Ticket
+from chaffinch.broker.core.groups.context import Ticket
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
@@ -92,7 +94,7 @@ class ClassicGroup:
 
     @property
     def uses_consumer_protocol(self) -> bool:
-        return self.protocol_type == subscriptions.PROTOCOL_TYPE
+        return self.protocol_type == PROTOCOL_TYPE
 
     @property
     def has_all_joined(self) -> bool:
@@ -233,7 +235,7 @@ class ClassicGroup:
         self.subscribed_topics = None
         if not self.uses_consumer_protocol:
             return
-        each = [subscriptions.topics_of(member.metadata(self.protocol)) for member in self.members.values()]
+        each = [topics_of(member.metadata(self.protocol)) for member in self.members.values()]
         known = [topics for topics in each if topics is not None]
         if len(known) == len(each):
             self.subscribed_topics = frozenset[str]().union(*known)
@@ -257,3 +259,28 @@ class ClassicGroup:
 
 def _pending_bytes(member_id: str) -> int:
     return 500 + 2 * len(member_id)
+
+
+PROTOCOL_TYPE: Final = "consumer"
+
+
+def topics_of(metadata: bytes) -> frozenset[str] | None:
+    """The topics in a subscription of the protocol type "consumer"; None for bytes that are not one.
+
+    Source: Apache Kafka's ConsumerProtocolSubscription: a version (int16), then an array of topic names, then what only assignors need.
+    """
+    try:
+        _, count = struct.unpack_from(">hi", metadata, 0)
+        position = 6
+        topics = []
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", metadata, position)
+            position += 2
+            name = metadata[position : position + length]
+            if length < 0 or len(name) != length:
+                return None
+            topics.append(name.decode())
+            position += length
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return frozenset(topics)

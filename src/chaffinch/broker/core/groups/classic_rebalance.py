@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaffinch.broker.core.effects import Report
+from chaffinch.broker.core.events import Report
 from chaffinch.broker.core.groups.classic_group import ClassicGroup
 from chaffinch.broker.core.groups.classic_journal import ClassicJournal
 from chaffinch.broker.core.groups.classic_states import ClassicState
-from chaffinch.broker.core.groups.context import GroupContext
-from chaffinch.broker.core.groups.timers import TimerKey, TimerKind
+from chaffinch.broker.core.groups.context import GroupContext, TimerKey, TimerKind
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.join_group import JoinGroupResponse

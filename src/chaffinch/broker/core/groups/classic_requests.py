@@ -1,27 +1,175 @@
-"""SyncGroup, Heartbeat and LeaveGroup of classic groups, and whether a member may commit offsets. Follows Apache Kafka's ClassicGroup."""
+"""What members of classic groups ask for: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and whether they may commit offsets.
+
+JoinGroup decides who becomes a member, and whether the others have to join again. It follows Apache Kafka's GroupMetadataManager: members
+are given their id first (KIP-394), static members take their own place again (KIP-345), a leader that comes back unchanged may be told to
+assign nothing (KIP-814). The others follow its ClassicGroup.
+"""
 
 from __future__ import annotations
 
-from chaffinch.broker.core.groups.classic_group import ClassicGroup
-from chaffinch.broker.core.groups.classic_rebalance import ClassicRebalance, current_assignment
-from chaffinch.broker.core.groups.classic_states import HEARTBEAT, KEEPS_SESSION_ON_COMMIT, SYNC, ClassicState, Sync
-from chaffinch.broker.core.groups.context import GroupContext
-from chaffinch.broker.core.groups.tickets import Ticket
+from dataclasses import replace
+from typing import Final
+
+from chaffinch.broker.core.groups.classic_group import ClassicGroup, ClassicMember, Client, Protocols
+from chaffinch.broker.core.groups.classic_journal import ClassicJournal
+from chaffinch.broker.core.groups.classic_rebalance import ClassicRebalance, current_assignment, current_generation
+from chaffinch.broker.core.groups.classic_states import HEARTBEAT, KEEPS_SESSION_ON_COMMIT, REJOIN, SYNC, ClassicState, Rejoin, Sync
+from chaffinch.broker.core.groups.context import GroupContext, Ticket, TimerKey, TimerKind
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest
+from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from chaffinch.protocol.messages.leave_group import MemberIdentity
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
+VERSION_WITH_MEMBER_ID: Final = 4
+VERSION_WITH_SKIP_ASSIGNMENT: Final = 9
+
+NEW_MEMBER_TIMEOUT_MS: Final = 300_000
+"""How long a newcomer may wait for its first generation; it has no id to send heartbeats with before that."""
+
+JoinResult = JoinGroupResponse | Ticket[JoinGroupResponse]
 SyncResult = SyncGroupResponse | Ticket[SyncGroupResponse]
 
 
 class ClassicRequests:
-    """The rules of what members say once they are members."""
+    """See the module."""
 
-    def __init__(self, context: GroupContext, rebalance: ClassicRebalance) -> None:
+    def __init__(self, context: GroupContext, journal: ClassicJournal, rebalance: ClassicRebalance) -> None:
         self._context = context
+        self._journal = journal
         self._rebalance = rebalance
+
+    def join(self, group: ClassicGroup, request: JoinGroupRequest, version: int, client: Client, now_ms: int) -> JoinResult:
+        """Its answer, now or later. The request's own values have been checked. Raises StorageError: then nothing has changed."""
+        protocols = tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols)
+        code = self._fault(group, request, protocols)
+        if code is not codes.NONE:
+            if code is codes.GROUP_MAX_SIZE_REACHED:
+                self._turn_away(group, request.member_id, now_ms)
+            return refusal(request, code)
+        if request.member_id:
+            return self._join_again(group, request, protocols, client, now_ms)
+        member_id = f"{request.group_instance_id or client.client_id}-{self._context.new_id()}"
+        if request.group_instance_id is not None and request.group_instance_id in group.static_members:
+            return self._join_in_place(group, request, protocols, member_id, version, now_ms)
+        if request.group_instance_id is None and version >= VERSION_WITH_MEMBER_ID:
+            group.expect(member_id)
+            self._context.timers.schedule(
+                TimerKey(group.group_id, TimerKind.SESSION, member_id), now_ms + max(request.session_timeout_ms, 0)
+            )
+            return JoinGroupResponse(error_code=codes.MEMBER_ID_REQUIRED.number, member_id=member_id, protocol_name=None)
+        return self._add(group, request, protocols, member_id, client, now_ms)
+
+    def _fault(self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols) -> ErrorCode:
+        """81: no room for one more; 23: it cannot work with the others."""
+        size_bytes = sum(len(name) + len(metadata) for name, metadata in protocols)
+        if not self._has_place(group, request.member_id) or not self._context.memory.has_room(size_bytes):
+            return codes.GROUP_MAX_SIZE_REACHED
+        if not group.supports(request.protocol_type, protocols):
+            return codes.INCONSISTENT_GROUP_PROTOCOL
+        return codes.NONE
+
+    def _has_place(self, group: ClassicGroup, member_id: str) -> bool:
+        """Whether the group takes this member. In a rebalance those count that have joined: a limit that was lowered is kept so. Who was
+        given an id and never comes again takes nobody's place."""
+        size_max: int = self._context.settings["group.max.size"]
+        if group.state is ClassicState.EMPTY:
+            return True
+        if group.state is ClassicState.PREPARING_REBALANCE:
+            return member_id in group.joins or len(group.joins) < size_max
+        return member_id in group.members or len(group.members) < size_max
+
+    def _turn_away(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
+        """Who is told that there is no room gives up: the others need not wait for it, nor share anything where it was no member yet."""
+        if member_id in group.members:
+            self._rebalance.forget(group, member_id)
+            self._rebalance.after_removal(group, now_ms)
+        elif member_id in group.pending:
+            self._rebalance.forget(group, member_id)
+            self._rebalance.complete_if_all_joined(group, now_ms)
+
+    # Newcomers --------------------------------------------------------------------------------------------------------------------------
+
+    def _add(
+        self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, member_id: str, client: Client, now_ms: int
+    ) -> JoinResult:
+        member = ClassicMember(
+            member_id=member_id,
+            instance_id=request.group_instance_id,
+            client=client,
+            rebalance_timeout_ms=rebalance_timeout_ms(request),
+            session_timeout_ms=request.session_timeout_ms,
+            protocols=protocols,
+            is_new=True,
+        )
+        if group.initial_remaining_ms is not None:
+            group.has_newcomer = True
+        group.add(member, request.protocol_type)
+        ticket = self._wait(group, member_id)
+        self._context.timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member_id), now_ms + NEW_MEMBER_TIMEOUT_MS)
+        self._rebalance.prepare_or_complete(group, now_ms)
+        return ticket
+
+    # Members that join again --------------------------------------------------------------------------------------------------------------
+
+    def _join_again(self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, client: Client, now_ms: int) -> JoinResult:
+        member_id = request.member_id
+        if member_id in group.pending and request.group_instance_id is None:
+            return self._add(group, request, protocols, member_id, client, now_ms)
+        code = group.member_fault(member_id, request.group_instance_id)
+        if code is not codes.NONE:
+            return refusal(request, code)
+        member = group.members[member_id]
+        is_leader = group.state is ClassicState.STABLE and group.leader == member_id
+        step = REJOIN[group.state, is_leader or member.protocols != protocols]
+        if step is Rejoin.UNKNOWN:
+            return refusal(request, codes.UNKNOWN_MEMBER_ID)
+        if step is Rejoin.CURRENT:
+            return current_generation(group, member_id)
+        group.change_protocols(member, protocols)
+        _update(member, request)
+        ticket = self._wait(group, member_id)
+        self._rebalance.prepare_or_complete(group, now_ms)
+        return ticket
+
+    # Static members -----------------------------------------------------------------------------------------------------------------------
+
+    def _join_in_place(
+        self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, member_id: str, version: int, now_ms: int
+    ) -> JoinResult:
+        """The instance was restarted: it takes its place under a new member id, and who still uses the old one is fenced."""
+        old_id = group.static_members[request.group_instance_id or ""]
+        old, old_leader = group.members[old_id], group.leader
+        new = replace(old, member_id=member_id, protocols=protocols)
+        _update(new, request)
+        members = [new if member is old else member for member in group.members.values()]
+        is_quiet = group.state is ClassicState.STABLE and _selected(members) == group.protocol
+        if is_quiet:
+            self._journal.put(_led_by(group, old_id, member_id), members, {member.member_id: member.assignment for member in members})
+        self._rebalance.drop_tickets(group, old_id, codes.FENCED_INSTANCE_ID)
+        group.replace_static(old_id, new)
+        self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SESSION, old_id))
+        self._rebalance.keep_session(group, member_id, now_ms)
+        if not is_quiet:
+            ticket = self._wait(group, member_id)
+            self._rebalance.prepare_or_complete(group, now_ms)
+            return ticket
+        if version >= VERSION_WITH_SKIP_ASSIGNMENT:
+            return current_generation(group, member_id, skip_assignment=group.leader == member_id)
+        # The old leader's id, so that a leader that is back takes itself for a follower and does not assign again.
+        answer = current_generation(group, member_id)
+        return answer.replace(leader=old_leader or "", members=[])
+
+    def _wait(self, group: ClassicGroup, member_id: str) -> Ticket[JoinGroupResponse]:
+        """A promise; an earlier one to the same member is broken, because it cannot be listening there any more."""
+        earlier = group.joins.pop(member_id, None)
+        if earlier is not None:
+            self._context.answer(earlier, JoinGroupResponse(error_code=codes.REBALANCE_IN_PROGRESS.number, member_id=member_id))
+        ticket = group.joins[member_id] = Ticket[JoinGroupResponse]()
+        return ticket
+
+    # What members say once they are members ---------------------------------------------------------------------------------------------
 
     def sync(self, group: ClassicGroup, request: SyncGroupRequest, now_ms: int) -> SyncResult:
         """Raises StorageError when what the leader says cannot be written: all have to join again."""
@@ -111,3 +259,32 @@ class ClassicRequests:
         """A member's commit counts as a heartbeat."""
         if group.state in KEEPS_SESSION_ON_COMMIT and member_id in group.members:
             self._rebalance.keep_session(group, member_id, now_ms)
+
+
+def refusal(request: JoinGroupRequest, code: ErrorCode) -> JoinGroupResponse:
+    """A full group's answer names no member id, as in Kafka."""
+    member_id = "" if code is codes.GROUP_MAX_SIZE_REACHED else request.member_id
+    return JoinGroupResponse(error_code=code.number, member_id=member_id, protocol_name=None)
+
+
+def rebalance_timeout_ms(request: JoinGroupRequest) -> int:
+    """Version 0 has none: the session's serves for both."""
+    return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
+
+
+def _update(member: ClassicMember, request: JoinGroupRequest) -> None:
+    member.rebalance_timeout_ms = rebalance_timeout_ms(request)
+    member.session_timeout_ms = request.session_timeout_ms
+
+
+def _selected(members: list[ClassicMember]) -> str:
+    return _copy_with(members).selected_protocol()
+
+
+def _copy_with(members: list[ClassicMember]) -> ClassicGroup:
+    return ClassicGroup(group_id="", state_since_ms=0, members={member.member_id: member for member in members})
+
+
+def _led_by(group: ClassicGroup, old_id: str, new_id: str) -> ClassicGroup:
+    """The group as its journal entry is to show it."""
+    return replace(group, leader=new_id if group.leader == old_id else group.leader)

@@ -2,20 +2,22 @@
 
 Each heartbeat may raise the group's epoch (somebody's subscription or a topic changed), computes a new target then, and takes its own
 member one step towards it. Follows Apache Kafka's GroupMetadataManager. What a heartbeat changes is in the journal before it is told.
+
+In the step ("Member Reconciliation") a member first gives back what it is not to have, and says so; then it gets what others have given
+back. So no partition has two owners. Follows Apache Kafka's CurrentAssignmentBuilder.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from chaffinch.broker.core.groups.assignors import ASSIGNORS, Partitions, TopicIdPartition
 from chaffinch.broker.core.groups.classic_group import Client
-from chaffinch.broker.core.groups.consumer_group import MEMBER_BYTES, Change, ConsumerGroup, ConsumerMember, MemberState
+from chaffinch.broker.core.groups.consumer_group import MEMBER_BYTES, NO_PARTITIONS, Change, ConsumerGroup, ConsumerMember, MemberState
 from chaffinch.broker.core.groups.consumer_journal import ConsumerJournal
 from chaffinch.broker.core.groups.consumer_subscriptions import SubscribedTopics
-from chaffinch.broker.core.groups.context import GroupContext
-from chaffinch.broker.core.groups.reconciliation import next_step
-from chaffinch.broker.core.groups.timers import TimerKey, TimerKind
+from chaffinch.broker.core.groups.context import GroupContext, TimerKey, TimerKind
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.consumer_group_heartbeat import (
@@ -296,3 +298,43 @@ def _by_topic(partitions: Partitions) -> list[TopicPartitions]:
     for topic_id, index in sorted(partitions):
         found.setdefault(topic_id, TopicPartitions(topic_id=topic_id)).partitions.append(index)
     return list(found.values())
+
+
+def next_step(
+    member: ConsumerMember,
+    target_epoch: int,
+    target: Partitions,
+    owned: Partitions | None,
+    owners: Mapping[TopicIdPartition, str],
+) -> ConsumerMember:
+    """The member after this heartbeat. `owned`: what it says it has; None when it did not say."""
+    if member.state is MemberState.UNREVOKED:
+        if _holds(owned, member.revoking):
+            return member
+    elif member.is_reconciled_to(target_epoch):
+        return member
+    return _towards(member, target_epoch, target, owned, owners)
+
+
+def _towards(
+    member: ConsumerMember, target_epoch: int, target: Partitions, owned: Partitions | None, owners: Mapping[TopicIdPartition, str]
+) -> ConsumerMember:
+    """While it has something to give back the member stays in its epoch, however often the target moves on."""
+    kept = member.assigned & target
+    revoking = member.assigned - target
+    if revoking and _holds(owned, revoking):
+        return _at(member, member.epoch, MemberState.UNREVOKED, kept, revoking)
+    wanted = target - kept
+    free = frozenset(partition for partition in wanted if owners.get(partition, member.member_id) == member.member_id)
+    state = MemberState.UNRELEASED if len(free) < len(wanted) else MemberState.STABLE
+    return _at(member, target_epoch, state, kept | free, NO_PARTITIONS)
+
+
+def _at(member: ConsumerMember, epoch: int, state: MemberState, assigned: Partitions, revoking: Partitions) -> ConsumerMember:
+    since = {partition: member.since[partition] if partition in member.assigned else epoch for partition in assigned | revoking}
+    return replace(member, epoch=epoch, previous_epoch=member.epoch, state=state, assigned=assigned, revoking=revoking, since=since)
+
+
+def _holds(owned: Partitions | None, revoking: Partitions) -> bool:
+    """Whether the member may still read one of these; what it does not say, it may."""
+    return owned is None or bool(owned & revoking)

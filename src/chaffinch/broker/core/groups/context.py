@@ -1,18 +1,51 @@
-"""What the rules of both protocols share: options, deadlines, a source of ids, who waits, and how much memory members may take."""
+"""What the rules of both protocols share: options, deadlines, a source of ids, answers that are given later, the memory of members."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from enum import IntEnum
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
-from chaffinch.broker.core.effects import Report
-from chaffinch.broker.core.groups.group_configs import GroupConfigs
-from chaffinch.broker.core.groups.tickets import Answer, Ticket
-from chaffinch.broker.core.groups.timers import TimerKey
+from chaffinch.broker.core.events import Report
+from chaffinch.broker.core.groups.group_options import GroupConfigs
 from chaffinch.broker.core.timers import Timers
 from chaffinch.storage.wall_time import WallTime
+
+
+class TimerKind(IntEnum):
+    """What is due. Order of those due at the same instant within one group."""
+
+    SESSION = 0
+    """A member was not heard of."""
+    JOIN = 1
+    """The members of a rebalance have joined, or had time enough to."""
+    SYNC = 2
+    """The members of a generation have fetched their assignments, or had time enough to."""
+    REVOCATION = 3
+    """A member of a consumer group had time enough to give partitions back."""
+
+
+class TimerKey(NamedTuple):
+    """Whose deadline it is; `member_id` is empty for the group's own."""
+
+    group_id: str
+    kind: TimerKind
+    member_id: str = ""
+
+
+Answer = TypeVar("Answer")
+
+
+class Ticket(Generic[Answer]):
+    """One promised answer: None until it is there. Each ticket is a key of its own for those that wait."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+
 
 MEMBERS_BYTES_MAX: Final = 256 << 20
 """What all groups and their members may take together; a member beyond it is told that the group is full."""

@@ -11,22 +11,20 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from chaffinch.broker.core.effects import Report
+from chaffinch.broker.core.events import Report
 from chaffinch.broker.core.groups import classic_journal, consumer_journal
 from chaffinch.broker.core.groups.assignors import TopicIdPartition
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, Client
-from chaffinch.broker.core.groups.classic_joins import ClassicJoins, JoinResult, refusal
 from chaffinch.broker.core.groups.classic_journal import ClassicJournal
 from chaffinch.broker.core.groups.classic_rebalance import ClassicRebalance
-from chaffinch.broker.core.groups.classic_requests import ClassicRequests, SyncResult
+from chaffinch.broker.core.groups.classic_requests import ClassicRequests, JoinResult, SyncResult, refusal
 from chaffinch.broker.core.groups.consumer_group import ConsumerGroup, MemberState
 from chaffinch.broker.core.groups.consumer_journal import ConsumerJournal
 from chaffinch.broker.core.groups.consumer_rules import ConsumerRules
 from chaffinch.broker.core.groups.consumer_subscriptions import SubscribedTopics, Topics
-from chaffinch.broker.core.groups.context import Dice, GroupContext
-from chaffinch.broker.core.groups.group_configs import GroupConfigs
+from chaffinch.broker.core.groups.context import Dice, GroupContext, TimerKey, TimerKind
+from chaffinch.broker.core.groups.group_options import GroupConfigs
 from chaffinch.broker.core.groups.offsets import GroupOffsets
-from chaffinch.broker.core.groups.timers import TimerKey, TimerKind
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -90,8 +88,7 @@ class GroupCoordinator:
         self._classic_journal = ClassicJournal(journal)
         self._consumer_journal = ConsumerJournal(journal)
         self._rebalance = ClassicRebalance(self._context, self._classic_journal)
-        self._joins = ClassicJoins(self._context, self._classic_journal, self._rebalance)
-        self._requests = ClassicRequests(self._context, self._rebalance)
+        self._requests = ClassicRequests(self._context, self._classic_journal, self._rebalance)
         self._consumers = ConsumerRules(self._context, self._consumer_journal, SubscribedTopics(topics))
         self._load(journal, now_ms)
 
@@ -116,7 +113,7 @@ class GroupCoordinator:
         if group is None:
             group = ClassicGroup(group_id=request.group_id, state_since_ms=self._context.wall.at(now_ms))
             self._groups[request.group_id] = group
-        result = self._joins.join(group, request, version, client, now_ms)
+        result = self._requests.join(group, request, version, client, now_ms)
         self._note(group)
         return result
 

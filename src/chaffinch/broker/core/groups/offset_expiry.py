@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from chaffinch.broker.core.effects import Report
+from chaffinch.broker.core.events import Report
 from chaffinch.broker.core.groups.classic_group import ClassicGroup
 from chaffinch.broker.core.groups.classic_states import ClassicState
 from chaffinch.broker.core.groups.coordinator import Group, GroupCoordinator

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Final
+
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.groups import request_checks
 from chaffinch.broker.core.handlers.group_answers import NOT_WRITTEN, client_of, say_lines
 from chaffinch.broker.core.refusal import RequestRefused, disk_failed
 from chaffinch.errors import codes
-from chaffinch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from chaffinch.protocol.messages.consumer_group_heartbeat import (
+    EPOCH_JOIN,
+    EPOCH_LEAVE,
+    EPOCH_LEAVE_FOR_A_WHILE,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from chaffinch.storage.file_system import StorageError
+
+VERSION_WITH_OWN_MEMBER_ID: Final = 1
 
 PROTOCOL = "consumer"
 """Its name in the option `group.coordinator.rebalance.protocols`."""
@@ -37,7 +47,36 @@ def _answer(
 ) -> ConsumerGroupHeartbeatResponse:
     if PROTOCOL not in broker.settings["group.coordinator.rebalance.protocols"]:
         raise RequestRefused(codes.UNSUPPORTED_VERSION, "group.coordinator.rebalance.protocols does not name the consumer protocol")
-    request_checks.check_consumer_heartbeat(request, event.request.version, broker.settings)
+    _check(request, event.request.version, broker.settings)
     if not broker.is_coordinator(event.node_id, request.group_id):
         return ConsumerGroupHeartbeatResponse(error_code=codes.NOT_COORDINATOR.number)
     return broker.groups.consumer_heartbeat(request, client_of(event), now_ms)
+
+
+def _check(request: ConsumerGroupHeartbeatRequest, version: int, settings: Mapping[str, Any]) -> None:
+    """Raises INVALID_REQUEST, UNSUPPORTED_ASSIGNOR with the reason."""
+    for fault in _faults(request, version):
+        raise RequestRefused(codes.INVALID_REQUEST, fault)
+    offered: tuple[str, ...] = settings["group.consumer.assignors"]
+    if request.server_assignor is not None and request.server_assignor not in offered:
+        raise RequestRefused(codes.UNSUPPORTED_ASSIGNOR, f"assignor {request.server_assignor[:100]!r} is not one of {', '.join(offered)}")
+
+
+def _faults(request: ConsumerGroupHeartbeatRequest, version: int) -> list[str]:
+    epoch = request.member_epoch
+    # To nothing, too: a pattern that the client matches itself may wait for its first topic.
+    says_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+    needs_member_id = epoch != EPOCH_JOIN or version >= VERSION_WITH_OWN_MEMBER_ID
+    checks = (
+        (not request.group_id, "the group id cannot be empty"),
+        (request.instance_id == "", "the instance id cannot be empty"),
+        (request.rack_id == "", "the rack id cannot be empty"),
+        (epoch < EPOCH_LEAVE_FOR_A_WHILE, f"there is no member epoch {epoch}"),
+        (needs_member_id and not request.member_id, "the member id cannot be empty"),
+        (epoch == EPOCH_JOIN and request.rebalance_timeout_ms == -1, "who joins must say its rebalance timeout"),
+        (epoch == EPOCH_JOIN and request.topic_partitions != [], "who joins has no partitions, and must say so"),
+        (epoch == EPOCH_JOIN and not says_topics, "who joins must say what it subscribes to"),
+        (epoch == EPOCH_LEAVE_FOR_A_WHILE and request.instance_id is None, "only a static member can leave for a while"),
+        (epoch not in (EPOCH_LEAVE, EPOCH_LEAVE_FOR_A_WHILE) and request.rebalance_timeout_ms < -1, "a timeout cannot be negative"),
+    )
+    return [reason for is_wrong, reason in checks if is_wrong]

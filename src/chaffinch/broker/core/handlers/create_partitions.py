@@ -9,7 +9,7 @@ from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused, disk_failed
-from chaffinch.broker.core.topics import creation_limits
+from chaffinch.broker.core.topics import creation_rules
 from chaffinch.errors import codes
 from chaffinch.identifiers import counted
 from chaffinch.protocol.messages.create_partitions import (
@@ -26,7 +26,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     assert isinstance(request, CreatePartitionsRequest)
     times_named = Counter(topic.name for topic in request.topics)
     try:
-        creation_limits.check_partitions(_partitions_wanted(broker, request, times_named))
+        creation_rules.check_partitions(_partitions_wanted(broker, request, times_named))
     except RequestRefused as refused:
         refuse(broker, event, now_ms, place=counted(len(request.topics), "topic"), code=refused.code, reason=refused.message)
         code, reason = refused.code.number, refused.message

@@ -9,7 +9,7 @@ from chaffinch.broker.core.configs import entries as config_entries
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused, disk_failed
-from chaffinch.broker.core.topics import creation_limits, topic_names
+from chaffinch.broker.core.topics import creation_rules
 from chaffinch.broker.core.topics.registry import CreatedTopic
 from chaffinch.errors import codes
 from chaffinch.identifiers import counted
@@ -28,7 +28,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     assert isinstance(request, CreateTopicsRequest)
     times_named = Counter(topic.name for topic in request.topics)
     try:
-        creation_limits.check_partitions(_partitions_wanted(broker, request, times_named))
+        creation_rules.check_partitions(_partitions_wanted(broker, request, times_named))
     except RequestRefused as refused:
         refuse(broker, event, now_ms, place=counted(len(request.topics), "topic"), code=refused.code, reason=refused.message)
         return CreateTopicsResponse(topics=[_refused(topic.name, refused) for topic in request.topics])
@@ -52,7 +52,7 @@ def _partitions_wanted(broker: BrokerState, request: CreateTopicsRequest, times_
     """Counted as by Apache Kafka: before it is known which topics can be created, but for those that are refused by their name alone."""
     count = 0
     for asked in request.topics:
-        if times_named[asked.name] > 1 or asked.name == topic_names.CLUSTER_METADATA:
+        if times_named[asked.name] > 1 or asked.name == creation_rules.CLUSTER_METADATA:
             continue
         default = broker.settings["num.partitions"] if asked.num_partitions == -1 else 0
         count += len(asked.assignments) or default or max(0, asked.num_partitions)
@@ -60,7 +60,7 @@ def _partitions_wanted(broker: BrokerState, request: CreateTopicsRequest, times_
 
 
 def _create(broker: BrokerState, asked: CreatableTopic, validate_only: bool, now_ms: int) -> CreatedTopic:
-    if asked.name == topic_names.CLUSTER_METADATA:
+    if asked.name == creation_rules.CLUSTER_METADATA:
         raise RequestRefused(codes.TOPIC_AUTHORIZATION_FAILED, f"topic {asked.name!r} is the cluster's own and cannot be created")
     # What is wrong with the name or the options is told first, as by Apache Kafka.
     overrides = _overrides(asked)

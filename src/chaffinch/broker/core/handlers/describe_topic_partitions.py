@@ -8,7 +8,7 @@ from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.security import authorized_operations
-from chaffinch.broker.core.topics import topic_names
+from chaffinch.broker.core.topics import creation_rules
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_topic_partitions import (
@@ -61,8 +61,8 @@ def _next(broker: BrokerState, names: Sequence[str], index: int) -> Cursor | Non
 def _described(broker: BrokerState, name: str, first: int, limit: int) -> DescribeTopicPartitionsResponseTopic:
     topic = broker.topics.get(name)
     if topic is None:
-        code = codes.INVALID_TOPIC_EXCEPTION if topic_names.fault_of(name) is not None else codes.UNKNOWN_TOPIC_OR_PARTITION
-        described = DescribeTopicPartitionsResponseTopic(error_code=code.number, name=name, is_internal=name in topic_names.INTERNAL)
+        code = codes.INVALID_TOPIC_EXCEPTION if creation_rules.fault_of(name) is not None else codes.UNKNOWN_TOPIC_OR_PARTITION
+        described = DescribeTopicPartitionsResponseTopic(error_code=code.number, name=name, is_internal=name in creation_rules.INTERNAL)
     else:
         partitions = [_described_partition(broker, partition) for partition in topic.partitions[first : first + limit]]
         described = DescribeTopicPartitionsResponseTopic(

@@ -9,9 +9,8 @@ from chaffinch.broker.core.broker_state import BrokerState, Result, Waiting
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.fetch import reading
-from chaffinch.broker.core.fetch.reading import FetchTerms, Reading
+from chaffinch.broker.core.fetch.reading import BytesAwaited, FetchTerms, Reading
 from chaffinch.broker.core.fetch.sessions import FetchContext
-from chaffinch.broker.core.fetch.waiting import BytesAwaited
 from chaffinch.broker.core.replicas.leader_epochs import DEBUGGING_REPLICA
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.fetch import READ_COMMITTED, FetchRequest, FetchResponse

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from chaffinch.broker.core.broker_state import BrokerState, Waiting, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.classic_group import Client
-from chaffinch.broker.core.groups.tickets import Ticket
+from chaffinch.broker.core.groups.context import Ticket
 from chaffinch.broker.core.replicas.cluster_membership import COORDINATORS
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode

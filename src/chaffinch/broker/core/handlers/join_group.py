@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.groups import request_checks
-from chaffinch.broker.core.groups.classic_joins import refusal
-from chaffinch.broker.core.groups.tickets import Ticket
+from chaffinch.broker.core.groups.classic_requests import refusal
+from chaffinch.broker.core.groups.context import Ticket
 from chaffinch.broker.core.handlers.group_answers import client_of, not_written, say_lines, when_answered
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -22,11 +24,12 @@ _EXPECTED = frozenset({codes.NONE.number, codes.MEMBER_ID_REQUIRED.number, codes
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, JoinGroupRequest)
-    code = request_checks.join_fault(request, broker.settings)
+    code = _fault(request, broker.settings)
     if code is codes.NONE and not broker.is_coordinator(event.node_id, request.group_id):
         code = codes.NOT_COORDINATOR
     try:
-        result = refusal(request, code) if code is not codes.NONE else _join(broker, event, request, now_ms)
+        refused = code is not codes.NONE
+        result = refusal(request, code) if refused else broker.groups.join(request, event.request.version, client_of(event), now_ms)
     except StorageError as error:
         return not_written(broker, event, error, lambda code: _in_version(refusal(request, code), event), now_ms)
     say_lines(broker, now_ms)
@@ -45,10 +48,12 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     return _in_version(result, event)
 
 
-def _join(
-    broker: BrokerState, event: RequestReceived, request: JoinGroupRequest, now_ms: int
-) -> JoinGroupResponse | Ticket[JoinGroupResponse]:
-    return broker.groups.join(request, event.request.version, client_of(event), now_ms)
+def _fault(request: JoinGroupRequest, settings: Mapping[str, Any]) -> ErrorCode:
+    """24: no group id; 26: a session timeout outside of the broker's limits."""
+    if not request.group_id:
+        return codes.INVALID_GROUP_ID
+    least, most = settings["group.min.session.timeout.ms"], settings["group.max.session.timeout.ms"]
+    return codes.NONE if least <= request.session_timeout_ms <= most else codes.INVALID_SESSION_TIMEOUT
 
 
 def _in_version(answer: JoinGroupResponse, event: RequestReceived) -> JoinGroupResponse:

@@ -15,7 +15,7 @@ from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import NO_LEADER
 from chaffinch.broker.core.security import authorized_operations
-from chaffinch.broker.core.topics import creation_limits, topic_names
+from chaffinch.broker.core.topics import creation_rules
 from chaffinch.broker.core.topics.registry import Partition, Topic
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.metadata import (
@@ -76,7 +76,7 @@ def _topics(broker: BrokerState, event: RequestReceived, request: MetadataReques
 def _put_off(broker: BrokerState, names: Iterable[str]) -> frozenset[str]:
     """Which new topics are too many for one request. Names that no topic may have take no room: they are refused each time."""
     new = [name for name in names if broker.topics.get(name) is None and broker.topics.name_refusal(name) is None]
-    return frozenset(new[creation_limits.automatic_topics_max(broker.settings["num.partitions"]) :])
+    return frozenset(new[creation_rules.automatic_topics_max(broker.settings["num.partitions"]) :])
 
 
 def _with_id(broker: BrokerState, topic_id: UUID) -> MetadataResponseTopic:
@@ -90,8 +90,10 @@ def _with_name(broker: BrokerState, event: RequestReceived, name: str, may_creat
     topic = broker.topics.get(name)
     if topic is not None:
         return _described(broker, topic)
-    missing = MetadataResponseTopic(error_code=codes.UNKNOWN_TOPIC_OR_PARTITION.number, name=name, is_internal=name in topic_names.INTERNAL)
-    if topic_names.fault_of(name) is not None:
+    missing = MetadataResponseTopic(
+        error_code=codes.UNKNOWN_TOPIC_OR_PARTITION.number, name=name, is_internal=name in creation_rules.INTERNAL
+    )
+    if creation_rules.fault_of(name) is not None:
         missing.error_code = codes.INVALID_TOPIC_EXCEPTION.number
         return missing
     if not may_create:

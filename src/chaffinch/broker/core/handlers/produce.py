@@ -20,8 +20,8 @@ from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import disk_failure
 from chaffinch.broker.core.replicas.acknowledgement import ACKS_ALL, Unacknowledged
+from chaffinch.broker.core.topics.creation_rules import INTERNAL
 from chaffinch.broker.core.topics.registry import Partition
-from chaffinch.broker.core.topics.topic_names import INTERNAL
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Numbering
 from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, TopicPartition, partitions_in_words

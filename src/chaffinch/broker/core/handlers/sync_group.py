@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.groups.tickets import Ticket
+from chaffinch.broker.core.groups.context import Ticket
 from chaffinch.broker.core.handlers.group_answers import not_written, say_lines, when_answered
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse

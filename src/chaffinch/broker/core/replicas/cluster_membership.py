@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Final
 
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
-from chaffinch.broker.core.effects import Report
+from chaffinch.broker.core.events import Report
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.errors import ConfigException

@@ -17,9 +17,8 @@ from uuid import UUID
 
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Replicas
-from chaffinch.broker.core.topics import topic_names
-from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TopicConfig, check, resolve
-from chaffinch.broker.core.topics.topic_policy import validation_policy
+from chaffinch.broker.core.topics import creation_rules
+from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TopicConfig, check, resolve, validation_policy
 from chaffinch.errors import ConfigException, codes
 from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.records.validation_policy import ValidationPolicy
@@ -86,7 +85,7 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
-        return self.name in topic_names.INTERNAL
+        return self.name in creation_rules.INTERNAL
 
     @property
     def directory(self) -> str:
@@ -249,7 +248,7 @@ class TopicRegistry:
         deleting = _DELETING_PREFIX + topic.directory.encode()
         self._journal.put({_TOPIC_PREFIX + name.encode(): None, deleting: b""})
         self.version += 1
-        del self._topics[name], self._by_id[topic.topic_id], self._collisions[topic_names.collision_key(name)]
+        del self._topics[name], self._by_id[topic.topic_id], self._collisions[creation_rules.collision_key(name)]
         self._journal.sync()  # A loss of power must not give the topic back without its directories: no start would get past that.
         with suppress(StorageError):  # The next start forgets them.
             self._contents.forget(partition.log.directory for partition in topic.partitions)
@@ -327,12 +326,12 @@ class TopicRegistry:
 
     def name_refusal(self, name: str) -> RequestRefused | None:
         """What `check_name` raises; None where it does not."""
-        fault = topic_names.fault_of(name)
+        fault = creation_rules.fault_of(name)
         if fault is not None:
             return RequestRefused(codes.INVALID_TOPIC_EXCEPTION, fault)
         if name in self._topics:
             return RequestRefused(codes.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
-        other = self._collisions.get(topic_names.collision_key(name))
+        other = self._collisions.get(creation_rules.collision_key(name))
         if other is not None:
             reason = f"topic {name!r} collides with topic {other!r}: '.' and '_' count as the same"
             return RequestRefused(codes.INVALID_TOPIC_EXCEPTION, reason)
@@ -473,7 +472,7 @@ class TopicRegistry:
     def _remember(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
         self._by_id[topic.topic_id] = topic
-        self._collisions[topic_names.collision_key(topic.name)] = topic.name
+        self._collisions[creation_rules.collision_key(topic.name)] = topic.name
 
     def _finish_deletions(self) -> None:
         deleting = [key for key in self._journal.items() if key.startswith(_DELETING_PREFIX)]

@@ -1,6 +1,6 @@
 """The transaction coordinator: who may write under which transactional id, and how each transaction ends (KIP-98, 360, 447, 890).
 
-The legal moves are data in `moves.py`, ids and epochs are worked out in `epochs.py`; this file checks identities,
+The legal moves are data in `moves.py`, ids and epochs are worked out in `metadata.py`; this file checks identities,
 makes the moves, writes them down. Clients choose transaction version 1 or 2 by the versions of their requests, each time anew.
 Every change goes to the journal first and to memory second; a decision to commit or abort is in the journal before the first marker, and
 a decision found at start without its completion is completed then, so a crash between the two changes nothing for anybody.
@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from chaffinch.broker.core.timers import Timers
-from chaffinch.broker.core.transactions import epochs as transaction_epochs
+from chaffinch.broker.core.transactions import metadata as transaction_epochs
 from chaffinch.broker.core.transactions import metadata as transaction_metadata
 from chaffinch.broker.core.transactions import moves as transaction_moves
-from chaffinch.broker.core.transactions.metadata import TransactionMetadata
+from chaffinch.broker.core.transactions.metadata import ProducerIds, TransactionMetadata
 from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP, Ending, Move, Refused, TransactionState
-from chaffinch.broker.core.transactions.producer_ids import ProducerIds
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition

@@ -1,21 +1,86 @@
-"""Topics as people write them: on the command line, `NAME[:PARTITIONS[:REPLICATION]][,option=value...]`, and in Python, a mapping."""
+"""What brokers may be given: arguments of EmbeddedBroker, refused in one line that names argument, value and what is allowed, and topics.
+
+Topics are written as `NAME[:PARTITIONS[:REPLICATION]][,option=value...]` on the command line, and as a mapping in Python.
+"""
 
 from __future__ import annotations
 
+import difflib
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from chaffinch.broker import argument_checks
 from chaffinch.broker.core.topics.registry import PARTITIONS_MAX, Topic
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME
+from chaffinch.broker.listeners import PORT_MAX
 from chaffinch.errors import ConfigException
+from chaffinch.settings import LIKENESS_MIN
+
+BROKERS_MAX: Final = 1000
+
+
+def check(**arguments: object) -> None:
+    """Each argument by its name in the table. Raises ConfigException for the first that is not allowed."""
+    for name, value in arguments.items():
+        is_allowed, allowed = _RULES[name]
+        if not is_allowed(value):
+            raise ConfigException(f"{name}={value!r}: expected {allowed}")
+
+
+def check_config(where: str, config: object) -> None:
+    """A mapping of names to values, none of them None. Raises ConfigException."""
+    if not isinstance(config, Mapping):  # Its value may be secret.
+        raise ConfigException(f"{where}: expected a mapping of option names to values, not a value of type {type(config).__name__}")
+    for name, value in config.items():
+        if not isinstance(name, str):
+            raise ConfigException(f"{where}: the name of an option is a text, not {name!r}")
+        if value is None:
+            raise ConfigException(f"{where}: option {name} cannot be None; leave it out for its default")
+
+
+def check_users(where: str, users: object) -> None:
+    """A mapping of names to passwords, all of them texts with something in them. Raises ConfigException, which shows no password."""
+    if not isinstance(users, Mapping):
+        raise ConfigException(f"{where}: expected a mapping of names to passwords")
+    for name, password in users.items():
+        if not all(isinstance(text, str) and text and "\0" not in text for text in (name, password)):
+            raise ConfigException(f"{where}: name and password of user {name!r} must be texts with something in them")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name most like this one, if one is like it."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=LIKENESS_MIN)), None)
+
+
+def _whole(low: int, high: int) -> tuple[Callable[[object], bool], str]:
+    return lambda value: type(value) is int and low <= value <= high, f"a whole number from {low} to {high}"
+
+
+def _is_path(value: object) -> bool:
+    return value is None or (isinstance(value, str | os.PathLike) and os.fspath(value) not in ("", b""))
+
+
+_COUNT: Final = (lambda value: type(value) is int and (value == -1 or value > 0), "a whole number of at least 1, or -1 for the default")
+
+_RULES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "brokers": _whole(1, BROKERS_MAX),
+    "port": _whole(0, PORT_MAX),
+    "data_dir": (_is_path, "the path of a directory, or None to keep everything in memory"),
+    "partitions": _COUNT,
+    "replication": _COUNT,
+    "name": (lambda value: isinstance(value, str), "a text, the name of a topic"),
+    "topic": (lambda value: isinstance(value, str), "a text, the name of a topic"),
+    "node_id": (lambda value: type(value) is int, "a whole number, as in nodes()"),
+    "isolation": (lambda value: value in ("read_committed", "read_uncommitted"), "'read_committed' or 'read_uncommitted'"),
+}
+
 
 Topics: TypeAlias = Mapping[str, Mapping[str, Any] | int | None] | Iterable[str]
 """`{"orders": {"partitions": 3, "replication": 1, "cleanup.policy": "compact"}}`, `{"orders": 3}` or `["orders"]`."""
 
-_COUNT: Final = re.compile("0*[1-9][0-9]{0,8}")
+_NUMBER: Final = re.compile("0*[1-9][0-9]{0,8}")
 
 NUMBERS: Final = ("partitions", "replication")
 """What stands beside a topic's options in its mapping."""
@@ -45,7 +110,7 @@ def parse_text(text: str) -> TopicArgument:
     """One `--topic` argument. Raises ConfigException, naming the argument and what is expected."""
     head, *options = text.split(",")
     name, *numbers = head.split(":")
-    if not name or len(numbers) > 2 or not all(_COUNT.fullmatch(number) for number in numbers):
+    if not name or len(numbers) > 2 or not all(_NUMBER.fullmatch(number) for number in numbers):
         raise ConfigException(
             f"topic {text!r}: expected NAME[:PARTITIONS[:REPLICATION]][,option=value...], up to {PARTITIONS_MAX} partitions"
         )
@@ -84,7 +149,7 @@ def _described(name: object, what: object) -> TopicArgument:
         raise ConfigException(f"topics: the name of a topic is a text, not {name!r}")
     fields = {} if what is None else what if isinstance(what, Mapping) else {"partitions": what}
     try:
-        argument_checks.check_config("its description", fields)
+        check_config("its description", fields)
         return _from_mapping(name, fields)
     except ConfigException as error:
         raise ConfigException(f"topic {name!r}: {error}") from None
@@ -92,10 +157,10 @@ def _described(name: object, what: object) -> TopicArgument:
 
 def _from_mapping(name: str, fields: Mapping[str, Any]) -> TopicArgument:
     numbers = {field: fields[field] for field in NUMBERS if field in fields}
-    argument_checks.check(**numbers)
+    check(**numbers)
     config = {field: value for field, value in fields.items() if field not in NUMBERS}
     for option in config:
-        near = argument_checks.nearest(option, (*NUMBERS, *TOPIC_OPTIONS_BY_NAME))
+        near = nearest(option, (*NUMBERS, *TOPIC_OPTIONS_BY_NAME))
         if near in NUMBERS:
             raise ConfigException(f"unknown option {option!r}: the nearest known one is {near!r}")
     return TopicArgument(name=name, config=config_texts(config), **numbers)
