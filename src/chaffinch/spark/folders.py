@@ -122,6 +122,14 @@ class Folder:
             return Refusal(Group.APPLICATION_RECOVERABLE, STORAGE_FAILED, text, Remedy.AGAIN)
         return Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", f"{text}; {remedy}")
 
+    @contextmanager
+    def refusing(self, what: str) -> Iterator[None]:
+        """What the file system refuses within is raised as a Refusal that says so."""
+        try:
+            yield
+        except OSError as error:
+            raise self.refusal(what, error) from None
+
     def in_spark(self, name: str) -> str:
         """The location of a file for Spark, which has what pyarrow takes as options in its own configuration."""
         return f"{_split(self.location)[0].rstrip('/')}/{name}"
@@ -137,25 +145,30 @@ class Folder:
 
     def write(self, name: str, parts: Iterable[Any]) -> None:
         """A file with these bytes, whole and synced under its name."""
-        with self.replacing(name) as temporary, self.opened()[0].open_output_stream(temporary) as out:
+        with self.replacing(name) as out:
             for part in parts:
                 out.write(part)
 
     @contextmanager
-    def replacing(self, name: str) -> Iterator[str]:
-        """A path for a file that takes `name`'s place, whole and synced, when all went well, and is removed when it did not."""
+    def replacing(self, name: str) -> Iterator[Any]:
+        """A file that takes `name`'s place, whole and synced, when all went well, and is removed when it did not."""
+        filesystem, _ = self.opened()
+        temporary = f".{name}.{secrets.token_hex(4)}.tmp"
+        with self.refusing("cannot be written"):
+            try:
+                with self.created(temporary) as out:
+                    yield out
+                self._settle(self.path(temporary), name)
+            except BaseException:
+                with suppress(OSError):
+                    filesystem.delete_file(self.path(temporary))
+                raise
+
+    def created(self, name: str) -> Any:
+        """A new file to be written into, in the folder, which is made where it is missing. Raises OSError."""
         filesystem, folder = self.opened()
-        temporary = self.path(f".{name}.{secrets.token_hex(4)}.tmp")
-        try:
-            filesystem.create_dir(folder, recursive=True)
-            yield temporary
-            self.settle(temporary, name)
-        except BaseException as error:
-            with suppress(OSError):
-                filesystem.delete_file(temporary)
-            if isinstance(error, OSError):
-                raise self.refusal("cannot be written", error) from None
-            raise
+        filesystem.create_dir(folder, recursive=True)
+        return filesystem.open_output_stream(self.path(name))
 
     def sweep(self, pattern: str) -> None:
         """Removes the files whose whole names match a regular expression."""
@@ -194,7 +207,7 @@ class Folder:
 
         return bool(self.opened()[0].get_file_info(path).type != fs.FileType.NotFound)
 
-    def settle(self, temporary: str, name: str) -> None:
+    def _settle(self, temporary: str, name: str) -> None:
         """Renames a finished file to its name, over an older one, and makes both durable where the file system is a local one."""
         filesystem, folder = self.opened()
         is_local = filesystem.type_name == "local"
@@ -207,54 +220,31 @@ class Folder:
     def read(self, name: str) -> bytes | None:
         """A whole small file; None where there is none."""
         filesystem, _ = self.opened()
-        try:
-            with filesystem.open_input_stream(self.path(name)) as file:
-                data: bytes = file.read()
-                return data
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self.refusal(f"has a file {name} that cannot be read", error) from None
+        what = f"has a file {name} that cannot be read"
+        with self.refusing(what), suppress(FileNotFoundError), filesystem.open_input_stream(self.path(name)) as file:
+            data: bytes = file.read()
+            return data
+        return None
 
     def remove(self, name: str) -> None:
         """Removes a file; none there is fine."""
         filesystem, _ = self.opened()
-        try:
+        with self.refusing(f"has a file {name} that cannot be removed"), suppress(FileNotFoundError):
             filesystem.delete_file(self.path(name))
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self.refusal(f"has a file {name} that cannot be removed", error) from None
 
     def remove_all(self) -> None:
         """Removes the folder with everything in it; none there is fine."""
         filesystem, folder = self.opened()
-        try:
+        with self.refusing("cannot be removed"), suppress(FileNotFoundError):
             filesystem.delete_dir(folder)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self.refusal("cannot be removed", error) from None
-
-    def exists(self) -> bool:
-        from pyarrow import fs
-
-        filesystem, folder = self.opened()
-        try:
-            found = filesystem.get_file_info(folder)
-        except OSError as error:
-            raise self.refusal("cannot be looked at", error) from None
-        return bool(found.type != fs.FileType.NotFound)
 
     def names(self) -> list[str]:
         """Names in the folder; none where it does not exist."""
         from pyarrow import fs
 
         filesystem, folder = self.opened()
-        try:
+        with self.refusing("cannot be listed"):
             return [found.base_name for found in filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))]
-        except OSError as error:
-            raise self.refusal("cannot be listed", error) from None
 
 
 def claim(root: str) -> None:
@@ -289,10 +279,8 @@ class OwnFolder(Folder):
         return super().opened()
 
     def _claim(self) -> None:
-        try:
+        with Folder(self._root, self.option).refusing("cannot be used"):
             claim(self._root)
-        except OSError as error:
-            raise Folder(self._root, self.option).refusal("cannot be used", error) from None
 
 
 def _normalised(location: str) -> str:

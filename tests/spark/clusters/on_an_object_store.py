@@ -61,7 +61,7 @@ def query(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def test_a_folder_is_as_one_of_the_machine(folder: Folder) -> None:
-    assert (folder.exists(), folder.names(), folder.read("state")) == (False, [], None)
+    assert (folder.names(), folder.read("state")) == ([], None)
     folder.probe()
     for text in (b"one", b"two"):
         folder.write("state", [text])

@@ -33,7 +33,6 @@ DONE: Final = "_replayed"
 """Folder of the Parquet files that are done with; Spark leaves out what begins with `_`."""
 AGAIN_MAX: Final = 10
 """How often the letters of a file are read once more, because another replay was written in between."""
-CLIENT_TIMEOUT_MS: Final = 60_000
 _NO_TOPIC: Final = "its letters name no topic; name it with --to or --repair topic=..."
 _OF_BATCH_WRITES: Final = f"-{0:09d}.parquet"
 """How the files of replays end, as those of all batch writes (`parquet_name`)."""
@@ -250,12 +249,9 @@ def _first_topic(frame: DataFrame) -> str | None:
 def _marker_topic(plan: ReplayPlan, original: str | None, repaired: str) -> str:
     """Where the marker of a file lies: on the topic that its letters were to go to at first, so that of two replays beside each other one
     writes, whatever their repairs; where that is gone, on the one that they go to now."""
-    from chaffinch.spark.target import find_topic
-
-    if original in (None, repaired):
+    if original is None or original == repaired or writing.topic_now(plan.client, original) is None:
         return repaired
-    with writing.asking(plan.client) as client:
-        return original if find_topic(client, str(original), CLIENT_TIMEOUT_MS) is not None else repaired
+    return original
 
 
 def _letters_in(spark: SparkSession, folder: Folder, name: str) -> DataFrame:
@@ -302,14 +298,12 @@ def _stamp(folder: Folder, name: str) -> tuple[object, ...]:
 
 
 def _done_with(folder: Folder, name: str) -> None:
-    filesystem, path = folder.opened()
-    try:
-        filesystem.create_dir(f"{path.rstrip('/')}/{DONE}", recursive=True)
+    filesystem, _ = folder.opened()
+    with folder.refusing(f"has a file {name} that is replayed and cannot be moved to {DONE}"):
+        filesystem.create_dir(folder.path(DONE), recursive=True)
         # A replay beside this one has moved it.
         with suppress(FileNotFoundError):
             filesystem.move(folder.path(name), folder.path(f"{DONE}/{name}"))
-    except OSError as error:
-        raise folder.refusal(f"has a file {name} that is replayed and cannot be moved to {DONE}", error) from None
 
 
 # The folder of the files ---------------------------------------------------------------------------------------------------------------
@@ -328,10 +322,8 @@ def look_at_folder(path: str) -> Folder:
 
     folder = LettersFolder(path, "--parquet")
     filesystem, at = folder.opened()
-    try:
+    with folder.refusing("cannot be looked at"):
         kind = filesystem.get_file_info(at).type
-    except OSError as error:
-        raise folder.refusal("cannot be looked at", error) from None
     if kind != fs.FileType.Directory:
         what = "there is no such folder" if kind == fs.FileType.NotFound else "that is a file, and letters are replayed by their folder"
         raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", f"--parquet={folder.shown}: {what}; {_NAME_IT}")

@@ -26,7 +26,6 @@ from chaffinch.spark.tasks.notes import Notes
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CLIENT_TIMEOUT_MS: Final = 60_000
 VALUE_CUT: Final = "VALUE_CUT"
 NO_LETTER: Final = "NOT_A_DEAD_LETTER"
 _CUT_ADVICE: Final = (
@@ -103,15 +102,8 @@ def _notes(plan: ReplayPlan, topic: str, ledger: Ledger, spans: Sequence[Span], 
     if not plan.selects:
         return Notes(ends={span.partition: span.end for span in spans}, run=run)
     ranges = sorted_out.places.get(Sort.CHOSEN, {})
-    return Notes(ranges=ranges, run=run, number=ledger.number + 1, partition_count=_partition_count(plan.client, topic))
-
-
-def _partition_count(client: Mapping[str, str], topic: str) -> int:
-    from chaffinch.spark.target import find_topic
-
-    with writing.asking(client) as asked:
-        found = find_topic(asked, topic, CLIENT_TIMEOUT_MS)
-    return 1 if found is None else found.partition_count
+    found = writing.topic_now(plan.client, topic)
+    return Notes(ranges=ranges, run=run, number=ledger.number + 1, partition_count=1 if found is None else found.partition_count)
 
 
 @contextmanager
@@ -127,11 +119,9 @@ def _told_as_written() -> Iterator[None]:
 
 def refuse_large(client: Mapping[str, str], topic: str, notes: Notes, token: str) -> None:
     """Before anything is written, where the topic tells its limit; elsewhere the topic refuses the notes, and the rows with them."""
-    from chaffinch.spark.target import find_topic, wall_ms
+    from chaffinch.spark.target import wall_ms
 
-    size = len(notes.encoded(token, wall_ms()))
-    with writing.asking(client) as asked:
-        found = find_topic(asked, topic, CLIENT_TIMEOUT_MS)
+    size, found = len(notes.encoded(token, wall_ms())), writing.topic_now(client, topic)
     if found is None or size <= found.batch_bytes_max:
         return
     what, advice = f"the note of up to where letters in {counted(len(notes.ends), 'partition')} of {topic} are done with", "begin again"

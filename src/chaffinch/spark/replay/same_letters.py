@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-CLIENT_TIMEOUT_MS: Final = 60_000
 _OF_TOPIC: Final = ("query", "batch", "row", "content", "is_cut", "at_partition", "at_offset")
 
 
@@ -137,11 +136,8 @@ class TopicsOfFiles:
 
     def _is_there(self, topic: str, topic_id: bytes) -> bool:
         """Whether the cluster has this topic: not another one of its name, as another cluster may have, or after it was deleted."""
-        from chaffinch.spark.target import find_topic
-
         if (topic, topic_id) not in self._exists:
-            with writing.asking(self._plan.client) as client:
-                found = find_topic(client, topic, CLIENT_TIMEOUT_MS)
+            found = writing.topic_now(self._plan.client, topic)
             is_same = found is not None and (not any(topic_id) or not any(found.topic_id) or found.topic_id == topic_id)
             self._exists[topic, topic_id] = is_same
         return self._exists[topic, topic_id]

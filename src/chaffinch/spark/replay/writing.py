@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 
     from chaffinch.client.sync_client import SyncClient
     from chaffinch.spark.sink.options import SinkOptions
-    from chaffinch.spark.snapshot import TargetSnapshot
+    from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
     from chaffinch.spark.tasks.staging import StagedWriter
 
 
+CLIENT_TIMEOUT_MS: Final = 60_000
 MARKER_WAIT_S: Final = 30.0
 MARKER_PAUSE_S: Final = 0.05
 _STATE: Final = re.compile(r" SQLSTATE: \w+$")
@@ -237,6 +238,14 @@ def asking(client: Mapping[str, str]) -> Iterator[SyncClient]:
             yield client_for(options)
         finally:
             forget_client(options)
+
+
+def topic_now(client: Mapping[str, str], topic: str) -> TopicSnapshot | None:
+    """A topic as it is now; None where there is none."""
+    from chaffinch.spark.target import find_topic
+
+    with asking(client) as asked:
+        return find_topic(asked, topic, CLIENT_TIMEOUT_MS)
 
 
 def wait_for_ends(client: Mapping[str, str], topic: str) -> int:

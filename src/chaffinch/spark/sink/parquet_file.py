@@ -62,7 +62,7 @@ def write_parquet(
     import pyarrow.parquet as pq
 
     writer = None
-    with folder.replacing(name) as temporary, folder.opened()[0].open_output_stream(temporary) as out:
+    with folder.replacing(name) as out:
         for table in _tables(folder, streams, kept):
             writer = writer or pq.ParquetWriter(out, table.schema.with_metadata({**(table.schema.metadata or {}), **(metadata or {})}))
             writer.write_table(_shaped(table, writer.schema))

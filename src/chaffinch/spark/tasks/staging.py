@@ -20,6 +20,7 @@ from chaffinch.spark.folders import Folder
 from chaffinch.spark.kept import Kept
 from chaffinch.spark.refusals import Refusal, Remedy
 
+_UNWRITTEN = "cannot be written"
 FILES_OPEN_MAX = 256
 """Each task has one. A process may often open no more than 1024, sockets among them."""
 
@@ -65,11 +66,9 @@ class StagedWriter:
 
     def close(self) -> None:
         if self._file is not None:
-            try:
+            assert self._folder is not None
+            with self._folder.refusing(_UNWRITTEN):
                 self._file.close()
-            except OSError as error:
-                assert self._folder is not None
-                raise self._folder.refusal("cannot be written", error) from None
 
     def discard(self) -> None:
         """Removes what was staged: the attempt has failed. Never raises, so that its own reason is told."""
@@ -82,22 +81,16 @@ class StagedWriter:
 
     def _spill(self) -> None:
         self._folder = self._spill_folder()
-        filesystem, folder = self._folder.opened()
-        try:
-            filesystem.create_dir(folder, recursive=True)
-            self._file = filesystem.open_output_stream(self._folder.path(self._name))
-        except OSError as error:
-            raise self._folder.refusal("cannot be written", error) from None
+        with self._folder.refusing(_UNWRITTEN):
+            self._file = self._folder.created(self._name)
         for part in self._parts:
             self._write(part)
         self._parts = []
 
     def _write(self, data: bytes | bytearray | memoryview) -> None:
-        try:
+        assert self._folder is not None
+        with self._folder.refusing(_UNWRITTEN):
             self._file.write(data)
-        except OSError as error:
-            assert self._folder is not None
-            raise self._folder.refusal("cannot be written", error) from None
 
 
 class LetterStore:
@@ -133,13 +126,8 @@ class LetterStore:
         if self._open is None:
             return
         data, self._open = self._open, None
-        filesystem, path = self._folder.opened()
-        try:
-            filesystem.create_dir(path, recursive=True)
-            with filesystem.open_output_stream(self._folder.path(self.files[-1])) as out:
-                out.write(data)
-        except OSError as error:
-            raise self._folder.refusal("cannot be written", error) from None
+        with self._folder.refusing(_UNWRITTEN), self._folder.created(self.files[-1]) as out:
+            out.write(data)
 
     def discard(self) -> None:
         """Removes the files. Never raises: it is only space."""
