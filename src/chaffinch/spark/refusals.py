@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from chaffinch.errors import ApiException, ConfigException, KafkaException
 from chaffinch.errors.codes import ErrorCode, Group
@@ -70,7 +70,8 @@ REMEDIES: Final = {
 """Of an error of Kafka's that says nothing of it by itself."""
 
 
-_SUPPRESSES: Final[Any] = BaseException.__dict__["__suppress_context__"]
+class _Headline(Exception):
+    """The line of a Refusal, as the context that is printed before its traceback."""
 
 
 class Refusal(Exception):
@@ -86,16 +87,14 @@ class Refusal(Exception):
         self.text = self.reason if remedy is None else f"{self.reason.rstrip(' .;')}; {ADVICE[remedy][kind]}"
         super().__init__(group, name, reason, remedy, kind)
 
-    _has_headline = False
-
     @property
     def __suppress_context__(self) -> bool:
-        """Whether Python leaves the context out of a traceback. PySpark asks for that when it shortens one (`line_first`)."""
-        return not self._has_headline and _SUPPRESSES.__get__(self)
+        """Whether Python leaves the context out of a traceback. PySpark asks for that when it shortens one; a headline stays."""
+        return not isinstance(self.__context__, _Headline) and super().__suppress_context__
 
     @__suppress_context__.setter
     def __suppress_context__(self, value: bool) -> None:
-        _SUPPRESSES.__set__(self, value)
+        BaseException.__dict__["__suppress_context__"].__set__(self, value)
 
     def worded_for(self, kind: Kind) -> Refusal:
         """The same, said to who has run something of this kind."""
@@ -137,14 +136,14 @@ def worded_for(kind: Kind) -> Iterator[None]:
 @contextmanager
 def line_first() -> Iterator[None]:
     """Spark shows the traceback of an exception as its text. Of a Refusal raised within, its line comes first there, before the frames:
-    Python prints the context of an exception before it, and this context has no frames."""
+    Python prints the context of an exception before it, and a headline has no frames."""
     try:
         yield
     except Refusal as refusal:
-        headline = type(f"KAFKA[{refusal.group.value}] {refusal.name}", (Exception,), {"__module__": "builtins"})
+        headline = type(f"KAFKA[{refusal.group.value}] {refusal.name}", (_Headline,), {"__module__": "builtins"})
         if refusal.__cause__ is not None:  # What nobody thought of: its own traceback comes last.
             refusal.add_note("".join(traceback.format_exception(refusal.__cause__)))
-        refusal.__cause__, refusal.__context__, refusal._has_headline = None, headline(refusal.text), True
+        refusal.__cause__, refusal.__context__ = None, headline(refusal.text)
         raise
 
 

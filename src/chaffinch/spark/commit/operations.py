@@ -6,9 +6,10 @@ performs it and sends a `Reply` in. Every operation carries its `Step`, so a dri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 from chaffinch.client import wait_log
 from chaffinch.errors import codes
@@ -219,32 +220,44 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remains:
-    """What leaders said of partitions. `asked`: those that need not be asked for again, also because their leaders never will say, or may
-    not (`refused`: the code that says so); `unknown`: those of the others that brokers do not know; `reason`: why others are not among
-    `asked`, and `code` its name."""
+class _OfLeaders:
+    """What leaders said of partitions. `refused`: the code of those that never will say, or may not; `reason`: why others are still to be
+    asked, and `code` its name; `unknown`: those of the others that brokers do not know."""
 
-    asked: frozenset[TopicPartition] = frozenset()
-    unknown: frozenset[TopicPartition] = frozenset()
-    left_open: frozenset[LeftOpen] = frozenset()
     refused: ErrorCode = codes.NONE
     reason: str = ""
     code: ErrorCode = codes.NETWORK_EXCEPTION
+    unknown: frozenset[TopicPartition] = frozenset()
+
+    @classmethod
+    def of_all(cls, parts: Sequence[Self]) -> Self:
+        """What several leaders said, together."""
+        failed = [part for part in parts if part.reason]
+        names = [found.name for found in fields(cls) if found.name not in ("refused", "reason", "code")]
+        return cls(
+            refused=next((part.refused for part in parts if part.refused is not codes.NONE), codes.NONE),
+            reason="; ".join(dict.fromkeys(part.reason for part in failed)),
+            code=failed[0].code if failed else codes.NETWORK_EXCEPTION,
+            **{name: frozenset().union(*(getattr(part, name) for part in parts)) for name in names},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Remains(_OfLeaders):
+    """What is left open. `asked`: partitions that need not be asked for again, those that are `refused` among them."""
+
+    asked: frozenset[TopicPartition] = frozenset()
+    left_open: frozenset[LeftOpen] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told(_OfLeaders):
     """What became of markers. `done`: where they need not be told again: they are replicated, or another writer has overtaken us;
-    `not_ours`: where this is not ours to do, and `refused` the code that says so; `reason`: why others are neither, and `code` its name;
-    `unsure`: those of the others that may be written all the same; `unknown`: those that brokers do not know."""
+    `not_ours`: where this is not ours to do, which is `refused`; `unsure`: those of the others that may be written all the same."""
 
     done: frozenset[TopicPartition] = frozenset()
     not_ours: frozenset[TopicPartition] = frozenset()
-    refused: ErrorCode = codes.NONE
-    reason: str = ""
-    code: ErrorCode = codes.NETWORK_EXCEPTION
     unsure: frozenset[TopicPartition] = frozenset()
-    unknown: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,15 +29,7 @@ def find_remains(client: SyncClient, operation: FindRemains, look_up_timeout_ms:
             found.append(_ask(client, leader, asked, operation.producer_id, request_timeout_ms))
             if not found[-1].asked:
                 break  # Who does not answer would not for the next one either, each time for as long.
-    failed = [said for said in found if said.reason]
-    return Remains(
-        asked=frozenset().union(*(said.asked for said in found)),
-        unknown=frozenset().union(*(said.unknown for said in found)),
-        left_open=frozenset().union(*(said.left_open for said in found)),
-        refused=next((said.refused for said in found if said.refused is not codes.NONE), codes.NONE),
-        reason="; ".join(dict.fromkeys(said.reason for said in failed)),
-        code=failed[0].code if failed else codes.NETWORK_EXCEPTION,
-    )
+    return Remains.of_all(found)
 
 
 def count_partitions(client: SyncClient, operation: CountPartitions, look_up_timeout_ms: int) -> int | Lost:
@@ -73,16 +65,7 @@ def write_markers(client: SyncClient, operation: WriteMarkers, look_up_timeout_m
             found.append(finish.read(client.request(request, leader, timeout_ms=request_timeout_ms, retries=False)))
         except ApiException as error:
             found.append(_untold(error, places, was_sent=True))
-    failed = [said for said in found if said.reason]
-    return Told(
-        done=frozenset().union(*(said.done for said in found)),
-        not_ours=frozenset().union(*(said.not_ours for said in found)),
-        refused=next((said.refused for said in found if said.refused is not codes.NONE), codes.NONE),
-        reason="; ".join(dict.fromkeys(said.reason for said in failed)),
-        code=failed[0].code if failed else codes.NETWORK_EXCEPTION,
-        unsure=frozenset().union(*(said.unsure for said in found)),
-        unknown=frozenset().union(*(said.unknown for said in found)),
-    )
+    return Told.of_all(found)
 
 
 def _untold(error: ApiException, places: Collection[TopicPartition], *, was_sent: bool = False) -> Told:
