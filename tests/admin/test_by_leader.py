@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.admin import by_leader, offsets, options
+from chaffinch.admin import many_brokers, offsets, options
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import NetworkException, Stored, TimeoutException, TopicAuthorizationException, codes, exception_for
@@ -28,7 +28,7 @@ PLACES = [TopicPartition("orders", number) for number in range(3)]
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_leader, "PAUSE_MS", 0)
+    monkeypatch.setattr(many_brokers, "PAUSE_MS", 0)
 
 
 def server_with(code_of: Callable[[int, int], Any]) -> ScriptedServer:
@@ -172,6 +172,6 @@ def test_nothing_to_ask() -> None:
 
 def test_last_error_of_a_broker_that_did_not_answer_is_its_reason() -> None:
     """Not REQUEST_TIMED_OUT, which names no address."""
-    assert by_leader.last_code(TimeoutException("no broker reachable at b:1 (refused)")) == "no broker reachable at b:1 (refused)"
-    assert by_leader.last_code(NetworkException("b:1: connection lost", stored=Stored.NO, api="ListOffsets")) == "b:1: connection lost"
-    assert by_leader.last_code(exception_for(codes.NOT_LEADER_OR_FOLLOWER)) == "NOT_LEADER_OR_FOLLOWER"
+    assert many_brokers.last_code(TimeoutException("no broker reachable at b:1 (refused)")) == "no broker reachable at b:1 (refused)"
+    assert many_brokers.last_code(NetworkException("b:1: connection lost", stored=Stored.NO, api="ListOffsets")) == "b:1: connection lost"
+    assert many_brokers.last_code(exception_for(codes.NOT_LEADER_OR_FOLLOWER)) == "NOT_LEADER_OR_FOLLOWER"

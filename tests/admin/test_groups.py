@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from chaffinch import EmbeddedBroker
-from chaffinch.admin import group_offsets, group_resets, groups, options, topics
+from chaffinch.admin import group_offsets, groups, options, topics
 from chaffinch.admin.group_offsets import commit_offsets, committed_offsets
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import UnknownTopicIdException, UnknownTopicOrPartitionException, UnsupportedVersionException
@@ -124,15 +124,15 @@ def test_offsets_of_a_deleted_topic_are_not_committed(monkeypatch: pytest.Monkey
         monkeypatch.setattr(group_offsets, "_commit", commits)
     place = TopicPartition("t", 0)
     with EmbeddedBroker(topics=["t"]) as broker, options.connect(bootstrap_servers=broker.bootstrap_servers) as client:
-        plan = group_resets.plan_reset(client, "g", [place], group_resets.Target("earliest"))
-        group_resets.execute_reset(client, "g", plan)
+        plan = groups.plan_reset(client, "g", [place], groups.Target("earliest"))
+        groups.execute_reset(client, "g", plan)
         assert list(committed_offsets(client, "g")) == [place]
         with options.connect(bootstrap_servers=broker.bootstrap_servers) as other:
             topics.delete_topics(other, ["t"])
         if ends == "created again":
             broker.create_topic("t", 1)
         with pytest.raises((UnknownTopicIdException, UnknownTopicOrPartitionException)) as raised:
-            group_resets.execute_reset(client, "g", plan)
+            groups.execute_reset(client, "g", plan)
         if ends == "created again":
             assert "topic 't' was deleted, and perhaps created again" in str(raised.value)
         assert committed_offsets(client, "g") == {}

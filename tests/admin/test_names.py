@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from chaffinch.admin.groups import delete_groups, describe_groups
-from chaffinch.admin.names import checked_names
 from chaffinch.admin.topics import delete_topics, describe_topics, find_topics
+from chaffinch.client.arguments import checked_names
 
 
 class NobodyAsked:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from chaffinch.admin.by_leader import by_topic
+from chaffinch.admin.many_brokers import by_topic
 from chaffinch.client import answers
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import Stored, UnsupportedVersionException, codes, exception_for

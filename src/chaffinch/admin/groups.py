@@ -1,4 +1,4 @@
-"""Groups: list, describe with members and lag, delete, and forget offsets. What `kafka-consumer-groups` does, with typed results.
+"""Groups: list, describe with members and lag, delete, reset and forget offsets. What `kafka-consumer-groups` does, with typed results.
 
 Groups of the classic protocol, groups of KIP-848, and simple ones that only have offsets. Share and streams groups are listed, no more.
 """
@@ -9,22 +9,22 @@ import difflib
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from chaffinch.admin import offsets
-from chaffinch.admin.by_leader import by_topic
-from chaffinch.admin.by_node import ask_nodes
-from chaffinch.admin.group_offsets import committed_offsets
-from chaffinch.admin.names import checked_names
+from chaffinch.admin.group_offsets import commit_offsets, committed_offsets
+from chaffinch.admin.many_brokers import ask_nodes, by_topic
 from chaffinch.client import answers
+from chaffinch.client.arguments import checked_names
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import GroupIdNotFoundException, UnsupportedVersionException, codes, exception_for
-from chaffinch.identifiers import TopicPartition
+from chaffinch.errors import GroupIdNotFoundException, GroupNotEmptyException, UnsupportedVersionException, codes, exception_for
+from chaffinch.identifiers import NO_OFFSET, TopicPartition
 from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, DescribedConsumerGroup
 from chaffinch.protocol.messages.delete_groups import DeleteGroupsRequest
 from chaffinch.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
 from chaffinch.protocol.messages.list_groups import ListGroupsRequest
 from chaffinch.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
+from chaffinch.protocol.primitives import ZERO_UUID
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
@@ -91,6 +91,26 @@ class GroupDescription:
     offsets: tuple[GroupOffset, ...]
 
 
+Kind = Literal["earliest", "latest", "offset", "time", "shift", "current"]
+
+
+class Target(NamedTuple):
+    """Where to: `number` is the offset, the time in ms, or how far to shift."""
+
+    kind: Kind
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset:
+    """One partition: where the group stood (None: nowhere), and where it is to go on: the nearest to `wanted` that can be read."""
+
+    topic_partition: TopicPartition
+    before: int | None
+    wanted: int
+    after: int
+
+
 def list_groups(client: SyncClient, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
     """The groups of every node, by name; filters as Kafka spells states and types, without regard to case."""
     wanted_states, wanted_types = {state.lower() for state in states}, {kind.lower() for kind in types}
@@ -151,6 +171,36 @@ def delete_offsets(client: SyncClient, group: str, partitions: Sequence[TopicPar
         if code is codes.GROUP_ID_NOT_FOUND:
             raise _unknown(group, [listing.group for listing in list_groups(client)])
         raise exception_for(code, message=f"group {group!r}: {code.text}", api="OffsetDelete")
+
+
+def plan_reset(client: SyncClient, group: str, partitions: Iterable[TopicPartition], target: Target) -> list[Reset]:
+    """What a reset would do. Partitions without a committed offset are left out of a shift, and go to their end for `current`."""
+    places = sorted(partitions)
+    first, end = offsets.earliest(client, places), offsets.latest(client, places)
+    before = {place: found.offset for place, found in committed_offsets(client, group, places).items()}
+    times: dict[TopicPartition, int] = {}
+    if target.kind == "time":
+        times = offsets.list_offsets(client, dict.fromkeys(places, target.number))
+    plan = []
+    for place in places:
+        wanted = _wanted(target, before.get(place), first[place], end[place], times.get(place, NO_OFFSET))
+        if wanted is not None:
+            after = min(max(wanted, first[place]), end[place])
+            plan.append(Reset(topic_partition=place, before=before.get(place), wanted=wanted, after=after))
+    return plan
+
+
+def execute_reset(client: SyncClient, group: str, plan: Iterable[Reset]) -> None:
+    """Commit what was planned. GroupNotEmptyException while the group has members; UnknownTopicIdException if a topic was deleted and
+    created again since the plan was made."""
+    wanted = {reset.topic_partition: reset.after for reset in plan}
+    topic_ids = {place.topic: client.cluster.topic_id(place.topic) or ZERO_UUID for place in wanted}
+    for listing in list_groups(client):
+        if listing.group == group and listing.state and listing.state not in WITHOUT_MEMBERS:
+            raise GroupNotEmptyException(
+                f"group {group!r} is in state {listing.state}: its offsets can be reset only without members", api="OffsetCommit"
+            )
+    commit_offsets(client, group, wanted, topic_ids)
 
 
 # Inside -------------------------------------------------------------------------------------------------------------------------------
@@ -255,3 +305,19 @@ def _ends(client: SyncClient, places: set[TopicPartition]) -> dict[TopicPartitio
         return {}
     cluster = client.refresh_metadata({place.topic for place in places})
     return offsets.latest(client, [place for place in places if cluster.partition(place) is not None], leaderless_ms=LEADERLESS_MS)
+
+
+def _wanted(target: Target, before: int | None, first: int, end: int, of_time: int) -> int | None:
+    match target.kind:
+        case "earliest":
+            return first
+        case "latest":
+            return end
+        case "offset":
+            return target.number
+        case "time":
+            return end if of_time == NO_OFFSET else of_time
+        case "shift":
+            return None if before is None else before + target.number
+        case "current":
+            return end if before is None else before

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal
 
-from chaffinch.admin.by_leader import PartitionAnswer, ask_leaders, by_topic
+from chaffinch.admin.many_brokers import PartitionAnswer, ask_leaders, by_topic
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.protocol.messages.fetch import READ_COMMITTED, READ_UNCOMMITTED

@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
-import numpy as np
-
-from chaffinch.admin.by_leader import PartitionAnswer, ask_leaders, by_topic, group_by_leader
+from chaffinch.admin.many_brokers import PartitionAnswer, ask_leaders, by_topic, group_by_leader
 from chaffinch.admin.offsets import ISOLATION_LEVELS
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import CorruptRecordException, OffsetOutOfRangeException, Stored, TimeoutException, codes
@@ -166,17 +164,10 @@ class RecordReader:
                 piece = records.read(RECORDS_MAX if self._left is None else self._left)
                 if piece is None:
                     break
-                columns = _before(piece.columns, end)
+                columns = piece.columns if end is None else piece.columns.below(end)
                 if self._left is not None:
                     self._left -= len(columns)
                 yield columns, records.position
         except RecordsError as error:
             raise CorruptRecordException(str(error), topic_partition=place, stored=Stored.NO, api="Fetch") from None
         yield RecordColumns.from_lists([], [], []), records.position
-
-
-def _before(columns: RecordColumns, end: int | None) -> RecordColumns:
-    """The records whose offsets lie below `end`."""
-    assert columns.offsets is not None, "records that were read have offsets"
-    last = len(columns) if end is None else int(np.searchsorted(columns.offsets, end))
-    return columns if last == len(columns) else columns.slice(0, last)

@@ -9,10 +9,10 @@ from typing import Final
 from uuid import UUID
 
 from chaffinch.admin import configs, offsets
-from chaffinch.admin.by_leader import PAUSE_MS
 from chaffinch.admin.configs import ConfigEntry
-from chaffinch.admin.names import checked_names
+from chaffinch.admin.many_brokers import PAUSE_MS
 from chaffinch.client import answers
+from chaffinch.client.arguments import checked_names
 from chaffinch.client.sync_client import SyncClient, Target
 from chaffinch.errors import ApiException, UnknownTopicOrPartitionException, codes, exception_for
 from chaffinch.identifiers import TopicPartition
@@ -131,9 +131,9 @@ def create_topic(
     answers.raise_for(answer)
 
 
-def wait_for_topic(client: SyncClient, name: str, *, timeout_ms: int | None = None) -> list[TopicDescription]:
+def wait_for_topic(client: SyncClient, name: str) -> list[TopicDescription]:
     """The description of a topic that was created a moment ago, once a broker has heard of it, with a leader for each partition."""
-    deadline = client.deadline(timeout_ms, f"waiting for topic {name!r}")
+    deadline = client.deadline(None, f"waiting for topic {name!r}")
     while True:
         try:
             found = describe_topics(client, [name])

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from chaffinch.admin.by_leader import PartitionAnswer, ask_leaders, by_topic
-from chaffinch.admin.by_node import ask_nodes
+from chaffinch.admin.many_brokers import PartitionAnswer, ask_leaders, ask_nodes, by_topic
 from chaffinch.client import answers
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import InvalidTxnStateException, TransactionalIdNotFoundException, exception_for

@@ -7,10 +7,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from chaffinch.admin import group_resets, groups, topics
+from chaffinch.admin import groups, topics
 from chaffinch.admin.group_offsets import committed_offsets
-from chaffinch.admin.group_resets import Reset, Target
-from chaffinch.admin.groups import GroupDescription, GroupListing, GroupOffset, Member
+from chaffinch.admin.groups import GroupDescription, GroupListing, GroupOffset, Member, Reset, Target
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_apart, refuse_empty, warn
 from chaffinch.cli.display import heading, print_json, print_table, say
 from chaffinch.cli.times import parse_ago, parse_place_in_time
@@ -125,9 +124,9 @@ def reset_offsets(
         raise ConfigException("which partitions? give --topic, or --all-topics for all that the group has committed")
     with connect(bootstrap_server, command_config) as client:
         places = _partitions(client, topic) if topic else _committed(client, group)
-        plan = group_resets.plan_reset(client, group, places, target)
+        plan = groups.plan_reset(client, group, places, target)
         if execute:
-            group_resets.execute_reset(client, group, plan)
+            groups.execute_reset(client, group, plan)
     planned = {reset.topic_partition for reset in plan}
     for place in places:
         if place not in planned:

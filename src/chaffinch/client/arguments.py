@@ -1,12 +1,12 @@
-"""What callers of a producer and of a consumer may hand over alike, checked at the call: TypeError or ValueError naming the argument,
-what it is and what is allowed. Whole numbers of other kinds, as numpy's, are taken for Python's own.
+"""What callers of producers, consumers and administration may hand over alike, checked at the call: TypeError or ValueError naming the
+argument, what it is and what is allowed. Whole numbers of other kinds, as numpy's, are taken for Python's own.
 """
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any, Final
 
@@ -26,6 +26,13 @@ def checked_topic(topic: Any) -> str:
     if not isinstance(topic, str):
         raise TypeError(f"argument topic must be a str, not {type(topic).__name__}")
     return topic
+
+
+def checked_names(names: Iterable[str]) -> list[str]:
+    """Each once, in the order given. TypeError for one name in the place of several: Python would make a name of each character."""
+    if isinstance(names, str | bytes | bytearray | memoryview):
+        raise TypeError(f"argument names must be a list of names, not {shown_value(names)}: nothing was asked of the brokers")
+    return list(dict.fromkeys(names))
 
 
 def why_illegal(topic: str) -> str | None:

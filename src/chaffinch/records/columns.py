@@ -184,6 +184,12 @@ class RecordColumns:
             for i in range(self.count)
         )
 
+    def below(self, offset: int) -> RecordColumns:
+        """The records whose offsets lie below this one."""
+        assert self.offsets is not None, "records that were read have offsets"
+        last = int(np.searchsorted(self.offsets, offset))
+        return self if last == self.count else self.slice(0, last)
+
     def slice(self, start: int, stop: int) -> RecordColumns:
         """Records start to stop-1 (bounds as in Python, without a step), sharing these buffers."""
         start, stop, _ = slice(start, stop).indices(self.count)

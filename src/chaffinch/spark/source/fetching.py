@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from chaffinch.client.exchange import Exchange
     from chaffinch.client.sync_client import SyncClient
     from chaffinch.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
-    from chaffinch.records.columns import RecordColumns
     from chaffinch.records.fetched import Piece
     from chaffinch.spark.source.options import SourceOptions
 
@@ -120,7 +119,7 @@ def _pieces(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> I
         aborted = [(found.producer_id, found.first_offset) for found in data.aborted_transactions or ()]
         records = FetchedRecords(received, position, aborted=aborted)
         while position < end and (piece := records.read(min(ROWS_PER_ARROW_BATCH, end - position))) is not None:
-            yield piece._replace(columns=_before(piece.columns, end))
+            yield piece._replace(columns=piece.columns.below(end))
             position = records.position
             fetches.take_in()
         position = max(position, records.position)
@@ -282,12 +281,3 @@ def bytes_wanted(offset_count: int, bytes_seen: int, offsets_seen: int, bytes_ma
     """How much to ask for, for so many offsets: what they take if they are like those seen, and a quarter more; at most `bytes_max`."""
     guess = offset_count * RECORD_BYTES_GUESS if not offsets_seen else offset_count * bytes_seen * 5 // (offsets_seen * 4)
     return min(max(guess, FETCH_BYTES_MIN), bytes_max)
-
-
-def _before(columns: RecordColumns, end: int) -> RecordColumns:
-    """The records whose offsets lie below `end`."""
-    import numpy as np
-
-    assert columns.offsets is not None, "records that were read have offsets"
-    last = int(np.searchsorted(columns.offsets, end))
-    return columns if last == len(columns) else columns.slice(0, last)
