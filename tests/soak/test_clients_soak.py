@@ -124,14 +124,14 @@ def _commit(name: str, place: tuple[str, int], offset: int) -> Callable[[World],
         (_tell("table_reader", "fault", "out of order"), "out of order"),
     ],
 )
-def test_each_fault_is_found(change: Callable[..., Any], fault: str) -> None:
+def test_each_fault_is_found(change: Callable[[World], object], fault: str) -> None:
     world = World()
     change(world)
     assert any(fault in found for found in world.faults()), world.faults()
 
 
 @pytest.mark.parametrize("change", [_fail(1, "NetworkException", "possibly"), _fail(3, "NetworkException", "possibly")])
-def test_what_nobody_can_know_is_no_fault(change: Callable[..., Any]) -> None:
+def test_what_nobody_can_know_is_no_fault(change: Callable[[World], object]) -> None:
     world = World()
     for number in (1, 3):
         world.books.sender.acked.pop(FIRST + number, None)
@@ -150,7 +150,7 @@ def test_what_nobody_can_know_is_no_fault(change: Callable[..., Any]) -> None:
         (lambda second: (100 * MEGABYTE, 8, 4 + second // 20), ["it has 7 more threads"]),
     ],
 )
-def test_growth_is_found_by_medians(change: Callable[..., Any], faults: Sequence[str]) -> None:
+def test_growth_is_found_by_medians(change: Callable[[int], tuple[int, int, int]], faults: Sequence[str]) -> None:
     memory = Memory()
     memory.samples["it"] = [Sample(second, *change(second)) for second in range(300)]
     lines, found = memory.growth(window_begins_s=100)

@@ -6,17 +6,20 @@ import itertools
 import os
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on two cores. Its log goes nowhere: failing queries are part of the tests."""
     from chaffinch.spark import session
 

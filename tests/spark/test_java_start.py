@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import pytest
 from pyspark import java_gateway
@@ -64,7 +63,7 @@ def fail() -> None:
     raise RuntimeError("a wrong option")
 
 
-def starting(*steps: Callable[..., Any]) -> None:
+def starting(*steps: Callable[[], object]) -> None:
     """The start comes to an error for want of Java, or for another reason."""
     with JavaStart():
         for step in steps:

@@ -48,7 +48,7 @@ def query(kafka: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def letters(tmp_path: Path) -> Callable[..., Any]:
+def letters(tmp_path: Path) -> Callable[[], tuple[list[bytes], list[str]]]:
     """The values in the files that readers of the folder see, and the names of all others."""
 
     def found() -> tuple[list[bytes], list[str]]:
@@ -63,7 +63,7 @@ def rows_of(name: str) -> dict[str, Any]:
     return {"key": ["a", None], "value": [f"good {name}".encode(), f"bad {name}".encode()]}
 
 
-def before(monkeypatch: pytest.MonkeyPatch, step: Step, deed: Callable[..., Any]) -> None:
+def before(monkeypatch: pytest.MonkeyPatch, step: Step, deed: Callable[[], object]) -> None:
     """Does something once, just before a commit takes a step."""
     perform = CommitShell._perform
 
@@ -80,7 +80,7 @@ def before(monkeypatch: pytest.MonkeyPatch, step: Step, deed: Callable[..., Any]
 def test_a_driver_that_is_fenced_leaves_the_file_of_the_other_alone(
     kafka: EmbeddedBroker,
     query: Callable[..., PlayedQuery],
-    letters: Callable[..., Any],
+    letters: Callable[[], tuple[list[bytes], list[str]]],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     step: Step,
@@ -97,7 +97,10 @@ def test_a_driver_that_is_fenced_leaves_the_file_of_the_other_alone(
 
 
 def test_a_row_that_the_other_has_written_is_no_letter(
-    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], letters: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    kafka: EmbeddedBroker,
+    query: Callable[..., PlayedQuery],
+    letters: Callable[[], tuple[list[bytes], list[str]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On one checkpoint: the topic takes the row by the time that the second driver begins; a replay of the file would double it."""
     one, two = query("one", "shared"), query("two", "shared")
@@ -116,7 +119,10 @@ def test_a_row_that_the_other_has_written_is_no_letter(
 
 
 def test_a_batch_without_rows_leaves_the_letters_of_another_driver_alone(
-    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], letters: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    kafka: EmbeddedBroker,
+    query: Callable[..., PlayedQuery],
+    letters: Callable[[], tuple[list[bytes], list[str]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Such a batch fences nobody: the other one is found out by its marker only, in the next batch."""
     one, two = query("one"), query("two")
@@ -140,7 +146,7 @@ def test_a_batch_without_rows_leaves_the_letters_of_another_driver_alone(
 def test_letters_of_a_driver_that_dies(
     kafka: EmbeddedBroker,
     query: Callable[..., PlayedQuery],
-    letters: Callable[..., Any],
+    letters: Callable[[], tuple[list[bytes], list[str]]],
     monkeypatch: pytest.MonkeyPatch,
     step: Step,
     is_written: bool,
@@ -164,7 +170,7 @@ def test_letters_of_a_driver_that_dies(
 
 
 def test_letters_of_a_commit_that_failed_are_not_left_behind_by_the_next_one_in_its_process(
-    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], letters: Callable[..., Any]
+    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], letters: Callable[[], tuple[list[bytes], list[str]]]
 ) -> None:
     """Which has looked for such files before, when it had committed the batch before."""
     first, second = query("first", "shared"), query("second", "shared")
@@ -177,7 +183,10 @@ def test_letters_of_a_commit_that_failed_are_not_left_behind_by_the_next_one_in_
 
 
 def test_a_driver_that_is_late_to_name_its_letters_finds_it_done(
-    kafka: EmbeddedBroker, query: Callable[..., PlayedQuery], letters: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    kafka: EmbeddedBroker,
+    query: Callable[..., PlayedQuery],
+    letters: Callable[[], tuple[list[bytes], list[str]]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also where somebody has moved them on by then, as a replay does."""
     first, second = query("first", "shared"), query("second", "shared")
@@ -193,7 +202,9 @@ def test_a_driver_that_is_late_to_name_its_letters_finds_it_done(
     assert (letters(), pq.read_table(replayed).num_rows) == (([], []), 1)
 
 
-def test_the_file_of_an_earlier_version_stays(query: Callable[..., PlayedQuery], letters: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_file_of_an_earlier_version_stays(
+    query: Callable[..., PlayedQuery], letters: Callable[[], tuple[list[bytes], list[str]]], tmp_path: Path
+) -> None:
     """It was renamed before EndTxn: when its batch is run again and is in Kafka, there is nothing pending."""
     one = query("one")
     one.run(rows_of("one"))
@@ -204,7 +215,7 @@ def test_the_file_of_an_earlier_version_stays(query: Callable[..., PlayedQuery],
 
 
 def test_the_file_of_an_earlier_version_goes_where_the_batch_has_no_letters(
-    query: Callable[..., PlayedQuery], letters: Callable[..., Any], tmp_path: Path
+    query: Callable[..., PlayedQuery], letters: Callable[[], tuple[list[bytes], list[str]]], tmp_path: Path
 ) -> None:
     """It was renamed before an EndTxn that failed, and its rows are good by now: a replay of the file would double them."""
     (tmp_path / "dead").mkdir()

@@ -26,6 +26,7 @@ LOGIN = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "P
 LETTERS = {"errors.tolerance": "all"}
 EMPTY = ": give it a value, or leave it out"
 
+Parse: TypeAlias = Callable[[Mapping[str, Any]], SinkOptions | SourceOptions]
 Texts: TypeAlias = dict[str, tuple[Mapping[str, str | None], str, str]]
 # Name -> what else is given, a wrong value, and what is said behind the name.
 CLIENT_TEXTS: Texts = {
@@ -69,19 +70,19 @@ SOURCE_TEXTS: Texts = {
 }
 
 
-def sink(guarantee: str) -> Callable[..., Any]:
-    def parse(given: Mapping[str, str]) -> SinkOptions:
+def sink(guarantee: str) -> Callable[[Mapping[str, Any]], SinkOptions]:
+    def parse(given: Mapping[str, Any]) -> SinkOptions:
         fixed = {"deliveryGuarantee": guarantee, "topic": "t"}
         return SinkOptions.parse({**LEAST, **fixed, **given}, is_stream="idempotencyToken" not in given)
 
     return parse
 
 
-def source(is_stream: bool) -> Callable[..., Any]:
+def source(is_stream: bool) -> Callable[[Mapping[str, Any]], SourceOptions]:
     return lambda given: SourceOptions.parse({**LEAST, "subscribe": "t", **given}, is_stream=is_stream)
 
 
-PARTS = {
+PARTS: dict[str, tuple[OptionTable, Parse, Texts]] = {
     **{guarantee: (table, sink(guarantee), CLIENT_TEXTS | SINK_TEXTS) for guarantee, table in TABLES.items()},
     "batch source": (SOURCE, source(False), CLIENT_TEXTS | SOURCE_TEXTS),
     "stream source": (STREAM_SOURCE, source(True), CLIENT_TEXTS | SOURCE_TEXTS),
@@ -104,7 +105,7 @@ def wrong_values(option: Option) -> Iterator[tuple[str, str]]:
         yield "x" * (option.bytes_max + 1), f"{option.bytes_max + 1} bytes of it: it must be at most {option.bytes_max} bytes"
 
 
-def refused(parse: Callable[..., Any], given: Mapping[str, str | None]) -> str:
+def refused(parse: Parse, given: Mapping[str, str | None]) -> str:
     """What is said of options that cannot be: by the tables, by what belongs together, and by what is read in the planner."""
     with pytest.raises(ConfigException) as caught:
         begin(parse(given))

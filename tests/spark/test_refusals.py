@@ -4,7 +4,7 @@ import json
 import pickle
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -58,7 +58,7 @@ OF_A_QUERY = f"[STREAM_FAILED] Query [id = a, runId = b] terminated with excepti
         "--repair key=x: [CAST_INVALID_INPUT] cannot be cast. SQLSTATE: 22018; nothing was written",
     ],
 )
-def test_what_our_own_line_quotes_does_not_end_it(reason: str, spark_s: str, quoted: Callable[..., Any] | type[str]) -> None:
+def test_what_our_own_line_quotes_does_not_end_it(reason: str, spark_s: str, quoted: Callable[[str], str]) -> None:
     refusal = Refusal(Group.INVALID_CONFIGURATION, "CONFIG", reason, Remedy.CORRECT)
     found = tag_in(quoted(spark_s.format(refusal)))
     assert found == ErrorTag(group=refusal.group, name="CONFIG", text=refusal.text)

@@ -181,7 +181,7 @@ def interrupted_behind_the_write() -> None:
     ],
     ids=["while it is written", "while it is asked what became of it"],
 )
-def test_an_interruption_notes_what_is_written(work: Callable[..., Any], note: str) -> None:
+def test_an_interruption_notes_what_is_written(work: Callable[[], object], note: str) -> None:
     with pytest.raises(KeyboardInterrupt) as caught:
         work()
     assert caught.value.__notes__ == [note]

@@ -1,7 +1,6 @@
 """Which offsets a micro-batch and its tasks get: properties over all starts, ends and limits, and the words for what is lost."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -15,7 +14,7 @@ A0, A1, B0 = PLACES
 
 
 @st.composite
-def progress(draw: Callable[..., Any], size_max: int = 10**6) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+def progress(draw: st.DrawFn, size_max: int = 10**6) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """(start, latest) of some partitions; now and then one ends before its start."""
     places = draw(st.lists(st.sampled_from(PLACES), unique=True))
     start = {where: draw(st.integers(0, 10**12)) for where in places}
@@ -119,7 +118,7 @@ class TestLosses:
 
 
 @st.composite
-def histories(draw: Callable[..., Any]) -> list[dict[TopicPartition, int]]:
+def histories(draw: st.DrawFn) -> list[dict[TopicPartition, int]]:
     """What a query finds at each trigger: partitions grow, and new ones come."""
     steps, latest = [], {A0: draw(st.integers(0, 50))}
     for _ in range(draw(st.integers(1, 6))):

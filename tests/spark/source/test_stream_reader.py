@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 from uuid import UUID
 
 import pytest
@@ -33,6 +33,8 @@ from tests.spark.source.source_topics import FIRST_MS, drop_first, numbers
 
 GONE = "b-0 is gone, deleted or not subscribed to any more"
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+
+Loss: TypeAlias = Callable[[Callable[[], object], dict[str, dict[str, int]]], tuple[str, dict[str, dict[str, int]], dict[str, list[int]]]]
 
 
 class TestStreams:
@@ -123,7 +125,7 @@ class TestStreams:
 
 
 @pytest.mark.parametrize("plan", [planned_reader, planned_stream_reader], ids=["batch", "stream"])
-def test_a_schema_of_somebody_s_own_is_refused(plan: Callable[..., Any]) -> None:
+def test_a_schema_of_somebody_s_own_is_refused(plan: Callable[[dict[str, str], StructType], object]) -> None:
     options = {"kafka.bootstrap.servers": "a:1", "subscribe": "a"}
     with_headers = StructType([*SCHEMA.fields, StructField("headers", HEADERS)])
     plan(options, SCHEMA)
@@ -261,13 +263,13 @@ class TestChanges:
         assert values(reader, start, end) == {"a-2": numbers(4)}
 
     @pytest.fixture
-    def loss(self, kafka: SimpleNamespace) -> Callable[..., Any]:
+    def loss(self, kafka: SimpleNamespace) -> Loss:
         """A query that has read 5 records of each of topic a and b."""
         kafka.fill("a", {0: 5})
         kafka.fill("b", {0: 5})
 
         def play(
-            change: Callable[..., Any], start: dict[str, dict[str, int]]
+            change: Callable[[], object], start: dict[str, dict[str, int]]
         ) -> tuple[str, dict[str, dict[str, int]], dict[str, list[int]]]:
             """The texts of what is lost: of the refusal, and, with failOnDataLoss=false, of the log; and where the stream goes on."""
             strict = kafka.stream(subscribe="a,b")
@@ -279,7 +281,7 @@ class TestChanges:
 
         return play
 
-    def test_a_deleted_topic(self, kafka: SimpleNamespace, loss: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_deleted_topic(self, kafka: SimpleNamespace, loss: Loss, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.WARNING)
         text, end, rows = loss(lambda: delete_topics(kafka.client, ["b"]), START)
         said = f"{GONE}: offset 5 came next" if IS_LIMITED else f"topic 'b' (option subscribe) does not exist on {kafka.servers}"
@@ -287,11 +289,11 @@ class TestChanges:
         assert (end, rows) == ({"a": {"0": 5, "1": 0}}, {})
         assert caplog.text.count("b-0 is gone") == 1, "each loss is said once"
 
-    def test_a_topic_that_is_not_subscribed_to_any_more(self, kafka: SimpleNamespace, loss: Callable[..., Any]) -> None:
+    def test_a_topic_that_is_not_subscribed_to_any_more(self, kafka: SimpleNamespace, loss: Loss) -> None:
         fewer = kafka.stream(subscribe="a")
         assert f"{GONE}: offset 5 came next; set failOnDataLoss=false" in refused(fewer, START)
 
-    def test_a_topic_deleted_and_made_again(self, kafka: SimpleNamespace, loss: Callable[..., Any]) -> None:
+    def test_a_topic_deleted_and_made_again(self, kafka: SimpleNamespace, loss: Loss) -> None:
         def change() -> None:
             delete_topics(kafka.client, ["b"])
             kafka.broker.create_topic("b", 1)
@@ -317,7 +319,7 @@ class TestChanges:
         for _ in range(2):  # Spark plans it once more where the query is started again.
             assert values(kafka.stream(subscribe="b", failOnDataLoss="false"), start, end) == ({"b-0": left} if left else {})
 
-    def test_new_partitions_that_have_lost_something_already(self, kafka: SimpleNamespace, loss: Callable[..., Any]) -> None:
+    def test_new_partitions_that_have_lost_something_already(self, kafka: SimpleNamespace, loss: Loss) -> None:
         def change() -> None:
             add_partitions(kafka.client, "a", 3)
             kafka.fill("a", {2: 4})

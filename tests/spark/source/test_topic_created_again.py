@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -27,7 +26,7 @@ def topic_id(kafka: SimpleNamespace) -> UUID:
 
 
 @pytest.fixture
-def create_again(kafka: SimpleNamespace) -> Callable[..., Any]:
+def create_again(kafka: SimpleNamespace) -> Callable[..., str]:
     """Deletes topic a and creates it with records; gives what an error says of the two ids."""
 
     def create_again(counts: Mapping[int, int], partitions: int = 2) -> str:
@@ -62,7 +61,7 @@ def five(kafka: SimpleNamespace) -> dict[str, dict[str, int]]:
 def test_new_topic_is_read_from_its_beginning_or_the_query_fails(
     kafka: SimpleNamespace,
     five: dict[str, dict[str, int]],
-    create_again: Callable[..., Any],
+    create_again: Callable[..., str],
     chosen: Mapping[str, str],
     count: int,
     caplog: pytest.LogCaptureFixture,
@@ -82,7 +81,7 @@ def test_new_topic_is_read_from_its_beginning_or_the_query_fails(
     assert read_on(kafka.stream(**chosen), end)[1] == {"a-0": [0]}, "after a restart, too"
 
 
-def test_running_query_notices_it(kafka: SimpleNamespace, create_again: Callable[..., Any]) -> None:
+def test_running_query_notices_it(kafka: SimpleNamespace, create_again: Callable[..., str]) -> None:
     reader = kafka.stream(startingOffsets="earliest", **LENIENT)
     kafka.fill("a", {0: 2})
     end, _ = read_on(reader, reader.initialOffset())
@@ -90,7 +89,7 @@ def test_running_query_notices_it(kafka: SimpleNamespace, create_again: Callable
     assert read_on(reader, end)[1] == {"a-0": numbers(4)}
 
 
-def test_new_topic_has_fewer_partitions(kafka: SimpleNamespace, create_again: Callable[..., Any]) -> None:
+def test_new_topic_has_fewer_partitions(kafka: SimpleNamespace, create_again: Callable[..., str]) -> None:
     reader = kafka.stream(startingOffsets="earliest", **LENIENT)
     kafka.fill("a", {0: 2, 1: 2})
     end, _ = read_on(reader, reader.initialOffset())
@@ -100,7 +99,7 @@ def test_new_topic_has_fewer_partitions(kafka: SimpleNamespace, create_again: Ca
 
 
 def test_batch_that_was_planned_before_has_nothing_of_it_and_the_next_one_everything(
-    kafka: SimpleNamespace, five: dict[str, dict[str, int]], create_again: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    kafka: SimpleNamespace, five: dict[str, dict[str, int]], create_again: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after a restart in the middle of the batch. The log has one reason for it."""
     kafka.fill("a", {0: 3})
@@ -116,7 +115,7 @@ def test_batch_that_was_planned_before_has_nothing_of_it_and_the_next_one_everyt
     assert read_on(reader, planned)[1] == {"a-0": numbers(9)}
 
 
-def test_first_batch_of_a_query_that_died_in_it(kafka: SimpleNamespace, create_again: Callable[..., Any]) -> None:
+def test_first_batch_of_a_query_that_died_in_it(kafka: SimpleNamespace, create_again: Callable[..., str]) -> None:
     """Spark asks for the beginning again then, which is the new topic's."""
     kafka.fill("a", {0: 3})
     died = kafka.stream(startingOffsets="earliest")
@@ -132,7 +131,7 @@ def test_first_batch_of_a_query_that_died_in_it(kafka: SimpleNamespace, create_a
 @pytest.mark.parametrize("version", [fetching.LAST_VERSION, 12], ids=["by id", "by name, as brokers before 3.1 take it"])
 @pytest.mark.parametrize("is_batch", [False, True], ids=["stream", "batch"])
 def test_task_that_comes_after_it_reads_nothing_of_the_new_topic(
-    kafka: SimpleNamespace, create_again: Callable[..., Any], version: int, is_batch: bool, monkeypatch: pytest.MonkeyPatch
+    kafka: SimpleNamespace, create_again: Callable[..., str], version: int, is_batch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetching, "LAST_VERSION", version)
     kafka.fill("a", {0: 3})
@@ -155,7 +154,7 @@ def test_task_that_comes_after_it_reads_nothing_of_the_new_topic(
 
 @pytest.mark.skipif(not IS_LIMITED, reason="PySpark 4.1 has no trigger that ends")
 def test_query_that_ends_with_what_there_was(
-    kafka: SimpleNamespace, five: dict[str, dict[str, int]], create_again: Callable[..., Any]
+    kafka: SimpleNamespace, five: dict[str, dict[str, int]], create_again: Callable[..., str]
 ) -> None:
     """The new topic came after the query began, so the next start reads it."""
     kafka.fill("a", {0: 1})
@@ -169,7 +168,7 @@ def test_query_that_ends_with_what_there_was(
 
 
 def test_checkpoint_without_ids_gets_them_from_a_batch_without_rows(
-    kafka: SimpleNamespace, five: dict[str, dict[str, int]], create_again: Callable[..., Any]
+    kafka: SimpleNamespace, five: dict[str, dict[str, int]], create_again: Callable[..., str]
 ) -> None:
     """One of an earlier version, of Spark's Kafka source, or of a broker before 2.8: no new record is needed."""
     start = plain(five)
