@@ -12,6 +12,7 @@ one that is, and those for several topics. A stream is read piece by piece, each
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -62,6 +63,21 @@ class _Waited(NamedTuple):
 
 
 NOT_WAITED = _Waited(None, None, 0)
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Neighbouring rows of one topic."""
+
+    topic: str
+    columns: RecordColumns
+    numbers: Rows
+    """In the table."""
+    asked: Rows | None
+    """The partitions that they ask for, as in `_Share`."""
+    partition_count: int
+    """As far as is known."""
+    waited: _Waited
 
 
 def send_table(
@@ -167,24 +183,20 @@ class _Sending:
             columns = parts.rows(start, end) if taken is None else taken.slice(start, end)
             numbers = np.arange(first + start, first + end) if rows is None else rows[start:end] + first
             asked_here = None if share.asked is None else share.asked[start:end]
-            self._send_piece(topic, columns, numbers, asked_here, partition_count, waited)
+            self._send_piece(_Piece(topic, columns, numbers, asked_here, partition_count, waited))
 
-    def _send_piece(
-        self, topic: str, columns: RecordColumns, numbers: Rows, asked: Rows | None, partition_count: int, waited: _Waited
-    ) -> None:
-        """Neighbouring rows of one topic. `numbers`: in the table. `partition_count`: what was known of it."""
-        door = self._door
+    def _send_piece(self, piece: _Piece) -> None:
+        door, topic, asked = self._door, piece.topic, piece.asked
         with door.lock:
             # It may grow while a table is sent; should it be deleted, its rows hear of that like records that wait already.
-            partition_count = door.core.wiring.cluster.partition_count(topic) or partition_count
+            piece.partition_count = partition_count = door.core.wiring.cluster.partition_count(topic) or piece.partition_count
             with_leader = door.core.availability.partitions(topic)
             reasons = door.core.screening.of_rows(topic, self._handed_over_ms, door.clock.now_ms())
-        if asked is None and not reasons and door.core.partitioner.spreads(columns) and columns.timestamps.min() >= 0:
-            sent = self._fill_batches(topic, columns, numbers, door.core.partitioner.turns(partition_count, with_leader))
-            if sent == columns.count:
+        if asked is None and not reasons and door.core.partitioner.spreads(piece.columns) and piece.columns.timestamps.min() >= 0:
+            self._fill_batches(piece, door.core.partitioner.turns(partition_count, with_leader))
+            if not piece.columns.count:
                 return
-            columns, numbers = columns.slice(sent, columns.count), numbers[sent:]
-        sizes = columns.sizes()
+        columns, sizes = piece.columns, piece.columns.sizes()
         partitions: npt.NDArray[Any]
         if asked is not None and (asked >= 0).all():
             partitions = asked
@@ -196,15 +208,17 @@ class _Sending:
         limits, stays = (self._record_bytes_max, 0, partition_count), None
         if sizes.max() > limits[0] or columns.timestamps.min() < limits[1] or partitions.max() >= limits[2]:
             bad = (sizes > limits[0]) | (columns.timestamps < limits[1]) | (partitions >= limits[2])
-            self._set_aside(topic, columns, numbers, partitions, sizes, partition_count, np.flatnonzero(bad), waited)
+            self._set_aside(piece, partitions, sizes, np.flatnonzero(bad))
             stays = ~bad
         if reasons and columns.key_valid is not None:
-            stays = self._screen(topic, reasons, columns.key_valid, numbers, partitions, stays)
-        for run in runs(columns, numbers, partitions, partition_count, self.batch_bytes, sizes, stays):
-            self._send_run(topic, run, True if asked is None else asked[np.searchsorted(numbers, run.rows)] < 0)
+            stays = self._screen(piece, partitions, columns.key_valid, reasons, stays)
+        for run in runs(columns, piece.numbers, partitions, partition_count, self.batch_bytes, sizes, stays):
+            self._send_run(topic, run, True if asked is None else asked[np.searchsorted(piece.numbers, run.rows)] < 0)
 
-    def _fill_batches(self, topic: str, columns: RecordColumns, numbers: Rows, turns: Iterator[int]) -> int:
-        """Send rows that may go anywhere, batch by batch, with one look at each row; how many, up to one that is larger than a batch."""
+    def _fill_batches(self, piece: _Piece, turns: Iterator[int]) -> None:
+        """Send rows that may go anywhere, batch by batch, with one look at each row, up to one that is larger than a batch. The piece
+        keeps the others."""
+        columns, numbers = piece.columns, piece.numbers
         start, most = 0, self.batch_bytes // RECORD_BYTES_MIN + 1
         while start < columns.count:
             # No more rows than could fit: where they have headers, to slice them takes as long as there are rows.
@@ -212,21 +226,20 @@ class _Sending:
             if not count:
                 break
             end = start + count
-            self._hand_over(TopicPartition(topic, next(turns)), columns.slice(start, end), numbers[start:end], data)
+            self._hand_over(TopicPartition(piece.topic, next(turns)), columns.slice(start, end), numbers[start:end], data)
             start = end
-        return start
+        piece.columns, piece.numbers = columns.slice(start, columns.count), numbers[start:]
 
     def _screen(
         self,
-        topic: str,
-        reasons: Mapping[int, str],
-        key_valid: Bytes,
-        numbers: Rows,
+        piece: _Piece,
         partitions: npt.NDArray[Any],
+        key_valid: Bytes,
+        reasons: Mapping[int, str],
         stays: npt.NDArray[np.bool_] | None,
     ) -> npt.NDArray[np.bool_]:
         """Fail the rows without a key for the partitions that have a reason for it; which of all rows stay, of those that do so far."""
-        stays = np.ones(len(numbers), bool) if stays is None else stays
+        stays = np.ones(piece.columns.count, bool) if stays is None else stays
         keyless = np.flatnonzero((key_valid == 0) & stays)
         theirs = partitions[keyless]
         failed = 0
@@ -234,38 +247,29 @@ class _Sending:
             if partition in reasons:
                 chosen = keyless[theirs == partition]
                 stays[chosen] = False
-                rows, place = numbers[chosen], TopicPartition(topic, partition)
+                rows, place = piece.numbers[chosen], TopicPartition(piece.topic, partition)
                 self.outcome.failed(rows, place, None, ScreenedErrors(range(len(rows)), rows, place, reasons[partition]), frozenset())
                 failed += len(rows)
         with self._door.lock:
             self._door.core.screening.failed(failed)
         return stays
 
-    def _set_aside(
-        self,
-        topic: str,
-        columns: RecordColumns,
-        rows: Rows,
-        partitions: npt.NDArray[Any],
-        sizes: Rows,
-        partition_count: int,
-        bad: Rows,
-        waited: _Waited,
-    ) -> None:
+    def _set_aside(self, piece: _Piece, partitions: npt.NDArray[Any], sizes: Rows, bad: Rows) -> None:
         """Stop rows that cannot be sent whatever the broker says, `bad` by index."""
-        for index in bad:
+        topic, columns = piece.topic, piece.columns
+        for index in bad.tolist():
             place = TopicPartition(topic, int(partitions[index]))
-            if partitions[index] >= partition_count:
-                stop = self._beyond(place, waited)
+            if partitions[index] >= piece.partition_count:
+                stop = self._beyond(place, piece.waited)
             elif sizes[index] > self._record_bytes_max:
-                record_of = _record_of(topic, columns, partitions, int(index))
-                found = self._door.too_large(place, int(sizes[index]), columns.key(int(index)), record_of)
+                record_of = _record_of(topic, columns, partitions, index)
+                found = self._door.too_large(place, int(sizes[index]), columns.key(index), record_of)
                 assert found is not None, "a record above the limit is stopped"
                 stop = found
             else:
                 text = f"timestamp {columns.timestamps[index]} ms lies before 1970"
                 stop = InvalidTimestampException(text, topic_partition=place, stored=Stored.NO, api="Produce")
-            self._stop(rows[index : index + 1], place, stop)
+            self._stop(piece.numbers[index : index + 1], place, stop)
 
     def _beyond(self, place: TopicPartition, waited: _Waited) -> Stop:
         """Why not to a partition that the topic has not: what was heard of the highest one, with this one's own number."""

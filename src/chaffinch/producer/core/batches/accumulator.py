@@ -158,9 +158,14 @@ class WaitingQueue:
     def position_next(self) -> int:
         return self.closed_until if self.growing is None else self.growing.position + len(self.growing.receipts)
 
+    @property
+    def head(self) -> ProducerBatch | OpenBatch | None:
+        """The batch that is taken next."""
+        return self.closed[0] if self.closed else self.growing
+
     def oldest_ms(self) -> int | None:
-        first = self.closed[0] if self.closed else self.growing
-        return None if first is None else first.created_ms
+        head = self.head
+        return None if head is None else head.created_ms
 
     # Callers do these, too, in whose threads Ctrl-C may come at any call: see `chaffinch.client.condition`. So what belongs together is
     # done without one (`+=`, not `append`).
@@ -293,8 +298,7 @@ class Accumulator:
 
     def ready_made_head(self, topic_partition: TopicPartition) -> ProducerBatch | None:
         """The partition's next batch if it came ready-made; it stays until it is taken."""
-        queue = self._queues.get(topic_partition)
-        head = queue.closed[0] if queue is not None and queue.closed else None
+        head = self._head(topic_partition)
         return head if isinstance(head, ProducerBatch) else None
 
     def encode_ahead(self, full: OpenBatch) -> None:
@@ -402,19 +406,17 @@ class Accumulator:
 
     def first_position(self, topic_partition: TopicPartition) -> int | None:
         """The position of the first record that waits for the partition; None when none does."""
-        queue = self._queues.get(topic_partition)
-        if queue is None:
-            return None
-        first = queue.closed[0] if queue.closed else queue.growing
-        return None if first is None else first.position
+        head = self._head(topic_partition)
+        return None if head is None else head.position
 
     def first_size(self, topic_partition: TopicPartition) -> int:
         """Bytes of the first batch that waits for the partition, before compression; 0 when none does."""
+        head = self._head(topic_partition)
+        return 0 if head is None else head.size
+
+    def _head(self, topic_partition: TopicPartition) -> ProducerBatch | OpenBatch | None:
         queue = self._queues.get(topic_partition)
-        if queue is None:
-            return 0
-        first = queue.closed[0] if queue.closed else queue.growing
-        return 0 if first is None else first.size
+        return None if queue is None else queue.head
 
     def position_next(self, topic_partition: TopicPartition) -> int:
         """The position that the next record of the partition will have."""

@@ -6,7 +6,7 @@ decides. KIP-890, transaction version 2: whoever is written to adds itself, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
@@ -19,11 +19,9 @@ from chaffinch.errors import ErrorCode, codes
 from chaffinch.errors.handling import TRANSACTION, Handling, handling_of, said_by_coordinator
 from chaffinch.identifiers import OffsetAndMetadata, ProducerIdentity, TopicPartition
 from chaffinch.producer.core.transactions.callers import Offsets
-from chaffinch.producer.records import GroupMetadata
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
-from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from chaffinch.protocol.messages.txn_offset_commit import (
@@ -101,101 +99,66 @@ class Transactional:
 
     transactional_id: str
     identity: ProducerIdentity
+    """None yet fences every earlier user of the id; our own asks for the next epoch."""
     timeout_ms: int
-
-    def find_coordinator(self) -> FindCoordinatorRequest:
-        return find_request(self.transactional_id, "transaction")
-
-    def init_producer_id(self) -> InitProducerIdRequest:
-        """A first identity (none yet: fences every earlier user of the id), or the next epoch of our own."""
-        return InitProducerIdRequest(
-            transactional_id=self.transactional_id,
-            transaction_timeout_ms=self.timeout_ms,
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.epoch,
-        )
-
-    def add_partitions(self, partitions: Iterable[TopicPartition]) -> AddPartitionsToTxnRequest:
-        topics = [
-            AddPartitionsToTxnTopic(name=topic, partitions=[tp.partition for tp in group])
-            for topic, group in groupby(sorted(partitions), key=lambda tp: tp.topic)
-        ]
-        return AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self.transactional_id,
-            v3_and_below_producer_id=self.identity.producer_id,
-            v3_and_below_producer_epoch=self.identity.epoch,
-            v3_and_below_topics=topics,
-        )
-
-    def add_offsets(self, group_id: str) -> AddOffsetsToTxnRequest:
-        return AddOffsetsToTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.epoch,
-            group_id=group_id,
-        )
-
-    def commit_offsets(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata, topic_ids: Mapping[str, UUID]
-    ) -> TxnOffsetCommitRequest:
-        """With `topic_ids`, which may be empty, only versions with ids can carry it."""
-        topics = [
-            TxnOffsetCommitRequestTopic(
-                name=topic,
-                topic_id=topic_ids.get(topic, ZERO_UUID),
-                partitions=[
-                    TxnOffsetCommitRequestPartition(
-                        partition_index=tp.partition,
-                        committed_offset=offsets[tp].offset,
-                        committed_leader_epoch=offsets[tp].leader_epoch,
-                        committed_metadata=offsets[tp].metadata,
-                    )
-                    for tp in partitions
-                ],
-            )
-            for topic, partitions in groupby(sorted(offsets), key=lambda tp: tp.topic)
-        ]
-        return TxnOffsetCommitRequest(
-            transactional_id=self.transactional_id,
-            group_id=group.group_id,
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.epoch,
-            generation_id=group.generation_id,
-            member_id=group.member_id,
-            group_instance_id=group.group_instance_id,
-            topics=topics,
-        )
 
     def request(self, step: Step, to_add: Iterable[TopicPartition], first: Offsets | None, version: int, *, committed: bool) -> Any:
         """What to send for a step, in this version of transactions. `first`: the offsets that it is about, if it is about some."""
+        identity = self.identity
+        whose: dict[str, Any] = {
+            "transactional_id": self.transactional_id,
+            "producer_id": identity.producer_id,
+            "producer_epoch": identity.epoch,
+        }
         match step:
             case Step.FIND_COORDINATOR:
-                return self.find_coordinator()
+                return find_request(self.transactional_id, "transaction")
             case Step.INIT_PRODUCER_ID:
-                return self.init_producer_id()
+                return InitProducerIdRequest(**whose, transaction_timeout_ms=self.timeout_ms)
             case Step.ADD_PARTITIONS:
-                return self.add_partitions(to_add)
+                topics = [
+                    AddPartitionsToTxnTopic(name=topic, partitions=[tp.partition for tp in group]) for topic, group in _by_topic(to_add)
+                ]
+                return AddPartitionsToTxnRequest(
+                    v3_and_below_transactional_id=self.transactional_id,
+                    v3_and_below_producer_id=identity.producer_id,
+                    v3_and_below_producer_epoch=identity.epoch,
+                    v3_and_below_topics=topics,
+                )
             case Step.END:
-                return self.end(committed=committed)
+                return EndTxnRequest(**whose, committed=committed)
         assert first is not None, "the other steps are about offsets"
         match step:
             case Step.FIND_GROUP:
                 return find_request(first.group.group_id, "group")
             case Step.ADD_OFFSETS:
-                return self.add_offsets(first.group.group_id)
+                return AddOffsetsToTxnRequest(**whose, group_id=first.group.group_id)
             case Step.CHECK_TOPICS:
-                topics = [MetadataRequestTopic(name=topic) for topic in sorted({place.topic for place in first.offsets})]
-                return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+                names = sorted({place.topic for place in first.offsets})
+                return MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False)
+        # With ids, which may be none, only versions with ids can carry it.
         ids = {place.topic: topic_id for place, topic_id in first.topic_ids.items()} if first.goes_by_id(version) else {}
-        return self.commit_offsets(first.offsets, first.group, ids)
+        return TxnOffsetCommitRequest(**whose, **first.group._asdict(), topics=list(_offsets_by_topic(first.offsets, ids)))
 
-    def end(self, *, committed: bool) -> EndTxnRequest:
-        return EndTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.epoch,
-            committed=committed,
-        )
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> Iterator[tuple[str, Iterator[TopicPartition]]]:
+    return groupby(sorted(partitions), key=lambda tp: tp.topic)
+
+
+def _offsets_by_topic(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata], topic_ids: Mapping[str, UUID]
+) -> Iterator[TxnOffsetCommitRequestTopic]:
+    for topic, partitions in _by_topic(offsets):
+        entries = [
+            TxnOffsetCommitRequestPartition(
+                partition_index=tp.partition,
+                committed_offset=offsets[tp].offset,
+                committed_leader_epoch=offsets[tp].leader_epoch,
+                committed_metadata=offsets[tp].metadata,
+            )
+            for tp in partitions
+        ]
+        yield TxnOffsetCommitRequestTopic(name=topic, topic_id=topic_ids.get(topic, ZERO_UUID), partitions=entries)
 
 
 # Outcomes of one answer with many codes, the gravest first: the gravest decides.
