@@ -16,10 +16,9 @@ from chaffinch.producer.core.batches.accumulator import Accumulator, Appended, r
 from chaffinch.producer.core.batches.in_flight import Front
 from chaffinch.producer.core.options import PRODUCER_OPTIONS, compression_level, delivery_timeout_ms, is_idempotent, parse_options
 from chaffinch.producer.core.refusals import culprits
-from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, RecordErrors, Situation, read_answer
+from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, RecordErrors, Situation, TopicFacts, read_answer
 from chaffinch.producer.core.refusals.culprits import judge
 from chaffinch.producer.core.refusals.errors import as_abortable
-from chaffinch.producer.core.refusals.topic_facts import TopicFacts
 from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
 from chaffinch.records.batch import decode
 from chaffinch.records.byte_columns import ByteColumn

@@ -12,7 +12,7 @@ from chaffinch.errors.codes import ErrorCode
 from chaffinch.producer.core import events
 from chaffinch.producer.core.exception_handler import RetriableResponse
 from chaffinch.producer.core.partitioner import partition_of_key
-from chaffinch.producer.core.refusals.topic_facts import TopicFacts
+from chaffinch.producer.core.refusals.batch_answers import TopicFacts
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, TIMED_OUT, Answer, Rig

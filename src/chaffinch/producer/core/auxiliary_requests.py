@@ -26,7 +26,7 @@ from chaffinch.producer.core.asking import Asking
 from chaffinch.producer.core.completer import BatchCompleter
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.effects import SendRequest, WakeCallers
-from chaffinch.producer.core.refusals.topic_facts import facts_request, read_facts
+from chaffinch.producer.core.refusals.batch_answers import facts_request, read_facts
 from chaffinch.producer.core.renewed_topics import RenewedTopics
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.transactions.requests import Step

@@ -7,7 +7,7 @@ or the producer ends.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from chaffinch.errors import Group, KafkaException, Stored, TimeoutException, TransactionAbortableException, group_of
 from chaffinch.errors.again import again
@@ -22,7 +22,11 @@ from chaffinch.producer.core.refusals.reasons import Reasons
 from chaffinch.producer.core.transactions.moves import State
 from chaffinch.producer.core.wiring import Wiring
 
-NOTHING_DROPPED: Final[frozenset[int]] = frozenset()
+Errors: TypeAlias = Mapping[int, KafkaException]
+"""Each record's own error, by its index in the batch."""
+Indices: TypeAlias = frozenset[int]
+NO_ERRORS: Final[Errors] = {}
+NOTHING_DROPPED: Final[Indices] = frozenset()
 
 
 class BatchCompleter:
@@ -55,32 +59,25 @@ class BatchCompleter:
         self,
         batch: ProducerBatch,
         error: KafkaException,
-        errors: Mapping[int, KafkaException] | None = None,
+        errors: Errors = NO_ERRORS,
+        dropped: Indices = NOTHING_DROPPED,
         *,
         is_unstored: bool,
-        dropped: frozenset[int] = NOTHING_DROPPED,
     ) -> None:
         """A batch that is under way, or has come back, is over: every record fails, unless it has its outcome."""
         was_abandoned = batch.is_abandoned
         self._outstanding.queue(batch.topic_partition).failed(batch, is_unstored=is_unstored)
         if not was_abandoned:
-            self.fail(batch, error, errors, dropped=dropped)
+            self.fail(batch, error, errors, dropped)
 
-    def fail(
-        self,
-        batch: ProducerBatch,
-        error: KafkaException,
-        errors: Mapping[int, KafkaException] | None = None,
-        *,
-        dropped: frozenset[int] = NOTHING_DROPPED,
-    ) -> None:
+    def fail(self, batch: ProducerBatch, error: KafkaException, errors: Errors = NO_ERRORS, dropped: Indices = NOTHING_DROPPED) -> None:
         """Every record fails: those in `errors` with their own, the others with `error`; a transaction fails with them."""
         if self._wiring.transaction is not None:
             error = self._wiring.transaction.explained(error)
-        self._fail_all(batch, error, errors, dropped=dropped)
+        self._fail_all(batch, error, errors, dropped)
         self.fail_transaction(errors[min(errors)] if errors else error)
 
-    def fail_records(self, batch: ProducerBatch, errors: Mapping[int, KafkaException], dropped: frozenset[int] = NOTHING_DROPPED) -> None:
+    def fail_records(self, batch: ProducerBatch, errors: Errors, dropped: Indices = NOTHING_DROPPED) -> None:
         """Only the records in `errors` fail, and those in `dropped` are dropped: the others go on."""
         self._wiring.counts["records_failed"] += len(errors)
         self._wiring.counts["records_dropped"] += len(dropped)
@@ -109,12 +106,7 @@ class BatchCompleter:
         return fatal
 
     def _fail_all(
-        self,
-        batch: ProducerBatch,
-        error: KafkaException,
-        errors: Mapping[int, KafkaException] | None = None,
-        *,
-        dropped: frozenset[int] = NOTHING_DROPPED,
+        self, batch: ProducerBatch, error: KafkaException, errors: Errors = NO_ERRORS, dropped: Indices = NOTHING_DROPPED
     ) -> None:
         """Every record fails, and the transaction knows why."""
         if batch.state is BatchState.WAITING:  # No queue has it.
@@ -123,7 +115,7 @@ class BatchCompleter:
         self._wiring.counts["records_dropped"] += len(dropped)
         self.release(batch.memory_bytes)
         batch.memory_bytes = 0
-        self._wiring.out.append(FailRecords(batch=batch, error=self._with_advice(error), errors=errors or {}, dropped=dropped))
+        self._wiring.out.append(FailRecords(batch=batch, error=self._with_advice(error), errors=errors, dropped=dropped))
 
     def _with_advice(self, error: KafkaException) -> KafkaException:
         """What is told to a record asks nobody to abort what is being aborted, or to go on with a producer that is being closed."""

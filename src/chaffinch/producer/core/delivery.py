@@ -37,10 +37,9 @@ from chaffinch.producer.core.completer import BatchCompleter
 from chaffinch.producer.core.effects import AskHandler
 from chaffinch.producer.core.exception_handler import HandlerSaid, Question
 from chaffinch.producer.core.refusals import batch_answers, culprits
-from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Situation
+from chaffinch.producer.core.refusals.batch_answers import FACTS_AGE_MS_MAX, UNKNOWN, BatchAnswer, Situation, TopicFacts
 from chaffinch.producer.core.refusals.errors import exhausted, former_topic_error, given_up, lost_with_topic
 from chaffinch.producer.core.refusals.screening import Screening
-from chaffinch.producer.core.refusals.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts
 from chaffinch.producer.core.transactions.manager import CONCURRENT_WAIT_MS
 from chaffinch.producer.core.transactions.moves import State
 from chaffinch.producer.core.wiring import Wiring
@@ -298,7 +297,7 @@ class Delivery:
                 # Of a transaction that is to be aborted nobody is told once the producer is at its end.
                 is_abortable = isinstance(verdict.error, TransactionAbortableException)
                 error = self._completer.in_words(verdict.error) if is_abortable else verdict.error
-                self._completer.end(batch, error, verdict.errors, is_unstored=not verdict.uses_up_numbers, dropped=verdict.dropped)
+                self._completer.end(batch, error, verdict.errors, verdict.dropped, is_unstored=not verdict.uses_up_numbers)
 
     def _resend(self, batch: ProducerBatch, verdict: culprits.Resend, now_ms: int) -> None:
         batch.possibly_stored |= verdict.possibly_stored

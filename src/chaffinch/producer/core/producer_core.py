@@ -1,9 +1,9 @@
 """The producer's core: events and the time go in, effects come out. No clock, socket, thread or dice of its own.
 
-It ties the parts together: `accumulator` fills, `delivery` sends and settles batches, `transactions/` says what may be sent. Records are
-appended by `append` and `append_batch` (the hot path), everything else is an event. One lock around all calls is its owner's business.
-After each event the same round is made, in `_advance`: expire what is too old, ask for metadata, an identity or the transaction's next
-step, send what is ready, settle who waits.
+It ties the parts together: `accumulator` fills batches, `sending` sends them, `delivery` takes answers in, `completer` ends batches, and
+`transactions/` says what may be sent. Records are appended by `append` and `append_batch` (the hot path), everything else is an event.
+One lock around all calls is its owner's business. After each event the same round is made, in `_advance`: expire what is too old, ask
+for metadata, an identity or the transaction's next step, send what is ready, settle who waits.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.producer.core import events
 from chaffinch.producer.core.asking import Waiting
 from chaffinch.producer.core.auxiliary_requests import IDENTITY_ASKED, AuxiliaryRequests, IdentityKeeper
-from chaffinch.producer.core.batches.accumulator import (
-    BATCH_OVERHEAD_BYTES,
-    Accumulator,
-    Appended,
-    OpenBatch,
-)
+from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, Accumulator, Appended, OpenBatch
 from chaffinch.producer.core.batches.batch import NewRecord, ProducerBatch, Receipts
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.batches.produce_requests import ProduceSent

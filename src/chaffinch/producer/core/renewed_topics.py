@@ -19,7 +19,7 @@ import numpy as np
 
 from chaffinch.errors import KafkaException, Stored, TransactionAbortableException, UnknownTopicOrPartitionException
 from chaffinch.identifiers import TopicPartition, counted, partitions_in_words
-from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.batches.batch import Move, ProducerBatch
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.completer import BatchCompleter
@@ -160,6 +160,8 @@ class RenewedTopics:
             error.__cause__ = failure
             self._completer.fail(batch, error)
             return
+        if batch not in parts:
+            batch.move(Move.END)
         self._completer.release(batch.memory_bytes - sum(part.memory_bytes for part in parts))
         for part in parts:
             if part.topic_partition.partition < count or Question.UNKNOWN_TOPIC in self._wiring.questions:

@@ -13,7 +13,7 @@ from chaffinch.errors import TransactionAbortableException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.auxiliary_requests import IdentityKeeper
 from chaffinch.producer.core.batches.accumulator import OpenBatch
-from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.batches.batch import Move, ProducerBatch
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.batches.produce_requests import ProduceSent
@@ -111,6 +111,7 @@ class Sending:
             return accumulator.take(topic_partition)
         innocents = head.without(np.array(list(errors), np.int64))  # May find no memory; the batch is where it was then.
         accumulator.take(topic_partition)
+        head.move(Move.END)
         self._wiring.counts["records_screened"] += len(errors)
         self._completer.release(head.memory_bytes - (0 if innocents is None else innocents.memory_bytes))
         self._completer.fail_records(head, errors)
