@@ -162,6 +162,8 @@ class Delivery:
     @property
     def facts_wanted(self) -> list[str]:
         """Topics whose configuration decides about batches."""
+        if not self._undecided:
+            return []
         waiting = [
             batch.topic_partition.topic for batch, (_, verdict) in self._undecided.items() if isinstance(verdict, culprits.AskForFacts)
         ]

@@ -164,7 +164,7 @@ class WaitingQueue:
         return self.closed[0] if self.closed else self.growing
 
     def oldest_ms(self) -> int | None:
-        head = self.head
+        head = self.closed[0] if self.closed else self.growing
         return None if head is None else head.created_ms
 
     # Callers do these, too, in whose threads Ctrl-C may come at any call: see `chaffinch.client.condition`. So what belongs together is
@@ -298,7 +298,8 @@ class Accumulator:
 
     def ready_made_head(self, topic_partition: TopicPartition) -> ProducerBatch | None:
         """The partition's next batch if it came ready-made; it stays until it is taken."""
-        head = self._head(topic_partition)
+        queue = self._queues.get(topic_partition)
+        head = None if queue is None else queue.head
         return head if isinstance(head, ProducerBatch) else None
 
     def encode_ahead(self, full: OpenBatch) -> None:
@@ -406,17 +407,15 @@ class Accumulator:
 
     def first_position(self, topic_partition: TopicPartition) -> int | None:
         """The position of the first record that waits for the partition; None when none does."""
-        head = self._head(topic_partition)
+        queue = self._queues.get(topic_partition)
+        head = None if queue is None else queue.head
         return None if head is None else head.position
 
     def first_size(self, topic_partition: TopicPartition) -> int:
         """Bytes of the first batch that waits for the partition, before compression; 0 when none does."""
-        head = self._head(topic_partition)
-        return 0 if head is None else head.size
-
-    def _head(self, topic_partition: TopicPartition) -> ProducerBatch | OpenBatch | None:
         queue = self._queues.get(topic_partition)
-        return None if queue is None else queue.head
+        head = None if queue is None else queue.head
+        return 0 if head is None else head.size
 
     def position_next(self, topic_partition: TopicPartition) -> int:
         """The position that the next record of the partition will have."""

@@ -82,6 +82,8 @@ class BatchState(Enum):
     ABANDONED = "its records have their outcome, its number waits for the answer"
     OVER = "has its outcome, or others were made of it"
 
+    __hash__ = object.__hash__  # An enum's own is a call of Python's, and each batch makes several moves.
+
 
 class Move(Enum):
     """What happens to a batch."""
@@ -92,6 +94,8 @@ class Move(Enum):
     PUT_BACK = "its topic was created again"
     ABANDON = "its time is up before its answer is in"
     END = "written, failed, dropped, divided, or answered after it was abandoned"
+
+    __hash__ = object.__hash__
 
 
 MOVES: Final[Mapping[tuple[BatchState, Move], BatchState]] = {
