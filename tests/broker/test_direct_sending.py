@@ -29,7 +29,7 @@ from chaffinch.records.stretch import Stretch
 from chaffinch.storage import disk_reads
 from chaffinch.storage.file_system import DiskFileSystem
 from chaffinch.storage.files import StorageError
-from chaffinch.storage.records_file import RecordsFile
+from chaffinch.storage.segment import RecordsFile
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
 from tests.broker.looks import wait_until, wait_until_hit

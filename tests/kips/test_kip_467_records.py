@@ -16,7 +16,7 @@ from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records.batch import TimestampType
 from chaffinch.records.compression import Compression, compress, decompress
-from chaffinch.records.lz4_frames import with_right_checksum
+from chaffinch.records.old_formats.message_set import with_right_checksum
 from chaffinch.records.validation import Accepted, Origin, Rejected, ValidationPolicy, validate
 from chaffinch.records.validation_rules import BATCH_RULES, RULE_BY_REASON
 from chaffinch.records.verdicts import counted_once

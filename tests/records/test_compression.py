@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaffinch.records import zstd_frames
 from chaffinch.records.compression import (
     XERIAL_BLOCK_BYTES,
     XERIAL_MAGIC,
@@ -25,6 +24,7 @@ from chaffinch.records.compression import (
     compress,
     decompress,
     from_name,
+    zstd_content_size,
 )
 from chaffinch.records.faults import RecordsError
 
@@ -189,7 +189,7 @@ class TestBound:
         # A frame of zstd in one go says how much it holds: nothing is guessed then.
         payload = streamed(data) if codec is Compression.ZSTD else compress(codec, data)
         assert max(16 * len(payload), 64 * 1024) < len(data)
-        assert zstd_frames.content_size(payload) is None
+        assert zstd_content_size(payload) is None
         assert bytes(decompress(codec, payload, 4 * MIB)) == data
 
     @pytest.mark.parametrize("holds_more", ["one byte more than it claims", "a frame that follows"])
@@ -199,7 +199,7 @@ class TestBound:
             payload = bytes(compress(Compression.ZSTD, data[:10])) + bytes(compress(Compression.ZSTD, data[10:]))
         else:
             payload = claiming(len(data) - 1, bytes(compress(Compression.ZSTD, data)))
-        claimed = zstd_frames.content_size(payload)
+        claimed = zstd_content_size(payload)
         assert claimed is not None
         assert claimed < len(data)
         assert bytes(decompress(Compression.ZSTD, payload, 4 * MIB)) == data
@@ -291,7 +291,7 @@ def streamed(data: bytes) -> bytes:
 def claiming(size: int, frame: bytes) -> bytes:
     """A frame with a field of four bytes for its size, after magic number, descriptor and window, which says this one instead."""
     patched = frame[:6] + struct.pack("<I", size) + frame[10:]
-    assert zstd_frames.content_size(patched) == size
+    assert zstd_content_size(patched) == size
     return patched
 
 
@@ -299,24 +299,24 @@ class TestZstdContentSize:
     @pytest.mark.parametrize("size", [0, 1, 255, 256, 65_791, 65_792, 3 * MIB])
     def test_what_a_frame_says(self, size: int) -> None:
         frame = bytes(cramjam.zstd.compress(bytes(size)))
-        assert zstd_frames.content_size(frame) == size
-        assert zstd_frames.content_size(pa.Codec("zstd").compress(bytes(size), asbytes=True)) == size
-        head = next(end for end in range(len(frame) + 1) if zstd_frames.content_size(frame[:end]) is not None)
+        assert zstd_content_size(frame) == size
+        assert zstd_content_size(pa.Codec("zstd").compress(bytes(size), asbytes=True)) == size
+        head = next(end for end in range(len(frame) + 1) if zstd_content_size(frame[:end]) is not None)
         assert head in (6, 7, 9, 10)
         assert len(decompress(Compression.ZSTD, frame, 4 * MIB)) == size
 
     def test_one_that_says_nothing_is_read_all_the_same(self) -> None:
-        assert zstd_frames.content_size(streamed(TEXT)) is None
+        assert zstd_content_size(streamed(TEXT)) is None
         assert bytes(decompress(Compression.ZSTD, streamed(TEXT), MIB)) == TEXT
 
     def test_a_dictionary_comes_before_it(self) -> None:
-        assert zstd_frames.content_size(bytes.fromhex("28b52ffd 21 07 64")) == 100
-        assert zstd_frames.content_size(bytes.fromhex("28b52ffd 83 58 07000000 00000100")) == 65_536
+        assert zstd_content_size(bytes.fromhex("28b52ffd 21 07 64")) == 100
+        assert zstd_content_size(bytes.fromhex("28b52ffd 83 58 07000000 00000100")) == 65_536
 
     def test_what_is_no_frame_says_nothing(self) -> None:
-        assert zstd_frames.content_size(bytes(20)) is None
+        assert zstd_content_size(bytes(20)) is None
 
     def test_a_claim_beyond_the_limit_costs_no_more_than_the_limit(self) -> None:
         lie = bytes.fromhex("28b52ffd e0 ffffffffffffff7f") + bytes(10)
-        assert zstd_frames.content_size(lie) == 2**63 - 1
+        assert zstd_content_size(lie) == 2**63 - 1
         assert length_or_refused(Compression.ZSTD, lie, 1000) == -1

@@ -9,7 +9,7 @@ import pytest
 from chaffinch.records import stretch
 from chaffinch.records.stretch import Stretch, loaded
 from chaffinch.storage.file_system import DiskFileSystem
-from chaffinch.storage.records_file import RecordsFile
+from chaffinch.storage.segment import RecordsFile
 from tests.records.sources import BytesSource
 
 DATA = bytes(range(100))

@@ -23,7 +23,7 @@ from chaffinch.consumer.core.positions import PartitionState, Position, Subscrip
 from chaffinch.errors import codes
 from chaffinch.identifiers import GroupMetadata, TopicPartition
 from chaffinch.records.fetched import FetchedRecords, whole_batches
-from chaffinch.storage import leader_epochs
+from chaffinch.storage import readable_log
 from simulation.nemesis import Deeds
 from simulation.network import Faults
 from tests.simulation.mutation import NOBODY, Mutation, Patch, find
@@ -170,7 +170,7 @@ def keeps_commits_in_memory(patch: Patch) -> None:
 
 def finds_no_epoch(patch: Patch) -> None:
     """Once real: leaders told that nothing of an earlier epoch is left, upon which consumers began anew."""
-    patch.setattr(leader_epochs, "end_of_epoch", lambda *_: (leader_epochs.NO_EPOCH, 0))
+    patch.setattr(readable_log, "end_of_epoch", lambda *_: (readable_log.NO_EPOCH, 0))
 
 
 def begins_at_the_beginning(patch: Patch) -> None:

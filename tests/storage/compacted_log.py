@@ -9,8 +9,7 @@ from chaffinch.records.batch import decode, encode, views
 from chaffinch.records.batch_header import BatchView
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
-from chaffinch.storage.cleanable import cleanable
-from chaffinch.storage.compaction import Compaction
+from chaffinch.storage.compaction import Compaction, cleanable
 from chaffinch.storage.file_system import MemoryFileSystem
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
 from tests.storage.orders_log import DIRECTORY, ORDERS

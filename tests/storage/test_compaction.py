@@ -10,8 +10,7 @@ from chaffinch.records.batch_header import ATTRIBUTE_DELETE_HORIZON
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
 from chaffinch.storage import compaction
-from chaffinch.storage.cleanable import cleanable
-from chaffinch.storage.compaction import Compaction
+from chaffinch.storage.compaction import Compaction, cleanable
 from chaffinch.storage.file_system import CorruptLog, MemoryFileSystem
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
 from tests.storage.compacted_log import ONE, TWO, all_batches, compact, headers, opened, records, rows, transaction

@@ -9,8 +9,7 @@ import pytest
 
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.records.batch import read_header
-from chaffinch.storage.cleanable import cleanable
-from chaffinch.storage.compaction import Compaction
+from chaffinch.storage.compaction import Compaction, cleanable
 from chaffinch.storage.file_system import Interrupted, MemoryFileSystem, StorageError
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
 from tests.storage.batches import batch

@@ -16,8 +16,7 @@ from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 from chaffinch.records.batch import read_header
 from chaffinch.records.compression import Compression
 from chaffinch.storage import compaction
-from chaffinch.storage.cleanable import cleanable
-from chaffinch.storage.compaction import Compaction
+from chaffinch.storage.compaction import Compaction, cleanable
 from chaffinch.storage.file_system import Interrupted, MemoryFileSystem, StorageError
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
 from tests.storage.compacted_log import ONE, TWO, committed, records

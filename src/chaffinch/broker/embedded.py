@@ -18,7 +18,7 @@ from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.records import batch
 from chaffinch.records.batch import BatchView
-from chaffinch.records.committed_batches import committed
+from chaffinch.records.control_batch import committed
 from chaffinch.storage.files import BytesLike
 
 if TYPE_CHECKING:

@@ -53,8 +53,7 @@ from chaffinch.errors import ConfigException, codes
 from chaffinch.protocol.security_options import SASL_PROTOCOLS, TLS_PROTOCOLS
 from chaffinch.runtime import loop
 from chaffinch.runtime.allocator import keep_freed_memory
-from chaffinch.runtime.exposure import is_loopback, warning
-from chaffinch.runtime.secret_files import is_entered_by_others, warn_if_readable
+from chaffinch.runtime.exposure import is_entered_by_others, is_loopback, warn_if_readable, warning
 from chaffinch.settings import Settings
 from chaffinch.storage.data_directory import META_NAME, DamagedDirectory, EmptiedDirectory
 from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFileSystem, MissingLog, StorageError

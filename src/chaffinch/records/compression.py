@@ -22,7 +22,7 @@ from typing import Final
 import cramjam
 import numpy as np
 
-from chaffinch.records import kernels, zstd_frames
+from chaffinch.records import kernels
 from chaffinch.records.faults import RecordsError
 from chaffinch.records.kernels_reference import snappy
 
@@ -153,7 +153,7 @@ def _stream_decompress(codec: Compression, data: Buffer, bytes_max: int) -> memo
 
 def _sizes(codec: Compression, data: Buffer, bytes_max: int) -> Iterator[int]:
     """How large the output may be, in turn: `bytes_max` at last."""
-    claimed = zstd_frames.content_size(data) if codec is Compression.ZSTD else None
+    claimed = zstd_content_size(data) if codec is Compression.ZSTD else None
     size = max(_GUESS_BYTES_MIN, _GUESS_FACTOR * len(data)) if claimed is None else claimed
     while size < bytes_max:
         yield size
@@ -303,3 +303,30 @@ _COMPRESS: Final[dict[Compression, Callable[[Buffer, int | None], Buffer]]] = {
     Compression.LZ4: _lz4_compress,
     Compression.ZSTD: _zstd_compress,
 }
+
+
+# A zstd frame begins: magic number u32 | descriptor u8 | window u8 unless it is one segment | dictionary id, 0 to 4 bytes | content size,
+# 0 to 8 bytes. Descriptor: bits 7 and 6 the size of the content size, bit 5 one segment, bits 1 and 0 that of the dictionary id; all
+# little-endian (RFC 8878, section 3.1.1.1).
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_DESCRIPTOR_POSITION: Final = 4
+_ONE_SEGMENT: Final = 0b0010_0000
+_DICTIONARY_BYTES: Final = (0, 1, 2, 4)
+_SIZE_BYTES: Final = (0, 2, 4, 8)
+# A content size of two bytes counts from here: smaller ones have a field of one byte.
+_TWO_BYTES_FROM: Final = 256
+
+
+def zstd_content_size(data: Buffer) -> int | None:
+    """How many bytes the first zstd frame claims to hold; None where it does not say, or there is no such frame. No more than a claim."""
+    view = memoryview(data)
+    if len(view) <= _DESCRIPTOR_POSITION or bytes(view[:_DESCRIPTOR_POSITION]) != _ZSTD_MAGIC:
+        return None
+    descriptor = view[_DESCRIPTOR_POSITION]
+    is_one_segment = bool(descriptor & _ONE_SEGMENT)
+    size_bytes = _SIZE_BYTES[descriptor >> 6] or int(is_one_segment)
+    start = _DESCRIPTOR_POSITION + 1 + (not is_one_segment) + _DICTIONARY_BYTES[descriptor & 0b11]
+    field = view[start : start + size_bytes]
+    if not size_bytes or len(field) < size_bytes:
+        return None
+    return int.from_bytes(field, "little") + (_TWO_BYTES_FROM if size_bytes == 2 else 0)

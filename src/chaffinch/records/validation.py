@@ -16,7 +16,7 @@ import numpy as np
 
 from chaffinch.errors import codes
 from chaffinch.errors.exceptions import Culprit
-from chaffinch.records import findings, kernels
+from chaffinch.records import kernels, verdicts
 from chaffinch.records.batch_codec import decompressed_payload, encode
 from chaffinch.records.batch_header import (
     ATTRIBUTE_COMPRESSION,
@@ -34,7 +34,6 @@ from chaffinch.records.byte_columns import Bytes, Int64s
 from chaffinch.records.columns import RecordColumns, measure
 from chaffinch.records.compression import Compression, CompressionError, compress
 from chaffinch.records.faults import CorruptBatch, Fault
-from chaffinch.records.findings import CULPRITS_SPELLED_MAX, Finding, culprits_of, rejected
 from chaffinch.records.kernels_reference import walk
 from chaffinch.records.single_stream import check_portable
 from chaffinch.records.validation_policy import Origin, ValidationPolicy
@@ -51,7 +50,7 @@ from chaffinch.records.validation_rules import (
     batch_message,
     size_text,
 )
-from chaffinch.records.verdicts import Accepted, Rejected, counted_once
+from chaffinch.records.verdicts import CULPRITS_SPELLED_MAX, Accepted, Finding, Rejected, counted_once, culprits_of, rejected
 
 __all__ = [
     "CULPRITS_SPELLED_MAX",
@@ -125,7 +124,7 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
         detail = f"{count} records announced, {size} bytes of them"
         corrupt = CorruptBatch(Fault(fault), record_index, position, detail)
         return Rejected(codes.INVALID_RECORD, batch_message(policy.topic_partition, str(corrupt)))
-    listed_count = min(culprit_count, findings.CULPRITS_MAX)
+    listed_count = min(culprit_count, verdicts.CULPRITS_MAX)
     if listed_count > len(seen_first[0]):
         seen_first = _room(listed_count)
         _walk(loops, records, terms, seen_first)

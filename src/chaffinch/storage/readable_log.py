@@ -1,20 +1,27 @@
 """One partition's log as its readers see it: what stands where, and how far they may see.
 
 Nothing here changes what is on disk; `partition_log.PartitionLog` adds all that does.
+
+Which leader epoch wrote what: epochs only grow along a log and stand in every batch header, so they are found by bisection: a few reads
+of headers, and nothing to keep (Apache Kafka keeps a file of epochs beside each log).
 """
 
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from chaffinch.identifiers import TopicPartition
-from chaffinch.storage import leader_epochs
+from chaffinch.identifiers import NO_TIMESTAMP, TopicPartition
+from chaffinch.records.batch import BatchView, decode
+from chaffinch.records.batch_header import BatchHeader
 from chaffinch.storage.aborted_transactions import overlapping
 from chaffinch.storage.files import BytesLike, FileSystem
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.log_files import LogFiles
 from chaffinch.storage.producer_sequences import CompletedTransaction, OngoingTransaction, ProducerSequences
 from chaffinch.storage.recovery import RecoveredLog
-from chaffinch.storage.segment import Found
-from chaffinch.storage.timestamps import Timestamps
+from chaffinch.storage.segment import Found, Segment
 
 
 class LogPosition(NamedTuple):
@@ -99,11 +106,11 @@ class ReadableLog:
 
     def epoch_at(self, offset: int) -> int:
         """The leader epoch of the batch that holds `offset`, or of the first after it; -1 at the log's end. Raises StorageError."""
-        return leader_epochs.epoch_at(self._files.segments, offset)
+        return epoch_at(self._files.segments, offset)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """(the largest leader epoch in the log up to `epoch`, the offset at which a later one begins). Raises StorageError."""
-        return leader_epochs.end_of_epoch(self._files.segments, epoch, self.log_start_offset, self.log_end_offset)
+        return end_of_epoch(self._files.segments, epoch, self.log_start_offset, self.log_end_offset)
 
     def max_timestamp(self) -> int:
         """The largest timestamp (ms) of a record from the log's start on; -1 while there is none. Raises StorageError."""
@@ -170,3 +177,103 @@ class ReadableLog:
     def files(self) -> LogFiles:
         """What the log consists of on disk: for compaction."""
         return self._files
+
+
+class Timestamps:
+    """Of the records from `log_start_offset` on in `segments`, which are the last ones of a log. Batches are decompressed up to
+    `decompressed_bytes_max`. All methods raise StorageError."""
+
+    __slots__ = ("_decompressed_bytes_max", "_log_start_offset", "_segments")
+
+    def __init__(self, segments: Sequence[Segment], log_start_offset: int, decompressed_bytes_max: int) -> None:
+        self._segments = segments
+        self._log_start_offset = log_start_offset
+        self._decompressed_bytes_max = decompressed_bytes_max
+
+    def latest(self) -> int:
+        """The largest one (ms); -1 while there is none."""
+        segments = self._segments
+        latest = max((segment.max_timestamp for segment in segments[1:]), default=NO_TIMESTAMP)
+        if not segments or segments[0].max_timestamp <= latest:
+            return latest
+        if segments[0].base_offset >= self._log_start_offset:
+            return segments[0].max_timestamp
+        return max(latest, self._latest_left(segments[0]))
+
+    def _latest_left(self, segment: Segment) -> int:
+        """Of a segment whose first records were deleted."""
+        latest = NO_TIMESTAMP
+        for position, header in segment.headers(segment.position_of(self._log_start_offset)):
+            if header.base_offset >= self._log_start_offset and header.count:
+                latest = max(latest, header.max_timestamp)
+            elif header.max_timestamp > latest:
+                times = [found for offset, found in self._of_batch(segment, position, header) if offset >= self._log_start_offset]
+                latest = max(times, default=latest)
+        return latest
+
+    def first_from(self, timestamp: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record whose timestamp (ms) is `timestamp` or later; None if there is none."""
+        for segment in self._segments:
+            if segment.max_timestamp >= timestamp:
+                for position, header in segment.headers(segment.index.floor_timestamp(timestamp)[1]):
+                    if header.max_timestamp >= timestamp and header.last_offset >= self._log_start_offset:
+                        found = self._first_in_batch(segment, position, header, timestamp)
+                        if found is not None:
+                            return found
+        return None
+
+    def _first_in_batch(self, segment: Segment, position: int, header: BatchHeader, timestamp: int) -> tuple[int, int] | None:
+        for offset, found in self._of_batch(segment, position, header):
+            if found >= timestamp and offset >= self._log_start_offset:
+                return offset, found
+        return None
+
+    def _of_batch(self, segment: Segment, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+        """(offset, timestamp) of each record."""
+        view = BatchView(memoryview(segment.log.read(position, header.size)), header)
+        columns = decode(view, decompressed_bytes_max=self._decompressed_bytes_max)
+        assert columns.offsets is not None, "decode gives every record its offset"
+        return zip(columns.offsets.tolist(), columns.timestamps.tolist(), strict=True)
+
+
+NO_EPOCH = -1
+
+
+def epoch_at(segments: Sequence[Segment], offset: int) -> int:
+    """The epoch of the batch that holds `offset`, or of the first after it; NO_EPOCH where there is none."""
+    header = _first_from(segments, offset)
+    return NO_EPOCH if header is None else header.leader_epoch
+
+
+def end_of_epoch(segments: Sequence[Segment], epoch: int, log_start_offset: int, log_end_offset: int) -> tuple[int, int]:
+    """(the largest epoch in the log up to `epoch`, the offset at which a later one begins).
+
+    `epoch` itself and the offset of the log's first record where all epochs are later, as in Apache Kafka: what stands below the log's
+    start counts no more, though its segment may still be there.
+    """
+    first = _first_from(segments, log_start_offset)
+    if first is None:
+        return epoch, log_end_offset
+    if epoch < first.leader_epoch:
+        return epoch, max(first.base_offset, log_start_offset)
+    written = [segment for segment in segments if segment.size]
+    number = bisect_right(written, epoch, key=lambda segment: segment.header_at(0).leader_epoch)
+    segment = written[number - 1]
+    entry = bisect_right(range(len(segment.index)), epoch, key=lambda at: segment.header_at(segment.index.position(at)).leader_epoch)
+    found = NO_EPOCH
+    # An index that was loaded may lack the segment's first batches, or all of a small one's.
+    for _, header in segment.headers(segment.index.position(entry - 1) if entry else 0):
+        if header.leader_epoch > epoch:
+            return found, header.base_offset
+        found = header.leader_epoch
+    return found, written[number].base_offset if number < len(written) else log_end_offset
+
+
+def _first_from(segments: Sequence[Segment], offset: int) -> BatchHeader | None:
+    """Of the batch that holds `offset`, or of the first after it."""
+    number = max(0, bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1)
+    for segment in segments[number:]:
+        position = segment.position_of(offset)
+        if position < segment.size:
+            return segment.header_at(position)
+    return None

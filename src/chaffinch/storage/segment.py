@@ -4,6 +4,8 @@ The log file is the truth. The other two are derived from it: they grow in memor
 made anew from the log where their bytes are not those that were saved.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -16,10 +18,9 @@ from chaffinch.records.checksum import crc32c
 from chaffinch.records.stretch import Stretch
 from chaffinch.storage import aborted_transactions, offset_index
 from chaffinch.storage.aborted_transactions import AbortedTransactions
-from chaffinch.storage.files import BytesLike, CorruptLog, File, FileSystem, StorageError, write_aside
+from chaffinch.storage.files import BytesLike, CorruptLog, File, FileSystem, HeldFile, ReadableFile, StorageError, write_aside
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.offset_index import OffsetIndex
-from chaffinch.storage.records_file import RecordsFile
 
 LOG_SUFFIX, INDEX_SUFFIX, ABORTED_SUFFIX = ".log", ".index", ".txnindex"
 SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, ABORTED_SUFFIX)
@@ -372,3 +373,36 @@ def remove_files(file_system: FileSystem, stem: str, suffix: str = "") -> None:
     for kind in reversed(SUFFIXES):
         if file_system.exists(stem + kind + suffix):
             file_system.remove(stem + kind + suffix)
+
+
+class RecordsFile:
+    """A `Source` of stretches."""
+
+    __slots__ = ("_file",)
+
+    def __init__(self, file: ReadableFile) -> None:
+        self._file = file
+
+    def read(self, position: int, length: int) -> bytes:
+        """Raises StorageError; CorruptLog if the file ends before."""
+        data = self._file.read(position, length)
+        if len(data) != length:
+            raise CorruptLog(self._file.path, position + len(data), "the file ends here, before a batch that was written")
+        return data
+
+    def descriptor(self) -> int | None:
+        return self._file.descriptor()
+
+    def held(self) -> HeldRecordsFile | None:
+        held = self._file.held()
+        return None if held is None else HeldRecordsFile(held)
+
+
+class HeldRecordsFile(RecordsFile):
+    """One that is there until `close`, whatever becomes of the segment."""
+
+    __slots__ = ("close",)
+
+    def __init__(self, file: HeldFile) -> None:
+        super().__init__(file)
+        self.close = file.close

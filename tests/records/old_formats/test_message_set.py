@@ -19,9 +19,8 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.records.batch import TimestampType, decode, views
 from chaffinch.records.compression import Compression
 from chaffinch.records.faults import CorruptBatch, Fault
-from chaffinch.records.lz4_frames import with_right_checksum, xxhash32
 from chaffinch.records.old_formats import validation as message_set_validation
-from chaffinch.records.old_formats.message_set import read_message_set
+from chaffinch.records.old_formats.message_set import read_message_set, with_right_checksum, xxhash32
 from chaffinch.records.old_formats.validation import validate_set
 from chaffinch.records.validation import Accepted, Rejected, ValidationPolicy
 from tests.support.raw_batches import NOW_MS

@@ -25,8 +25,8 @@ from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from chaffinch.protocol.server_connection import ReceivedRequest
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.committed_batches import committed
 from chaffinch.records.compression import Compression
+from chaffinch.records.control_batch import committed
 from chaffinch.spark import snapshot
 from chaffinch.spark.commit import finish, remains
 from chaffinch.spark.commit.marker import CheckpointState

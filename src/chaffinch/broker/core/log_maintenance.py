@@ -17,8 +17,7 @@ from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records.faults import RecordsError
 from chaffinch.storage import retention
-from chaffinch.storage.cleanable import Cleanable, cleanable
-from chaffinch.storage.compaction import SLICE_BYTES, Compaction
+from chaffinch.storage.compaction import SLICE_BYTES, Cleanable, Compaction, cleanable
 from chaffinch.storage.files import CorruptLog, StorageError
 from chaffinch.storage.wall_time import WallTime
 

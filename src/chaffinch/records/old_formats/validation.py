@@ -11,13 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from chaffinch.errors import codes
-from chaffinch.records import findings, kernels
+from chaffinch.records import kernels, verdicts
 from chaffinch.records.batch_codec import write_header
 from chaffinch.records.batch_header import ATTRIBUTE_LOG_APPEND_TIME, BATCH_BYTES_MAX, HEADER_BYTES, TimestampType
 from chaffinch.records.byte_columns import Bytes, Int64s
 from chaffinch.records.compression import Compression, CompressionError, compress
 from chaffinch.records.faults import CorruptBatch, Fault
-from chaffinch.records.findings import Finding, rejected
 from chaffinch.records.kernels_reference import messages
 from chaffinch.records.old_formats.message_set import MessageSet, unwrapped
 from chaffinch.records.validation_policy import ValidationPolicy
@@ -30,7 +29,7 @@ from chaffinch.records.validation_rules import (
     batch_message,
     size_text,
 )
-from chaffinch.records.verdicts import Accepted, Rejected, counted_once
+from chaffinch.records.verdicts import Accepted, Finding, Rejected, counted_once, rejected
 
 _NO_INT64S = np.empty(0, np.int64)
 _NO_BYTES = np.empty(0, np.uint8)
@@ -58,7 +57,7 @@ def convert(message_set: MessageSet, policy: ValidationPolicy, now_ms: int) -> A
         corrupt = CorruptBatch(fault, count, position, f"{len(data)} bytes of messages")
         return Rejected(code, batch_message(policy.topic_partition, str(corrupt)))
     if culprit_count:
-        found = _find(message_set, data, policy, now_ms, min(culprit_count, findings.CULPRITS_MAX))
+        found = _find(message_set, data, policy, now_ms, min(culprit_count, verdicts.CULPRITS_MAX))
         return rejected(found, culprit_count, count, policy, now_ms)
     wrong = _first_broken(CONTENT_RULES, message_set, policy, count) if message_set.is_wrapper else None
     return wrong or _converted(message_set, data, policy, now_ms, summary)

@@ -5,8 +5,7 @@ import pytest
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.committed_batches import committed
-from chaffinch.records.control_batch import encode_control_batch
+from chaffinch.records.control_batch import committed, encode_control_batch
 
 
 def data(offset: int, producer: int | None = None, count: int = 2) -> bytearray:
