@@ -23,6 +23,7 @@ from chaffinch.broker.core.events import (
 )
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.topics.registry import Partition, Topic
+from chaffinch.broker.core.transactions.metadata import TransactionMetadata
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
@@ -72,6 +73,17 @@ class Cluster:
 
     def partition(self, topic: str, index: int = 0) -> Partition:
         found = self.core.topics.partition(topic, index)
+        assert found is not None
+        return found
+
+    def coordinator_of(self, name: str) -> int:
+        """The node that answers for a group or a transactional id."""
+        found = self.core.state.nodes.coordinator_of(name)
+        assert found is not None
+        return found.id
+
+    def transaction(self, name: str) -> TransactionMetadata:
+        found = self.core.state.transactions.describe(name)
         assert found is not None
         return found
 

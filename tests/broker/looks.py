@@ -11,7 +11,7 @@ from tests.broker.socket_client import SocketClient
 
 def is_alive(broker: EmbeddedBroker) -> bool:
     with SocketClient(broker.bootstrap_servers) as client:
-        return client.ask(MetadataRequest(topics=None)).error_code == 0
+        return bool(client.ask(MetadataRequest(topics=None)).error_code == 0)
 
 
 def is_alive_eventually(broker: EmbeddedBroker) -> bool:

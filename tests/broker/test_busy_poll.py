@@ -189,9 +189,15 @@ def test_what_comes_in_one_turn_is_synced_at_once_while_it_is_awake(clock: Stand
     config = {"flush.policy": "always", "socket.busy.poll.us": 50}
     with EmbeddedBroker(topics=["orders"], config=config) as broker, SocketClient(broker.bootstrap_servers) as client:
         assert is_awake(broker)
-        core, syncs = broker._running.core, []
+        core = broker._running.core
+        syncs: list[int] = []
         sync = core.sync
-        monkeypatch.setattr(core, "sync", lambda: (syncs.append(1), sync()))
+
+        def noting() -> None:
+            syncs.append(1)
+            sync()
+
+        monkeypatch.setattr(core, "sync", noting)
         requests = [client.connection.encode_request(produce_request("orders", batch_of(b"a")))[1] for _ in range(20)]
         client.socket.sendall(b"".join(b"".join(parts) for parts in requests))
         assert {client.receive().responses[0].partition_responses[0].error_code for _ in range(20)} == {0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -38,8 +38,11 @@ class Watch:
         self.now = 0.0
         self.watch = ConnectionWatch({**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}}, lambda: self.now)
 
+    def left_unsent(self, peer: PretendPeer) -> list[Any]:
+        return list(self.watch.left_unsent(cast("Any", peer)))
+
     def look(self, peer: PretendPeer) -> str | None:
-        found = self.watch.sweep([peer])  # type: ignore[list-item]
+        found = self.watch.sweep([cast("Any", peer)])
         return found[0][1] if found else None
 
     def seconds_until_closed(self, peer: PretendPeer, **each_time: Any) -> tuple[float, str] | None:
@@ -154,36 +157,36 @@ def test_it_looks_often_enough_for_the_shortest_limit() -> None:
 
 class TestUnreadInAll:
     def test_who_has_had_something_to_read_for_longest_goes_first(self) -> None:
-        watch = Watch().watch
+        watch = Watch()
         first, second, third = (PretendPeer(connection_id=number, unsent_bytes=400) for number in (1, 2, 3))
-        assert watch.left_unsent(first) == watch.left_unsent(second) == []  # type: ignore[arg-type]
-        assert watch.left_unsent(third) == [first]  # type: ignore[arg-type]
+        assert watch.left_unsent(first) == watch.left_unsent(second) == []
+        assert watch.left_unsent(third) == [first]
         first.unsent_bytes = 0
         third.unsent_bytes = 900
-        assert watch.left_unsent(third) == [second]  # type: ignore[arg-type]
+        assert watch.left_unsent(third) == [second]
         third.unsent_bytes = 1001
-        assert watch.left_unsent(third) == [third]  # type: ignore[arg-type]
+        assert watch.left_unsent(third) == [third]
 
     def test_who_has_read_everything_begins_anew(self) -> None:
-        watch = Watch().watch
+        watch = Watch()
         first, second = (PretendPeer(connection_id=number, unsent_bytes=600) for number in (1, 2))
-        assert watch.left_unsent(first) == []  # type: ignore[arg-type]
+        assert watch.left_unsent(first) == []
         first.unsent_bytes = 0
-        assert watch.left_unsent(second) == []  # type: ignore[arg-type]
+        assert watch.left_unsent(second) == []
         first.unsent_bytes = 600
-        assert watch.left_unsent(first) == [second]  # type: ignore[arg-type]
+        assert watch.left_unsent(first) == [second]
 
     def test_who_is_gone_is_forgotten(self) -> None:
-        watch = Watch().watch
+        watch = Watch()
         first, second = (PretendPeer(connection_id=number, unsent_bytes=600) for number in (1, 2))
-        watch.left_unsent(first)  # type: ignore[arg-type]
-        watch.forget(first)  # type: ignore[arg-type]
-        assert watch.left_unsent(second) == []  # type: ignore[arg-type]
-        assert not watch._seen
+        watch.left_unsent(first)
+        watch.watch.forget(cast("Any", first))
+        assert watch.left_unsent(second) == []
+        assert not watch.watch._seen
 
     def test_the_others_are_not_asked_while_there_is_room(self) -> None:
         """Or a thousand slow readers would cost each answer a thousand looks."""
-        watch = Watch().watch
+        watch = Watch()
         looks = []
 
         class CountingPeer(PretendPeer):
@@ -197,19 +200,19 @@ class TestUnreadInAll:
                 pass
 
         for number in range(500):
-            assert watch.left_unsent(CountingPeer(connection_id=number)) == []  # type: ignore[arg-type]
+            assert watch.left_unsent(CountingPeer(connection_id=number)) == []
         assert len(looks) == 500
 
 
 def test_the_more_is_unread_the_less_records_an_answer_may_carry() -> None:
-    watch = Watch(queued_max_response_bytes=800 << 20).watch
-    assert watch.records_max() == 100 << 20
+    watch = Watch(queued_max_response_bytes=800 << 20)
+    assert watch.watch.records_max() == 100 << 20
     peers = [PretendPeer(connection_id=number, unsent_bytes=160 << 20) for number in range(5)]
     for peer, left in zip(peers, (80, 60, 40, 20), strict=False):
-        assert watch.left_unsent(peer) == []  # type: ignore[arg-type]
-        assert watch.records_max() == left << 20
-    assert watch.left_unsent(peers[4]) == []  # type: ignore[arg-type]
-    assert watch.records_max() == RECORDS_MIN
+        assert watch.left_unsent(peer) == []
+        assert watch.watch.records_max() == left << 20
+    assert watch.left_unsent(peers[4]) == []
+    assert watch.watch.records_max() == RECORDS_MIN
     for peer in peers:
         peer.unsent_bytes = 0
-    assert watch.records_max() == 100 << 20, "they have read"
+    assert watch.watch.records_max() == 100 << 20, "they have read"

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from chaffinch import Consumer, Producer
+from chaffinch import Consumer, Producer, TopicPartition
 from chaffinch.broker import direct_sending
 from chaffinch.broker.connections import Peer
 from chaffinch.broker.direct_sending import DirectSending, send_part
@@ -217,6 +217,10 @@ class TestPart:
         assert (len(found), bytes(found)) == (25, DATA[5:30])
 
 
+def fail(error: Exception) -> None:
+    raise AssertionError from error
+
+
 class Transport:
     """Has `waiting` bytes that the socket did not take, and notes what it is given."""
 
@@ -240,7 +244,7 @@ def test_nothing_overtakes_what_waits_in_the_transport(waiting: int) -> None:
     ours, theirs = socket.socketpair()
     transport = Transport(ours, waiting)
     with ours, theirs:
-        direct = DirectSending(cast("Any", transport), pytest.fail, pytest.fail)
+        direct = DirectSending(cast("Any", transport), pytest.fail, fail)
         direct.send([b"head", Stretch(BytesSource(b"abcdef"), 1, 4), b"tail"])
         ours.shutdown(socket.SHUT_WR)
         sent = b"".join(iter(lambda: theirs.recv(100), b""))
@@ -254,7 +258,7 @@ def test_in_one_turn_leaves_no_more_than_a_share(monkeypatch: pytest.MonkeyPatch
 
     async def send(ours: socket.socket) -> list[int]:
         is_over, left = asyncio.Event(), []
-        direct = DirectSending(cast("Any", Transport(ours, 0)), is_over.set, pytest.fail)
+        direct = DirectSending(cast("Any", Transport(ours, 0)), is_over.set, fail)
         proceed = direct._proceed
 
         def counted() -> None:
@@ -408,7 +412,12 @@ def test_a_connection_that_is_closed_meanwhile_takes_no_memory(tmp_path: Path, m
         with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
             peer = answer_on_its_way(broker, client)
             read: list[Any] = []
-            monkeypatch.setattr(disk_reads, "read", lambda *place: read.append(place) or b"")
+
+            def noting(*place: Any) -> bytes:
+                read.append(place)
+                return b""
+
+            monkeypatch.setattr(disk_reads, "read", noting)
             broker._thread.call(peer.close)
             wait_until(broker, lambda: not broker._running.peers)
             assert not held_of(broker)
@@ -440,7 +449,7 @@ def test_under_tls_it_goes_through_the_transport(tmp_path: Path) -> None:
             for value in VALUES:
                 producer.send("orders", value)
         with Consumer({**options, "auto.offset.reset": "earliest", "max.partition.fetch.bytes": 8_000_000}) as consumer:
-            consumer.assign([("orders", 0)])
+            consumer.assign([TopicPartition("orders", 0)])
             found: list[bytes] = []
             while len(found) < len(VALUES):
                 found += consumer.poll_table(10).column("value").to_pylist()

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Literal
 
 import pytest
 
@@ -98,7 +99,7 @@ def test_answers_larger_than_the_socket_are_sent_to_the_end(broker: EmbeddedBrok
 
 
 @pytest.mark.parametrize("direction", ["answers", "requests"])
-def test_answers_that_are_slow_on_purpose(broker: EmbeddedBroker, direction: str) -> None:
+def test_answers_that_are_slow_on_purpose(broker: EmbeddedBroker, direction: Literal["answers", "requests"]) -> None:
     with SocketClient(broker.bootstrap_servers) as client:
         broker.faults.add(api="Metadata", action="slow_down", bytes_per_second=2_000, direction=direction)
         for _ in range(3):

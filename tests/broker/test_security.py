@@ -162,7 +162,7 @@ def test_what_is_refused_is_said_at_the_call(
     name: str,
     protocol: str,
     more: dict[str, Any],
-    kind: type,
+    kind: type[KafkaException],
     text: str,
     brokers: Mapping[str, EmbeddedBroker],
     certificates: Certificates,
@@ -171,6 +171,7 @@ def test_what_is_refused_is_said_at_the_call(
     if options["ssl.truststore.location"] == "other_root":
         options["ssl.truststore.location"] = certificates.other_root
     error = send(options)
+    assert error is not None
     assert type(error) is kind
     assert text in error.message
     assert brokers[protocol].bootstrap_servers in error.message
@@ -225,7 +226,9 @@ def test_protocols_that_differ_end_with_a_hint(
     outcome = ask(brokers[theirs], options_for(brokers[theirs], certificates, ours))
     if ours == theirs:
         assert isinstance(outcome, Answered)
-    elif (ours, theirs) in {("SASL_PLAINTEXT", "PLAINTEXT"), ("SASL_SSL", "SSL")}:
+        return
+    assert isinstance(outcome, Failed)
+    if (ours, theirs) in {("SASL_PLAINTEXT", "PLAINTEXT"), ("SASL_SSL", "SSL")}:
         assert isinstance(outcome.error, IllegalSaslStateException), "a listener that says that it knows no logins"
     else:
         assert "security.protocol" in outcome.reason
@@ -255,7 +258,7 @@ def test_a_producer_works_once_the_broker_lets_it_in(certificates: Certificates)
 
 
 def test_a_record_on_its_way_is_told_when_its_leader_lets_nobody_in_any_more(certificates: Certificates) -> None:
-    options = {"delivery.timeout.ms": 2**31 - 1}
+    options: dict[str, Any] = {"delivery.timeout.ms": 2**31 - 1}
     with (
         broker_of(certificates, "SASL_PLAINTEXT") as broker,
         Producer(options_for(broker, certificates, "SASL_PLAINTEXT", **options)) as producer,

@@ -227,7 +227,12 @@ def test_a_peer_closed_while_it_reads_nothing_does_not_stay_for_ever() -> None:
         SocketClient(broker.bootstrap_servers, receive_buffer=1 << 16) as client,
     ):
         fill_with_unread_answers(client, 20)
-        broker._thread.call(lambda: [peer.close() for peer in broker._running.peers])
+
+        def close_all() -> None:
+            for peer in broker._running.peers:
+                peer.close()
+
+        broker._thread.call(close_all)
         wait_for_connections(broker, 0)
 
 

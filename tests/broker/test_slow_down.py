@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from chaffinch import EmbeddedBroker
@@ -23,7 +25,7 @@ def test_answers_come_slowly_and_whole() -> None:
 
 
 @pytest.mark.parametrize("direction", ["answers", "requests", "both"])
-def test_one_byte_a_second(direction: str) -> None:
+def test_one_byte_a_second(direction: Literal["answers", "requests", "both"]) -> None:
     with EmbeddedBroker(topics=["orders"]) as broker, SocketClient(broker.bootstrap_servers) as client:
         broker.faults.add(api="Metadata", action="slow_down", bytes_per_second=1, direction=direction)
         client.send(MetadataRequest(topics=None))
@@ -43,7 +45,7 @@ def test_requests_are_read_slowly() -> None:
 
 
 @pytest.mark.parametrize(("direction", "pace"), [("answers", 1), ("requests", 1000), ("both", 1000)])
-def test_a_connection_that_dies_while_it_is_slow_leaves_nothing(direction: str, pace: int) -> None:
+def test_a_connection_that_dies_while_it_is_slow_leaves_nothing(direction: Literal["answers", "requests", "both"], pace: int) -> None:
     with EmbeddedBroker(topics=["orders"]) as broker:
         with SocketClient(broker.bootstrap_servers) as client:
             broker.faults.add(api="Metadata", action="slow_down", bytes_per_second=pace, direction=direction)

@@ -104,4 +104,6 @@ def test_what_waits_for_something_is_not_answered_and_what_is_behind_it_is_not_d
         close_after(broker, lambda: None)
         with pytest.raises(ConnectionResetError):
             client.receive()
-        assert core.topics.partition("orders", 0).log.log_end_offset == 0
+        partition = core.topics.partition("orders", 0)
+        assert partition is not None
+        assert partition.log.log_end_offset == 0

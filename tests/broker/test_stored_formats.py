@@ -36,7 +36,7 @@ def log_of(cluster: Cluster, topic: str) -> PartitionLog:
 
 
 def values(log: PartitionLog) -> list[tuple[int, bytes | None]]:
-    found = []
+    found: list[tuple[int, bytes | None]] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
         view = next(views(log.read(offset, 1)[0]))

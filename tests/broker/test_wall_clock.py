@@ -37,6 +37,7 @@ def test_a_step(step_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
         def wake_up() -> float:
             """As the timer of the loop does; in how many seconds that wakes up again."""
+            assert server._time._timer is not None
             server._time._timer.cancel()
             server._time._wake()
             seconds: float = server._time._timer.when() - server._time._loop.time()

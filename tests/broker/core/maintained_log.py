@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from chaffinch.records.batch import decode, views
 from chaffinch.storage.partition_log import PartitionLog
 from tests.broker.batches import batch_of
@@ -38,7 +40,7 @@ def offsets(log: PartitionLog) -> list[int]:
     return found
 
 
-def compacted(cluster: Cluster, *, sealed: int = 4, **config: str) -> PartitionLog:
+def compacted(cluster: Cluster, *, sealed: int = 4, **config: Any) -> PartitionLog:
     """A log of segments of one record each, all of one key; `sealed` of them and one more."""
     cluster.topic("orders", cleanup_policy="compact", segment_ms="1", **config)
     fill(cluster, *range(2 * sealed, -1, -2))

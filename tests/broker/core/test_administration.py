@@ -84,7 +84,8 @@ def test_there_is_no_authorizer() -> None:
 
 def test_there_are_no_users() -> None:
     client = Cluster().client()
-    for users in (None, []):
+    nobody: tuple[list[UserName] | None, ...] = (None, [])
+    for users in nobody:
         answer = client.ask(DescribeUserScramCredentialsRequest(users=users))
         assert (answer.error_code, answer.results) == (0, [])
     answer = client.ask(DescribeUserScramCredentialsRequest(users=[UserName(name="a"), UserName(name="b"), UserName(name="a")]))

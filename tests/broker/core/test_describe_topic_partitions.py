@@ -83,12 +83,12 @@ def test_cursors_that_point_nowhere(client: Client, cursor: tuple[str, int]) -> 
 
 
 def test_what_is_said_of_a_partition(client: Client) -> None:
-    topics = client.cluster.core.topics
-    leader = topics.partition("a", 0).replicas.leader
-    client.cluster.stop_node(1 - client.node)
+    cluster = client.cluster
+    leader = cluster.partition("a", 0).replicas.leader
+    cluster.stop_node(1 - client.node)
     (topic,) = describe(client, "a").topics
     partition = topic.partitions[0]
-    assert (topic.topic_id, topic.is_internal, topic.topic_authorized_operations) == (topics.get("a").topic_id, False, 3576)
+    assert (topic.topic_id, topic.is_internal, topic.topic_authorized_operations) == (cluster.topic_named("a").topic_id, False, 3576)
     assert sorted(partition.replica_nodes) == [0, 1]
     assert (partition.isr_nodes, partition.offline_replicas, partition.leader_id) == ([client.node], [1 - client.node], client.node)
     assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([], [])

@@ -69,7 +69,7 @@ class TestWhomARuleHits:
 
     TOPICS = (OffsetFetchRequestTopics(name="a", partition_indexes=[7]),)
     REQUESTS = (
-        (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=TOPICS)]), 7),
+        (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=list(TOPICS))]), 7),
         (AddPartitionsToTxnRequest(v3_and_below_topics=[AddPartitionsToTxnTopic(name="a", partitions=[7])]), 7),
         (produce_request("a", None, partition=7), 7),
         (MetadataRequest(topics=[MetadataRequestTopic(name="a")]), None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -39,8 +40,10 @@ class TestData:
         sizes = [len(batch_of(b"a" * 100))] * 3
         for _ in sizes:
             client.produce("orders", batch_of(b"a" * 100))
-        assert offsets(first(client.ask(fetch(**{limit: 1})))) == [0]
-        assert offsets(first(client.ask(fetch(**{limit: sizes[0] * 2 + 10})))) == [0, 1]
+        small: dict[str, Any] = {limit: 1}
+        assert offsets(first(client.ask(fetch(**small)))) == [0]
+        of_two: dict[str, Any] = {limit: sizes[0] * 2 + 10}
+        assert offsets(first(client.ask(fetch(**of_two)))) == [0, 1]
 
     def test_the_limit_of_the_answer_is_shared(self, cluster: Cluster) -> None:
         client = cluster.client()

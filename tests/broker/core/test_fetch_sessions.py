@@ -174,7 +174,7 @@ class TestIds:
     def test_an_id_may_become_known(self, cluster: Cluster) -> None:
         client = cluster.client()
         session_id = client.ask(fetch(topic_id=UUID(int=9), session=(0, 0)), 13).session_id
-        topic = cluster.core.topics.get("orders")
+        topic = cluster.topic_named("orders")
         cluster.core.topics._by_id[UUID(int=9)] = topic
         topic.topic_id = UUID(int=9)
         assert first(client.ask(fetch(partitions=(), session=(session_id, 1)), 13)).error_code == 0

@@ -100,7 +100,7 @@ class TestListOffsets:
         """KIP-320: a consumer remembers under which leader it read."""
         cluster = Cluster(nodes=2)
         cluster.topic("orders", 1, 2)
-        partition = cluster.core.topics.partition("orders", 0)
+        partition = cluster.partition("orders", 0)
         first = partition.replicas.leader
         cluster.client(node=first).produce("orders", batch_of(b"a"))
         cluster.stop_node(first)

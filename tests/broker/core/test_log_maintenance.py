@@ -66,7 +66,7 @@ class TestRetention:
             ({"log.retention.hours": 1, "log.cleanup.policy": "compact"}, {"cleanup_policy": "delete,compact"}, HOUR),
         ],
     )
-    def test_by_the_most_exact_option(self, broker: dict[str, Any], topic: dict[str, str], lasts_ms: int | None) -> None:
+    def test_by_the_most_exact_option(self, broker: dict[str, Any], topic: dict[str, Any], lasts_ms: int | None) -> None:
         cluster = Cluster(broker)
         cluster.topic("orders", **topic)
         fill(cluster, 0)
@@ -129,7 +129,9 @@ class TestRetention:
         cluster.carry_out(cluster.core.handle(TimePassed(), cluster.now_ms))
         assert log_of(cluster).log_start_offset == 0
         maintenance = next(chore for chore in cluster.core.state.chores if isinstance(chore, LogMaintenance))
-        assert cluster.now_ms < maintenance._retention.next_ms <= cluster.now_ms + RETENTION_CHECK
+        next_ms = maintenance._retention.next_ms
+        assert next_ms is not None
+        assert cluster.now_ms < next_ms <= cluster.now_ms + RETENTION_CHECK
 
     def test_a_disk_that_refuses_is_tried_again(self) -> None:
         cluster = Cluster({"log.retention.ms": MINUTE})
@@ -153,14 +155,14 @@ class TestRolling:
             ({"log.roll.ms": 1_000}, {"segment_ms": str(HOUR)}, [0, 2]),
         ],
     )
-    def test_by_age(self, broker: dict[str, Any], topic: dict[str, str], expected: list[int]) -> None:
+    def test_by_age(self, broker: dict[str, Any], topic: dict[str, Any], expected: list[int]) -> None:
         cluster = Cluster(broker)
         cluster.topic("orders", **topic)
         fill(cluster, 2 * HOUR, HOUR, 0)
         assert [segment.base_offset for segment in log_of(cluster).files.segments] == expected
 
     @pytest.mark.parametrize(("broker", "topic"), [({"log.roll.jitter.hours": 24}, {}), ({}, {"segment_jitter_ms": str(DAY)})])
-    def test_jitter_ends_segments_earlier(self, broker: dict[str, Any], topic: dict[str, str]) -> None:
+    def test_jitter_ends_segments_earlier(self, broker: dict[str, Any], topic: dict[str, Any]) -> None:
         cluster = Cluster(broker)
         for number in range(8):
             cluster.topic(f"t{number}", segment_ms=str(DAY), **topic)
@@ -310,7 +312,7 @@ class TestCompaction:
             fill(cluster, 5, 3, topic=name)
             cluster.advance(MINUTE)
             assert log_of(cluster, name).files.state.first_dirty_offset == 1
-        seen: list[int] = []
+        seen: list[str] = []
         before = LogMaintenance._next_job
 
         def noting(self: LogMaintenance, *rest: Any) -> Any:
@@ -332,7 +334,12 @@ class TestCost:
         cluster.topic("idle", 300)
         cluster.topic("orders")
         looks: list[object] = []
-        monkeypatch.setattr(LogMaintenance, "_check_retention", lambda _self, name, *_rest: looks.append(name) or 0)
+
+        def noting(_self: LogMaintenance, name: object, *_rest: object) -> int:
+            looks.append(name)
+            return 0
+
+        monkeypatch.setattr(LogMaintenance, "_check_retention", noting)
         fill(cluster, 0)
         cluster.advance(DAY)
         assert looks == [("orders", 0)]
@@ -377,7 +384,9 @@ class TestCost:
         cluster.advance(1)
         cluster.now_ms += RETENTION_CHECK
         while left[-1]:
-            assert cluster.core.next_deadline_ms <= cluster.now_ms
+            due_ms = cluster.core.next_deadline_ms
+            assert due_ms is not None
+            assert due_ms <= cluster.now_ms
             cluster.carry_out(cluster.core.handle(TimePassed(), cluster.now_ms))
             if len(log.files.segments) != left[-1]:
                 left.append(len(log.files.segments))
@@ -428,7 +437,8 @@ def test_the_level_of_a_codec_is_the_topic_s(codec: str, fast: str, small: str) 
     sizes = []
     for level in (fast, small):
         cluster = Cluster()
-        cluster.topic("orders", **{"compression.type": codec, f"compression.{codec}.level": level})
+        options: dict[str, Any] = {"compression.type": codec, f"compression.{codec}.level": level}
+        cluster.topic("orders", **options)
         text = b"".join(b"%d,%d;" % (number * number % 9973, number) for number in range(20_000))
         assert cluster.client().produce("orders", batch_of(text)).error_code == 0
         sizes.append(read_header(log_of(cluster).read(0, 1)[0]).size)

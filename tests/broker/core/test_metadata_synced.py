@@ -20,7 +20,7 @@ from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
-from tests.broker.core.configs.test_alter_configs import change
+from tests.broker.core.configs.config_requests import change
 from tests.broker.core.test_create_partitions import wanted
 from tests.broker.core.test_topics import creatable
 from tests.broker.core_client import Client, Cluster
@@ -60,7 +60,7 @@ def test_a_producer_id_is_not_given_twice() -> None:
         ids.append(client.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)).producer_id)
         answer = client.produce("orders", batch_of(b"a", identity=ProducerIdentity(ids[-1], 0), sequence=0))
         assert (answer.error_code, answer.base_offset) == (0, len(ids) - 1)
-        cluster.partition("orders", 0).log.sync()  # type: ignore[union-attr]
+        cluster.partition("orders", 0).log.sync()
         lose_power(cluster)
     assert ids == [0, BLOCK_SIZE]
 

@@ -111,6 +111,7 @@ class TestExpiry:
         cluster.topic("wide", PARTITIONS_PER_CALL + 1)
         (chore,) = [chore for chore in cluster.core.state.chores if type(chore).__name__ == "ProducerExpiry"]
         due_ms = chore.next_deadline_ms
+        assert due_ms is not None
         chore.expire(due_ms)
         assert chore.next_deadline_ms == due_ms, "the rest at once, after what clients want"
         chore.expire(due_ms)
@@ -141,7 +142,7 @@ class TestTools:
     def test_only_the_coordinator_describes_and_lists(self) -> None:
         cluster = Cluster(nodes=2)
         clients = {node: cluster.client(node=node) for node in (0, 1)}
-        coordinator = cluster.core.state.nodes.coordinator_of("t").id
+        coordinator = cluster.coordinator_of("t")
         identity_of(clients[coordinator])
         assert self.describe(clients[1 - coordinator], "t")[0].error_code == 16
         listed = {node: client.ask(ListTransactionsRequest()).transaction_states for node, client in clients.items()}
@@ -251,7 +252,7 @@ class TestTools:
         ],
         ids=str,
     )
-    def test_markers_that_are_refused(self, cluster: Cluster, change: dict[str, int], code: int) -> None:
+    def test_markers_that_are_refused(self, cluster: Cluster, change: dict[str, Any], code: int) -> None:
         client = cluster.client()
         identity = identity_of(client)
         add(client, identity, 0)

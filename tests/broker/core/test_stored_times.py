@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -172,7 +173,7 @@ class TestAge:
 
     def test_of_what_compaction_waits_for(self, step_ms: int, is_too_old: bool) -> None:
         cluster = Cluster()
-        options = {"cleanup_policy": "compact", "min_compaction_lag_ms": str(30 * DAY_MS), "min_cleanable_dirty_ratio": "0"}
+        options: dict[str, Any] = {"cleanup_policy": "compact", "min_compaction_lag_ms": str(30 * DAY_MS), "min_cleanable_dirty_ratio": "0"}
         cluster.topic("orders", segment_ms="1", **options)
         for age_ms in (4, 2, 0):
             cluster.client().produce("orders", batch_of(b"a", timestamps=[cluster.now_ms - age_ms]))

@@ -10,7 +10,9 @@ import pytest
 from chaffinch import EmbeddedBroker
 from chaffinch.broker.arguments import parse_text
 from chaffinch.broker.core import options
+from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.topics import registry
+from chaffinch.broker.core.topics.topic_options import resolve
 from chaffinch.errors import ConfigException
 from chaffinch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
 from chaffinch.protocol.messages.describe_configs import RESOURCE_BROKER, RESOURCE_TOPIC, SOURCE_DEFAULT
@@ -84,7 +86,7 @@ class TestInADirectory:
     def cluster(overrides: Mapping[str, str], config: Mapping[str, Any] | None = None) -> Cluster:
         cluster = Cluster()
         cluster.topic("orders")
-        topic = cluster.core.topics.get("orders")
+        topic = cluster.topic_named("orders")
         topic.overrides = dict(overrides)
         cluster.core.topics._write(topic)
         cluster.config = dict(config or {})
@@ -119,7 +121,7 @@ class TestInADirectory:
 
     def test_a_full_disk_leaves_it_to_a_later_start(self) -> None:
         cluster = self.cluster({})
-        topic = cluster.core.topics.get("orders")
+        topic = cluster.topic_named("orders")
         topic.overrides = {"retention_ms": "100000"}
         cluster.core.topics._write(topic)
         cluster.core.close()
@@ -129,8 +131,14 @@ class TestInADirectory:
                 raise StorageError(path, operation, "no space left on device")
 
         cluster.file_system.hook = full
-        core = cluster._core()
-        assert core.topics.get("orders").overrides == {"retention.ms": "100000"}
+        cluster.core = cluster._core()
+        assert cluster.topic_named("orders").overrides == {"retention.ms": "100000"}
+
+
+def overrides_of_orders(core: BrokerCore) -> Mapping[str, str]:
+    topic = core.topics.get("orders")
+    assert topic is not None
+    return topic.overrides
 
 
 class TestInPython:
@@ -138,12 +146,12 @@ class TestInPython:
 
     def test_described(self) -> None:
         with EmbeddedBroker(topics={"orders": {"retention_ms": 5}}) as broker:
-            assert broker._call(lambda core: core.topics.get("orders").overrides) == {"retention.ms": "5"}
+            assert broker._call(overrides_of_orders) == {"retention.ms": "5"}
 
     def test_created(self) -> None:
         with EmbeddedBroker() as broker:
             broker.create_topic("orders", config={"cleanup_policy": ["compact", "delete"]})
-            assert broker._call(lambda core: core.topics.get("orders").overrides) == {"cleanup.policy": "compact,delete"}
+            assert broker._call(overrides_of_orders) == {"cleanup.policy": "compact,delete"}
 
     def test_on_the_command_line(self) -> None:
         assert parse_text("orders,retention_ms=5, segment.ms=6").config == {"retention.ms": "5", "segment.ms": "6"}
@@ -158,7 +166,6 @@ class TestWhatDoesNotFit:
     def test_is_refused_before_it_is_written(self, monkeypatch: pytest.MonkeyPatch) -> None:
         cluster = Cluster()
         cluster.topic("orders")
-        resolve = registry.resolve
 
         def picky(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> Any:
             if defaults.get("log.retention.ms") == 5000:

@@ -205,7 +205,7 @@ class TestMetadata:
         cluster.topic("a")
         cluster.topic("b")
         client = cluster.client()
-        everything = [] if version == 0 else None
+        everything: list[MetadataRequestTopic] | None = [] if version == 0 else None
         assert {topic.name for topic in client.ask(MetadataRequest(topics=everything), version).topics} == {"a", "b"}
         if version > 0:
             assert client.ask(MetadataRequest(topics=[]), version).topics == []

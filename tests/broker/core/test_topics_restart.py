@@ -15,10 +15,10 @@ class TestRestart:
     def test_topics_options_and_records_are_found_again(self) -> None:
         cluster = Cluster(nodes=2)
         create(cluster.client(), creatable(partitions=2, replication=2, cleanup_policy="compact"))
-        before = cluster.core.topics.get("orders")
+        before = cluster.topic_named("orders")
         cluster.client(node=before.partitions[0].replicas.leader).produce("orders", batch_of(b"a"))
         cluster.restart()
-        after = cluster.core.topics.get("orders")
+        after = cluster.topic_named("orders")
         assert (after.topic_id, after.overrides, after.config) == (before.topic_id, before.overrides, before.config)
         assert [partition.replicas for partition in after.partitions] == [partition.replicas for partition in before.partitions]
         assert after.partitions[0].log.log_end_offset == 1
@@ -85,7 +85,8 @@ class TestRestart:
         cluster.file_system.hook = None
         assert syncs < 20
         cluster.file_system.crash(lambda path, unsynced: 0)
-        assert cluster._core().topics.get("orders").partitions[0].log.log_end_offset == 1
+        cluster.core = cluster._core()
+        assert cluster.partition("orders").log.log_end_offset == 1
 
     def test_a_deletion_cut_short_is_finished(self) -> None:
         cluster = Cluster()

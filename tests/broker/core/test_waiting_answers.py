@@ -41,11 +41,11 @@ def test_found_by_each_of_its_keys_until_it_ends() -> None:
 def test_who_is_woken_again_and_again_is_tried_once_and_in_turn() -> None:
     waits = WaitingAnswers()
     for connection_id in range(3):
-        waits.add(connection_id, waiting(100 - connection_id, "orders", connection_id))
+        waits.add(connection_id, waiting(100 - connection_id, "orders", str(connection_id)))
     waits.wake("orders")
     assert waits.take_woken() == (0, False)
     waits.wake("orders")
-    waits.wake(2)
+    waits.wake("2")
     assert waits.next_deadline_ms == 0
     waits.wake_due(99)
     assert woken(waits) == [(1, True), (2, True), (0, False)]

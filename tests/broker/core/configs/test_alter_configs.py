@@ -94,7 +94,7 @@ class TestAlterConfigs:
             ("x", 77, {}, 42, "type 77"),
         ],
     )
-    def test_refusals(self, cluster: Cluster, name: str, kind: int, options: dict[str, str | None], code: int, says: str) -> None:
+    def test_refusals(self, cluster: Cluster, name: str, kind: int, options: dict[str, Any], code: int, says: str) -> None:
         before = values(cluster.client(), "orders")
         found, message = replace(cluster.client(), name, kind, **options)
         assert (found, says in message) == (code, True), message
@@ -114,7 +114,8 @@ class TestAlterConfigs:
     )
     def test_a_value_is_shown_as_it_counts(self, cluster: Cluster, option: str, text: str, shown: str) -> None:
         name = option.replace("_", ".")
-        assert replace(cluster.client(), "orders", **{option: text}) == (0, "")
+        options: dict[str, Any] = {option: text}
+        assert replace(cluster.client(), "orders", **options) == (0, "")
         assert values(cluster.client(), "orders") == {name: (shown, SOURCE_TOPIC)}
         (entry,) = describe(cluster.client(), "orders", keys=[name], include_synonyms=True).configs
         assert entry.synonyms[0].value == shown
@@ -210,7 +211,7 @@ class TestLayers:
             ({}, {"log_cleanup_policy": ""}, "cleanup.policy"),
         ],
     )
-    def test_a_default_that_contradicts_a_topic_breaks_nothing(self, own: dict[str, str], default: dict[str, str], shown: str) -> None:
+    def test_a_default_that_contradicts_a_topic_breaks_nothing(self, own: dict[str, Any], default: dict[str, Any], shown: str) -> None:
         """As in Apache Kafka; the broker must start again with it, and only new contradictions are refused."""
         cluster = Cluster()
         cluster.topic("other", **own)

@@ -144,7 +144,7 @@ def commit(
     return code
 
 
-def stable_group(cluster: Cluster, count: int = 2, **protocols: bytes) -> list[ClassicMember]:
+def stable_group(cluster: Cluster, count: int = 2, **protocols: Any) -> list[ClassicMember]:
     """Members of a stable generation, the leader first; each is assigned the bytes of its place."""
     members = [ClassicMember(cluster, **protocols) for _ in range(count)]
     for member in members:
@@ -239,4 +239,5 @@ def state_of(cluster: Cluster) -> str:
     """Of the group GROUP, which must be there, the state as Kafka writes it."""
     group = cluster.core.state.groups.find(GROUP)
     assert group is not None
-    return group.state.value
+    state: str = group.state.value
+    return state

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from chaffinch.broker.core.groups.classic_group import ClassicGroup
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest
 from tests.broker.core.groups.members import (
@@ -48,7 +49,7 @@ class TestJoining:
         answer = member.taken()
         assert (answer.error_code, answer.generation_id, answer.protocol_name) == (0, 1, "range")
         group = cluster.core.state.groups.find(GROUP)
-        assert group is not None
+        assert isinstance(group, ClassicGroup)
         assert group.rebalance_timeout_ms == (REBALANCE_MS if version else SESSION_MS)
 
     def test_each_newcomer_makes_the_first_rebalance_longer_up_to_the_rebalance_timeout(self, cluster: Cluster) -> None:
@@ -111,7 +112,7 @@ class TestJoining:
         assert (answer.error_code, answer.member_id) == (code, changes.get("member_id", ""))
 
     @pytest.mark.parametrize(("type_", "protocols"), [("connect", {"range": b""}), ("consumer", {"other": b""})])
-    def test_who_cannot_work_with_the_others(self, cluster: Cluster, type_: str, protocols: dict[str, bytes]) -> None:
+    def test_who_cannot_work_with_the_others(self, cluster: Cluster, type_: str, protocols: dict[str, Any]) -> None:
         stable_group(cluster)
         stranger = ClassicMember(cluster, **protocols)
         stranger.protocol_type = type_
@@ -130,7 +131,7 @@ class TestJoining:
 
     def test_another_node_coordinates(self) -> None:
         cluster = Cluster(nodes=2)
-        wrong = 1 - cluster.core.state.nodes.coordinator_of(GROUP).id  # type: ignore[union-attr]
+        wrong = 1 - cluster.coordinator_of(GROUP)
         client = cluster.client(node=wrong)
         assert client.ask(ClassicMember(cluster).request()).error_code == 16
 

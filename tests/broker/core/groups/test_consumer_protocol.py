@@ -133,7 +133,7 @@ class TestMembers:
         member.beat(subscribed_topic_regex="none")
         known = consumer_group_of(cluster).members["a"]
         told = (known.instance_id, known.rack_id, known.rebalance_timeout_ms, known.topics, known.pattern, known.assignor)
-        assert told == ("i-1", "r", REBALANCE_MS, {"orders"}, "none", "range")
+        assert told == ("i-1", "r", REBALANCE_MS, frozenset({"orders"}), "none", "range")
 
     def test_who_says_everything_anew_is_told_everything(self, cluster: Cluster) -> None:
         """A client does so when it does not know what of the last answer came."""
@@ -185,11 +185,16 @@ class TestRequests:
         ],
         ids=str,
     )
-    def test_refusals(self, cluster: Cluster, fields: dict[str, Any], code: int) -> None:
+    def test_refusals(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], code: int) -> None:
         member = ConsumerMember(cluster, "a")
         member.join()
         asked: list[Any] = []
-        member.client.ask = lambda message, version: asked.append(message) or cluster.client().ask(message, version)  # type: ignore[method-assign]
+
+        def noting(message: Any, version: int | None) -> Any:
+            asked.append(message)
+            return cluster.client().ask(message, version)
+
+        monkeypatch.setattr(member.client, "ask", noting)
         member.join()
         answer = cluster.client().ask(asked[0].replace(**fields))
         assert (answer.error_code, bool(answer.error_message)) == (code, True)
@@ -201,7 +206,7 @@ class TestRequests:
         cluster = Cluster(nodes=2)
         cluster.topic("orders")
         member = ConsumerMember(cluster, "a")
-        member.client.node = 1 - cluster.core.state.nodes.coordinator_of(GROUP).id  # type: ignore[union-attr]
+        member.client.node = 1 - cluster.coordinator_of(GROUP)
         assert member.join().error_code == 16
 
     def test_a_broker_that_does_not_offer_it(self) -> None:
@@ -359,8 +364,8 @@ class TestSubscriptions:
         for member, vote in zip(members, votes, strict=True):
             member.join(server_assignor=vote)
         settle(*members)
-        group = cluster.core.state.groups.find(GROUP)
-        assert group.preferred_assignor(group.members, ("uniform", "range")) == name  # type: ignore[union-attr]
+        group = consumer_group_of(cluster)
+        assert group.preferred_assignor(group.members, ("uniform", "range")) == name
         if name == "range":
             assert [member.partitions for member in members] == [[0, 1], [2, 3]]
 
@@ -446,7 +451,8 @@ class TestRestart:
         members = [ConsumerMember(cluster, name) for name in "abc"]
         journal = cluster.core._journals["offsets"]
         written = []
-        for member, wanted in zip(members, ({"pattern": "many-.*"}, {"topics": ["orders"]}, {"topics": ["orders"]}), strict=True):
+        joins: list[dict[str, Any]] = [{"pattern": "many-.*"}, {"topics": ["orders"]}, {"topics": ["orders"]}]
+        for member, wanted in zip(members, joins, strict=True):
             with mock.patch.object(journal, "put", wraps=journal.put) as put:
                 member.join(**wanted)
             written.append(sum(len(value or b"") for call in put.call_args_list for value in call.args[0].values()))

@@ -88,10 +88,15 @@ class TestCost:
         count = 40
         for number in range(count):
             assert ConsumerMember(cluster, f"m{number}").join(["orders", "others"]).error_code == 0
-        read, topics = [], Member.topics
-        looking = property(lambda member: read.append(1) or topics.__get__(member))  # type: ignore[func-returns-value, attr-defined]
+        read: list[int] = []
+        topics: Any = vars(Member)["topics"]
+
+        def looking(member: Member) -> Any:
+            read.append(1)
+            return topics.__get__(member)
+
         with monkeypatch.context() as patch:
-            patch.setattr(Member, "topics", looking)
+            patch.setattr(Member, "topics", property(looking))
             cluster.advance(60_000)
         assert consumer_group_of(cluster).is_empty
         assert count <= len(read) <= 10 * count

@@ -56,7 +56,7 @@ class TestList:
         cluster = Cluster(nodes=2)
         cluster.topic("orders")
         for name in ("a", "b"):
-            commit(cluster.client(node=cluster.core.state.nodes.coordinator_of(name).id), group=name)  # type: ignore[union-attr]
+            commit(cluster.client(node=cluster.coordinator_of(name)), group=name)
         lists = [[group.group_id for group in cluster.client(node=node).ask(ListGroupsRequest()).groups] for node in (0, 1)]
         assert sorted(lists) == [["a"], ["b"]]
 
@@ -105,7 +105,7 @@ class TestDescribe:
 
     def test_another_node_coordinates(self) -> None:
         cluster = Cluster(nodes=2)
-        client = cluster.client(node=1 - cluster.core.state.nodes.coordinator_of(GROUP).id)  # type: ignore[union-attr]
+        client = cluster.client(node=1 - cluster.coordinator_of(GROUP))
         assert client.ask(DescribeGroupsRequest(groups=[GROUP])).groups[0].error_code == 16
         assert client.ask(ConsumerGroupDescribeRequest(group_ids=[GROUP])).groups[0].error_code == 16
         assert client.ask(DeleteGroupsRequest(groups_names=[GROUP])).results[0].error_code == 16

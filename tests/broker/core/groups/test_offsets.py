@@ -59,8 +59,10 @@ def fetch(client: Client, *, group: str = GROUP, require_stable: bool = False) -
 
 def fetch_all(client: Client, version: int, *, require_stable: bool = False) -> dict[str, list[tuple[int, int, int]]]:
     """(partition, offset, code) of all that the group has, by topic."""
-    whole = {"group_id": GROUP, "topics": None} if version < 8 else {"groups": [OffsetFetchRequestGroup(group_id=GROUP, topics=None)]}
-    answer = client.ask(OffsetFetchRequest(require_stable=require_stable, **whole), version)  # type: ignore[arg-type]
+    whole: dict[str, Any] = (
+        {"group_id": GROUP, "topics": None} if version < 8 else {"groups": [OffsetFetchRequestGroup(group_id=GROUP, topics=None)]}
+    )
+    answer = client.ask(OffsetFetchRequest(require_stable=require_stable, **whole), version)
     topics = answer.topics if version < 8 else answer.groups[0].topics
     return {topic.name: [(part.partition_index, part.committed_offset, part.error_code) for part in topic.partitions] for topic in topics}
 
@@ -74,7 +76,11 @@ class Transaction:
         self.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
     def commit(self, offset: int = 9, *, version: int = 3, **group: Any) -> int:
-        fields = {"transactional_id": self.name, "producer_id": self.identity.producer_id, "producer_epoch": self.identity.epoch}
+        fields: dict[str, Any] = {
+            "transactional_id": self.name,
+            "producer_id": self.identity.producer_id,
+            "producer_epoch": self.identity.epoch,
+        }
         assert self.client.ask(AddOffsetsToTxnRequest(group_id=GROUP, **fields)).error_code == 0
         asked = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
         topics = [TxnOffsetCommitRequestTopic(name="orders", partitions=[asked])]
@@ -159,7 +165,7 @@ class TestCommit:
     def test_version_1_of_a_fetch_says_the_error_beside_each_partition(self) -> None:
         cluster = Cluster(nodes=2)
         cluster.topic("orders")
-        client = cluster.client(node=1 - cluster.core.state.nodes.coordinator_of(GROUP).id)  # type: ignore[union-attr]
+        client = cluster.client(node=1 - cluster.coordinator_of(GROUP))
         topics = [OffsetFetchRequestTopic(name="orders", partition_indexes=[0])]
         answer = client.ask(OffsetFetchRequest(group_id=GROUP, topics=topics), 1)
         assert answer.topics[0].partitions[0].error_code == 16
@@ -333,7 +339,9 @@ class TestExpiry:
         cluster.now_ms += 2 * MINUTE_MS
         left = []
         while offsets.groups():
-            assert expiry.next_deadline_ms <= cluster.now_ms
+            due_ms = expiry.next_deadline_ms
+            assert due_ms is not None
+            assert due_ms <= cluster.now_ms
             expiry.expire(cluster.now_ms)
             left.append(len(offsets.fetch_all(GROUP)))
         assert left == [count - OFFSETS_PER_CALL, count - 2 * OFFSETS_PER_CALL, 0]

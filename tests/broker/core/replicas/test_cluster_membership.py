@@ -110,7 +110,7 @@ class TestLagging:
         cluster, partition, (leader, follower, _) = cluster_of_three()
         cluster.stop_node(follower, abruptly=True)
         client = cluster.client(node=leader)
-        producer = {"identity": ProducerIdentity(7, 0), "sequence": 0}
+        producer: dict[str, Any] = {"identity": ProducerIdentity(7, 0), "sequence": 0}
         produce(client, 1000, **producer)
         cluster.advance(999)
         assert client.answers == []

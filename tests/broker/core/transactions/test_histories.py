@@ -155,7 +155,7 @@ class Writer:
             self.ask_end(identity, True)
 
 
-def fails_at(operation_index: int, error: Callable[[str, int], Exception]) -> Callable[[str, str, int], None]:
+def fails_at(operation_index: int, error: Callable[[str, int], BaseException]) -> Callable[[str, str, int], None]:
     countdown = [operation_index]
 
     def fail(operation: str, path: str, size: int) -> None:
@@ -177,7 +177,7 @@ OPERATIONS = st.one_of(
 
 
 def do(world: World, writer: Writer, operation: str, argument: int) -> None:
-    hooks = {
+    hooks: dict[str, Callable[[], Callable[[str, str, int], None]]] = {
         "end, killed": lambda: fails_at(argument, lambda path, size: Interrupted(size // 2)),
         "end, disk full": lambda: fails_at(argument, lambda path, size: StorageError(path, "append to", "no space left")),
     }
@@ -191,7 +191,8 @@ def do(world: World, writer: Writer, operation: str, argument: int) -> None:
     elif operation == "late":
         world.cluster.advance(TIMEOUT_MS)
     else:
-        {"start": writer.start, "restart": world.restart, "haunt": lambda: writer.haunt(0)}[operation]()
+        others: dict[str, Callable[[], object]] = {"start": writer.start, "restart": world.restart, "haunt": lambda: writer.haunt(0)}
+        others[operation]()
 
 
 @settings(max_examples=60, deadline=None)

@@ -72,7 +72,7 @@ def test_the_partitions_of_a_request_are_added_with_one_write(cluster: Cluster) 
     answer = client.ask(request, PRODUCE)
     assert [row.error_code for row in answer.responses[0].partition_responses] == [0, 0, 3]
     assert sum(path.startswith("journals/transactions") for path in writes) == 1
-    assert cluster.core.state.transactions.describe("t").partitions == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
+    assert cluster.transaction("t").partitions == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
 
 
 def test_partitions_that_others_lead_are_not_added() -> None:
@@ -80,14 +80,14 @@ def test_partitions_that_others_lead_are_not_added() -> None:
     cluster.topic("orders", 2)
     leaders = [partition.replicas.leader for partition in cluster.topic_named("orders").partitions]
     assert sorted(leaders) == [0, 1]
-    identity = identity_of(cluster.client(node=cluster.core.state.nodes.coordinator_of("t").id))
+    identity = identity_of(cluster.client(node=cluster.coordinator_of("t")))
     batch = batch_of(b"a", identity=identity, sequence=0, transactional=True)
     data = [PartitionProduceData(index=index, records=bytes(batch)) for index in (0, 1)]
     request = ProduceRequest(transactional_id="t", acks=-1, timeout_ms=0, topics=[TopicProduceData(name="orders", partitions=data)])
     answer = cluster.client(node=0).ask(request, PRODUCE)
     led = leaders.index(0)
     assert answer.responses[0].partition_responses[led].error_code == 0
-    assert cluster.core.state.transactions.describe("t").partitions == {TopicPartition("orders", led)}
+    assert cluster.transaction("t").partitions == {TopicPartition("orders", led)}
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -147,8 +147,8 @@ class TestFirstBatches:
         client = cluster.client()
         identity_of(client)
         transactions = cluster.core.state.transactions
-        transactions._transactions["t"] = replace(transactions.describe("t"), producer_epoch=EPOCH_EXHAUSTED)
-        identity = transactions.describe("t").identity
+        transactions._transactions["t"] = replace(cluster.transaction("t"), producer_epoch=EPOCH_EXHAUSTED)
+        identity = cluster.transaction("t").identity
         assert write(client, identity, version=PRODUCE) == 0
         following = self.end_on_a_full_disk(cluster, client, identity)
         assert following.producer_id != identity.producer_id
@@ -344,9 +344,9 @@ class TestTopicsThatGo:
     def test_markers_reach_partitions_of_a_stopped_node(self) -> None:
         cluster = Cluster(nodes=2)
         cluster.core.create_topic("orders", 1, 2, now_ms=cluster.now_ms)
-        partition = cluster.core.topics.partition("orders", 0)
+        partition = cluster.partition("orders", 0)
         writers = {node: cluster.client(node=node) for node in (0, 1)}
-        coordinator = cluster.core.state.nodes.coordinator_of("t").id
+        coordinator = cluster.coordinator_of("t")
         identity = identity_of(writers[coordinator])
         assert write(writers[partition.replicas.leader], identity, version=PRODUCE) == 0
         cluster.stop_node(1 - coordinator)

@@ -253,7 +253,7 @@ def test_what_is_aborted_is_synced_before_anybody_reads_it(cluster: Cluster) -> 
     cluster.config["flush.policy"] = "always"
     read_to = end_told(lose_power(cluster, "logs"))
     assert read_to == 2, "a batch, a marker"
-    first = cluster.core.topics.partition("orders", 0)
+    first = cluster.partition("orders", 0)
     cluster.file_system.hook = failing_at(first.log.directory, StorageError(first.log.directory, "write", "no space left"))
     assert end_told(lose_power(cluster)) == read_to, "it could not be written again"
 

@@ -193,8 +193,8 @@ class TestFencing:
     def test_requests_for_another_coordinator(self) -> None:
         cluster = Cluster(nodes=2)
         cluster.topic("orders")
-        coordinator = cluster.core.state.nodes.coordinator_of("t")
-        client = cluster.client(node=1 - coordinator.id)
+        coordinator = cluster.coordinator_of("t")
+        client = cluster.client(node=1 - coordinator)
         assert init(client).error_code == 16
         assert add(client, ProducerIdentity(0, 0), 0) == [16]
         assert end(client, ProducerIdentity(0, 0), True) == 16
@@ -372,7 +372,7 @@ class TestRestart:
         cluster.clients.clear()
         cluster.core = cluster._core()
         log = cluster.partition("orders", 0).log
-        state = cluster.core.state.transactions.describe("t").state
+        state = cluster.transaction("t").state
         is_ended = not log.ongoing_transactions()
         assert is_ended == (state is not TransactionState.ONGOING)
         assert finished <= is_ended
