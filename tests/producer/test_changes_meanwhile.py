@@ -73,7 +73,7 @@ def test_a_topic_that_grows_while_a_record_waits_for_memory(
         producer.partitions_for("growing")
         core, waits = producer._core, producer._door.wait_for_memory
 
-        def wait_while_it_grows(size: int, *since: int | None, **place: Any) -> KafkaException | None:
+        def wait_while_it_grows(size: int, *since: Any, **place: Any) -> KafkaException | None:
             add_partitions(client, "growing", 4)
             ends = time.monotonic() + LATEST_S
             while core.wiring.cluster.partition_count("growing") != 4:  # Brokers hear of it late, and tell only who asks again.

@@ -213,7 +213,12 @@ class TestClose:
     ) -> None:
         producer = producer_of(broker, linger_ms=0)
         closed, last = self.closing(producer, broker)
-        again = in_thread(lambda: (producer.close(), last.done()))
+
+        def close_again() -> tuple[None, bool]:
+            producer.close()
+            return None, last.done()
+
+        again = in_thread(close_again)
         with pytest.raises(concurrent.futures.TimeoutError):
             again.result(0.05)
         broker.faults.clear()
@@ -316,7 +321,9 @@ def test_a_call_that_is_done_when_the_thread_dies_is_told_so(
     """It is done within a round, and told at its end, which the thread does not come to."""
     producer = producer_of(broker, transactional_id="t")
     producer.init_transactions()
-    at_fault = (producer._core.sending, "send_ready") if where == "in the core" else (producer._sender._network, "carry_out")
+    at_fault: tuple[object, str] = (
+        (producer._core.sending, "send_ready") if where == "in the core" else (producer._sender._network, "carry_out")
+    )
     with held_up(producer):
         monkeypatch.setattr(*at_fault, no_memory)
         done = producer._sender.call(lambda call: events.BeginTransactionCalled(call=call))
@@ -352,12 +359,15 @@ def test_a_batch_that_cannot_be_encoded_or_sent_takes_nobody_along_unheard(
     """The thread dies of it, and every record has its outcome all the same, that of the batch at fault too."""
     producer = producer_of(broker, compression_type="zstd", linger_ms=0)
     producer.send("orders", b"first").result(LATEST_S)
-    at_fault = (producer._sender.core.accumulator, "encode_rows") if step == "encoded" else (producer._sender._network, "carry_out")
+    at_fault: tuple[object, str] = (
+        (producer._sender.core.accumulator, "encode_rows") if step == "encoded" else (producer._sender._network, "carry_out")
+    )
     monkeypatch.setattr(*at_fault, no_memory)
     with held_up(producer):
         flushed = producer._sender.call(lambda call: events.FlushCalled(call=call))
         futures = [producer.send("orders", b"v", partition=partition) for partition in (0, 1)]
-    for future in [flushed, *futures]:
+    unheard: list[Any] = [flushed, *futures]
+    for future in unheard:
         with pytest.raises(KafkaException, match="the producer's thread has died: MemoryError"):
             future.result(LATEST_S)
     assert producer.send("orders", b"v").exception() is not producer.send("orders", b"v").exception() is not None

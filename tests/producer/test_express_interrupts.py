@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -101,7 +102,7 @@ def test_who_begins_to_watch_in_the_midst_of_a_fetch_is_told(quiet: Producer, ha
     for interrupt in moments():
         await_lane(quiet)
         future = quiet.send("orders", b"v", key=b"k")
-        interrupt.handler = lambda future=future: handler(future)
+        interrupt.handler = partial(handler, future)
         with counted("written") as written, interrupt:
             future.result(LATEST_S)
         interrupt.is_elsewhere = not written[0]

@@ -9,7 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import wait
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -20,16 +20,18 @@ from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, 
 from chaffinch.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
 from tests.client.scripted_server import HANG_UP, STAY_SILENT, ScriptedServer
 from tests.producer.lane import await_lane, counted, values, warm, went_by_lane
-from tests.producer.waits import LATEST_S, awaited, held_up, in_thread
+from tests.producer.waits import LATEST_S, awaited, held_up, in_thread, noting
 
 Make = Callable[..., Producer]
 
 
 class TestAcknowledgements:
-    def test_a_record_and_its_acknowledgement_need_no_sender_thread(self, quiet: Producer, broker: EmbeddedBroker) -> None:
+    def test_a_record_and_its_acknowledgement_need_no_sender_thread(
+        self, quiet: Producer, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Which looks up now and then: not for one record after the other."""
-        real, rounds = quiet._core.handle_all, []
-        quiet._core.handle_all = lambda *arguments: (rounds.append(1), real(*arguments))[1]  # type: ignore[method-assign]
+        rounds: list[Any] = []
+        monkeypatch.setattr(quiet._core, "handle_all", noting(rounds, quiet._core.handle_all))
         seen = []
         for _ in range(50):
             await_lane(quiet)
@@ -230,7 +232,7 @@ class TestOtherAnswers:
         assert values(broker) == Counter([b"v", b"w"])
 
     @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-    def test_a_connection_that_is_lost(self, quiet: Producer, broker: EmbeddedBroker, action: str) -> None:
+    def test_a_connection_that_is_lost(self, quiet: Producer, broker: EmbeddedBroker, action: Literal["drop_before", "drop_after"]) -> None:
         for _ in range(20):
             await_lane(quiet)
             broker.faults.add(api="Produce", action=action, count=1)

@@ -23,7 +23,7 @@ from chaffinch.runtime.sockets import Bell
 from tests.client.scripted_server import ScriptedServer
 from tests.producer.lane import await_lane, is_awaited_on_lane, values, warm, went_by_lane
 from tests.producer.test_express_lane import ALL, plain_producer, taking
-from tests.producer.waits import LATEST_S, in_thread, outcome_in_child
+from tests.producer.waits import LATEST_S, in_thread, noting, outcome_in_child
 
 Make = Callable[..., Producer]
 
@@ -93,7 +93,13 @@ def test_who_waits_is_woken_by_a_bell(monkeypatch: pytest.MonkeyPatch, call: Cal
         call(producer)
         assert has_left.wait(LATEST_S)
         assert not waiting.done()
-        assert not select.select([producer._sender._network._bell], [], [], 0)[0]
+        bell = producer._sender._network._bell
+        assert bell is not None
+        assert not select.select([bell], [], [], 0)[0]
+
+
+def fail() -> None:
+    raise ZeroDivisionError
 
 
 def test_who_waits_is_woken_when_the_sender_thread_dies(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +108,7 @@ def test_who_waits_is_woken_when_the_sender_thread_dies(monkeypatch: pytest.Monk
         rings: list[Bell] = []
         ring = Bell.ring
         monkeypatch.setattr(Bell, "ring", lambda bell: (rings.append(bell), ring(bell)))  # type: ignore[func-returns-value]
-        producer._sender._network.on_awake = lambda: 1 / 0
+        producer._sender._network.on_awake = fail
         producer._sender.wakeup()
         with pytest.raises(KafkaException, match="ZeroDivisionError"):
             waiting.result(LATEST_S)
@@ -155,7 +161,7 @@ def test_what_is_written_in_part_is_the_sender_threads_at_once(producer_of: Make
             warm(producer)
             await_lane(producer)
             wakeups: list[None] = []
-            producer._express._wakeup = lambda: (wakeups.append(None), producer._sender.wakeup())  # type: ignore[func-returns-value] # noqa: B023
+            producer._express._wakeup = noting(wakeups, producer._sender.wakeup)
             future = producer.send("orders", bytes(900_000), key=b"k")
             borrowed = producer._express._borrowed
             is_in_part = borrowed is not None and borrowed.written != len(borrowed.frame)
@@ -179,7 +185,7 @@ def test_who_looks_wakes_up_the_sender_thread(monkeypatch: pytest.MonkeyPatch, l
             future = producer.send("orders", b"v", key=b"k")
             is_deaf = producer._express._has_ears and producer._express._borrowed is not None
             wakeups: list[None] = []
-            producer._express._wakeup = lambda: (wakeups.append(None), producer._sender.wakeup())  # type: ignore[func-returns-value] # noqa: B023
+            producer._express._wakeup = noting(wakeups, producer._sender.wakeup)
             look(future)
             assert wakeups or not is_deaf
             assert future.result(LATEST_S)

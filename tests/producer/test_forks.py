@@ -76,10 +76,11 @@ class TestFork:
             table = producer.send_table("orders", pa.table({"value": [b"v"]}))
             asks = waiting.result, waiting.exception, joined.result, watched.result, table.result, lambda: asyncio.run(awaited(waiting))
             assert {call_in_child(ask) for ask in asks} == {"IllegalStateException"}
-            by_others = (
+            awaited_by_others: list[Any] = [table, joined]
+            by_others: tuple[Callable[[], object], ...] = (
                 lambda: concurrent.futures.wait([waiting]),
                 lambda: concurrent.futures.wait([watched], return_when=concurrent.futures.FIRST_COMPLETED),
-                lambda: list(concurrent.futures.as_completed([table, joined])),
+                lambda: list(concurrent.futures.as_completed(awaited_by_others)),
                 lambda: asyncio.run(wrapped(waiting)),
             )
             assert {call_in_child(ask) for ask in by_others} == {"IllegalStateException"}
@@ -134,16 +135,22 @@ class TestTheParentsLocks:
     """Each is free again after a fork."""
 
     def check(self, producer: Producer) -> None:
-        for lock in (producer._lock, SHARED_LOCK, process_ends._FORKING):
-            assert not lock._is_owned()  # type: ignore[attr-defined]
+        locks: list[Any] = [producer._lock, SHARED_LOCK, process_ends._FORKING]
+        for lock in locks:
+            assert not lock._is_owned()
         in_thread(producer.metrics).result(LATEST_S)
 
     def test_of_many_threads(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         before = sys.getswitchinterval()
+
+        def fork_often() -> None:
+            for _ in range(500):
+                fork()
+
         with producer_of(broker) as producer:
             sys.setswitchinterval(1e-6)
             try:
-                for done in [in_thread(lambda: [fork() for _ in range(500)]) for _ in range(3)]:
+                for done in [in_thread(fork_often) for _ in range(3)]:
                     done.result(LATEST_S)
             finally:
                 sys.setswitchinterval(before)

@@ -99,7 +99,8 @@ def test_callbacks_before_and_after() -> None:
 def test_wait_and_as_completed() -> None:
     futures: list[RecordFuture[int]] = [RecordFuture() for _ in range(3)]
     threading.Thread(target=lambda: complete_all(futures, lambda index: index)).start()
-    assert {future.result() for future in concurrent.futures.as_completed(futures, 10)} == {0, 1, 2}
+    awaited: list[Any] = [*futures]
+    assert {future.result() for future in concurrent.futures.as_completed(awaited, 10)} == {0, 1, 2}
     assert not concurrent.futures.wait(futures, 10).not_done
 
 
@@ -323,7 +324,7 @@ class Peeked(RecordFuture[int]):
         self._joined: Receipts | None = None
 
     @property
-    def batch(self) -> Receipts | None:  # type: ignore[override]
+    def batch(self) -> Receipts | None:
         return self._joined
 
     @batch.setter
@@ -385,7 +386,7 @@ def test_it_cannot_be_pickled(quiet: Producer) -> None:
 
 def test_no_other_attributes_appear() -> None:
     with pytest.raises(AttributeError):
-        _ = RecordFuture().colour  # type: ignore[attr-defined]
+        _ = RecordFuture().colour
 
 
 def test_type_checkers_know_that_what_the_producer_gives_can_be_awaited() -> None:

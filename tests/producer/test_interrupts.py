@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any, NoReturn
 
@@ -83,13 +84,13 @@ def test_a_call_that_is_interrupted_leaves_the_producer_whole(producer_of: Make,
     producer.partitions_for("orders")
     call(producer, -1)  # What is imported, or looked up, once.
     for index in count():
-        futures = {}
+        futures: dict[bytes, Any] = {}
 
         def send(value: bytes, futures: dict[bytes, Any] = futures) -> None:
             futures[value] = producer.send("orders", value, key=b"before", on_delivery=lambda metadata, _: told.update([value]))
 
         send(b"before-%d" % index)
-        interrupt = interrupted(index, lambda index=index: call(producer, index))  # type: ignore[misc]
+        interrupt = interrupted(index, partial(call, producer, index))
         assert check_in_thread(producer.metrics), interrupt.place
         send(b"after-%d" % index)
         check_in_thread(lambda: producer.flush(LATEST_S))

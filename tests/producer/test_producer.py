@@ -10,7 +10,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -130,7 +131,9 @@ class TestSend:
         assert [i for i, future in enumerate(futures) if future.exception(0)] == [3]
         assert len(values(broker, "latest")) == 49
 
-    def test_others_can_send_while_a_full_batch_is_encoded(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+    def test_others_can_send_while_a_full_batch_is_encoded(
+        self, producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with producer_of(broker, linger_ms=60_000, batch_size=1000) as producer:
             producer.send("latest", b"known", key=b"k")
             producer.flush()
@@ -142,7 +145,7 @@ class TestSend:
                 other.join()
                 encode_ahead(full)
 
-            producer._core.accumulator.encode_ahead = encode_while_others_send
+            monkeypatch.setattr(producer._core.accumulator, "encode_ahead", encode_while_others_send)
             futures = [producer.send("latest", bytes(100), key=b"k") for _ in range(7)]
             futures[0].result(60)
             producer.flush()
@@ -155,10 +158,14 @@ class TestSend:
 
     def test_callbacks_come_in_order_and_with_one_of_two(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         heard: list[Any] = []
+
+        def hear(i: int, metadata: Any, error: Any) -> None:
+            heard.append((i, metadata, error))
+
         with producer_of(broker, linger_ms=60_000) as producer:
             for i in range(10):
                 key = None if i == 4 else b"k"
-                producer.send("latest", b"v", key=key, on_delivery=lambda metadata, error, i=i: heard.append((i, metadata, error)))
+                producer.send("latest", b"v", key=key, on_delivery=partial(hear, i))
             producer.flush(60)
         good = [(i, metadata) for i, metadata, error in heard if error is None]
         assert [i for i, _ in good] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
@@ -195,7 +202,7 @@ class TestSend:
             network, seen = producer._sender._network, []
             poll = network.poll
 
-            def noted(timeout_ms: int | None, *, is_awaited: bool = False) -> Any:
+            def noted(timeout_ms: int, *, is_awaited: bool = False) -> Any:
                 seen.append(is_awaited)
                 return poll(timeout_ms, is_awaited=is_awaited)
 
@@ -216,7 +223,7 @@ class TestFaults:
         assert values(broker, "latest") == [b"0", b"1"]
 
     @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-    def test_many_lost_connections(self, producer_of: Make, broker: EmbeddedBroker, action: str) -> None:
+    def test_many_lost_connections(self, producer_of: Make, broker: EmbeddedBroker, action: Literal["drop_before", "drop_after"]) -> None:
         with producer_of(broker, batch_size=200) as producer:
             for _ in range(5):
                 broker.faults.add(api="Produce", action=action)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -181,7 +181,9 @@ class TestTransactions:
 
     @pytest.mark.parametrize("api", ["InitProducerId", "AddPartitionsToTxn", "EndTxn", "Produce", "FindCoordinator"])
     @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-    def test_lost_connections(self, producer_of: Make, broker: EmbeddedBroker, api: str, action: str) -> None:
+    def test_lost_connections(
+        self, producer_of: Make, broker: EmbeddedBroker, api: str, action: Literal["drop_before", "drop_after"]
+    ) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             broker.faults.add(api=api, action=action)
             producer.init_transactions()
@@ -192,7 +194,9 @@ class TestTransactions:
 
     @pytest.mark.parametrize("api", ["AddOffsetsToTxn", "TxnOffsetCommit"])
     @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-    def test_lost_connections_with_offsets(self, producer_of: Make, broker: EmbeddedBroker, api: str, action: str) -> None:
+    def test_lost_connections_with_offsets(
+        self, producer_of: Make, broker: EmbeddedBroker, api: str, action: Literal["drop_before", "drop_after"]
+    ) -> None:
         with producer_of(broker, transactional_id="t") as producer:
             broker.faults.add(api=api, action=action)
             producer.init_transactions()

@@ -32,6 +32,7 @@ def as_json(value: Any) -> bytes:
 
 
 PLACE = TopicPartition("orders", 0)
+GENERATED: Any = (character for character in "")
 HALF = "\ud800"
 """Half a surrogate pair: a str, and no UTF-8."""
 
@@ -55,7 +56,7 @@ HALF = "\ud800"
         ),
         (lambda p: p.send("orders", b"v", headers=7), TypeError, r"argument headers must be a sequence of \(str, bytes\) pairs, not int"),
         (lambda p: p.send("orders", b"v", headers=iter([("h", b"")])), TypeError, r"not list_iterator: list\(headers\) is one"),
-        (lambda p: p.send(ProducerRecord("orders", b"v", headers=(h for h in ()))), TypeError, r"not generator: list\(headers\) is one"),
+        (lambda p: p.send(ProducerRecord("orders", b"v", headers=GENERATED)), TypeError, r"not generator: list\(headers\) is one"),
         (lambda p: p.send("orders", b"v", headers={"h": b""}), TypeError, r"not dict: list\(headers.items\(\)\) is one"),
         (lambda p: p.send("orders", b"v", partition=True), TypeError, "argument partition must be an int or None, not bool"),
         (lambda p: p.send("orders", b"v", timestamp_ms=1.5), TypeError, "argument timestamp_ms must be an int or None, not float"),

@@ -37,7 +37,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize(("fault", "options"), REFUSALS.values(), ids=REFUSALS.keys())
 def test_each_names_its_record(broker: EmbeddedBroker, producer_of: Make, fault: dict[str, Any], options: dict[str, Any]) -> None:
     broker.faults.add(**{"api": "Produce", **fault})
-    heard: list[KafkaException] = []
+    heard: list[BaseException | None] = []
     with producer_of(broker, linger_ms=100, **options) as producer:
         futures = [producer.send("orders", b"v", key=key, partition=0, on_delivery=lambda _, error: heard.append(error)) for key in KEYS]
         errors = [future.exception(LATEST_S) for future in futures]

@@ -146,7 +146,12 @@ class TestOnDelivery:
 
         with producer_of(broker, **options) as producer:
             new_future = producer._new_future
-            monkeypatch.setattr(producer, "_new_future", lambda: made.append(new_future()) or made[-1])
+
+            def noting() -> Any:
+                made.append(new_future())
+                return made[-1]
+
+            monkeypatch.setattr(producer, "_new_future", noting)
             with pytest.raises(type(ending)) as raised:
                 producer.send("orders", LARGE, on_delivery=end)
             assert raised.value is ending

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -21,7 +21,7 @@ from chaffinch.runtime.clock import ManualClock
 
 LATEST_S = 60
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.binary())])
-ROWS = {"key": [f"k{i}" for i in range(100)], "value": [b"v%d" % i for i in range(100)]}
+ROWS: dict[str, list[Any]] = {"key": [f"k{i}" for i in range(100)], "value": [b"v%d" % i for i in range(100)]}
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def reader(source: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(SCHEMA, source)
 
 
-SOURCES = {
+SOURCES: dict[str, Callable[[], Any]] = {
     "pandas": lambda: pd.DataFrame(ROWS),
     "polars": lambda: pl.DataFrame(ROWS),
     "a table": lambda: pa.table(ROWS),
@@ -168,6 +168,7 @@ def test_a_stream_is_read_no_faster_than_its_rows_are_sent(broker: EmbeddedBroke
     """Twenty times the memory of the producer: what was read and has no outcome yet never exceeds it by more than a piece."""
     memory_bytes, piece_bytes = 200_000, 20_000
     furthest = 0
+    producer: Producer
 
     def watched() -> Iterator[pa.RecordBatch]:
         nonlocal furthest
@@ -176,7 +177,7 @@ def test_a_stream_is_read_no_faster_than_its_rows_are_sent(broker: EmbeddedBroke
             furthest = max(furthest, int(number * 10 - written) * 1_000)
             yield batch
 
-    options = {"bootstrap_servers": broker.bootstrap_servers, "buffer_memory": memory_bytes, "batch_size": piece_bytes}
+    options: dict[str, Any] = {"bootstrap_servers": broker.bootstrap_servers, "buffer_memory": memory_bytes, "batch_size": piece_bytes}
     with Producer(**options) as producer:
         assert producer.send_table("orders", reader(watched())).result(LATEST_S).written == 4_000
     assert 0 < furthest <= memory_bytes + 3 * piece_bytes

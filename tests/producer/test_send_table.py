@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from chaffinch.records.columns import RECORD_BYTES_MIN, RecordColumns
 from chaffinch.records.faults import InvalidColumn
 from tests.producer.waits import held_up
 
-TOPICS = {
+TOPICS: dict[str, dict[str, Any]] = {
     "orders": {"partitions": 3},
     "wide": {"partitions": 100},
     "latest": {"partitions": 2, "cleanup.policy": "compact"},
@@ -277,7 +277,7 @@ def test_rows_without_a_key_fill_batches_up_to_one_that_fits_into_none(broker: E
     values = [b"%06d" % row + bytes(sizes[rest] if row in (700, 701, 1400) else 100) for row in range(2000)]
     times = [-5 if rest == "before 1970" and row in (700, 701, 1400) else 7 for row in range(2000)]
     rows = pa.table({"value": pa.array(values, pa.binary()), "timestamp": pa.array(times, pa.int64())})
-    options = {"batch_size": 10_000, "max_request_size": 20_000, "compression_type": codec}
+    options: dict[str, Any] = {"batch_size": 10_000, "max_request_size": 20_000, "compression_type": codec}
     with Producer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
         result = producer.send_table("orders", rows).result(60)
         batch_count = producer.metrics()["batch-send-total"]
@@ -381,7 +381,7 @@ def test_a_table_of_many_chunks_and_pieces(broker: EmbeddedBroker) -> None:
     assert broker.read("one").column("value").to_pylist() == values
 
 
-LAYOUTS = {
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
     "plain": lambda values: values,
     "view": lambda values: values.cast(pa.string_view()),
     "dictionary": lambda values: values.dictionary_encode(),
@@ -426,7 +426,7 @@ def test_a_row_without_any_topic(producer: Producer) -> None:
 
 def test_no_table(producer: Producer) -> None:
     with pytest.raises(TypeError, match="table"):
-        producer.send_table("orders", [b"v"])  # type: ignore[arg-type]
+        producer.send_table("orders", [b"v"])
 
 
 def test_a_record_batch_and_the_arrow_stream_interface(broker: EmbeddedBroker, producer: Producer) -> None:
@@ -479,7 +479,7 @@ def test_in_a_transaction(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-def test_lost_connections(broker: EmbeddedBroker, producer: Producer, action: str) -> None:
+def test_lost_connections(broker: EmbeddedBroker, producer: Producer, action: Literal["drop_before", "drop_after"]) -> None:
     broker.faults.add(api="Produce", action=action, count=3)
     result = producer.send_table("orders", table(3000)).result(60)
     assert result.written == 3000

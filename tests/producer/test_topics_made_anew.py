@@ -11,7 +11,7 @@ import pytest
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.admin import topics
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import UnknownTopicOrPartitionException
+from chaffinch.errors import KafkaException, UnknownTopicOrPartitionException
 from chaffinch.protocol import produce_path
 from chaffinch.protocol.headers import read_request_prefix
 
@@ -117,12 +117,15 @@ def test_batches_of_tables_know_whose_partition_was_named(
     chosen: list[bool | list[bool]],
 ) -> None:
     columns = {"value": pa.array([b"a", b"b", b"c"])} | ({} if partitions is None else {"partition": pa.array(partitions, pa.int32())})
-    seen = []
+    seen: list[Any] = []
     with producer_of(strict_broker, partitioner=lambda *_: 0) as producer:
         append_batch = producer._core.append_batch
-        monkeypatch.setattr(
-            producer._core, "append_batch", lambda batch, now_ms: (seen.append(batch.chosen), append_batch(batch, now_ms))[1]
-        )
+
+        def noting(batch: Any, now_ms: int) -> Any:
+            seen.append(batch.chosen)
+            return append_batch(batch, now_ms)
+
+        monkeypatch.setattr(producer._core, "append_batch", noting)
         producer.send_table("orders", pa.table(columns)).result(LATEST_S)
     assert [each if isinstance(each, bool) else each.tolist() for each in seen] == chosen
 
@@ -134,5 +137,5 @@ def test_one_that_is_only_deleted_is_unknown(
         producer.send("orders", b"old", partition=0).result(LATEST_S)
         topics.delete_topics(other_hand, ["orders"])
         error = producer.send("orders", b"late", partition=0).exception(LATEST_S)
-    assert error is not None
+    assert isinstance(error, KafkaException)
     assert (error.name, error.stored.value) == ("UNKNOWN_TOPIC_OR_PARTITION", "no")

@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from chaffinch import Producer
 from chaffinch.producer.core import events
 
 LATEST_S = 60
+T = TypeVar("T")
 
 
 def in_thread(call: Callable[[], Any]) -> Future[Any]:
@@ -74,3 +75,13 @@ def held_up(producer: Producer) -> Iterator[None]:
         yield
     finally:
         may_go.set()
+
+
+def noting(seen: list[Any], call: Callable[..., T]) -> Callable[..., T]:
+    """The call, which adds one to `seen` each time."""
+
+    def noted(*arguments: Any) -> T:
+        seen.append(None)
+        return call(*arguments)
+
+    return noted

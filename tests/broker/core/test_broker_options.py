@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 
 from chaffinch.broker.core import options
-from chaffinch.broker.core.kafka_option_table import TABLE
+from chaffinch.broker.core.kafka_options import TYPES
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, topic_defaults
 from chaffinch.errors import ConfigException
 from chaffinch.settings import LONG_MAX
 
 INT_MAX = 2**31 - 1
-KINDS = dict(line.split(" ")[:2] for line in TABLE.splitlines())
 OF_32_BITS = [
     option.name
     for option in options.BROKER_OPTIONS.options
-    if (option.kind, KINDS.get(option.name)) == ("int", "int") and (option.maximum is None or option.maximum >= INT_MAX)
+    if (option.kind, TYPES.get(option.name)) == ("int", "int") and (option.maximum is None or option.maximum >= INT_MAX)
 ]
 
 

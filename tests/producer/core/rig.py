@@ -366,6 +366,7 @@ class Rig:
     def _answer_to(self, message: Any) -> Any:
         match message:
             case MetadataRequest():
+                assert message.topics is not None
                 asked = [topic.name for topic in message.topics]
                 known = {name: self.partitions for name in asked if name in TOPICS}
                 answer = metadata(known, {n + 1: PORT + n for n in range(self.nodes)})

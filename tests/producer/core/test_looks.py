@@ -121,9 +121,9 @@ class Callers:
                 rig.call(events.FlushCalled, name)
             case State.READY:
                 rig.call(events.BeginTransactionCalled, name)
-            case State.IN_TRANSACTION if not transaction.callers.are_any and self.dice.random() < 0.3:
+            case State.IN_TRANSACTION if transaction is not None and not transaction.callers.are_any and self.dice.random() < 0.3:
                 rig.call(events.CommitCalled, name)
-            case State.ABORTABLE_ERROR if not transaction.callers.are_any:
+            case State.ABORTABLE_ERROR if transaction is not None and not transaction.callers.are_any:
                 rig.call(events.AbortCalled, name)
 
     def look(self, asleep_until_ms: int | None, *, is_asked: bool) -> None:

@@ -185,18 +185,12 @@ class TestRequests:
         ],
         ids=str,
     )
-    def test_refusals(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], code: int) -> None:
+    def test_refusals(self, cluster: Cluster, fields: dict[str, Any], code: int) -> None:
         member = ConsumerMember(cluster, "a")
         member.join()
-        asked: list[Any] = []
-
-        def noting(message: Any, version: int | None) -> Any:
-            asked.append(message)
-            return cluster.client().ask(message, version)
-
-        monkeypatch.setattr(member.client, "ask", noting)
-        member.join()
-        answer = cluster.client().ask(asked[0].replace(**fields))
+        with mock.patch.object(member.client, "ask", side_effect=cluster.client().ask) as ask:
+            member.join()
+        answer = cluster.client().ask(ask.call_args_list[0].args[0].replace(**fields))
         assert (answer.error_code, bool(answer.error_message)) == (code, True)
         assert any(
             f"ConsumerGroupHeartbeat from client 'test' for group {fields.get('group_id', GROUP)!r}" in line for line in cluster.lines

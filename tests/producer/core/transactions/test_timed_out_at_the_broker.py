@@ -12,10 +12,11 @@ import pytest
 
 from chaffinch.errors import Group, IllegalStateException, KafkaException, codes, group_of
 from chaffinch.producer.core import events
+from chaffinch.producer.core.transactions.moves import State
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tests.producer.core.rig import OK, Answer, Rig
-from tests.producer.core.transactions.test_manager import GROUP, OFFSETS, State, rig_in
+from tests.producer.core.transactions.test_manager import GROUP, OFFSETS, rig_in
 
 TIMEOUT_MS = 4_000
 FENCED = EndTxnResponse(error_code=codes.PRODUCER_FENCED.number)
