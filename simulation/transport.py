@@ -11,8 +11,6 @@ from typing import Any
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import BrokerConnection, ConnectionEvent
-from chaffinch.client.effects import SendRequest
-from chaffinch.client.lent_connection import Borrowed
 from chaffinch.protocol.schema import Message
 from simulation.network import Link, Network, joined
 from simulation.wakes import WakeTimer
@@ -117,11 +115,11 @@ class Transport:
         connection = self._connections.get(address)
         return connection if connection is not None and connection.core.is_at_rest else None
 
-    def take_back(self, request: SendRequest, borrowed: Borrowed) -> None:
+    def take_back(self, address: Address, events: Sequence[ConnectionEvent], *, is_lost: bool) -> None:
         """As `Network.take_back`."""
-        connection = self._connections[request.address]
-        self.happened(borrowed.go_on(request, self.world.now_ms))
-        if borrowed.is_unclear:
+        connection = self._connections[address]
+        self.happened(events)
+        if is_lost:
             self.lose(connection, "who used the connection was interrupted")
         else:
             self.flush(connection)

@@ -7,13 +7,12 @@ wakes the sender up closes the lane first, as in its thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from threading import RLock
 from typing import Any, Final, Protocol, cast
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.effects import SendRequest
-from chaffinch.client.lent_connection import ANSWER_BYTES_MAX, Borrowed
+from chaffinch.client.connections import BrokerConnection, ConnectionEvent
 from chaffinch.client.network import Network
 from chaffinch.producer.core.batches.batch import Receipts
 from chaffinch.producer.core.producer_core import ProducerCore
@@ -48,10 +47,9 @@ class _Ticket:
 
 
 class _Lent:
-    """What `LentConnection` is to a socket, and the bell of the system beside it."""
+    """What `LentSocket` is to a socket, and the bell of the system beside it."""
 
     def __init__(self, world: World, end: Connection, is_used: Callable[[Connection], None]) -> None:
-        self.connection = end.core
         self._is_used = is_used
         self.end = end
         self.bell = self
@@ -74,24 +72,24 @@ class _Lent:
             world.count("express records written in part")
         return count
 
-    def wait(self, _timeout_ms: int) -> bool:
-        return True
+    def look(self, _timeout_ms: int) -> list[int]:
+        return [1]
 
-    def receive(self) -> bytes:
+    def receive(self, size_max: int) -> bytes:
         """Raises OSError where nothing is there any more, and KeyboardInterrupt with what was read."""
         if self._world.chance(REFUSED_SHARE):
             raise BlockingIOError
         end = self.end
-        data = bytes(end.unread[:ANSWER_BYTES_MAX])
-        del end.unread[:ANSWER_BYTES_MAX]
+        data = bytes(end.unread[:size_max])
+        del end.unread[:size_max]
         if self._world.chance(INTERRUPTED_SHARE):
             raise KeyboardInterrupt
         return data
 
-    def take_the_ear(self) -> None:
+    def suspend_reads(self) -> None:
         self.end.is_unheard = True
 
-    def give_the_ear_back(self) -> None:
+    def resume_reads(self) -> None:
         self.end.is_unheard = False
 
     def ring(self) -> None:
@@ -119,7 +117,7 @@ class Lane:
     @property
     def is_busy(self) -> bool:
         """Whether a record is on its way."""
-        return self._core.express.parcel is not None
+        return self._core.parcel is not None
 
     # By the sender.
 
@@ -134,8 +132,10 @@ class Lane:
 
     def close(self) -> None:
         """The sender is awake."""
-        self.is_open = False
+        parcel, self.is_open = self._core.parcel, False
         self._express.close()
+        if parcel is not None and parcel.received and not parcel.is_over:
+            self._world.count("express answers handed over")
         if self._end is not None:
             self._end.caller = None
         self._transport.drain()
@@ -177,7 +177,7 @@ class Lane:
 
     def _fetch(self, told: Told, receipts: Receipts) -> None:
         """Bytes have come, and their caller looks at them."""
-        world, parcel = self._world, self._core.express.parcel
+        world, parcel = self._world, self._core.parcel
         assert self._end is not None
         assert parcel is not None
         self._end.caller = None
@@ -192,18 +192,18 @@ class Lane:
             world.tell(self._who, f"record {told.record.number} is written in {told.record.topic_partition} at offset {offset}")
             assert not self._core.callers.for_memory, f"{self._who}: memory is free again, and nobody tells who waits for it"
             self._owner.is_told(told)
-        elif self._core.express.parcel is parcel:  # Half an answer, say. There are more callers than one.
+        elif self._core.parcel is parcel:  # Half an answer, say. There are more callers than one.
             self._end.caller = lambda: self._fetch(told, receipts)
 
     # In place of network and clock.
 
-    def lend(self, address: Address) -> _Lent | None:
+    def lend(self, address: Address) -> tuple[BrokerConnection, _Lent] | None:
         end = self._transport.lend(address)
         if end is None:
             return None
         if self._world.chance(INTERRUPTED_SHARE):
             end.core.take_correlation_id()  # By a caller who came no further.
-        return _Lent(self._world, end, self._goes_over)
+        return end.core, _Lent(self._world, end, self._goes_over)
 
     def _goes_over(self, end: Connection) -> None:
         self._end = end
@@ -214,13 +214,10 @@ class Lane:
     def was_used(self, addresses: Iterable[Address]) -> None:
         pass
 
-    def take_back(self, request: SendRequest, borrowed: Borrowed) -> None:
-        is_interrupted = borrowed.is_unclear
-        self._world.count("express records interrupted" if is_interrupted else "express records adopted")
-        if borrowed.received:
-            self._world.count("express answers handed over")
-        self._world.tell(self._who, f"the record on the lane is a batch in flight, {'interrupted' if is_interrupted else 'as sent'}")
-        self._transport.take_back(request, borrowed)
+    def take_back(self, address: Address, events: Sequence[ConnectionEvent], *, is_lost: bool) -> None:
+        self._world.count("express records interrupted" if is_lost else "express records adopted")
+        self._world.tell(self._who, f"the record on the lane is a batch in flight, {'interrupted' if is_lost else 'as sent'}")
+        self._transport.take_back(address, events, is_lost=is_lost)
 
     def now_ms(self) -> int:
         return self._world.now_ms

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from chaffinch import EmbeddedBroker, Producer
-from chaffinch.producer.core.express import Express
+from chaffinch.producer.express_lane import Express
 from tests.producer.waits import LATEST_S, in_thread
 
 INTERRUPTED = b"interrupted"
@@ -63,9 +63,9 @@ def went_by_lane(producer: Producer, call: Callable[[], object]) -> bool:
 
 def is_awaited_on_lane(producer: Producer) -> bool:
     """Whether the record that was just sent is on the lane when somebody begins to wait for it there; until he does."""
-    borrowed = producer._express._borrowed
-    while borrowed is not None and borrowed is producer._express._borrowed:
-        if borrowed.is_awaited:
+    parcel = producer._core.parcel
+    while parcel is not None and parcel is producer._core.parcel:
+        if parcel.is_awaited:
             return True
     return False
 

@@ -46,7 +46,7 @@ def test_ctrl_c_at_every_moment_leaves_the_producer_whole(
         future = in_thread(lambda index=index: quiet.send("orders", b"%d" % index, key=b"k").result(LATEST_S))  # type: ignore[misc]
         assert future.result(LATEST_S).offset >= 0, interrupt.place
         in_thread(quiet.flush).result(LATEST_S)
-        assert core.express.parcel is None, interrupt.place
+        assert core.parcel is None, interrupt.place
         assert core.accumulator.memory_free == core.accumulator.memory_bytes, interrupt.place
         assert core.outstanding_count == 0, interrupt.place
     assert by_lane >= LANE_MOMENTS_MIN

@@ -127,7 +127,7 @@ def test_closing_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_closing_with_time_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with awaited_on_lane(monkeypatch) as (producer, gate, future, waiting):
         closing = in_thread(producer.close)
-        while producer._express._borrowed is not None:
+        while producer._core.parcel is not None:
             pass
         gate.open.set()
         closing.result(LATEST_S)
@@ -163,8 +163,8 @@ def test_what_is_written_in_part_is_the_sender_threads_at_once(producer_of: Make
             wakeups: list[None] = []
             producer._express._wakeup = noting(wakeups, producer._sender.wakeup)
             future = producer.send("orders", bytes(900_000), key=b"k")
-            borrowed = producer._express._borrowed
-            is_in_part = borrowed is not None and borrowed.written != len(borrowed.frame)
+            parcel = producer._core.parcel
+            is_in_part = parcel is not None and parcel.written != len(parcel.frame)
             assert wakeups or not is_in_part
             assert future.result(LATEST_S)
 
@@ -183,7 +183,7 @@ def test_who_looks_wakes_up_the_sender_thread(monkeypatch: pytest.MonkeyPatch, l
             warm(producer)
             await_lane(producer)
             future = producer.send("orders", b"v", key=b"k")
-            is_deaf = producer._express._has_ears and producer._express._borrowed is not None
+            is_deaf = producer._express._has_suspended and producer._core.parcel is not None
             wakeups: list[None] = []
             producer._express._wakeup = noting(wakeups, producer._sender.wakeup)
             look(future)

@@ -21,7 +21,7 @@ from chaffinch.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from chaffinch.protocol.partition_requests import PartitionRequests
+from chaffinch.protocol.produce_path import PartitionRequests
 
 TOPIC_ID = UUID(int=7)
 VERSIONS = range(9, 14)

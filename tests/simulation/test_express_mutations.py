@@ -12,9 +12,7 @@ import pytest
 
 from chaffinch.client.connections import BrokerConnection
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
-from chaffinch.producer.core.express import Express
-from chaffinch.producer.express_lane import ExpressLane
-from simulation.transport import Transport
+from chaffinch.producer.express_lane import Express, ExpressLane, Parcel
 from tests.simulation.mutation import PLAIN, Mutation, Patch, find, returns
 
 
@@ -47,7 +45,7 @@ def is_never_in_flight(patch: Patch) -> None:
     adopt = Express.adopt
 
     def forgets(self: Express, now_ms: int) -> Any:
-        parcel, request = self.parcel, adopt(self, now_ms)
+        parcel, request = self._core.parcel, adopt(self, now_ms)
         if parcel is not None and request is not None:
             parcel.track.queue.in_flight.clear()
         return request
@@ -61,21 +59,15 @@ def adopts_what_is_over(patch: Patch) -> None:
 
     def is_kept(self: Express, parcel: Any, *arguments: Any) -> None:
         written(self, parcel, *arguments)
-        self.parcel, parcel.is_over = parcel, False
+        self._core.parcel = parcel
 
     patch.setattr(Express, "written", is_kept)
+    patch.setattr(Parcel, "is_over", False)
 
 
 def goes_on_after_interruptions(patch: Patch) -> None:
     """A connection with a request or an answer of which bytes are missing is kept."""
-    take_back = Transport.take_back
-
-    def keeps(self: Transport, request: Any, borrowed: Any) -> None:
-        borrowed.written = len(borrowed.frame) if borrowed.written is None else borrowed.written
-        borrowed.is_reading = False
-        take_back(self, request, borrowed)
-
-    patch.setattr(Transport, "take_back", keeps)
+    patch.setattr(Parcel, "is_unclear", False)
 
 
 def writes_again(patch: Patch) -> None:
@@ -92,9 +84,9 @@ def reads_behind_half_an_answer(patch: Patch) -> None:
     """Who looks second takes what comes then for the whole."""
     receive = ExpressLane._receive
 
-    def forgets(self: ExpressLane, borrowed: Any, parcel: Any) -> bool:
-        is_over = receive(self, borrowed, parcel)
-        borrowed.is_tried = False
+    def forgets(self: ExpressLane, parcel: Any, *arguments: Any) -> bool:
+        is_over = receive(self, parcel, *arguments)
+        parcel.is_tried = False
         return is_over
 
     patch.setattr(ExpressLane, "_receive", forgets)
@@ -105,11 +97,12 @@ def forgets_who_waits_for_memory(patch: Patch) -> None:
     written = Express.written
 
     def careless(self: Express, *arguments: Any) -> bool:
-        waiting, self._callers.for_memory = self._callers.for_memory, 0
+        callers = self._core.callers
+        waiting, callers.for_memory = callers.for_memory, 0
         try:
             return written(self, *arguments)
         finally:
-            self._callers.for_memory = waiting
+            callers.for_memory = waiting
 
     patch.setattr(Express, "written", careless)
 

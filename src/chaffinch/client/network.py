@@ -21,15 +21,15 @@ from chaffinch.client.backoff import Dice
 from chaffinch.client.busy_poll import BusyPoll
 from chaffinch.client.connections import BrokerConnection, ConnectionEvent, Disconnected, Failed
 from chaffinch.client.effects import SendRequest
-from chaffinch.client.lent_connection import Borrowed, LentConnection
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.errors import AuthenticationException, SslAuthenticationException
 from chaffinch.protocol.schema import Message
 from chaffinch.runtime import sockets
 from chaffinch.runtime.clock import Clock, SystemClock
-from chaffinch.runtime.sockets import Bell, Ears, SocketFailed, Waker
+from chaffinch.runtime.sockets import Bell, LentSocket, SocketFailed, Waker
 
 if TYPE_CHECKING:
+    import select
     import ssl
 
     from chaffinch.client.authentication import Credentials, Login
@@ -76,8 +76,9 @@ class Network:
         self._waker = Waker()
         self._selector = self._new_selector()
         self._busy_poll = BusyPoll()
-        self._ears: Ears | None = None
+        self._epoll: select.epoll | None = None
         self._bell: Bell | None = None
+        """Both are made before the first connection is lent."""
         self.on_awake: Callable[[], None] | None = None
         """Called by `poll` when it has slept, before it touches any connection: who has lent one takes it back then."""
         self._events: list[ConnectionEvent] = []
@@ -157,26 +158,27 @@ class Network:
         transport = self._transports.get(address)
         return transport is not None and transport.connection.is_negotiated
 
-    def lend(self, address: Address) -> LentConnection | None:
-        """The connection to an address, for exchanges of other threads while this one sleeps in `poll`, anew each time that it does: who
-        used it last may still be waking up. None where there is none at rest, or none that could be lent: with TLS, with a login that ends,
-        or on a system without epoll. Called by those threads."""
+    def lend(self, address: Address) -> tuple[BrokerConnection, LentSocket] | None:
+        """The idle connection to an address, for exchanges of other threads while this one sleeps in `poll`; called by those threads.
+
+        None if there is no idle one, or it cannot be lent: with TLS, with a login that ends, or on a system without epoll. The socket is a
+        new object each time, because the thread that used the last one may still be waking up."""
         transport = self._transports.get(address)
-        if self._ears is None or self._bell is None or transport is None or not transport.connection.is_at_rest:
+        if self._epoll is None or self._bell is None or transport is None or not transport.connection.is_at_rest:
             return None
-        return LentConnection(transport.connection, transport.opened, self._ears, self._bell)
+        return transport.connection, LentSocket(transport.opened, self._epoll, self._bell)
 
     def get_ready_to_lend(self) -> None:
-        """Make what lending takes, where it is possible and file descriptors are left."""
-        if self._ears is None and self.lends:
+        """Make what `lend` needs, if that is possible and file descriptors are left."""
+        if self._epoll is None and self.lends:
             with contextlib.suppress(OSError):
                 self._bell = Bell()
-                self._ears = Ears(self._selector.fileno())  # type: ignore[attr-defined]  # Selectors with epoll have one.
+                self._epoll = sockets.epoll_of(self._selector)
 
     @property
     def lends(self) -> bool:
         """Whether connections may be lent at all."""
-        return self._tls is None and Ears.IS_POSSIBLE and Bell.IS_POSSIBLE
+        return self._tls is None and LentSocket.IS_POSSIBLE
 
     def was_used(self, addresses: Iterable[Address]) -> None:
         """Connections that were lent are not idle: requests went over them, and answers came."""
@@ -184,12 +186,13 @@ class Network:
         for address in addresses:
             self._transports[address].active_ms = now_ms
 
-    def take_back(self, request: SendRequest, borrowed: Borrowed) -> None:
-        """What another thread sent over a connection that was lent goes on as if it had been sent here, as `request`."""
-        transport = self._transports[request.address]
+    def take_back(self, address: Address, events: Iterable[ConnectionEvent], *, is_lost: bool) -> None:
+        """Use a connection again that was lent, and has adopted a request meanwhile. `events`: those of that request so far. `is_lost`: it
+        has to be closed."""
+        transport = self._transports[address]
         transport.active_ms = self._clock.now_ms()
-        self._events += borrowed.go_on(request, transport.active_ms)
-        if borrowed.is_unclear:
+        self._events += events
+        if is_lost:
             self._lose(transport, "who used the connection was interrupted")
         else:
             self._guarded(transport, self._write)
@@ -222,10 +225,10 @@ class Network:
             sockets.close_quietly(transport.opened)
         self._transports.clear()
         self._selector.close()
-        for lent in (self._ears, self._bell):
+        for lent in (self._epoll, self._bell):
             if lent is not None:
                 lent.close()
-        self._ears = self._bell = None
+        self._epoll = self._bell = None
 
     def _ready_now(self) -> list[tuple[selectors.SelectorKey, int]]:
         return self._selector.select(0)

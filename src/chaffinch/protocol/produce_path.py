@@ -1,5 +1,6 @@
-"""Produce requests of one partition as a broker reads them, and the answers that their batch is written, beside the compiled codec.
+"""Produce requests of one partition and the answers that their batch is written, beside the compiled codec, for both ends.
 
+A broker reads the requests of a connection and writes their answers; a producer's express lane writes requests and reads answers.
 The same bytes, for versions 9 to 13: 9 to 12 differ in tagged fields only, 13 has the topic's id in place of its name. Of what a request
 costs a busy broker both together save a twentieth (benchmarks/README.md). Whatever is unusual (a transactional id, several partitions,
 names or tags of unusual length, a refusal, bytes that make no sense) gives None: the compiled codec decides then. A property test holds
@@ -14,6 +15,7 @@ from struct import error as LayoutError
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from chaffinch.protocol.headers import request_head
 from chaffinch.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -22,7 +24,7 @@ from chaffinch.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from chaffinch.protocol.primitives import ZERO_UUID
+from chaffinch.protocol.primitives import ZERO_UUID, Buffer, uvarint
 
 KEY: Final = 0
 FIRST_VERSION: Final = 9
@@ -40,6 +42,8 @@ _ID_BYTES: Final = 16
 NO_TAGS: Final = bytes(3)
 """Of partition, topic and request."""
 
+_FRAMED: Final = Struct(">i4si")
+"""Size of the frame, API key and version, correlation id."""
 _RESPONSE: Final = Struct(">ii")
 """Size of the frame, correlation id."""
 _ANSWER: Final = Struct(">BihqqqBBBBiB")
@@ -170,28 +174,9 @@ def _topic_id(data: bytes) -> UUID:
     return UUID(bytes=data)
 
 
-def read_plain_success(answer: bytes, correlation_id: int, head: bytes, partition: int) -> tuple[int, int] | None:
-    """(base offset, log append time) of a whole frame that says of one partition that its batch is written, and nothing else: no throttle
-    time, no tag. `head`: `answer_head` of its topic. None for anything else."""
-    start = _RESPONSE.size + len(head)
-    if len(answer) != start + _ANSWER.size or answer[_RESPONSE.size : start] != head:
-        return None
-    if _RESPONSE.unpack_from(answer) != (len(answer) - _SIZE.size, correlation_id):
-        return None
-    count, index, error, base, append_ms, _, culprits, text, tags, topic_tags, throttle_ms, last = _ANSWER.unpack_from(answer, start)
-    if error or throttle_ms or index != partition or count != _ONE or culprits != 1 or text or tags or topic_tags or last:
-        return None
-    return base, append_ms
-
-
-def answer_head(name: str, topic_id: UUID, version: int) -> bytes | None:
-    """What an answer about one topic has between its correlation id and the partition; None for a name of unusual length."""
-    return _place(topic_id if version >= VERSION_WITH_TOPIC_IDS else name)
-
-
 def _response_head(topic: TopicProduceResponse, correlation_id: int, version: int) -> bytes | None:
     """Everything before the partition."""
-    place = answer_head(topic.name, topic.topic_id, version)
+    place = _place(topic.topic_id if version >= VERSION_WITH_TOPIC_IDS else topic.name)
     return None if place is None else _RESPONSE.pack(_AROUND_PLACE_BYTES + len(place), correlation_id) + place
 
 
@@ -202,3 +187,57 @@ def _place(topic: str | UUID) -> bytes | None:
         return bytes((0, _ONE)) + topic.bytes
     name = topic.encode()
     return None if len(name) >= _NAME_BYTES_MAX else bytes((0, _ONE, len(name) + 1)) + name
+
+
+@lru_cache(maxsize=1024)
+def _length(records_bytes: int) -> bytes:
+    """Of the records; small batches have mostly the same few."""
+    return uvarint(records_bytes + 1)
+
+
+class PartitionRequests:
+    """Requests of one connection, each of one batch for the same partition: all but the correlation id and the batch is written once.
+
+    Of answers only the plainest is read, that the batch is written and nothing else: whatever else came is for the whole decoder.
+    """
+
+    __slots__ = ("_answer_head", "_head", "_key_and_version", "_partition")
+
+    def __init__(
+        self, *, version: int, client_id: str | None, acks: int, timeout_ms: int, topic: str, topic_id: UUID, partition: int
+    ) -> None:
+        """ValueError where requests like these are none of this module."""
+        place = _place(topic_id if version >= VERSION_WITH_TOPIC_IDS else topic)
+        if place is None or acks == 0 or not FIRST_VERSION <= version <= LAST_VERSION:
+            raise ValueError(f"no plain request: version {version}, acks {acks}, topic {topic!r}")
+        data = PartitionProduceData(index=partition, records=b"")
+        topics = [TopicProduceData(name=topic, topic_id=topic_id, partitions=[data])]
+        head = request_head(KEY, version, 0, client_id, is_flexible=True)
+        ProduceRequest(acks=acks, timeout_ms=timeout_ms, topics=topics).encode_after(head, version)
+        self._key_and_version = bytes(head[_SIZE.size : _SIZE.size + _CORRELATION_POSITION])
+        without_records = len(uvarint(1)) + len(NO_TAGS)
+        self._head = bytes(head[_FRAMED.size : -without_records])
+        self._answer_head = place
+        self._partition = partition
+
+    def frame(self, correlation_id: int, records: Buffer) -> bytes:
+        """One request, whole."""
+        size = len(records)
+        length = _length(size)
+        body_bytes = _FRAMED.size - _SIZE.size + len(self._head) + len(length) + size + len(NO_TAGS)
+        framed = _FRAMED.pack(body_bytes, self._key_and_version, correlation_id)
+        return b"".join((framed, self._head, length, records, NO_TAGS))
+
+    def written_at(self, answer: bytes, correlation_id: int) -> tuple[int, int] | None:
+        """(base offset, log append time) where `answer` is one whole frame which says that the batch of that request is written, and
+        nothing else: no throttle time, no tag; None for anything else."""
+        head = self._answer_head
+        start = _RESPONSE.size + len(head)
+        if len(answer) != start + _ANSWER.size or answer[_RESPONSE.size : start] != head:
+            return None
+        if _RESPONSE.unpack_from(answer) != (len(answer) - _SIZE.size, correlation_id):
+            return None
+        count, index, error, base, append_ms, _, culprits, text, tags, topic_tags, throttle_ms, last = _ANSWER.unpack_from(answer, start)
+        if error or throttle_ms or index != self._partition or count != _ONE or culprits != 1 or text or tags or topic_tags or last:
+            return None
+        return base, append_ms

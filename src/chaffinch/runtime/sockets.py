@@ -9,8 +9,9 @@ import contextlib
 import errno
 import os
 import select
+import selectors
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import FileIO
 from typing import Any, Final
 
@@ -116,32 +117,8 @@ def reason_of(error: OSError) -> str:
     return _REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower()
 
 
-class Ears:
-    """Of a selector that another thread sleeps in: lets it not wake up for one socket for a moment. Only where there is epoll (Linux)."""
-
-    IS_POSSIBLE: Final = hasattr(select, "epoll")
-
-    def __init__(self, selector_fileno: int) -> None:
-        # The selector's own epoll under a second number, so that each may be closed by itself.
-        self._epoll = select.epoll.fromfd(os.dup(selector_fileno))
-
-    def close_for(self, fileno: int) -> None:
-        """The selector hears nothing of a socket that it listens to."""
-        self._epoll.modify(fileno, 0)
-
-    def open_for(self, fileno: int) -> None:
-        """It hears when there is something to read, also if there is already."""
-        self._epoll.modify(fileno, select.EPOLLIN)
-
-    def close(self) -> None:
-        """The selector goes on."""
-        self._epoll.close()
-
-
 class Bell:
     """Wakes a thread that waits for one of several things: `fileno()` is readable until it has `heard`. Only on Linux."""
-
-    IS_POSSIBLE: Final = hasattr(os, "eventfd")
 
     def __init__(self) -> None:
         self._file = FileIO(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC), "r+b")
@@ -159,6 +136,45 @@ class Bell:
 
     def close(self) -> None:
         close_quietly(self._file)
+
+
+class LentSocket:
+    """A socket for one exchange of another thread, while the thread whose selector has it sleeps. OSError is the system's.
+
+    Needs epoll and eventfd (Linux). `epoll`: the selector's own, see `epoll_of`.
+    """
+
+    IS_POSSIBLE: Final = hasattr(select, "epoll") and hasattr(os, "eventfd")
+
+    __slots__ = ("_epoll", "_fileno", "bell", "look", "receive", "send")
+
+    def __init__(self, opened: socket.socket, epoll: select.epoll, bell: Bell) -> None:
+        self.bell = bell
+        """Rung when there is nothing to wait for any more."""
+        self.send: Final[Callable[[bytes], int]] = opened.send
+        """Write what fits now; the number of bytes."""
+        self.receive: Final[Callable[[int], bytes]] = opened.recv
+        """Read at most this many bytes; none if the peer has closed the connection."""
+        self._epoll = epoll
+        self._fileno = opened.fileno()
+        poll = select.poll()
+        poll.register(self._fileno, select.POLLIN)
+        poll.register(bell.fileno(), select.POLLIN)
+        self.look: Final[Callable[[int], list[tuple[int, int]]]] = poll.poll
+        """Wait this many ms for bytes, for the end of the connection, or for the bell. For one thread at a time."""
+
+    def suspend_reads(self) -> None:
+        """The selector no longer wakes up for what comes."""
+        self._epoll.modify(self._fileno, 0)
+
+    def resume_reads(self) -> None:
+        """The selector wakes up again, at once if something has come."""
+        self._epoll.modify(self._fileno, select.EPOLLIN)
+
+
+def epoll_of(selector: selectors.BaseSelector) -> select.epoll:
+    """The selector's epoll under a second number, so that each is closed by itself."""
+    return select.epoll.fromfd(os.dup(selector.fileno()))  # type: ignore[attr-defined]  # Selectors with epoll have one.
 
 
 class Waker:

@@ -27,7 +27,6 @@ from chaffinch.producer.core.completer import BatchCompleter
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.effects import Effect, FailCall, WakeCallers
 from chaffinch.producer.core.exception_handler import Question
-from chaffinch.producer.core.express import Express
 from chaffinch.producer.core.options import compression_level
 from chaffinch.producer.core.partitioner import MURMUR2, Availability, Partitioner, Rule, partition_of_key
 from chaffinch.producer.core.refusals.errors import as_abortable
@@ -81,7 +80,8 @@ class ProducerCore:
         self.outage = Outage(wiring, outstanding)
         self.waiting = WaitingBatches(wiring, outstanding, self.reasons)
         self.still_asking = StillAsking(wiring, identity.asking, self._who_waits)
-        self.express = Express(wiring, outstanding, completer, self.sending, identity, self.outage, callers)
+        self.parcel: Any = None
+        """The record that is on its way past the core (`express_lane.py`); None where there is none."""
         self.takes_express = (
             settings["linger.ms"] == 0 and settings["compression.type"] == "none" and wiring.is_idempotent and self.transaction is None
         )
@@ -236,7 +236,7 @@ class ProducerCore:
     def waits_for_memory(self) -> bool:
         """One more caller waits for memory: nothing lingers from now on. Whether the core should be asked to look (TimePassed)."""
         self.callers.for_memory += 1
-        return self._wants_look or self.accumulator.lingers or self.express.parcel is not None
+        return self._wants_look or self.accumulator.lingers or self.parcel is not None
 
     def refused_in_words(self, error: KafkaException) -> KafkaException:
         """What the caller is told of a record that failed before it was in any batch."""
@@ -254,7 +254,7 @@ class ProducerCore:
     @property
     def outstanding_count(self) -> int:
         """Records without an outcome."""
-        return self.outstanding.count() + (self.express.parcel is not None)
+        return self.outstanding.count() + (self.parcel is not None)
 
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Fail everything and everybody: the shell cannot go on."""

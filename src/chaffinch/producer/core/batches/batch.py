@@ -120,25 +120,6 @@ MOVES: Final[Mapping[tuple[BatchState, Move], BatchState]] = {
 """The state after each move. Any other pair is a mistake of the core."""
 
 
-@dataclass(slots=True, eq=False)
-class Parcel:
-    """One record on the express lane (`core/express.py`): what becomes a batch if it is not written at once."""
-
-    track: Any
-    """Where it goes."""
-    receipts: Receipts
-    data: bytearray
-    """The encoded batch, numbered."""
-    base_sequence: int
-    timestamp_ms: int
-    size: int
-    """Its share of `buffer.memory`."""
-    position: int
-    created_ms: int
-    is_over: bool = False
-    """It is written, and its future done."""
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class ProducerBatch:
     """One record batch for one partition. Times are on the core's clock, in ms."""

@@ -26,7 +26,7 @@ from uuid import UUID
 from chaffinch.client.addresses import Address
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import NO_PRODUCER, SEQUENCE_MODULUS, ProducerIdentity, TopicPartition, sequence_add
-from chaffinch.producer.core.batches.batch import BatchState, Move, Parcel, ProducerBatch
+from chaffinch.producer.core.batches.batch import BatchState, Move, ProducerBatch, Receipts
 from chaffinch.producer.core.options import IDEMPOTENT_IN_FLIGHT_MAX
 
 BROKER_REMEMBERED_BATCHES: Final = IDEMPOTENT_IN_FLIGHT_MAX
@@ -176,16 +176,16 @@ class PartitionQueue:
             return None
         return self._sequence_next if self._is_idempotent and identity == self._identity else None
 
-    def passed_by(self, parcel: Parcel, outcome: Any, now_ms: int) -> bool:
+    def passed_by(self, receipts: Receipts, outcome: Any, now_ms: int) -> bool:
         """The broker has one record that went under `sequence_now`, and has not been in flight here; its future is done, unless others
         than who fetches it are to be told: then False, and nothing is done."""
-        sequence, numbered, receipts = sequence_add(self._sequence_next, 1), self._numbered + 1, parcel.receipts
+        sequence, numbered = sequence_add(self._sequence_next, 1), self._numbered + 1
         # From here on nothing is called, for Ctrl-C and other handlers come with calls: none may begin to watch the future in between, no
         # sequence that is used may be given again, and nobody be told twice.
         if receipts.apart:
             return False
         self._sequence_next, self._numbered, self._acknowledged_ms, self.last_error = sequence, numbered, now_ms, None
-        parcel.is_over, receipts.outcome = True, outcome
+        receipts.outcome = outcome
         return True
 
     def _begin(self, identity: ProducerIdentity) -> None:

@@ -11,8 +11,8 @@ from chaffinch.errors import codes
 from chaffinch.identifiers import SEQUENCE_MODULUS
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import record_size
-from chaffinch.producer.core.batches.batch import Parcel
 from chaffinch.producer.core.effects import SendRequest, WakeCallers
+from chaffinch.producer.express_lane import Express, Parcel
 from chaffinch.records import batch as record_batch
 from tests.producer.core.rig import BROKER, LOST, OK, ORDERS_0, ORDERS_1, Answer, Rig
 
@@ -30,7 +30,7 @@ def quiet(records: str = "a", **options: Any) -> Rig:
 
 
 def packed(rig: Rig, value: str = "x") -> Parcel | None:
-    express = rig.core.express
+    express = Express(rig.core)
     track = express.track_to(ORDERS_0, rig.now_ms)
     if track is None:
         return None
@@ -42,13 +42,13 @@ def departed(rig: Rig, value: str = "x") -> Parcel:
     parcel = packed(rig, value)
     assert parcel is not None
     parcel.receipts.append(value)
-    rig.core.express.depart(parcel)
+    Express(rig.core).depart(parcel)
     return parcel
 
 
 def adopted(rig: Rig) -> SendRequest:
     """The core has a turn: what is on its way is its own."""
-    request = rig.core.express.adopt(rig.now_ms)
+    request = Express(rig.core).adopt(rig.now_ms)
     assert request is not None
     rig._take(request)
     rig.step(events.TimePassed())
@@ -56,7 +56,7 @@ def adopted(rig: Rig) -> SendRequest:
 
 
 def is_told(rig: Rig, parcel: Parcel, offset: int = 9) -> None:
-    rig.core.express.written(parcel, lambda _: offset, rig.now_ms)
+    Express(rig.core).written(parcel, lambda _: offset, rig.now_ms)
 
 
 def numbers(parcel: Parcel) -> tuple[int, int, int]:
@@ -189,9 +189,9 @@ def test_what_is_over_is_not_adopted() -> None:
     rig = quiet()
     free = rig.core.accumulator.memory_free
     parcel = departed(rig)
-    parcel.track.queue.passed_by(parcel, lambda _: 9, rig.now_ms)
-    assert rig.core.express.adopt(rig.now_ms) is None
-    assert (rig.core.is_idle, rig.core.express.parcel, rig.core.accumulator.memory_free) == (True, None, free)
+    parcel.track.queue.passed_by(parcel.receipts, lambda _: 9, rig.now_ms)
+    assert Express(rig.core).adopt(rig.now_ms) is None
+    assert (rig.core.is_idle, rig.core.parcel, rig.core.accumulator.memory_free) == (True, None, free)
     assert numbers(departed(rig))[2] == 2
 
 
@@ -199,7 +199,7 @@ def test_it_is_adopted_once() -> None:
     rig = quiet()
     departed(rig)
     adopted(rig)
-    assert rig.core.express.adopt(rig.now_ms) is None
+    assert Express(rig.core).adopt(rig.now_ms) is None
     assert rig.core.outstanding_count == 1
 
 
@@ -255,14 +255,14 @@ def test_others_are_told_by_the_core(waits: Callable[[Rig, Parcel], Any]) -> Non
     rig = quiet()
     parcel = departed(rig)
     waits(rig, parcel)
-    assert not rig.core.express.written(parcel, lambda _: 9, rig.now_ms)
-    assert (parcel.is_over, parcel.receipts.outcome, rig.core.express.parcel) == (False, None, parcel)
+    assert not Express(rig.core).written(parcel, lambda _: 9, rig.now_ms)
+    assert (parcel.is_over, parcel.receipts.outcome, rig.core.parcel) == (False, None, parcel)
 
 
 def test_who_waits_for_memory_hears_of_what_was_over() -> None:
     rig = quiet()
     parcel = departed(rig)
-    parcel.track.queue.passed_by(parcel, lambda _: 9, rig.now_ms)
+    parcel.track.queue.passed_by(parcel.receipts, lambda _: 9, rig.now_ms)
     rig.core.waits_for_memory()
-    rig.core.express.adopt(rig.now_ms)
+    Express(rig.core).adopt(rig.now_ms)
     assert WakeCallers() in rig.core.handle(events.TimePassed(), rig.now_ms)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from chaffinch.client.connections import Answered, Disconnected, Failed
 from chaffinch.client.effects import SendRequest
-from chaffinch.client.lent_connection import Borrowed, LentConnection
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.client.security import Security
+from chaffinch.producer.core.batches.batch import Receipts
+from chaffinch.producer.express_lane import ANSWER_BYTES_MAX, LentConnection, Parcel
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.runtime.tls import TlsSettings
@@ -42,20 +43,28 @@ def network(server: ScriptedServer) -> Iterator[Network]:
 
 
 def lent_by(network: Network, server: ScriptedServer) -> LentConnection:
-    lent = network.lend(address(server))
-    assert lent is not None
-    return lent
+    found = network.lend(address(server))
+    assert found is not None
+    connection, socket = found
+    return LentConnection(connection, socket, cast(Any, None), connection.version_for(MESSAGE, None))
 
 
-def begin(lent: LentConnection) -> Borrowed:
+def begin(lent: LentConnection) -> Parcel:
     """A request that is not written yet."""
-    number, version = lent.connection.take_correlation_id(), lent.connection.version_for(MESSAGE, None)
+    number = lent.connection.take_correlation_id()
     encoder = ClientConnection(lent.connection.client_id)
     while encoder.take_correlation_id() < number - 1:
         pass
-    taken, parts = encoder.encode_request(MESSAGE, version)
+    taken, parts = encoder.encode_request(MESSAGE, lent.version)
     assert taken == number
-    return Borrowed(lent, b"".join(parts), number, version, sent_ms=0)
+    parcel = Parcel(cast(Any, None), Receipts(), bytearray(), base_sequence=0, timestamp_ms=0, size=0, position=0, created_ms=0)
+    parcel.lent, parcel.correlation_id, parcel.frame = lent, number, b"".join(parts)
+    return parcel
+
+
+def take_back(network: Network, request: SendRequest, parcel: Parcel) -> None:
+    """As the lane does when it is closed."""
+    network.take_back(request.address, parcel.go_on(request, network._clock.now_ms()), is_lost=parcel.is_unclear)
 
 
 def request(server: ScriptedServer) -> SendRequest:
@@ -71,7 +80,7 @@ def test_with_tls_nothing_is_lent() -> None:
     tls = Security(tls=TlsSettings())
     network = Network(ConnectionSettings(client_id="me", request_timeout_ms=60_000, setup_timeout_ms=5_000, security=tls))
     network.get_ready_to_lend()
-    assert (network.lends, network._ears, network._bell) == (False, None, None)
+    assert (network.lends, network._epoll, network._bell) == (False, None, None)
     network.close()
 
 
@@ -91,17 +100,17 @@ def test_what_is_not_at_rest_is_not_lent(server: ScriptedServer) -> None:
 def test_an_exchange_past_the_one_who_polls(network: Network, server: ScriptedServer) -> None:
     """Which goes on behind it as if nothing had been."""
     lent = lent_by(network, server)
-    lent.take_the_ear()
-    borrowed = begin(lent)
-    assert lent.send(borrowed.frame) == len(borrowed.frame)
+    lent.socket.suspend_reads()
+    parcel = begin(lent)
+    assert lent.socket.send(parcel.frame) == len(parcel.frame)
     assert lent.wait(60_000)
     assert network.poll(0) == []
     expected = metadata(TOPICS, {1: server.port})
     reader = ClientConnection("me")
-    reader.adopt_request(api(), borrowed.version, borrowed.correlation_id)
-    (response,) = reader.receive(lent.receive())
+    reader.adopt_request(api(), lent.version, parcel.correlation_id)
+    (response,) = reader.receive(lent.socket.receive(ANSWER_BYTES_MAX))
     assert response.message == expected
-    lent.give_the_ear_back()
+    lent.socket.resume_reads()
     network.send(address(server), MESSAGE, "next")
     assert told(until(network, 1)) == [(Answered, "next")]
 
@@ -117,32 +126,32 @@ def api() -> Any:
 def test_what_is_taken_back_is_answered_as_any_other(network: Network, server: ScriptedServer, written: int | None, is_read: bool) -> None:
     """`written`: so many bytes of it, None: all; `is_read`: a part of the answer is read already."""
     lent = lent_by(network, server)
-    borrowed = begin(lent)
-    borrowed.written = lent.send(borrowed.frame[:written])
+    parcel = begin(lent)
+    parcel.written = lent.socket.send(parcel.frame[:written])
     if is_read and written is None:
         assert lent.wait(60_000)
-        borrowed.received = lent.receive()[:9]
-        rest = server_bytes(network, server, borrowed)
-        borrowed.received += rest
-    network.take_back(request(server), borrowed)
+        parcel.received = lent.socket.receive(ANSWER_BYTES_MAX)[:9]
+        rest = server_bytes(server, parcel, lent.version)
+        parcel.received += rest
+    take_back(network, request(server), parcel)
     assert told(until(network, 1)) == [(Answered, "lent")]
     network.send(address(server), MESSAGE, "next")
     assert told(until(network, 1)) == [(Answered, "next")]
 
 
-def server_bytes(network: Network, server: ScriptedServer, borrowed: Borrowed) -> bytes:
+def server_bytes(server: ScriptedServer, parcel: Parcel, version: int) -> bytes:
     """What an answer has behind its first nine bytes."""
     from chaffinch.protocol.headers import finish_frame, response_head
 
-    head = response_head(api().key, borrowed.correlation_id, is_flexible=borrowed.version >= api().flexible_since)
-    return b"".join(finish_frame(metadata(TOPICS, {1: server.port}).encode_after(head, borrowed.version)))[9:]
+    head = response_head(api().key, parcel.correlation_id, is_flexible=version >= api().flexible_since)
+    return b"".join(finish_frame(metadata(TOPICS, {1: server.port}).encode_after(head, version)))[9:]
 
 
 @pytest.mark.parametrize("is_reading", [False, True], ids=["writing", "reading"])
 def test_who_was_interrupted_costs_the_connection_and_may_have_sent(network: Network, server: ScriptedServer, is_reading: bool) -> None:
-    borrowed = begin(lent_by(network, server))
-    borrowed.written, borrowed.is_reading = len(borrowed.frame) if is_reading else None, is_reading
-    network.take_back(request(server), borrowed)
+    parcel = begin(lent_by(network, server))
+    parcel.written, parcel.is_reading = len(parcel.frame) if is_reading else None, is_reading
+    take_back(network, request(server), parcel)
     failed, disconnected = [event for event in network.poll(0) if isinstance(event, (Failed, Disconnected))]
     assert isinstance(failed, Failed)
     assert (failed.token, failed.was_sent) == ("lent", True)
@@ -152,23 +161,24 @@ def test_who_was_interrupted_costs_the_connection_and_may_have_sent(network: Net
 
 def test_the_time_of_a_request_runs_since_it_was_sent(network: Network, server: ScriptedServer) -> None:
     server.script = lambda server, message: STAY_SILENT
-    borrowed = begin(lent_by(network, server))
-    borrowed.written, borrowed.sent_ms = 0, network._clock.now_ms() - 60_000
-    network.take_back(SendRequest(address=address(server), message=MESSAGE, token="late", timeout_ms=60_000), borrowed)
-    assert borrowed.lent.connection.deadline_ms == borrowed.sent_ms + 60_000
+    lent = lent_by(network, server)
+    parcel = begin(lent)
+    parcel.written, parcel.created_ms = 0, network._clock.now_ms() - 60_000
+    take_back(network, SendRequest(address=address(server), message=MESSAGE, token="late", timeout_ms=60_000), parcel)
+    assert lent.connection.deadline_ms == parcel.created_ms + 60_000
     (failed,) = [event for event in until(network, 1) if isinstance(event, Failed)]
     assert (failed.token, failed.is_timeout) == ("late", True)
 
 
 def test_a_bell_wakes_who_waits(network: Network, server: ScriptedServer) -> None:
     lent = lent_by(network, server)
-    threading.Thread(target=lent.bell.ring).start()
+    threading.Thread(target=lent.socket.bell.ring).start()
     assert lent.wait(60_000)
-    lent.bell.heard()
-    lent.bell.heard()  # Again it is nothing.
+    lent.socket.bell.heard()
+    lent.socket.bell.heard()  # Again it is nothing.
     assert not lent.wait(0)
     with pytest.raises(BlockingIOError):
-        lent.receive()
+        lent.socket.receive(ANSWER_BYTES_MAX)
 
 
 def test_who_polls_takes_back_before_it_touches_anything(network: Network, server: ScriptedServer) -> None:
