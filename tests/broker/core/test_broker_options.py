@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.broker.core import options
-from chaffinch.broker.core.kafka_options import TYPES
+from chaffinch.broker.core import kafka_options, options
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, topic_defaults
 from chaffinch.errors import ConfigException
 from chaffinch.settings import LONG_MAX
@@ -14,7 +13,7 @@ INT_MAX = 2**31 - 1
 OF_32_BITS = [
     option.name
     for option in options.BROKER_OPTIONS.options
-    if (option.kind, TYPES.get(option.name)) == ("int", "int") and (option.maximum is None or option.maximum >= INT_MAX)
+    if (option.kind, kafka_options.TYPES.get(option.name)) == ("int", "int") and (option.maximum is None or option.maximum >= INT_MAX)
 ]
 
 
