@@ -23,6 +23,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.records import kernels
+from chaffinch.records.arrow_columns import from_arrow, to_arrow
 from chaffinch.records.batch import Compression, decode, encode, patch_producer, views
 from chaffinch.records.columns import RecordColumns
 
@@ -55,7 +56,7 @@ def slices(table: pa.Table, count: int, limit: int = RECORDS) -> Iterator[pa.Tab
 
 
 def columns_from(part: pa.Table) -> RecordColumns:
-    return RecordColumns.from_arrow(part, timestamp_default_ms=0)
+    return from_arrow(part, timestamp_default_ms=0)
 
 
 def rate(count: int, work: Callable[[], object], repetitions: int = REPETITIONS) -> float:
@@ -118,12 +119,12 @@ def compare(keep: list[bytearray], parts: list[RecordColumns], rows: Rows, other
     """Every record: ours as we read them, the first ones as aiokafka does, and aiokafka's as we do."""
     for data, part in zip(keep, parts, strict=True):
         found = decode(data)
-        assert found.to_arrow().equals(part.to_arrow())
+        assert to_arrow(found).equals(to_arrow(part))
         assert next(views(data)).crc_is_valid()
     for data, other_rows in zip(keep, other_parts, strict=False):
         assert decoded_by_other(bytes(data)) == other_rows
     for other, other_rows in zip(other_batches, other_parts, strict=True):
-        batch = decode(other).to_arrow()
+        batch = to_arrow(decode(other))
         assert list(zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)) == other_rows
 
 

@@ -23,6 +23,7 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import UnsupportedVersionException
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from chaffinch.records.arrow_columns import to_arrow
 from chaffinch.records.columns import RecordColumns
 from tests.interop import transaction_version
 from tests.interop.apache_kafka import ApacheKafka
@@ -153,7 +154,7 @@ class BorrowedBroker:
             _holds_within(MARKERS_S, lambda: self._ends(places, isolation) == self._ends(places, "read_uncommitted") is not None)
         rows = sorted(_read(self.address, places, isolation), key=lambda row: row[:2])
         numbers, offsets, timestamps, keys, values, headers = zip(*rows, strict=True) if rows else ((),) * 6
-        arrow = RecordColumns.from_lists(list(keys), list(values), list(timestamps), list(headers)).to_arrow()
+        arrow = to_arrow(RecordColumns.from_lists(list(keys), list(values), list(timestamps), list(headers)))
         columns = [pa.array(numbers, pa.int32()), pa.array(offsets, pa.int64()), *arrow.columns]
         return pa.Table.from_arrays(columns, names=["partition", "offset", *arrow.schema.names])
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from chaffinch.records.arrow_columns import SCHEMA, from_arrow, may_refuse_values, plain_bytes
+from chaffinch.records.arrow_columns import SCHEMA, from_arrow, may_refuse_values, plain_bytes, to_arrow
 from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
@@ -34,7 +34,7 @@ def table(**columns: Any) -> pa.Table:
 
 
 def records(data: pa.RecordBatch | pa.Table) -> list[Row]:
-    return rows_of(RecordColumns.from_arrow(data, timestamp_default_ms=DEFAULT_MS))
+    return rows_of(from_arrow(data, timestamp_default_ms=DEFAULT_MS))
 
 
 @pytest.mark.parametrize("data_type", BYTES_TYPES, ids=str)
@@ -164,7 +164,7 @@ def test_a_column_of_type_null() -> None:
 def test_bytes_under_a_null_are_not_read() -> None:
     offsets, data = pa.py_buffer(np.array([0, 3, 6], np.int32)), pa.py_buffer(b"abcdef")
     array = pa.Array.from_buffers(pa.binary(), 2, [pa.py_buffer(b"\x01"), offsets, data])
-    columns = RecordColumns.from_arrow(table(value=array), timestamp_default_ms=0)
+    columns = from_arrow(table(value=array), timestamp_default_ms=0)
     assert [row[1] for row in rows_of(columns)] == [b"abc", None]
     assert columns.sizes()[1] == RecordColumns.from_lists(None, [None], [0]).sizes()[0]
 
@@ -172,7 +172,7 @@ def test_bytes_under_a_null_are_not_read() -> None:
 @pytest.mark.parametrize("data_type", [pa.large_binary(), pa.binary(), pa.string(), pa.binary(5)], ids=str)
 def test_bytes_are_shared_not_copied(data_type: pa.DataType) -> None:
     array = pa.array(["abcde", "fghij"]).cast(pa.binary()).cast(data_type)
-    columns = RecordColumns.from_arrow(table(value=array), timestamp_default_ms=0)
+    columns = from_arrow(table(value=array), timestamp_default_ms=0)
     data = array.buffers()[-1]
     assert data is not None
     assert columns.value_data.__array_interface__["data"][0] == data.address
@@ -323,7 +323,7 @@ def test_a_column_that_is_there_twice() -> None:
 @given(columns_and_rows())
 def test_there_and_back(drawn: tuple[RecordColumns, list[Row]]) -> None:
     columns, row_list = drawn
-    batch = columns.to_arrow()
+    batch = to_arrow(columns)
     batch.validate(full=True)
     assert batch.schema == SCHEMA
     assert records(batch) == row_list
@@ -338,7 +338,7 @@ def test_header_keys_that_are_not_utf_8_are_replaced() -> None:
         header_keys=ByteColumn.of([b"a\xff", b"b"]),
         header_values=ByteColumn.of([b"\xff", None]),
     )
-    batch = columns.to_arrow()
+    batch = to_arrow(columns)
     batch.validate(full=True)
     assert batch.column("headers").to_pylist() == [[{"key": "a�", "value": b"\xff"}, {"key": "b", "value": None}]]
 
@@ -347,7 +347,7 @@ def test_more_than_one_arrow_array_holds() -> None:
     offsets = np.array([2**31, 2**31], np.int64)
     column = ByteColumn(offsets, np.empty(0, np.uint8), None)
     with pytest.raises(OverflowError, match="2147483648 bytes"):
-        RecordColumns.of(column, column, np.zeros(1, np.int64)).to_arrow()
+        to_arrow(RecordColumns.of(column, column, np.zeros(1, np.int64)))
 
 
 def test_nobody_writes_to_a_time_that_rows_share() -> None:

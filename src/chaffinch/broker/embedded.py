@@ -371,10 +371,11 @@ def _collect_partition(partition: Partition, is_committed: bool) -> PartitionRec
 
 
 def to_table(partitions: list[PartitionRecords]) -> pa.Table:
-    """Columns partition int32, offset int64, and those of `RecordColumns.to_arrow`: key, value, timestamp, headers."""
+    """Columns partition int32, offset int64, and those of `arrow_columns.to_arrow`: key, value, timestamp, headers."""
     import numpy as np
     import pyarrow as pa
 
+    from chaffinch.records.arrow_columns import to_arrow
     from chaffinch.records.columns import RecordColumns
 
     tables = []
@@ -382,12 +383,12 @@ def to_table(partitions: list[PartitionRecords]) -> pa.Table:
         for view in _visible(records):
             columns = batch.decode(view)
             assert columns.offsets is not None, "records that were read have offsets"
-            arrow = columns.to_arrow()
+            arrow = to_arrow(columns)
             numbers = [pa.array([records.partition] * len(columns), pa.int32()), pa.array(columns.offsets, pa.int64())]
             table = pa.RecordBatch.from_arrays([*numbers, *arrow.columns], names=["partition", "offset", *arrow.schema.names])
             tables.append(table.slice(int(np.searchsorted(columns.offsets, records.start_offset))))
     if not tables:
-        empty = RecordColumns.from_lists([], [], []).to_arrow()
+        empty = to_arrow(RecordColumns.from_lists([], [], []))
         names = ["partition", "offset", *empty.schema.names]
         return pa.Table.from_arrays([pa.array([], pa.int32()), pa.array([], pa.int64()), *empty.columns], names=names)
     return pa.Table.from_batches(tables)

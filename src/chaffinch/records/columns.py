@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,6 @@ from chaffinch.records import kernels
 from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s, zeros
 from chaffinch.records.byte_columns import concat as concat_bytes
 from chaffinch.records.kernels_reference.varints import INT64_BYTES_MAX, varint_size
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
@@ -124,19 +121,6 @@ class RecordColumns:
         key_column = ByteColumn.nulls(len(values)) if keys is None else ByteColumn.of(keys)
         columns = cls.of(key_column, ByteColumn.of(values), np.array(timestamps, np.int64))
         return columns if headers is None else columns.with_headers(headers)
-
-    @classmethod
-    def from_arrow(cls, data: pa.Table | pa.RecordBatch, *, timestamp_default_ms: int) -> RecordColumns:
-        """The records of an Arrow table; see `arrow_columns.from_arrow`. InvalidColumn names a column of the wrong type."""
-        from chaffinch.records import arrow_columns  # pyarrow costs 0.1 s and 30 MB; a broker never needs it.
-
-        return arrow_columns.from_arrow(data, timestamp_default_ms=timestamp_default_ms)
-
-    def to_arrow(self) -> pa.RecordBatch:
-        """A record batch with the columns key, value, timestamp and headers; see `arrow_columns.to_arrow`."""
-        from chaffinch.records import arrow_columns
-
-        return arrow_columns.to_arrow(self)
 
     @property
     def count(self) -> int:

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from functools import partialmethod
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +15,7 @@ from chaffinch.admin.topics import delete_topics
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
-from chaffinch.records.arrow_columns import to_arrow
-from chaffinch.records.columns import RecordColumns
+from chaffinch.records import arrow_columns
 from chaffinch.spark.commit.operations import Operation, Step
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.commit_shell import CommitShell
@@ -105,7 +104,7 @@ def test_a_header_key_that_is_no_utf_8_arrives_as_it_is(
     header = pa.StructArray.from_arrays([name, pa.array([b"x"])], names=["key", "value"])
     query.run({"value": [b"1"], "headers": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), header)}, deliveryGuarantee=guarantee)
     # Read by our source: confluent-kafka ends the process with a segmentation fault where a header's key is no UTF-8.
-    monkeypatch.setattr(RecordColumns, "to_arrow", partialmethod(to_arrow, has_text_keys=False))
+    monkeypatch.setattr(arrow_columns, "to_arrow", partial(arrow_columns.to_arrow, has_text_keys=False))
     given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": "orders", "includeHeaders": "true"}
     reader = TopicReader(SourceOptions.parse(given))
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]

@@ -17,9 +17,8 @@ from chaffinch.cli.rows.outputs import open_output
 from chaffinch.cli.rows.record_json import json_lines
 from chaffinch.cli.rows.sources import BrokenRow, Numbers
 from chaffinch.errors import ConfigException, codes
-from chaffinch.records.arrow_columns import COLUMNS
+from chaffinch.records.arrow_columns import COLUMNS, from_arrow, to_arrow
 from chaffinch.records.arrow_columns import SCHEMA as RECORD_SCHEMA
-from chaffinch.records.columns import RecordColumns
 from chaffinch.signals import deferred_signals
 
 REASON_FIELDS: Final = [
@@ -57,7 +56,7 @@ class RejectedRows:
             return
         rows = result.column("row").to_numpy()
         records = table.select([name for name in COLUMNS if name in table.schema.names]).take(pa.array(rows))
-        found = RecordColumns.from_arrow(records, timestamp_default_ms=now_ms).to_arrow()
+        found = to_arrow(from_arrow(records, timestamp_default_ms=now_ms))
         partitions = np.maximum(result.column("partition").to_numpy(), -1)
         first = int(np.argmin(rows))
         reason = f"{result['error'][first]} ({result['code'][first]}): {result['message'][first]}"

@@ -15,6 +15,7 @@ from chaffinch.cli.rows.record_json import headers_text, json_lines
 from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.identifiers import NO_TIMESTAMP, TopicPartition
 from chaffinch.records.arrow_columns import SCHEMA as RECORD_SCHEMA
+from chaffinch.records.arrow_columns import to_arrow
 from chaffinch.records.columns import RecordColumns
 
 # Parquet and Arrow files are written in groups of rows: small ones make them large and slow to read.
@@ -68,7 +69,7 @@ def format_of(path: str | None, option: str) -> str:
 def read_batch(place: TopicPartition, columns: RecordColumns) -> pa.RecordBatch:
     """Records of one partition as a batch of `SCHEMA`; a timestamp is null where a record has none, as `produce` takes it."""
     assert columns.offsets is not None, "records that were read have offsets"
-    found = columns.to_arrow()
+    found = to_arrow(columns)
     times = pa.array(columns.timestamps, pa.int64(), mask=columns.timestamps == NO_TIMESTAMP)
     arrays = {
         "topic": pa.repeat(pa.scalar(place.topic, pa.string()), len(columns)),

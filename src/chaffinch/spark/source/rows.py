@@ -30,9 +30,11 @@ def batch_read(columns: RecordColumns, topic: str, partition: int, timestamp_typ
     import numpy as np
     import pyarrow as pa
 
+    from chaffinch.records.arrow_columns import to_arrow
+
     count = len(columns)
     assert columns.offsets is not None, "records that were read have offsets"
-    found = columns.to_arrow()
+    found = to_arrow(columns)
     has_no_time = (columns.timestamps > TIMESTAMP_MAX_MS) | (columns.timestamps < -TIMESTAMP_MAX_MS)
     timestamps = pa.array(columns.timestamps * 1000, pa.int64(), mask=has_no_time).cast(pa.timestamp("us", "UTC"))
     arrays = {

@@ -137,7 +137,9 @@ def rows_stream(columns: RecordColumns, rejections: Sequence[Rejection], origin:
     """The rejected records as an Arrow IPC stream, for the Parquet file."""
     import pyarrow as pa
 
-    found = columns.to_arrow()
+    from chaffinch.records.arrow_columns import to_arrow
+
+    found = to_arrow(columns)
     count = len(columns)
     table = pa.table({
         "key": found.column("key"),

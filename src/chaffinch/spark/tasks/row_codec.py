@@ -90,8 +90,10 @@ def rows_of(data: pa.Table, topic: str | None, *, timestamp_default_ms: int) -> 
     """Rows of Arrow data that passed `check_schema`. `topic`: the option; it wins over a column, as in Spark."""
     import pyarrow as pa
 
+    from chaffinch.records.arrow_columns import from_arrow
+
     data, keyless_headers = _without_keyless_headers(data)
-    columns = RecordColumns.from_arrow(
+    columns = from_arrow(
         data.select([name for name in ("value", "key", "timestamp", "headers") if name in data.schema.names]),
         timestamp_default_ms=timestamp_default_ms,
     )
