@@ -182,8 +182,7 @@ def _commit_shortly(
     """A transaction under the same epoch, of nothing but what is open. Fenced or not, the next look tells what became of it."""
     with suppress(Fenced, StartAgain):
         if left_open:
-            places = sorted(left.place for left in left_open)
-            yield from requests.add_partitions(_STEP, plan, identity, places)
+            yield from requests.add_partitions(_STEP, plan, identity, [left.place for left in left_open])
         if is_pending and plan.group_id is not None:
             yield from requests.add_offsets(_STEP, plan, identity)
         yield from requests.end_transaction(_STEP, plan, identity)

@@ -236,7 +236,7 @@ class _Writer:
         self._check_ends_are_known(found)
         left_open = {left.place for left in found}
         joined |= new
-        yield from requests.add_partitions(Step.ADD_PARTITIONS, plan, identity, sorted(new | left_open))
+        yield from requests.add_partitions(Step.ADD_PARTITIONS, plan, identity, new | left_open)
         if left_open:
             raise StartAgain("TRANSACTION_LEFT_OPEN", f"an earlier transaction is still open in {', '.join(map(str, sorted(left_open)))}")
 

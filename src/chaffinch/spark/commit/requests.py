@@ -10,23 +10,21 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import groupby
 from typing import Literal
 
 from chaffinch.client.answers import codes_in
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.handling import said_by_coordinator
-from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
-from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from chaffinch.identifiers import NO_PRODUCER, OffsetAndMetadata, ProducerIdentity, TopicPartition
+from chaffinch.producer.core.transactions.requests import Transactional
+from chaffinch.producer.records import GroupMetadata
 from chaffinch.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     DescribeTransactionsState,
 )
-from chaffinch.protocol.messages.end_txn import EndTxnRequest
-from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdResponse
 from chaffinch.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -35,11 +33,6 @@ from chaffinch.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponsePartition,
     OffsetFetchResponsePartitions,
-)
-from chaffinch.protocol.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
 )
 from chaffinch.protocol.schema import Message
 from chaffinch.spark.commit.marker import Marker
@@ -63,18 +56,14 @@ def init_producer(
 ) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
     """InitProducerId: a new epoch, once every earlier transaction of this id has ended. `identity`: fail unless it is the newest."""
     what = f"InitProducerId for transactional id {plan.transactional_id}"
-    response, now_ms = yield from _ask(step, plan, _init_producer(plan, timeout_ms, identity), what)
+    response, now_ms = yield from _ask(step, plan, _of(plan, identity, timeout_ms).init_producer_id(), what)
     assert isinstance(response, InitProducerIdResponse)
     return ProducerIdentity(response.producer_id, response.producer_epoch), now_ms
 
 
-def _init_producer(plan: CommitPlan, timeout_ms: int, identity: ProducerIdentity) -> InitProducerIdRequest:
-    return InitProducerIdRequest(
-        transactional_id=plan.transactional_id,
-        transaction_timeout_ms=timeout_ms,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.epoch,
-    )
+def _of(plan: CommitPlan, identity: ProducerIdentity, timeout_ms: int = 0) -> Transactional:
+    """Who is asking; InitProducerId alone says a timeout."""
+    return Transactional(transactional_id=plan.transactional_id, identity=identity, timeout_ms=timeout_ms)
 
 
 def abort(step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdentity) -> Generator[Operation, Reply, None]:
@@ -85,7 +74,7 @@ def abort(step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdent
     """
     plan = replace(plan, patience=plan.patience.at_most(ABORT_BLOCK_MAX_MS))
     with suppress(Refusal, Fenced, StartAgain):
-        yield from _ask(step, plan, _init_producer(plan, timeout_ms, identity), "InitProducerId", settled=ALREADY_ABORTED)
+        yield from _ask(step, plan, _of(plan, identity, timeout_ms).init_producer_id(), "InitProducerId", settled=ALREADY_ABORTED)
 
 
 def start_again(
@@ -97,7 +86,7 @@ def start_again(
     """
     # INVALID_TXN_STATE: no partition had joined, so there was nothing to end.
     settled = frozenset({codes.INVALID_TXN_STATE})
-    yield from _ask(step, plan, _end_transaction(plan, identity, is_commit=False), "EndTxn with abort", settled=settled)
+    yield from _ask(step, plan, _of(plan, identity).end(committed=False), "EndTxn with abort", settled=settled)
     return (yield from init_producer(step, plan, timeout_ms, identity))
 
 
@@ -184,42 +173,23 @@ def is_marker_pending(step: Step, plan: CommitPlan) -> Generator[Operation, Repl
 def add_partitions(
     step: Step, plan: CommitPlan, identity: ProducerIdentity, partitions: Iterable[TopicPartition]
 ) -> Generator[Operation, Reply, None]:
-    """AddPartitionsToTxn, `partitions` sorted: from here on the coordinator writes its markers to them."""
-    topics = [
-        AddPartitionsToTxnTopic(name=name, partitions=[found.partition for found in group])
-        for name, group in groupby(partitions, key=lambda found: found.topic)
-    ]
-    request = AddPartitionsToTxnRequest(
-        v3_and_below_transactional_id=plan.transactional_id,
-        v3_and_below_producer_id=identity.producer_id,
-        v3_and_below_producer_epoch=identity.epoch,
-        v3_and_below_topics=topics,
-    )
-    what = f"AddPartitionsToTxn of {', '.join(topic.name for topic in topics)}"
+    """AddPartitionsToTxn: from here on the coordinator writes its markers to them."""
+    request = _of(plan, identity).add_partitions(partitions)
+    what = f"AddPartitionsToTxn of {', '.join(topic.name for topic in request.v3_and_below_topics)}"
     yield from _ask(step, plan, request, what)
 
 
 def add_offsets(step: Step, plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operation, Reply, None]:
     """AddOffsetsToTxn: the marker's group becomes part of the transaction."""
     group_id = _group(plan)
-    request = AddOffsetsToTxnRequest(
-        transactional_id=plan.transactional_id, producer_id=identity.producer_id, producer_epoch=identity.epoch, group_id=group_id
-    )
-    yield from _ask(step, plan, request, f"AddOffsetsToTxn of {group_id}")
+    yield from _ask(step, plan, _of(plan, identity).add_offsets(group_id), f"AddOffsetsToTxn of {group_id}")
 
 
 def commit_marker(step: Step, plan: CommitPlan, identity: ProducerIdentity, marker: Marker) -> Generator[Operation, Reply, None]:
     """TxnOffsetCommit of the new marker: pending until the transaction ends."""
-    where = plan.marker_partition
-    partition = TxnOffsetCommitRequestPartition(
-        partition_index=where.partition, committed_offset=marker.batch_id, committed_metadata=marker.to_text()
-    )
-    request = TxnOffsetCommitRequest(
-        transactional_id=plan.transactional_id, group_id=_group(plan), producer_id=identity.producer_id, producer_epoch=identity.epoch,
-        topics=[TxnOffsetCommitRequestTopic(name=where.topic, partitions=[partition])],
-    )  # fmt: skip
-    what = f"TxnOffsetCommit of the marker for {where}"
-    yield from _ask(step, plan, request, what, of="group")
+    offsets = {plan.marker_partition: OffsetAndMetadata(marker.batch_id, marker.to_text())}
+    request = _of(plan, identity).commit_offsets(offsets, GroupMetadata(_group(plan)), {})
+    yield from _ask(step, plan, request, f"TxnOffsetCommit of the marker for {plan.marker_partition}", of="group")
 
 
 def end_transaction(step: Step, plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operation, Reply, int]:
@@ -229,16 +199,10 @@ def end_transaction(step: Step, plan: CommitPlan, identity: ProducerIdentity) ->
     end any more. The marker tells.
     """
     try:
-        _, now_ms = yield from _ask(step, plan, _end_transaction(plan, identity, is_commit=True), "EndTxn")
+        _, now_ms = yield from _ask(step, plan, _of(plan, identity).end(committed=True), "EndTxn")
     except StartAgain as failure:
         raise Fenced(codes.by_name(failure.name), failure.text) from None
     return now_ms
-
-
-def _end_transaction(plan: CommitPlan, identity: ProducerIdentity, *, is_commit: bool) -> EndTxnRequest:
-    return EndTxnRequest(
-        transactional_id=plan.transactional_id, producer_id=identity.producer_id, producer_epoch=identity.epoch, committed=is_commit
-    )
 
 
 def _group(plan: CommitPlan) -> str:
