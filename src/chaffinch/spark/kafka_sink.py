@@ -19,7 +19,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
 from chaffinch.settings import shown_value
 from chaffinch.spark.folders import Folder
-from chaffinch.spark.refusals import ErrorTag, Refusal, invalid, line_first, tag_in
+from chaffinch.spark.refusals import Refusal, invalid, line_first, tag_in
 from chaffinch.spark.session import spelled
 from chaffinch.spark.sink.option_tables import SINK
 from chaffinch.spark.sink.options import SinkOptions, refuse_own_options
@@ -168,7 +168,7 @@ class KafkaSink:
                         raise RuntimeError(f"the query was stopped: py4j.protocol.Py4JJavaError: {stopped[0]}") from None
                     raise
                 if attempt == self._attempts_max or tag.group not in _AGAIN:
-                    raise _refusal(tag) from None
+                    raise Refusal(tag.group, tag.name, tag.text) from None
         raise AssertionError("the last attempt returns or raises")
 
     def _of_batch(self, name: str, batch_id: int) -> dict[str, str]:
@@ -199,10 +199,6 @@ def _run_of(session: SparkSession, context: SparkContext) -> str:
 
 def _unknown(text: str) -> Refusal:
     return Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", text)
-
-
-def _refusal(tag: ErrorTag) -> Refusal:
-    return Refusal(tag.group, tag.name, tag.text)
 
 
 def _check_name(name: object) -> None:

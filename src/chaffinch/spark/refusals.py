@@ -155,23 +155,19 @@ def invalid(error: ConfigException) -> Refusal:
 def refusal_of(error: KafkaException) -> Refusal:
     """A client's exception as the error the user sees: its class, its name, where and why, and what to do about a query."""
     if not isinstance(error, ApiException):
-        return advised(nameable(error.group), type(error).__name__, str(error))
+        return advised(error.group, type(error).__name__, str(error))
     what = f"{error.api} " if error.api else ""
     what += f"for {error.topic_partition}" if error.topic_partition else ""
     where = f"{what.strip()}: " if what else ""
-    return advised(nameable(error.group), error.name, f"{where}{error.message}"[:TEXT_CHARACTERS_MAX])
+    return advised(error.group, error.name, f"{where}{error.message}"[:TEXT_CHARACTERS_MAX])
 
 
 def refusal_for(code: ErrorCode, text: str) -> Refusal:
     """A broker's answer as the error the user sees."""
-    return advised(nameable(code.group), code.name, text)
+    return advised(code.group, code.name, text)
 
 
 def advised(group: Group, name: str, text: str) -> Refusal:
-    """A refusal that ends with its group's advice."""
-    return Refusal(group, name, text, REMEDIES[group])
-
-
-def nameable(group: Group) -> Group:
-    """KIP-1050: what has no group is application-recoverable."""
-    return Group.APPLICATION_RECOVERABLE if group is Group.NONE else group
+    """A refusal that ends with its group's advice. KIP-1050: what has no group is application-recoverable."""
+    known = Group.APPLICATION_RECOVERABLE if group is Group.NONE else group
+    return Refusal(known, name, text, REMEDIES[known])

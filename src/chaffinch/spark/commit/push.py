@@ -279,8 +279,7 @@ class Push:
         if code in START_AGAIN_CODES:
             raise StartAgain(code.name, where)
         if code not in RECORD_CODES and not answer.culprits:
-            group = Group.APPLICATION_RECOVERABLE if code.group_produce is Group.NONE else code.group_produce
-            raise advised(group, code.name, f"{where}; the transaction is aborted, nothing of it is visible")
+            raise advised(code.group_produce, code.name, f"{where}; the transaction is aborted, nothing of it is visible")
 
     @staticmethod
     def _replace_front(

@@ -248,8 +248,7 @@ def _failure(said: ErrorCode, what: str) -> Exception:
         return Fenced(code, f"{what}: {code.text}")
     if code in START_AGAIN_CODES:
         return StartAgain(code.name, f"{what}: {code.text}")
-    group = Group.APPLICATION_RECOVERABLE if code.group_transaction is Group.NONE else code.group_transaction
-    return advised(group, code.name, f"{what}: {code.text}")
+    return advised(code.group_transaction, code.name, f"{what}: {code.text}")
 
 
 def gave_up(step: Step, code: ErrorCode, what: str, reason: str, patience: Patience) -> Refusal:
