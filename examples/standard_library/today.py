@@ -41,10 +41,7 @@ def produce(bootstrap_servers: str, files: list[SourceFile], root: Path) -> dict
         value, key = (root / file.path).read_bytes(), None if file.key is None else file.key.encode()
         headers: list[tuple[str, str | bytes | None]] = [("path", file.path.encode())]
         try:
-            producer.produce(
-                TODAY_TOPIC, value, key, on_delivery=partial(note, file.path),
-                timestamp=file.modified_ms, headers=headers,
-            )  # fmt: skip
+            producer.produce(TODAY_TOPIC, value, key, on_delivery=partial(note, file.path), timestamp=file.modified_ms, headers=headers)
         except (KafkaException, BufferError) as error:
             note(file.path, error)
         producer.poll(0)
