@@ -10,21 +10,23 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Literal
+from itertools import groupby
+from typing import Any, Literal
 
 from chaffinch.client.answers import codes_in
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.handling import said_by_coordinator
-from chaffinch.identifiers import NO_PRODUCER, OffsetAndMetadata, ProducerIdentity, TopicPartition
-from chaffinch.producer.core.transactions.requests import Transactional
-from chaffinch.producer.records import GroupMetadata
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
+from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from chaffinch.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     DescribeTransactionsState,
 )
-from chaffinch.protocol.messages.init_producer_id import InitProducerIdResponse
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from chaffinch.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -33,6 +35,11 @@ from chaffinch.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponsePartition,
     OffsetFetchResponsePartitions,
+)
+from chaffinch.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
 from chaffinch.protocol.schema import Message
 from chaffinch.spark.commit.marker import Marker
@@ -55,15 +62,15 @@ def init_producer(
     step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdentity = NO_PRODUCER
 ) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
     """InitProducerId: a new epoch, once every earlier transaction of this id has ended. `identity`: fail unless it is the newest."""
-    what = f"InitProducerId for transactional id {plan.transactional_id}"
-    response, now_ms = yield from _ask(step, plan, _of(plan, identity, timeout_ms).init_producer_id(), what)
+    request = InitProducerIdRequest(**_asking(plan, identity), transaction_timeout_ms=timeout_ms)
+    response, now_ms = yield from _ask(step, plan, request, f"InitProducerId for transactional id {plan.transactional_id}")
     assert isinstance(response, InitProducerIdResponse)
     return ProducerIdentity(response.producer_id, response.producer_epoch), now_ms
 
 
-def _of(plan: CommitPlan, identity: ProducerIdentity, timeout_ms: int = 0) -> Transactional:
-    """Who is asking; InitProducerId alone says a timeout."""
-    return Transactional(transactional_id=plan.transactional_id, identity=identity, timeout_ms=timeout_ms)
+def _asking(plan: CommitPlan, identity: ProducerIdentity) -> dict[str, Any]:
+    """Who is asking, in the fields that requests of a transaction share."""
+    return {"transactional_id": plan.transactional_id, "producer_id": identity.producer_id, "producer_epoch": identity.epoch}
 
 
 def abort(step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdentity) -> Generator[Operation, Reply, None]:
@@ -73,8 +80,9 @@ def abort(step: Step, plan: CommitPlan, timeout_ms: int, identity: ProducerIdent
     nothing of ours is left, or nobody is there to ask: then the coordinator's time-out ends it, or the next writer.
     """
     plan = replace(plan, patience=plan.patience.at_most(ABORT_BLOCK_MAX_MS))
+    request = InitProducerIdRequest(**_asking(plan, identity), transaction_timeout_ms=timeout_ms)
     with suppress(Refusal, Fenced, StartAgain):
-        yield from _ask(step, plan, _of(plan, identity, timeout_ms).init_producer_id(), "InitProducerId", settled=ALREADY_ABORTED)
+        yield from _ask(step, plan, request, "InitProducerId", settled=ALREADY_ABORTED)
 
 
 def start_again(
@@ -86,7 +94,7 @@ def start_again(
     """
     # INVALID_TXN_STATE: no partition had joined, so there was nothing to end.
     settled = frozenset({codes.INVALID_TXN_STATE})
-    yield from _ask(step, plan, _of(plan, identity).end(committed=False), "EndTxn with abort", settled=settled)
+    yield from _ask(step, plan, EndTxnRequest(**_asking(plan, identity), committed=False), "EndTxn with abort", settled=settled)
     return (yield from init_producer(step, plan, timeout_ms, identity))
 
 
@@ -174,22 +182,31 @@ def add_partitions(
     step: Step, plan: CommitPlan, identity: ProducerIdentity, partitions: Iterable[TopicPartition]
 ) -> Generator[Operation, Reply, None]:
     """AddPartitionsToTxn: from here on the coordinator writes its markers to them."""
-    request = _of(plan, identity).add_partitions(partitions)
-    what = f"AddPartitionsToTxn of {', '.join(topic.name for topic in request.v3_and_below_topics)}"
-    yield from _ask(step, plan, request, what)
+    topics = [
+        AddPartitionsToTxnTopic(name=name, partitions=[found.partition for found in group])
+        for name, group in groupby(sorted(partitions), key=lambda found: found.topic)
+    ]
+    whose = {f"v3_and_below_{name}": value for name, value in _asking(plan, identity).items()}
+    what = f"AddPartitionsToTxn of {', '.join(topic.name for topic in topics)}"
+    yield from _ask(step, plan, AddPartitionsToTxnRequest(**whose, v3_and_below_topics=topics), what)
 
 
 def add_offsets(step: Step, plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operation, Reply, None]:
     """AddOffsetsToTxn: the marker's group becomes part of the transaction."""
     group_id = _group(plan)
-    yield from _ask(step, plan, _of(plan, identity).add_offsets(group_id), f"AddOffsetsToTxn of {group_id}")
+    request = AddOffsetsToTxnRequest(**_asking(plan, identity), group_id=group_id)
+    yield from _ask(step, plan, request, f"AddOffsetsToTxn of {group_id}")
 
 
 def commit_marker(step: Step, plan: CommitPlan, identity: ProducerIdentity, marker: Marker) -> Generator[Operation, Reply, None]:
     """TxnOffsetCommit of the new marker: pending until the transaction ends."""
-    offsets = {plan.marker_partition: OffsetAndMetadata(marker.batch_id, marker.to_text())}
-    request = _of(plan, identity).commit_offsets(offsets, GroupMetadata(_group(plan)), {})
-    yield from _ask(step, plan, request, f"TxnOffsetCommit of the marker for {plan.marker_partition}", of="group")
+    where = plan.marker_partition
+    partition = TxnOffsetCommitRequestPartition(
+        partition_index=where.partition, committed_offset=marker.batch_id, committed_metadata=marker.to_text()
+    )
+    topics = [TxnOffsetCommitRequestTopic(name=where.topic, partitions=[partition])]
+    request = TxnOffsetCommitRequest(**_asking(plan, identity), group_id=_group(plan), topics=topics)
+    yield from _ask(step, plan, request, f"TxnOffsetCommit of the marker for {where}", of="group")
 
 
 def end_transaction(step: Step, plan: CommitPlan, identity: ProducerIdentity) -> Generator[Operation, Reply, int]:
@@ -199,7 +216,7 @@ def end_transaction(step: Step, plan: CommitPlan, identity: ProducerIdentity) ->
     end any more. The marker tells.
     """
     try:
-        _, now_ms = yield from _ask(step, plan, _of(plan, identity).end(committed=True), "EndTxn")
+        _, now_ms = yield from _ask(step, plan, EndTxnRequest(**_asking(plan, identity), committed=True), "EndTxn")
     except StartAgain as failure:
         raise Fenced(codes.by_name(failure.name), failure.text) from None
     return now_ms
