@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from copy import copy
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -196,7 +197,7 @@ def _from_twin(field: Field, value: Any, version: int, name: str) -> Any:
         number = sum(1 << bit for bit in (_OPERATIONS if value is None else value))
         return number - (1 << 32) if number >> 31 else number
     if value is None:
-        return field.default_value() if field.is_tagged_in(version) else None
+        return copy(field.default) if field.is_tagged_in(version) else None
     if isinstance(kind, Struct):
         return from_kafka_python(class_of(kind), value, version)
     if isinstance(kind, Array) and isinstance(kind.element, type):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ def make_standard(message: Message, version: int) -> None:
     for structure in leaves(message):
         for field in type(structure).FIELDS:
             if not is_standard(field, version):
-                setattr(structure, field.name, field.default_value())
+                setattr(structure, field.name, copy(field.default))
             elif field.name == "records" and structure.records is None:
                 structure.records = b""
     if isinstance(message, ApiVersionsResponse):

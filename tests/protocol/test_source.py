@@ -9,9 +9,9 @@ from chaffinch.protocol.source import Leaf, Source
 
 def test_a_failure_names_its_line_and_variables() -> None:
     source = Source()
-    source.add(0, "def run(values):", Leaf("start", "", None))
-    source.add(1, "for index in range(len(values)):", Leaf("values", "", None))
-    source.add(2, "1 / values[index]", Leaf("values[{index}]", "", None))
+    source.add(0, "def run(values):", Leaf("start", ""))
+    source.add(1, "for index in range(len(values)):", Leaf("values", ""))
+    source.add(2, "1 / values[index]", Leaf("values[{index}]", ""))
     run = source.function("run", "a test")
     with pytest.raises(ZeroDivisionError) as caught:
         run([1, 0])

@@ -17,7 +17,7 @@ from struct import unpack_from
 from typing import Any, Final
 from uuid import UUID
 
-from chaffinch.protocol.primitives import Array, Field, Fixed, Kind, RecordsType, String, Struct, Structure, Uuid, Variable, read_uvarint
+from chaffinch.protocol.primitives import Array, Fixed, Kind, RecordsType, String, Struct, Structure, Uuid, Variable, read_uvarint
 from chaffinch.protocol.source import Leaf, Source
 from chaffinch.protocol.violations import MalformedMessage
 
@@ -98,7 +98,7 @@ class _DecoderCompiler:
     def compile(self) -> Any:
         source, cls, version = self.source, self.cls, self.version
         source.scope["explain"] = self.explain
-        start = Leaf("message", "", None)
+        start = Leaf("message", "")
         source.add(0, "def decode(data, position):", start)
         source.add(1, "try:", start)
         source.add(2, "end = len(data)", start)
@@ -115,7 +115,7 @@ class _DecoderCompiler:
         position = variables["position"]
         field = leaves[0].path.format_map(variables)
         if isinstance(failure, LayoutError | IndexError):
-            width = sum(leaf.field.kind.width for leaf in leaves if leaf.field and isinstance(leaf.field.kind, Fixed))
+            width = sum(leaf.field.kind.width for leaf in leaves if isinstance(leaf.field.kind, Fixed))
             needed = f"{width} bytes needed" if width else "a length is cut off"
             reason = f"{needed}, {max(0, variables['end'] - position)} left"
         else:
@@ -128,7 +128,7 @@ class _DecoderCompiler:
         """Create an instance in variable `owner` and fill all its fields."""
         source = self.source
         new = source.constant("new_", cls)
-        source.add(depth, f"{owner} = {new}.__new__({new})", Leaf(path or "message", owner, None))
+        source.add(depth, f"{owner} = {new}.__new__({new})", Leaf(path or "message", owner))
         run: list[Leaf] = []
         tagged: list[Leaf] = []
         for field in cls.FIELDS:
@@ -145,11 +145,10 @@ class _DecoderCompiler:
                 self.value(depth, leaf)
         self.fixed_run(depth, run)
         if self.is_flexible:
-            self.tagged_fields(depth, tagged, Leaf(f"{path}.tagged fields" if path else "tagged fields", owner, None))
+            self.tagged_fields(depth, tagged, Leaf(f"{path}.tagged fields" if path else "tagged fields", owner))
 
     def set_default(self, depth: int, leaf: Leaf) -> None:
         field = leaf.field
-        assert field is not None
         value = "[]" if isinstance(field.default, list) else self.literal(field.default)
         self.source.add(depth, f"{leaf.owner}.{field.name} = {value}", leaf)
 
@@ -165,7 +164,6 @@ class _DecoderCompiler:
         codes, targets, width = "", "", 0
         for leaf in run:
             field = leaf.field
-            assert field is not None
             assert isinstance(field.kind, Fixed)
             codes, width = codes + field.kind.code, width + field.kind.width
             targets += f"{leaf.owner}.{field.name}, "
@@ -174,7 +172,6 @@ class _DecoderCompiler:
         source.add(depth, f"{targets}= {unpack}(data, position)", *run)
         source.add(depth, f"position += {width}", *run)
         for leaf in run:
-            assert leaf.field is not None
             if leaf.field.kind is Uuid:
                 target = f"{leaf.owner}.{leaf.field.name}"
                 source.add(depth, f"{target} = UUID(bytes={target})", leaf)
@@ -184,7 +181,6 @@ class _DecoderCompiler:
     def value(self, depth: int, leaf: Leaf) -> None:
         """Read one field that is not part of a fixed run."""
         field = leaf.field
-        assert field is not None
         target = f"{leaf.owner}.{field.name}"
         is_nullable = field.is_nullable_in(self.version)
         if isinstance(field.kind, Fixed):
@@ -287,7 +283,7 @@ class _DecoderCompiler:
         source.add(depth, f"{target} = {items} = []", leaf)
         source.add(depth, f"for {index} in range({size}):", leaf)
         item, path = source.fresh("item"), f"{leaf.path}[{{{index}}}]"
-        here = Leaf(path, item, None)
+        here = Leaf(path, item)
         if isinstance(element, type):
             self.structure(depth + 1, element, item, path)
         elif isinstance(element, Variable):
@@ -321,7 +317,6 @@ class _DecoderCompiler:
         reason = f"f'tag {{{tag}}} of {{{size}}} bytes announced, {{end - position}} left'"
         source.add(depth + 2, f"if {stop} > end: raise ValueError({reason})", here)
         for number, leaf in enumerate(tagged):
-            assert leaf.field is not None
             source.add(depth + 2, f"{'el' if number else ''}if {tag} == {leaf.field.tag}:", leaf)
             self.tagged_value(depth + 3, leaf)
             reason = f"f'tag {{{tag}}} announced {{{size}}} bytes, its value ends at byte {{position}} instead of {{{stop}}}'"
@@ -329,8 +324,7 @@ class _DecoderCompiler:
         source.add(depth + 2, f"position = {stop}", here)
 
     def tagged_value(self, depth: int, leaf: Leaf) -> None:
-        field: Field | None = leaf.field
-        assert field is not None
+        field = leaf.field
         if isinstance(field.kind, Struct):
             self.nested(depth, leaf, f"{leaf.owner}.{field.name}", field.kind, is_nullable=False)
         else:

@@ -24,7 +24,7 @@ from chaffinch.protocol.primitives import (
     Variable,
     uvarint,
 )
-from chaffinch.protocol.source import Leaf, Source
+from chaffinch.protocol.source import NO_FIELD, Leaf, Source
 from chaffinch.protocol.violations import UnencodableMessage
 from chaffinch.records.stretch import Part, Stretch
 
@@ -60,7 +60,7 @@ class _EncoderCompiler:
     def compile(self) -> Any:
         source, cls, version = self.source, self.cls, self.version
         source.scope["explain"] = self.explain
-        start = Leaf("message", "", None)
+        start = Leaf("message", "")
         source.add(0, "def encode(message, out):", start)
         source.add(1, "parts = [out]", start)
         source.add(1, "try:", start)
@@ -75,7 +75,7 @@ class _EncoderCompiler:
         """Turn a failure inside the compiled function into the documented error, naming the value that does not fit."""
         leaves, variables = self.source.leaves_of(failure.__traceback__)
         for leaf in leaves:
-            if leaf.field is None:
+            if leaf.field is NO_FIELD:
                 continue
             owner = variables.get(leaf.owner)
             if hasattr(owner, leaf.field.name):
@@ -105,12 +105,11 @@ class _EncoderCompiler:
                 self.value(depth, leaf, f"{owner}.{field.name}", field.is_nullable_in(self.version))
         self.fixed_run(depth, run)
         if self.is_flexible:
-            self.tagged_fields(depth, tagged, Leaf(f"{path}.tagged fields" if path else "tagged fields", owner, None))
+            self.tagged_fields(depth, tagged, Leaf(f"{path}.tagged fields" if path else "tagged fields", owner))
 
     def refuse_unknown(self, depth: int, leaf: Leaf) -> None:
         """An essential field that this version lacks must have its default."""
         field = leaf.field
-        assert field is not None
         if field.essential:
             default = self.source.fresh("default_")
             self.source.scope[default] = field.default
@@ -120,14 +119,13 @@ class _EncoderCompiler:
         """Write neighbouring fields of constant width with one call."""
         if not run:
             return
-        codes = "".join(leaf.field.kind.code for leaf in run if leaf.field and isinstance(leaf.field.kind, Fixed))
+        codes = "".join(leaf.field.kind.code for leaf in run if isinstance(leaf.field.kind, Fixed))
         values = ", ".join(self.fixed_value(leaf) for leaf in run)
         packer = self.source.fresh("pack_")
         self.source.scope[packer] = Layout(">" + codes).pack
         self.source.add(depth, f"out += {packer}({values})", *run)
 
     def fixed_value(self, leaf: Leaf) -> str:
-        assert leaf.field is not None
         value = f"{leaf.owner}.{leaf.field.name}"
         return f"{value}.bytes" if leaf.field.kind is Uuid else value
 
@@ -135,7 +133,6 @@ class _EncoderCompiler:
 
     def value(self, depth: int, leaf: Leaf, value: str, is_nullable: bool) -> None:
         """Write one field that is not part of a fixed run."""
-        assert leaf.field is not None
         kind = leaf.field.kind
         if isinstance(kind, Fixed):
             self.fixed_run(depth, [leaf])
@@ -161,7 +158,6 @@ class _EncoderCompiler:
         self.structure(depth, kind.message, local, leaf.path)
 
     def null(self, depth: int, leaf: Leaf) -> None:
-        assert leaf.field is not None
         kind = leaf.field.kind
         if isinstance(kind, Struct):
             encoded = b"\xff"
@@ -208,7 +204,7 @@ class _EncoderCompiler:
         index, item = source.fresh("index"), source.fresh("item")
         path = f"{leaf.path}[{{{index}}}]"
         source.add(depth, f"for {index}, {item} in enumerate({local}):", leaf)
-        here = Leaf(path, item, None)
+        here = Leaf(path, item)
         if isinstance(element, type):
             self.structure(depth + 1, element, item, path)
         elif isinstance(element, Variable):
@@ -225,7 +221,7 @@ class _EncoderCompiler:
             source.add(depth, "out.append(0)", here)
             return
         # By far most messages carry no tagged field, so that case is one line.
-        tagged.sort(key=lambda leaf: leaf.field.tag or 0 if leaf.field else 0)
+        tagged.sort(key=lambda leaf: leaf.field.tag or 0)
         tests = [self.differs(leaf) for leaf in tagged]
         tags, outer = source.fresh("tags"), source.fresh("outer")
         source.add(depth, f"if not ({' or '.join(tests)}): out.append(0)", here)
@@ -235,7 +231,6 @@ class _EncoderCompiler:
         source.add(depth, f"{outer} = out", here)
         for leaf, test in zip(tagged, tests, strict=True):
             field = leaf.field
-            assert field is not None
             value = f"{leaf.owner}.{field.name}"
             source.add(depth, f"if {test}:", leaf)
             source.add(depth + 1, "out = bytearray()", leaf)
@@ -248,7 +243,6 @@ class _EncoderCompiler:
     def differs(self, leaf: Leaf) -> str:
         """An expression: whether a tagged field has another value than its default, so that it must travel."""
         field = leaf.field
-        assert field is not None
         value = f"{leaf.owner}.{field.name}"
         if field.default is None:
             return f"{value} is not None"

@@ -75,7 +75,7 @@ class Struct:
 Kind: TypeAlias = Fixed | Variable | Array | Struct
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Field:
     """One field in all versions of its message.
 
@@ -104,10 +104,6 @@ class Field:
     def is_tagged_in(self, version: int) -> bool:
         """Whether the field travels in the tagged section (KIP-482) of this version."""
         return self.tag is not None and version >= self.tagged_since
-
-    def default_value(self) -> Any:
-        """A default of the caller's own: lists are fresh."""
-        return [] if isinstance(self.default, list) else self.default
 
 
 class Structure:

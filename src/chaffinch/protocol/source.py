@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
-from chaffinch.protocol.primitives import Field
+from chaffinch.protocol.primitives import Bytes, Field
+
+NO_FIELD: Final = Field("", Bytes, 0, 0, None, None, 0, None, False)
+"""Of a line that is about no single one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class Leaf:
 
     path: str
     owner: str
-    field: Field | None
+    field: Field = NO_FIELD
 
 
 @dataclass(slots=True)
