@@ -10,7 +10,7 @@ import re
 import textwrap
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -98,6 +98,17 @@ _NOT_OURS_TO_TELL = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _InFlight:
+    """A batch that was sent and not answered. `kept`: which of its records were sent; None: all. `byte_count`: of those."""
+
+    batch: StagedBatch
+    kept: tuple[int, ...] | None
+    byte_count: int
+    exchange: Exchange
+    sent_ms: int
+
+
 class CommitShell:
     """Drives one commit to its end. `run` once."""
 
@@ -124,17 +135,14 @@ class CommitShell:
         self._handler = handler_for(options.handler)
         self._reader = StagedReader(staging)
         self._letters = LetterStore(staging)
-        self._under_way: dict[int, Exchange] = {}
+        self._in_flight: dict[int, _InFlight] = {}
+        """By ticket."""
         self._settled: list[BatchAnswer] = []
         self._refused_count = 0
         """Of records that the broker refused so far, by which their letters are numbered."""
-        self._batches: dict[int, tuple[StagedBatch, tuple[int, ...] | None]] = {}
-        self._sent_bytes: dict[int, int] = {}
         self._compacted: dict[str, bool] = {}
         self._looked_up_ms: dict[str, int] = {}
         """When leaders of a topic were last looked for."""
-        self._sent_ms: dict[int, int] = {}
-        """By ticket: when its request was sent."""
         self._operation_ms = 0
         """How long the last operation took that was not a wait."""
         self._remembered = CheckpointState()
@@ -264,14 +272,14 @@ class CommitShell:
                 )
             ],
         )
-        self._batches[operation.ticket] = (operation.batch, operation.kept)
-        self._sent_bytes[operation.ticket] = len(data)
         try:
             leader = self._leader(topic_partition, is_stale=operation.refresh)
             address = leader._replace(lane=topic_partition.partition % LANES)
             with self._client.lock:
-                self._under_way[operation.ticket] = self._client.start(request, address)
-                self._sent_ms[operation.ticket] = _now_ms()
+                exchange = self._client.start(request, address)
+                self._in_flight[operation.ticket] = _InFlight(
+                    batch=operation.batch, kept=operation.kept, byte_count=len(data), exchange=exchange, sent_ms=_now_ms()
+                )
                 self._client.pump(0)
         except ApiException as error:
             self._settled.append(BatchAnswer(ticket=operation.ticket, lost=_lost(error, was_sent=False)))
@@ -302,14 +310,8 @@ class CommitShell:
         until_ms = operation.until_ms
         with self._client.lock:
             while not self._settled:
-                for ticket, exchange in self._under_way.items():
-                    if exchange.outcome is not None:
-                        self._settled.append(self._answer(ticket, exchange))
-                for answer in self._settled:
-                    self._under_way.pop(answer.ticket, None)
-                    self._sent_ms.pop(answer.ticket, None)
-                    self._batches.pop(answer.ticket, None)
-                    self._sent_bytes.pop(answer.ticket, None)
+                for ticket in [ticket for ticket, sent in self._in_flight.items() if sent.exchange.outcome is not None]:
+                    self._settled.append(self._answer(ticket, self._in_flight.pop(ticket)))
                 if not self._settled:
                     now_ms = _now_ms()
                     if until_ms is not None and until_ms <= now_ms:
@@ -322,14 +324,12 @@ class CommitShell:
         """What is waited for while responses are under way. Gives when to look again."""
         if about is not None:
             self._waits.retry(about, now_ms, 0, 0)
-        unanswered = (
-            Unanswered(self._batches[ticket][0].topic_partition, exchange.address, self._sent_ms[ticket])
-            for ticket, exchange in self._under_way.items()
-        )
+        sent = self._in_flight.values()
+        unanswered = (Unanswered(each.batch.topic_partition, each.exchange.address, each.sent_ms) for each in sent)
         return self._waits.answers(unanswered, now_ms)
 
-    def _answer(self, ticket: int, exchange: Exchange) -> BatchAnswer:
-        outcome = exchange.outcome
+    def _answer(self, ticket: int, sent: _InFlight) -> BatchAnswer:
+        exchange, outcome = sent.exchange, sent.exchange.outcome
         if isinstance(outcome, Failed) and (outcome.error is not None or outcome.is_unsupported):
             raise refusal_of(failure_of(exchange))  # Trying again is no use.
         if not isinstance(outcome, Answered):
@@ -345,14 +345,13 @@ class CommitShell:
             else:
                 own = codes.by_number(found.chaffinch_error_code, "kip", has_culprits=True)
             culprits.append((found.batch_index, own, reason_of(found.batch_index_error_message or message or own.text)))
-        named, sent_bytes = self._named(ticket, culprits), self._sent_bytes[ticket]
-        return BatchAnswer(ticket=ticket, code=code, message=message, culprits=named, byte_count=sent_bytes)
+        return BatchAnswer(ticket=ticket, code=code, message=message, culprits=self._named(sent, culprits), byte_count=sent.byte_count)
 
-    def _named(self, ticket: int, culprits: list[tuple[int, ErrorCode, str]]) -> tuple[tuple[int, ErrorCode, str], ...]:
+    def _named(self, sent: _InFlight, culprits: list[tuple[int, ErrorCode, str]]) -> tuple[tuple[int, ErrorCode, str], ...]:
         """Brokers say INVALID_RECORD for a null key on a compacted topic; whoever has the record can say it exactly (decision 2)."""
         if not any(code is codes.INVALID_RECORD for _, code, _ in culprits):
             return tuple(culprits)
-        batch, kept = self._batches[ticket]
+        batch, kept = sent.batch, sent.kept
         if not self._is_compacted(batch.topic_partition.topic):
             return tuple(culprits)
         columns = batches.decode(self._reader.read(batch.bytes))
