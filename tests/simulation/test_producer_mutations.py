@@ -109,7 +109,7 @@ def takes_gaps_for_proof(patch: Patch) -> None:
 
 def begins_with_several(patch: Patch) -> None:
     """Several batches are in flight before the broker knows the producer."""
-    patch.setattr(PartitionQueue, "_is_full", lambda self, _now_ms: len(self.in_flight) >= self._limit)
+    patch.setattr(PartitionQueue, "_is_full", lambda self, _now_ms: len(self.in_flight) >= self.limit)
 
 
 def does_not_renumber(patch: Patch) -> None:

@@ -11,12 +11,9 @@ from typing import Final
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import counted
 from chaffinch.producer.core import events
-from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.door import Door
 from chaffinch.producer.futures import RecordFuture
-from chaffinch.producer.handler_calls import HandlerCalls
 from chaffinch.producer.sender_thread import NEVER_MS, SenderThread
-from chaffinch.runtime.clock import Clock
 
 log = logging.getLogger("chaffinch.producer")
 
@@ -31,14 +28,12 @@ _WHERE_TOLD: Final = "; each future says whether it may be stored"
 class Closing:
     """Of one producer."""
 
-    def __init__(self, core: ProducerCore, sender: SenderThread, door: Door, handler: HandlerCalls, clock: Clock, block_ms: int) -> None:
-        """`block_ms`: `max.block.ms`, so long an open transaction may take to be aborted."""
-        self._core = core
+    def __init__(self, door: Door, sender: SenderThread) -> None:
+        self._core = door.core
         self._sender = sender
         self._door = door
-        self._handler = handler
-        self._clock = clock
-        self._block_ms = block_ms
+        self._handler = door.handler
+        self._clock = door.clock
 
     def close(self, timeout_ms: int | None, *, is_interrupted: bool) -> None:
         """Send what is left and end, within `timeout_ms` if that is given. `is_interrupted`: somebody has pressed Ctrl-C, and waits."""
@@ -142,7 +137,7 @@ class Closing:
     def _abort_open_transaction(self, deadline_ms: int, silent_s: float) -> None:
         if not self._core.has_open_transaction:
             return
-        block_until_ms = self._clock.now_ms() + self._block_ms
+        block_until_ms = self._clock.now_ms() + self._core.wiring.block_ms
         within = "close's timeout" if deadline_ms < block_until_ms else "max.block.ms"
         until_ms = min(deadline_ms, block_until_ms)
         future = self._sender.call(

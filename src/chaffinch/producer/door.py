@@ -10,8 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final
+from typing import Final, Literal
 
 from chaffinch.client.arguments import TIMEOUT_MAX_S
 from chaffinch.client.wait_log import FIRST_PAUSE_MS, LONGEST_PAUSE_MS
@@ -57,15 +56,6 @@ class _Search:
     next_line_ms: int
     """After how long a wait the next line of the log is due."""
     pause_ms: int = FIRST_PAUSE_MS
-
-
-class _StillLooking(Enum):
-    """It is time to say what is being waited for."""
-
-    STILL_LOOKING = "still looking"
-
-
-_STILL_LOOKING: Final = _StillLooking.STILL_LOOKING
 
 
 class Door:
@@ -201,7 +191,7 @@ class Door:
                 found = self._look_for(search)
                 search.answered = self.core.wiring.cluster.version
                 waited_ms = self.clock.now_ms() - search.started_ms
-            if found is _STILL_LOOKING:
+            if found == "still looking":
                 self._say(search, waited_ms)
             elif not isinstance(found, UnknownTopicOrPartitionException) or waited_ms >= self._retry_unknown_ms:
                 return found
@@ -218,7 +208,7 @@ class Door:
         log.warning("%s: %s; still asking, for up to %d ms (%s)", self._sender.name, why, limits[option], option)
         search.next_line_ms, search.pause_ms = waited_ms + search.pause_ms, min(2 * search.pause_ms, LONGEST_PAUSE_MS)
 
-    def _look_for(self, search: _Search) -> KafkaException | _StillLooking | None:
+    def _look_for(self, search: _Search) -> KafkaException | Literal["still looking"] | None:
         """Wait for a topic until it is there, or it is no use, or a new answer says that nobody knows it, or that is to be said."""
         topic, partition, started_ms, answered = search.topic, search.partition, search.started_ms, search.answered
         cluster, has_waited = self.core.wiring.cluster, False
@@ -244,7 +234,7 @@ class Door:
             if waited_ms >= self._block_ms:
                 return self.core.reasons.waited_in_vain(topic, partition, waited_ms)
             if waited_ms >= search.next_line_ms:
-                return _STILL_LOOKING
+                return "still looking"
             limit_ms = self._block_ms if unknown is None else min(self._block_ms, self._retry_unknown_ms)
             self._wait(min(limit_ms, search.next_line_ms) - waited_ms)
             has_waited = True

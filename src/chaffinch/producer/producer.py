@@ -91,7 +91,7 @@ class Producer:
         self._sender = SenderThread(self._core, network, self._clock, name, outcomes.tell, self._handler.answer)
         self._changed = self._sender.changed
         self._door = Door(self.settings, self._core, self._sender, self._clock, self._handler)
-        self._closing = Closing(self._core, self._sender, self._door, self._handler, self._clock, self._max_block_ms)
+        self._closing = Closing(self._door, self._sender)
         self._size_max = min(self._door.request_bytes_max, self._core.accumulator.memory_bytes) - BATCH_OVERHEAD_BYTES
         # Records go in as they are, and nobody wants to see them again.
         self._is_plain = self._key_serializer is None and self._value_serializer is None and not self._handler.questions

@@ -80,21 +80,6 @@ class Availability:
 class Partitioner:
     """Chooses partitions; remembers per topic where records without a key go now, or whose turn it is."""
 
-    __slots__ = (
-        "_dice",
-        "_ignores_keys",
-        "_is_adaptive",
-        "_is_sticky",
-        "_loads",
-        "_rule",
-        "_sticky",
-        "_turns",
-        "_weights",
-        "asks",
-        "batch_bytes",
-        "hashes_keys",
-    )
-
     def __init__(
         self,
         dice: Dice,

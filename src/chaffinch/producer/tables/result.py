@@ -46,10 +46,6 @@ class _Written(NamedTuple):
         return slice(self.rows.start, self.rows.stop) if isinstance(self.rows, range) else self.rows
 
 
-class _Dropped(NamedTuple):
-    rows: Rows
-
-
 class _Rejected(NamedTuple):
     """Rows of one batch, of which those at the indices in `errors` failed."""
 
@@ -65,11 +61,11 @@ class _Rejected(NamedTuple):
 class SendTableResult:
     """What became of a table's rows; every row is in `offsets` or in `rejected`, or was dropped by an exception handler."""
 
-    def __init__(self, row_count: int, written: list[_Written], rejected: list[_Rejected], dropped: list[_Dropped]) -> None:
+    def __init__(self, row_count: int, written: list[_Written], rejected: list[_Rejected], dropped: list[Rows]) -> None:
         self.row_count = row_count
         self.written = sum(len(part.rows) for part in written)
         """How many rows were written."""
-        self.dropped = sorted(int(row) for part in dropped for row in part.rows)
+        self.dropped = sorted(int(row) for rows in dropped for row in rows)
         """The rows that an exception handler, or `drop.invalid.large.records`, dropped."""
         self._written = written
         self._rejected = rejected
@@ -140,7 +136,7 @@ class TableOutcome:
         self._open_count = 1
         self._written: list[_Written] = []
         self._rejected: list[_Rejected] = []
-        self._dropped: list[_Dropped] = []
+        self._dropped: list[Rows] = []
 
     def add(self, count: int) -> int:
         """Announce the next rows; the number of the first of them."""
@@ -178,7 +174,7 @@ class TableOutcome:
     def dropped(self, rows: Rows) -> None:
         """These rows were dropped."""
         with SHARED_LOCK:
-            self._dropped.append(_Dropped(rows))
+            self._dropped.append(rows)
         self._settle(len(rows))
 
     def failed(

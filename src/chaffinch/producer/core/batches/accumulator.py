@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
@@ -62,44 +63,29 @@ class Encoded(NamedTuple):
     data: bytearray
 
 
+@dataclass(slots=True, eq=False)
 class OpenBatch:
     """A batch that grows at its end: lists that grow with each record, columns only when it is taken, because `send` has no time to lose.
 
     Five lists rather than one of tuples: each tuple would be one more object for Python's collector to go round.
     """
 
-    __slots__ = (
-        "bytes_max",
-        "counted",
-        "created_ms",
-        "encoded",
-        "given",
-        "headers",
-        "keys",
-        "position",
-        "receipts",
-        "size",
-        "timestamps",
-        "values",
-    )
-
-    def __init__(self, created_ms: int, position: int, bytes_max: int) -> None:
-        self.created_ms = created_ms
-        self.position = position
-        self.bytes_max = bytes_max
-        """Only below this it takes a record without closing; 0 once it is closed, or is to be."""
-        self.size = BATCH_OVERHEAD_BYTES
-        self.counted = 0
-        """How much of its size the partitioner knows of."""
-        self.receipts = Receipts()
-        self.keys: list[bytes | None] = []
-        self.values: list[bytes | None] = []
-        self.timestamps: list[int] = []
-        self.headers: dict[int, Headers] = {}
-        self.given: list[int] = []
-        """Indices of the records whose callers named the partition; the producer chose that of the others."""
-        self.encoded: Encoded | None = None
-        """What it is taken as, once somebody has had the time."""
+    created_ms: int
+    position: int
+    bytes_max: int
+    """Only below this it takes a record without closing; 0 once it is closed, or is to be."""
+    size: int = BATCH_OVERHEAD_BYTES
+    counted: int = 0
+    """How much of its size the partitioner knows of."""
+    receipts: Receipts = field(default_factory=Receipts)
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
+    headers: dict[int, Headers] = field(default_factory=dict)
+    given: list[int] = field(default_factory=list)
+    """Indices of the records whose callers named the partition; the producer chose that of the others."""
+    encoded: Encoded | None = None
+    """What it is taken as, once somebody has had the time."""
 
     def append(self, record: NewRecord) -> None:
         """Add a record. It is there as soon as its receipt is, which is the last step."""
@@ -143,16 +129,14 @@ def _chosen(open_batch: OpenBatch) -> bool | npt.NDArray[np.bool_]:
     return chosen
 
 
+@dataclass(slots=True, eq=False)
 class WaitingQueue:
     """What waits for one partition: closed batches, then the one that is growing."""
 
-    __slots__ = ("closed", "closed_until", "growing")
-
-    def __init__(self) -> None:
-        self.closed: deque[ProducerBatch | OpenBatch] = deque()
-        self.growing: OpenBatch | None = None
-        self.closed_until = 0
-        """The position behind the last record that is in no growing batch."""
+    closed: deque[ProducerBatch | OpenBatch] = field(default_factory=deque)
+    growing: OpenBatch | None = None
+    closed_until: int = 0
+    """The position behind the last record that is in no growing batch."""
 
     @property
     def position_next(self) -> int:

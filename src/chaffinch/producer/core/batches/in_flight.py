@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 from uuid import UUID
@@ -47,74 +48,45 @@ def _position(batch: ProducerBatch) -> int:
     return batch.position
 
 
+@dataclass(slots=True, eq=False)
 class PartitionQueue:
-    """One partition's numbered batches. Its owner asks `next_batch`, sends it, and reports what became of it.
+    """One partition's numbered batches. Its owner asks `next_batch`, sends it, and reports what became of it."""
 
-    `limit`: how many may be in flight. `is_transactional`: numbers are taken back, because within a transaction the epoch cannot change.
-    """
+    topic_partition: TopicPartition
+    is_idempotent: bool = field(kw_only=True)
+    limit: int = field(default=BROKER_REMEMBERED_BATCHES, kw_only=True)
+    """How many may be in flight."""
+    is_transactional: bool = field(default=False, kw_only=True)
+    """Numbers are taken back, because within a transaction the epoch cannot change."""
+    in_flight: list[ProducerBatch] = field(default_factory=list, init=False)
+    """Sent and not answered, in the order of their sequences."""
+    retries: list[ProducerBatch] = field(default_factory=list, init=False)
+    """To be sent again under their old numbers, in the order of their sequences, which is that of their positions."""
+    returned: list[ProducerBatch] = field(default_factory=list, init=False)
+    """Surely not stored, to be numbered anew, before anything that waits in the accumulator."""
+    is_held: bool = field(default=False, init=False)
+    not_before_ms: int = field(default=0, init=False)
+    last_error: KafkaException | None = field(default=None, init=False)
+    """Why a batch had to go again last, since one was written: what waits behind it waits for the same reason."""
+    last_error_of_ms: int = field(default=0, init=False)
+    """When that batch was created."""
+    _identity: ProducerIdentity = field(default=NO_PRODUCER, init=False)
+    _sequence_next: int = field(default=0, init=False)
+    _numbered: int = field(default=0, init=False)
+    _acknowledged_ms: int | None = field(default=None, init=False)
+    _new_ordinal: int = field(default=0, init=False)
+    """Batches numbered before it may have gone to another topic of the same name."""
+    # What follows is of the failures since numbering last began.
+    _restart_sequence: int | None = field(default=None, init=False)
+    _is_used_up: bool = field(default=False, init=False)
+    _failed_position: int | None = field(default=None, init=False)
+    _unstored_position: int | None = field(default=None, init=False)
+    _acknowledged_position: int = field(default=-1, init=False)
+    """Of the last batch the broker has."""
 
-    __slots__ = (
-        "_acknowledged_ms",
-        "_acknowledged_position",
-        "_failed_position",
-        "_identity",
-        "_is_idempotent",
-        "_is_transactional",
-        "_is_used_up",
-        "_limit",
-        "_new_ordinal",
-        "_numbered",
-        "_restart_sequence",
-        "_sequence_next",
-        "_unstored_position",
-        "in_flight",
-        "is_held",
-        "last_error",
-        "last_error_of_ms",
-        "not_before_ms",
-        "retries",
-        "returned",
-        "topic_partition",
-    )
-
-    def __init__(
-        self,
-        topic_partition: TopicPartition,
-        *,
-        is_idempotent: bool,
-        limit: int = BROKER_REMEMBERED_BATCHES,
-        is_transactional: bool = False,
-    ) -> None:
-        assert not is_idempotent or limit <= BROKER_REMEMBERED_BATCHES, f"{limit} batches in flight are more than brokers remember"
-        self.topic_partition = topic_partition
-        self.in_flight: list[ProducerBatch] = []
-        """Sent and not answered, in the order of their sequences."""
-        self.retries: list[ProducerBatch] = []
-        """To be sent again under their old numbers, in the order of their sequences, which is that of their positions."""
-        self.returned: list[ProducerBatch] = []
-        """Surely not stored, to be numbered anew, before anything that waits in the accumulator."""
-        self.is_held = False
-        self.not_before_ms = 0
-        self.last_error: KafkaException | None = None
-        """Why a batch had to go again last, since one was written: what waits behind it waits for the same reason."""
-        self.last_error_of_ms = 0
-        """When that batch was created."""
-        self._is_idempotent = is_idempotent
-        self._is_transactional = is_transactional
-        self._limit = limit
-        self._identity = NO_PRODUCER
-        self._sequence_next = 0
-        self._numbered = 0
-        self._acknowledged_ms: int | None = None
-        self._new_ordinal = 0
-        """Batches numbered before it may have gone to another topic of the same name."""
-        # What follows is of the failures since numbering last began.
-        self._restart_sequence: int | None = None
-        self._is_used_up = False
-        self._failed_position: int | None = None
-        self._unstored_position: int | None = None
-        self._acknowledged_position = -1
-        """Of the last batch the broker has."""
+    def __post_init__(self) -> None:
+        too_many = f"{self.limit} batches in flight are more than brokers remember"
+        assert not self.is_idempotent or self.limit <= BROKER_REMEMBERED_BATCHES, too_many
 
     @property
     def is_drained(self) -> bool:
@@ -139,15 +111,15 @@ class PartitionQueue:
             return False
         if self.retries:
             return not self.in_flight and self.retries[0].retry_at_ms <= now_ms
-        if self.is_held or (self._is_idempotent and identity != self._identity):
+        if self.is_held or (self.is_idempotent and identity != self._identity):
             return self.is_drained and not self.needs_epoch(identity)
         return not self._is_full(now_ms)
 
     def _is_full(self, now_ms: int) -> bool:
-        if not self.in_flight or not self._is_idempotent:
-            return len(self.in_flight) >= self._limit
+        if not self.in_flight or not self.is_idempotent:
+            return len(self.in_flight) >= self.limit
         is_fresh = self._acknowledged_ms is None or now_ms - self._acknowledged_ms > IDLE_MS_MAX
-        return is_fresh or self._numbered - self.in_flight[0].ordinal >= self._limit
+        return is_fresh or self._numbered - self.in_flight[0].ordinal >= self.limit
 
     def next_batch(self, now_ms: int, identity: ProducerIdentity, take_new: Callable[[], ProducerBatch | None]) -> ProducerBatch | None:
         """The batch to send now, numbered and counted as in flight; None when there is none. Only while `wants_batch` says so."""
@@ -160,8 +132,8 @@ class PartitionQueue:
                 return None
             batch = found
             self._begin(identity)
-            if self._is_idempotent:
-                batch.number(self._identity, self._sequence_next, self._numbered, is_transactional=self._is_transactional)
+            if self.is_idempotent:
+                batch.number(self._identity, self._sequence_next, self._numbered, is_transactional=self.is_transactional)
                 self._sequence_next = batch.sequence_after
                 self._numbered += 1
         batch.is_elsewhere = False
@@ -174,7 +146,7 @@ class PartitionQueue:
         `next_batch` to say, as always without idempotence."""
         if self.in_flight or self.retries or self.returned or self.is_held or now_ms < self.not_before_ms:
             return None
-        return self._sequence_next if self._is_idempotent and identity == self._identity else None
+        return self._sequence_next if self.is_idempotent and identity == self._identity else None
 
     def passed_by(self, receipts: Receipts, outcome: Any, now_ms: int) -> bool:
         """The broker has one record that went under `sequence_now`, and has not been in flight here; its future is done, unless others
@@ -286,7 +258,7 @@ class PartitionQueue:
         self._take_back(batch.position)
         # What failed may be judged late, a handler being asked: a broker without state has taken what came behind it meanwhile.
         is_passed = self._acknowledged_position > batch.position
-        if is_passed or not (is_unstored and (is_expected or self._is_transactional)):
+        if is_passed or not (is_unstored and (is_expected or self.is_transactional)):
             self._is_used_up = True
             return
         taken = self._restart_sequence
