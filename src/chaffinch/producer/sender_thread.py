@@ -22,7 +22,6 @@ from chaffinch.client.condition import Condition
 from chaffinch.client.network import Network
 from chaffinch.errors import IllegalStateException, KafkaException
 from chaffinch.producer.core import events
-from chaffinch.producer.core.batches.batch import Receipts
 from chaffinch.producer.core.effects import (
     AskHandler,
     CompleteBatch,
@@ -70,6 +69,7 @@ class SenderThread(ClientThread):
         """This is a forked child; the thread and the connections stay with the process that made them."""
         self._clock = clock
         self.express = ExpressLane(core, network, clock, self.lock, self.wakeup)
+        self.fetch, self.hurry = self.express.fetch, self.express.hurry
         self._has_express = core.takes_express and network.lends
         network.on_awake = self.express.close
         self._on_outcome = on_outcome
@@ -147,14 +147,6 @@ class SenderThread(ClientThread):
         """Let callers send for themselves while this thread sleeps, if there is nothing to do; how long it may sleep then, in ms."""
         with self.lock:
             return self.express.open() if self.core.is_idle and not self._inbox else IDLE_WAIT_MS
-
-    def fetch(self, receipts: Receipts, timeout: float | None) -> None:
-        """A caller waits for the outcome of one of these records."""
-        self.express.fetch(receipts, timeout)
-
-    def hurry(self, receipts: Receipts) -> None:
-        """Somebody looks whether one of these records has its outcome, or wants to be told."""
-        self.express.hurry(receipts)
 
     def _handle(self, heard: list[Any]) -> list[Effect]:
         """Let the core have its turn. A full batch is encoded before it and without the lock, which callers need for `send`."""
