@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 from chaffinch.records.batch import decode, encode, views
@@ -19,14 +20,14 @@ DAY = 86_400_000
 ONE, TWO = ProducerIdentity(1, 0), ProducerIdentity(2, 0)
 
 
-def opened(files: MemoryFileSystem, **config: int | bool | float) -> PartitionLog:
-    return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(compacts=True, **config), 0)  # type: ignore[arg-type]
+def opened(files: MemoryFileSystem, **config: Any) -> PartitionLog:
+    return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(compacts=True, **config), 0)
 
 
-def records(*pairs: tuple[str | None, str | None], identity: ProducerIdentity = NO_PRODUCER, **options: object) -> bytearray:
+def records(*pairs: tuple[str | None, str | None], identity: ProducerIdentity = NO_PRODUCER, **options: Any) -> bytearray:
     keys = [None if key is None else key.encode() for key, _ in pairs]
     values = [None if value is None else value.encode() for _, value in pairs]
-    return encode(RecordColumns.from_lists(keys, values, [1000] * len(pairs)), identity=identity, **options)  # type: ignore[arg-type]
+    return encode(RecordColumns.from_lists(keys, values, [1000] * len(pairs)), identity=identity, **options)
 
 
 def compact(log: PartitionLog, now_ms: int = 0, *, map_bytes_max: int = 1 << 30) -> Compaction:
@@ -70,7 +71,7 @@ def transaction(log: PartitionLog, identity: ProducerIdentity, sequence: int, *p
     log.append(records(*pairs, identity=identity, base_sequence=sequence, is_transactional=True), now_ms=0)
 
 
-def busy_log(files: MemoryFileSystem, seed: int, *, count: int = 60, **config: int) -> PartitionLog:
+def busy_log(files: MemoryFileSystem, seed: int, *, count: int = 60, **config: Any) -> PartitionLog:
     """`count` batches of two producers and of nobody, with tombstones, and transactions that end either way; sealed."""
     dice = random.Random(seed)
     log = opened(files, segment_bytes=600, index_interval_bytes=100, checkpoint_bytes=900, delete_retention_ms=50, **config)

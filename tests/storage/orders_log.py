@@ -1,5 +1,7 @@
 """A partition log of small batches on the memory disk, as the recovery tests open and fill it."""
 
+from typing import Any
+
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.storage.file_system import MemoryFileSystem
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
@@ -12,11 +14,11 @@ SIZE = len(batch())
 FIRST = f"{DIRECTORY}/{0:020d}"
 
 
-def opened(files: MemoryFileSystem, **config: int) -> PartitionLog:
-    return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(**config), 1000)  # type: ignore[arg-type]
+def opened(files: MemoryFileSystem, **config: Any) -> PartitionLog:
+    return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(**config), 1000)
 
 
-def filled(files: MemoryFileSystem, count: int = 6, **config: int) -> PartitionLog:
+def filled(files: MemoryFileSystem, count: int = 6, **config: Any) -> PartitionLog:
     """`count` batches of one record; nothing closed."""
     log = opened(files, **config)
     for _ in range(count):

@@ -4,6 +4,7 @@ import errno
 import random
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -19,8 +20,8 @@ PATH = "meta/topics.journal"
 NEW = "meta/topics.journal.new"
 
 
-def opened(files: FileSystem, **options: int) -> Journal:
-    return Journal.open(files, "meta", "topics", **options)  # type: ignore[arg-type]
+def opened(files: FileSystem, **options: Any) -> Journal:
+    return Journal.open(files, "meta", "topics", **options)
 
 
 def reopened(files: MemoryFileSystem) -> dict[bytes, bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ TWO = ProducerIdentity(2, 0)
 BEFORE = batch(identity=ONE, base_sequence=0, is_transactional=True)
 
 
-def opened(files: MemoryFileSystem, **config: int) -> PartitionLog:
-    return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(**config))  # type: ignore[arg-type]
+def opened(files: MemoryFileSystem, **config: Any) -> PartitionLog:
+    return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(**config))
 
 
 def append(log: PartitionLog) -> None:
@@ -57,7 +58,7 @@ def refuses(refused: str, part: str, reason: str, *, says: str = "") -> Callable
 no_space_for_snapshots = refuses("append", ".snapshot", "No space left on device")
 
 
-def with_producer(files: MemoryFileSystem, **config: int) -> PartitionLog:
+def with_producer(files: MemoryFileSystem, **config: Any) -> PartitionLog:
     """Its only transaction in a segment of its own."""
     log = opened(files, **config)
     log.append(BEFORE, now_ms=0)

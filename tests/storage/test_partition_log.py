@@ -1,6 +1,7 @@
 """Appending and reading one partition's log while nothing goes wrong with its disk; recovery has its own tests."""
 
 import errno
+from typing import Any
 
 import pytest
 
@@ -19,8 +20,8 @@ TWO = ProducerIdentity(2, 0)
 SIZE = len(batch())
 
 
-def opened(files: MemoryFileSystem | None = None, **config: int | str) -> PartitionLog:
-    return PartitionLog.open(files or MemoryFileSystem(), "topics/orders/0", ORDERS, LogConfig(**config), 0)  # type: ignore[arg-type]
+def opened(files: MemoryFileSystem | None = None, **config: Any) -> PartitionLog:
+    return PartitionLog.open(files or MemoryFileSystem(), "topics/orders/0", ORDERS, LogConfig(**config), 0)
 
 
 def offsets(found: list[bytes | bytearray | memoryview]) -> list[tuple[int, int]]:

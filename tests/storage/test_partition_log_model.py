@@ -8,6 +8,7 @@ import errno
 import random
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -86,8 +87,8 @@ class LogLives(RuleBasedStateMachine):
         index_interval_bytes=st.sampled_from([1, 200]),
         verify_bytes_max=st.sampled_from([0, 250, 1 << 20]),
     )
-    def begin(self, **config: int) -> None:
-        self.config = LogConfig(**config)  # type: ignore[arg-type]
+    def begin(self, **config: Any) -> None:
+        self.config = LogConfig(**config)
         self.files = MemoryFileSystem()
         self.entries: list[Entry] = []
         self.durable = 0  # Entries that must survive a loss of power.

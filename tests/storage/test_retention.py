@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,8 @@ from tests.storage.orders_log import DIRECTORY, ONE, ORDERS, SIZE
 HOUR = 3_600_000
 
 
-def opened(files: MemoryFileSystem, now_ms: int = 0, **config: int | bool) -> PartitionLog:
-    return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(**config), now_ms)  # type: ignore[arg-type]
+def opened(files: MemoryFileSystem, now_ms: int = 0, **config: Any) -> PartitionLog:
+    return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(**config), now_ms)
 
 
 def append(log: PartitionLog, *timestamps: int, now_ms: int = 0) -> None:

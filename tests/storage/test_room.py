@@ -221,8 +221,8 @@ class TestLog:
         monkeypatch.setattr(segment, "ROOM_BYTES", 5 * SIZE)
         return RecordingFile(files, monkeypatch).asked
 
-    def log(self, files: MemoryFileSystem, **config: int) -> PartitionLog:
-        return PartitionLog.open(files, "orders-0", ORDERS, LogConfig(**config), 0)  # type: ignore[arg-type]
+    def log(self, files: MemoryFileSystem, **config: Any) -> PartitionLog:
+        return PartitionLog.open(files, "orders-0", ORDERS, LogConfig(**config), 0)
 
     def fill(self, log: PartitionLog, batches: int) -> None:
         for _ in range(batches):
