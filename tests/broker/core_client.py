@@ -28,27 +28,27 @@ from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
-from chaffinch.storage.file_system import MemoryFileSystem
+from chaffinch.storage.file_system import DiskFileSystem, MemoryFileSystem
 
 NOW_MS = 1_700_000_000_000
 
 
 class Cluster:
-    """One core on a memory file system, its clock, and what it wrote into its log."""
+    """One core on a file system, its clock, and what it wrote into its log."""
 
     def __init__(
         self,
         config: Mapping[str, Any] | None = None,
         *,
         nodes: int = 1,
-        file_system: MemoryFileSystem | None = None,
+        file_system: MemoryFileSystem | DiskFileSystem | None = None,
         seed: int = 1,
         users: Mapping[str, str] | None = None,
     ) -> None:
         self.config = dict(config or {})
         self.users = dict(users or {})
         self.node_count = nodes
-        self.file_system = file_system or MemoryFileSystem()
+        self.disk = file_system or MemoryFileSystem()
         self.now_ms = NOW_MS
         self._wall_ahead_ms = 0
         self.lines: list[str] = []
@@ -56,10 +56,16 @@ class Cluster:
         self._seed = seed
         self.core = self._core()
 
+    @property
+    def file_system(self) -> MemoryFileSystem:
+        """Of a cluster that has no real disk."""
+        assert isinstance(self.disk, MemoryFileSystem)
+        return self.disk
+
     def _core(self) -> BrokerCore:
         nodes = [Node(id=number, host=f"node{number}", port=9092 + number) for number in range(self.node_count)]
         dice = random.Random(self._seed)
-        return BrokerCore(self.file_system, self.config, nodes=nodes, dice=dice, now_ms=self.now_ms, users=self.users)
+        return BrokerCore(self.disk, self.config, nodes=nodes, dice=dice, now_ms=self.now_ms, users=self.users)
 
     def topic(self, name: str, partitions: int = 1, replication: int = 1, **config: str) -> None:
         """Create a topic; options with underscores for dots."""
@@ -120,7 +126,7 @@ class Cluster:
         """A new core on the same files. With `kill` the old one gets no chance to write."""
         if kill:
             self.core.abandon()
-            self.file_system.kill()
+            self.disk.kill()
         else:
             self.core.close()
         self.clients.clear()

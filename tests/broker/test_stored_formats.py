@@ -26,7 +26,7 @@ READERS = TopicPartition("orders", 0)
 def unpacked(root: Path, how: str) -> Cluster:
     with zipfile.ZipFile(STORED / f"format_1_{how}.zip") as archive:
         archive.extractall(root)
-    return Cluster(file_system=DiskFileSystem(root), nodes=2)  # type: ignore[arg-type]
+    return Cluster(file_system=DiskFileSystem(root), nodes=2)
 
 
 def log_of(cluster: Cluster, topic: str) -> PartitionLog:
@@ -87,7 +87,7 @@ def test_and_goes_on_from_there(tmp_path: Path, how: str) -> None:
     cluster.advance(3_600_000)
     assert [offset for offset, _ in values(keyed)] == [3, 4]
     cluster.core.close()
-    again = Cluster(file_system=DiskFileSystem(tmp_path), nodes=2)  # type: ignore[arg-type]
+    again = Cluster(file_system=DiskFileSystem(tmp_path), nodes=2)
     assert values(log_of(again, "orders"))[0] == (2, b"2xxxxxxxx")
     assert [offset for offset, _ in values(log_of(again, "keyed"))] == [3, 4]
     again.core.close()

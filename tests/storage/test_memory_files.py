@@ -105,13 +105,13 @@ def test_kept_bytes_are_durable_after_the_crash() -> None:
 
 
 @pytest.mark.parametrize(("choose", "expected"), [(nothing, b"abcdef"), (everything, b"ab12"), (lambda path, unsynced: 2, b"ab1")])
-def test_an_unsynced_truncation_may_be_forgotten(choose: object, expected: bytes) -> None:
+def test_an_unsynced_truncation_may_be_forgotten(choose: Callable[[str, int], int], expected: bytes) -> None:
     files = MemoryFileSystem()
     written(files, "a", synced=b"abcdef")
     file = files.open("a")
     file.truncate(2)
     file.append((b"12",))
-    files.crash(choose)  # type: ignore[arg-type]
+    files.crash(choose)
     assert content(files, "a") == expected
 
 
@@ -160,12 +160,12 @@ def test_what_a_loss_of_power_leaves_for_certain_is_told_before_it() -> None:
 
 
 @pytest.mark.parametrize(("choose", "old", "new"), [(nothing, b"one", b"two"), (everything, None, b"one")])
-def test_an_unsynced_rename_happens_or_does_not(choose: object, old: bytes | None, new: bytes) -> None:
+def test_an_unsynced_rename_happens_or_does_not(choose: Callable[[str, int], int], old: bytes | None, new: bytes) -> None:
     files = MemoryFileSystem()
     written(files, "old", synced=b"one")
     written(files, "new", synced=b"two")
     files.rename("old", "new")
-    files.crash(choose)  # type: ignore[arg-type]
+    files.crash(choose)
     assert (content(files, "old"), content(files, "new")) == (old, new)
 
 

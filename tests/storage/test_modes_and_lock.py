@@ -29,7 +29,7 @@ def mode(path: Path) -> int:
 
 def test_a_data_directory_is_private_to_its_user(tmp_path: Path) -> None:
     root = tmp_path / "deep" / "data"
-    cluster = Cluster({"flush.policy": "always"}, file_system=DiskFileSystem(root))  # type: ignore[arg-type]
+    cluster = Cluster({"flush.policy": "always"}, file_system=DiskFileSystem(root))
     cluster.topic("orders", 2, cleanup_policy="compact", segment_ms="1")
     for number in range(4):
         cluster.client().produce("orders", batch_of(b"a", timestamps=[cluster.now_ms - 100 + 10 * number]))
@@ -45,7 +45,7 @@ def test_a_data_directory_is_private_to_its_user(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
-    Cluster(file_system=DiskFileSystem(tmp_path)).core.close()  # type: ignore[arg-type]
+    Cluster(file_system=DiskFileSystem(tmp_path)).core.close()
     assert mode(tmp_path) == 0o750
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from chaffinch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -64,10 +66,10 @@ def test_a_log_never_begins_earlier_again(cluster: Cluster) -> None:
         (0, {"topic": "__consumer_offsets"}, 17),
     ],
 )
-def test_refusals(cluster: Cluster, offset: int, options: dict[str, object], code: int) -> None:
+def test_refusals(cluster: Cluster, offset: int, options: dict[str, Any], code: int) -> None:
     cluster.topic("kept", cleanup_policy="compact")
     cluster.topic("__consumer_offsets")
-    assert delete(cluster.client(), offset, **options) == (code, -1)  # type: ignore[arg-type]
+    assert delete(cluster.client(), offset, **options) == (code, -1)
 
 
 def test_a_compacted_topic_that_deletes_too(cluster: Cluster) -> None:

@@ -99,8 +99,8 @@ def test_small_logs_after_a_restart(kill: bool) -> None:
 @pytest.mark.parametrize(
     ("options", "code"), [({"topic": "missing"}, 3), ({"partition": 5}, 3), ({"current": 6}, 74), ({"current": 7}, 0), ({"current": 8}, 75)]
 )
-def test_refusals(client: Client, options: dict[str, object], code: int) -> None:
-    answer = ask(client, 0, **options)  # type: ignore[arg-type]
+def test_refusals(client: Client, options: dict[str, Any], code: int) -> None:
+    answer = ask(client, 0, **options)
     assert answer.error_code == code
     assert (answer.end_offset == -1) == (code != 0)
 

@@ -37,7 +37,7 @@ ALIKE = {
 
 
 def cluster_on(root: Path) -> Cluster:
-    return Cluster(file_system=DiskFileSystem(root))  # type: ignore[arg-type]
+    return Cluster(file_system=DiskFileSystem(root))
 
 
 def use(cluster: Cluster, name: str, value: bytes) -> None:

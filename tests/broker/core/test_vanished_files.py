@@ -134,7 +134,7 @@ def state(cluster: Cluster) -> dict[str, Any]:
 
 def started(files: MemoryFileSystem, cluster: Cluster, **config: str) -> Cluster:
     again = copy.copy(cluster)
-    again.file_system, again.config = files, {**cluster.config, **config}
+    again.disk, again.config = files, {**cluster.config, **config}
     again.clients, again.lines = {}, []
     again.core = again._core()
     return again
