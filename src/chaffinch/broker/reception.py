@@ -10,6 +10,9 @@ import itertools
 import logging
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from chaffinch.broker.busy_poll import BusyPoll
@@ -19,12 +22,34 @@ from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.events import ConnectionLost, RequestReceived
 from chaffinch.broker.door import Door
 from chaffinch.broker.performer import Performer
-from chaffinch.broker.traffic import Traffic
 from chaffinch.protocol.frames import BufferPool, FrameBudget
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
 from chaffinch.records import kernels
 from chaffinch.settings import LONG_MAX
+
+
+@dataclass(slots=True)
+class Traffic:
+    """`requests`: how many by API. Bytes are counted by the connections themselves; here are those of the ones that are gone."""
+
+    connections: int = 0
+    requests: Counter[str] = field(default_factory=Counter)
+    _bytes_received: int = 0
+    _bytes_answered: int = 0
+
+    def count_gone(self, peer: Peer) -> None:
+        """A connection is closed."""
+        self._bytes_received += peer.bytes_received
+        self._bytes_answered += peer.bytes_answered
+
+    def bytes_received(self, peers: Iterable[Peer]) -> int:
+        """With those of the connections that are there."""
+        return self._bytes_received + sum(peer.bytes_received for peer in peers)
+
+    def bytes_answered(self, peers: Iterable[Peer]) -> int:
+        return self._bytes_answered + sum(peer.bytes_answered for peer in peers)
+
 
 LOG = logging.getLogger("chaffinch.broker")
 

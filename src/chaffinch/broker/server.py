@@ -24,8 +24,7 @@ from chaffinch.broker.core.topics.registry import Dice
 from chaffinch.broker.door import Door, tls_context
 from chaffinch.broker.listeners import Listener, SaySeldom
 from chaffinch.broker.performer import Performer
-from chaffinch.broker.reception import Reception
-from chaffinch.broker.traffic import Traffic
+from chaffinch.broker.reception import Reception, Traffic
 from chaffinch.runtime.clock import Clock, SystemClock
 from chaffinch.storage.file_system import FileSystem
 

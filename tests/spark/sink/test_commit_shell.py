@@ -15,7 +15,6 @@ from chaffinch.broker.core import handlers
 from chaffinch.broker.core.answer_room import AnswerTooLarge
 from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.handlers import api_versions
 from chaffinch.broker.core.opening import TransactionParticipants
 from chaffinch.broker.embedded import EmbeddedBroker
@@ -441,13 +440,11 @@ def test_partitions_with_more_producers_than_one_answer_may_hold_are_asked_for_o
     number, asked = api_of(DescribeProducersRequest()).key, []
     handle = handlers.HANDLERS[number]
 
-    def limited(state: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> object:
-        message = event.request.message
-        assert isinstance(message, DescribeProducersRequest)
+    def limited(state: BrokerState, event: RequestReceived, message: DescribeProducersRequest, now_ms: int) -> object:
         asked.append([index for found in message.topics for index in found.partition_indexes])
         if len(asked[-1]) > 1:
             raise AnswerTooLarge
-        return handle(state, event, now_ms, fault)
+        return handle(state, event, message, now_ms)
 
     monkeypatch.setitem(handlers.HANDLERS, number, limited)
     assert committed(broker, topic).outcome == "written"

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 from chaffinch.broker.core import opening, options, timers
 from chaffinch.broker.core.answer_room import AnswerTooLarge
@@ -260,7 +259,7 @@ class BrokerCore:
         fault = self._fault_for(request) if state.faults.rules else None
         try:
             if fault is None:
-                result = HANDLERS[request.api.key](state, event, now_ms, None)
+                result = HANDLERS[request.api.key](state, event, request.message, now_ms)
             else:
                 result = self._result_with_fault(event, fault, now_ms)
         except AnswerTooLarge as too_large:
@@ -286,29 +285,26 @@ class BrokerCore:
         return result
 
     def _fault_for(self, request: ReceivedRequest) -> Fault | None:
-        topics, sessions = self.state.topics, self.state.fetch_sessions
-
-        def name_of(topic_id: UUID) -> str | None:
-            topic = topics.by_id(topic_id)
-            return None if topic is None else topic.name
-
-        return self.state.faults.take(
-            request.api.name, request.client_id, lambda: named_places(request.message, name_of, sessions.named_places)
+        state = self.state
+        return state.faults.take(
+            request.api.name,
+            request.client_id,
+            lambda: named_places(request.message, state.topics.name_of, state.fetch_sessions.named_places),
         )
 
     def _result_with_fault(self, event: RequestReceived, fault: Fault, now_ms: int) -> Result:
-        key = event.request.api.key
+        key, message = event.request.api.key, event.request.message
         if fault.action is FaultAction.DROP_BEFORE:
             return Close("asked for by a fault script, before the request was looked at")
         if fault.action is FaultAction.ERROR:
             if key in PER_PARTITION_FAULTS:
-                return HANDLERS[key](self.state, event, now_ms, fault)
+                return PER_PARTITION_FAULTS[key](self.state, event, message, now_ms, fault)
             return error_answer(event.request, fault.error.wire(self.state.numbering))
         if fault.action is FaultAction.SLOW_DOWN:
             wants_answers, wants_requests = fault.direction != "requests", fault.direction != "answers"
             self._effects.append(SlowDown(event.connection_id, fault.bytes_per_second, wants_answers, wants_requests))
-            return HANDLERS[key](self.state, event, now_ms, None)
-        result = HANDLERS[key](self.state, event, now_ms, None)
+            return HANDLERS[key](self.state, event, message, now_ms)
+        result = HANDLERS[key](self.state, event, message, now_ms)
         if fault.action is FaultAction.DROP_AFTER:
             late: Result | None = result
             while isinstance(late, Waiting) and late.is_unfinished:

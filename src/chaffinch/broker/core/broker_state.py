@@ -129,8 +129,11 @@ class Silence:
 SILENCE = Silence()
 
 Result: TypeAlias = Message | Waiting | Close | Last | Silence
-Handler: TypeAlias = Callable[[BrokerState, RequestReceived, int, Fault | None], Result]
-"""(state, request, now_ms, fault with action ERROR or None) -> what to do about the answer."""
+Handler: TypeAlias = Callable[[BrokerState, RequestReceived, Any, int], Result]
+"""(state, event, its message, now_ms) -> what to do about the answer."""
+
+FaultHandler: TypeAlias = Callable[[BrokerState, RequestReceived, Any, int, Fault], Result]
+"""The same, with a fault whose action is ERROR."""
 
 
 def result_of(outcome: Outcome, now_ms: int) -> Result:

@@ -7,7 +7,7 @@ once in the log, unless that would be unsafe: see `kafka_options.py`. Topic opti
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from chaffinch.broker.core import kafka_options
@@ -236,16 +236,7 @@ def _topic_default(topic_option: str, broker_option: str) -> Option:
     """The broker's option that gives a topic option its default: same kind and range, no default of its own."""
     option = TOPIC_OPTIONS_BY_NAME[topic_option]
     documentation = f"Default of the topic option {topic_option}. {option.documentation}"
-    return Option(
-        broker_option,
-        option.kind,
-        None,
-        documentation,
-        choices=option.choices,
-        minimum=option.minimum,
-        maximum=option.maximum,
-        gap=option.gap,
-    )
+    return replace(option, name=broker_option, default=None, documentation=documentation)
 
 
 _TOPIC_DEFAULTS = tuple(_topic_default(topic, broker) for topic, broker in BROKER_SYNONYMS.items())

@@ -24,6 +24,11 @@ class RequestRefused(Exception):
         return exception_for(self.code, message=self.message, api=api)
 
 
+def refusal_of(error: RequestRefused | StorageError, what: object, code: ErrorCode = codes.KAFKA_STORAGE_ERROR) -> RequestRefused:
+    """What a request is refused with that raised this; `what` and `code` for a failure of the disk, as in `disk_failed`."""
+    return error if isinstance(error, RequestRefused) else disk_failed(what, error, code)
+
+
 def disk_failed(what: object, error: StorageError, code: ErrorCode = codes.KAFKA_STORAGE_ERROR) -> RequestRefused:
     """The broker's disk has failed at `what`: a topic-partition, or whatever else was to be read or written. Where on the disk that is, and
     what the system said, is the business of whoever runs the broker: it stands in the log only."""

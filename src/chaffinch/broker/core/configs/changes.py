@@ -14,7 +14,7 @@ from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_state import BrokerState, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.group_options import GROUP_CONFIGS, GROUP_CONFIGS_BY_NAME
-from chaffinch.broker.core.refusal import RequestRefused, disk_failed
+from chaffinch.broker.core.refusal import RequestRefused, refusal_of
 from chaffinch.broker.core.topics import creation_rules
 from chaffinch.broker.core.topics.registry import Topic
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, topic_defaults
@@ -52,18 +52,15 @@ def carry_out(
     times_named = Counter((change.resource_type, change.resource_name) for change in changes)
     results: list[tuple[int, str | None]] = []
     for change in changes:
-        refused: RequestRefused | None = None
         try:
             if times_named[change.resource_type, change.resource_name] > 1:
                 raise RequestRefused(codes.INVALID_REQUEST, "each resource must appear at most once")
             _carry_out(broker, change, validate_only)
-        except RequestRefused as refusal:
-            refused = refusal
-        except StorageError as error:
-            refused = disk_failed(_place(change), error)
-        if refused is not None:
+            results.append((0, None))
+        except (RequestRefused, StorageError) as error:
+            refused = refusal_of(error, _place(change))
             refuse(broker, event, now_ms, place=_place(change), code=refused.code, reason=refused.logged)
-        results.append((0, None) if refused is None else (refused.code.number, refused.message))
+            results.append((refused.code.number, refused.message))
     return results
 
 

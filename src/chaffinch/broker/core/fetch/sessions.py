@@ -72,7 +72,7 @@ def places_of(request: FetchRequest, version: int, topics: TopicRegistry) -> dic
     uses_ids = version >= VERSION_WITH_IDS
     for topic in request.topics:
         name: str | UUID = topic.topic_id if uses_ids else topic.topic
-        resolved = _name_of(topic.topic_id, topics) if uses_ids else topic.topic
+        resolved = topics.name_of(topic.topic_id) if uses_ids else topic.topic
         for asked in topic.partitions:
             key = (name, asked.partition)
             places[key] = FetchPlace(key, resolved, topic.topic_id, asked)
@@ -89,12 +89,7 @@ def resolve_ids(places: Iterable[FetchPlace], topics: TopicRegistry) -> None:
     """Look again for topics whose ids were unknown when they came into a session."""
     for place in places:
         if place.topic is None:
-            place.topic = _name_of(place.topic_id, topics)
-
-
-def _name_of(topic_id: UUID, topics: TopicRegistry) -> str | None:
-    topic = topics.by_id(topic_id)
-    return None if topic is None else topic.name
+            place.topic = topics.name_of(place.topic_id)
 
 
 NO_SESSION = 0

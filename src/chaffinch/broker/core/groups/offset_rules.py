@@ -61,6 +61,11 @@ def commit(
     return [[stored if code is codes.NONE else code for code in row] for row in results], failure
 
 
+def names(broker: BrokerState, topics: Sequence[Topic], *, by_id: bool) -> list[str | None]:
+    """The names of a request's topics; None for an id that no topic has."""
+    return [broker.topics.name_of(topic.topic_id) if by_id else topic.name for topic in topics]
+
+
 def places(broker: BrokerState, topics: Sequence[Topic], names: Sequence[str | None]) -> Iterator[TopicIdPartition]:
     """Those of a request that exist, as members of KIP-848 have them."""
     for topic, name in zip(topics, names, strict=True):

@@ -1,10 +1,10 @@
-"""One file per API: `handle(state, event, now_ms, fault)` says what to do about the answer. Only this table knows them all."""
+"""One file per API: `handle(state, event, request, now_ms)` says what to do about the answer. Only this table knows them all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaffinch.broker.core.broker_state import Handler
+from chaffinch.broker.core.broker_state import FaultHandler, Handler
 from chaffinch.broker.core.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -106,5 +106,5 @@ HANDLERS: Mapping[int, Handler] = {
 }
 """By API key; exactly the APIs that `protocol/apis.py` says are served."""
 
-PER_PARTITION_FAULTS = frozenset({0, 1})
-"""APIs whose handlers answer a scripted error for the partition it is meant for, and do their work for the others."""
+PER_PARTITION_FAULTS: Mapping[int, FaultHandler] = {0: produce.handle, 1: fetch.handle}
+"""Handlers that answer a scripted error for the partition it is meant for, and do their work for the others."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.transactions import codes as transaction_codes
 from chaffinch.broker.core.transactions.coordinator import NOT_WRITTEN
+from chaffinch.broker.core.transactions.moves import travelling
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity
@@ -14,9 +13,7 @@ from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnReques
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, AddOffsetsToTxnRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: AddOffsetsToTxnRequest, now_ms: int) -> Result:
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     reason = f"group {request.group_id!r}, producer {identity.producer_id} epoch {identity.epoch}"
     try:
@@ -25,7 +22,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         code, reason = NOT_WRITTEN, f"{reason}: {error}"
     if code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
         refuse(broker, event, now_ms, place=request.transactional_id, code=code, reason=reason)
-    return AddOffsetsToTxnResponse(error_code=transaction_codes.travelling(code, "AddOffsetsToTxn", event.request.version))
+    return AddOffsetsToTxnResponse(error_code=travelling(code, "AddOffsetsToTxn", event.request.version))
 
 
 def _code(

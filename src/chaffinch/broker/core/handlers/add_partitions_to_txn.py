@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.transactions import codes as transaction_codes
 from chaffinch.broker.core.transactions.coordinator import NOT_WRITTEN
+from chaffinch.broker.core.transactions.moves import travelling
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
@@ -39,9 +38,7 @@ class _Asked:
     verify_only: bool = False
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, AddPartitionsToTxnRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: AddPartitionsToTxnRequest, now_ms: int) -> Result:
     version = event.request.version
 
     def results(
@@ -50,7 +47,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         places = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
         asked = _Asked(transactional_id=transactional_id, identity=identity, places=places, verify_only=verify_only)
         fates = _codes(broker, event, asked, now_ms)
-        return _rows(topics, lambda place: transaction_codes.travelling(fates[place], "AddPartitionsToTxn", version))
+        return _rows(topics, lambda place: travelling(fates[place], "AddPartitionsToTxn", version))
 
     if version < VERSION_WITH_TRANSACTIONS:
         identity = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)

@@ -6,14 +6,11 @@ from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.configs import changes as config_changes
 from chaffinch.broker.core.configs.changes import ConfigChange
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse
 from chaffinch.protocol.messages.incremental_alter_configs import OPERATION_SET, AlterableConfig
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, AlterConfigsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: AlterConfigsRequest, now_ms: int) -> Result:
     changes = [
         ConfigChange(
             resource_type=resource.resource_type,

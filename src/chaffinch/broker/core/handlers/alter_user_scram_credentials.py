@@ -9,7 +9,6 @@ from collections import Counter
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused, disk_failed
 from chaffinch.broker.core.security.scram_credentials import ScramCredentials
 from chaffinch.errors import codes
@@ -27,9 +26,7 @@ Change = ScramCredentialDeletion | ScramCredentialUpsertion
 Place = tuple[str, ScramMechanism]
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, AlterUserScramCredentialsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: AlterUserScramCredentialsRequest, now_ms: int) -> Result:
     credentials = broker.authentication.credentials
     asked: list[Change] = [*request.deletions, *request.upsertions]
     times_named = Counter(change.name for change in asked)

@@ -6,7 +6,6 @@ import re
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.errors import codes
 from chaffinch.protocol import apis
 from chaffinch.protocol.messages.api_versions import (
@@ -40,9 +39,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 """What a client may call itself and its version (KIP-511): it ends up in names of metrics and in logs."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, ApiVersionsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: ApiVersionsRequest, now_ms: int) -> Result:
     told = (request.client_software_name, request.client_software_version)
     if event.request.version >= VERSION_WITH_SOFTWARE and not all(_SOFTWARE.fullmatch(text) for text in told):
         return ApiVersionsResponse(error_code=codes.INVALID_REQUEST.number)

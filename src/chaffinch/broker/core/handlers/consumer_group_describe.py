@@ -7,7 +7,6 @@ from uuid import UUID
 from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups.assignors import Partitions
 from chaffinch.broker.core.groups.consumer_group import NO_PARTITIONS, ConsumerGroup, ConsumerMember
 from chaffinch.broker.core.groups.coordinator import not_a_consumer_group
@@ -25,9 +24,7 @@ CONSUMER_MEMBER = 1
 DEAD = "Dead"
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, ConsumerGroupDescribeRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: ConsumerGroupDescribeRequest, now_ms: int) -> Result:
     room = AnswerRoom(broker.settings)
     groups = [room.add(_group(broker, event, group_id, room)) for group_id in dict.fromkeys(request.group_ids)]
     return ConsumerGroupDescribeResponse(groups=groups)

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.handlers.group_answers import NOT_WRITTEN, client_of, say_lines
-from chaffinch.broker.core.refusal import RequestRefused, disk_failed
+from chaffinch.broker.core.refusal import RequestRefused, refusal_of
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.consumer_group_heartbeat import (
     EPOCH_JOIN,
@@ -26,18 +25,13 @@ PROTOCOL = "consumer"
 """Its name in the option `group.coordinator.rebalance.protocols`."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, ConsumerGroupHeartbeatRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Result:
     try:
         answer = _answer(broker, event, request, now_ms)
-    except RequestRefused as refused:
-        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=refused.code, reason=refused.message)
+    except (RequestRefused, StorageError) as error:
+        refused = refusal_of(error, f"group {request.group_id}", NOT_WRITTEN)
+        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=refused.code, reason=refused.logged)
         return ConsumerGroupHeartbeatResponse(error_code=refused.code.number, error_message=refused.message)
-    except StorageError as error:
-        failed = disk_failed(f"group {request.group_id}", error, NOT_WRITTEN)
-        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=failed.code, reason=failed.logged)
-        return ConsumerGroupHeartbeatResponse(error_code=failed.code.number, error_message=failed.message)
     say_lines(broker, now_ms)
     return answer
 

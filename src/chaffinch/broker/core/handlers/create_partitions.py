@@ -7,8 +7,7 @@ from collections import Counter
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.refusal import RequestRefused, disk_failed
+from chaffinch.broker.core.refusal import RequestRefused, refusal_of
 from chaffinch.broker.core.topics import creation_rules
 from chaffinch.errors import codes
 from chaffinch.identifiers import counted
@@ -21,9 +20,7 @@ from chaffinch.protocol.messages.create_partitions import (
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, CreatePartitionsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: CreatePartitionsRequest, now_ms: int) -> Result:
     times_named = Counter(topic.name for topic in request.topics)
     try:
         creation_rules.check_partitions(_partitions_wanted(broker, request, times_named))
@@ -39,11 +36,8 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
             if times_named[asked.name] > 1:
                 raise RequestRefused(codes.INVALID_REQUEST, f"topic {asked.name!r} is named {times_named[asked.name]} times in one request")
             _create(broker, asked, request.validate_only, now_ms)
-        except RequestRefused as refused:
-            result.error_code, result.error_message = refused.code.number, refused.message
-            refuse(broker, event, now_ms, place=asked.name, code=refused.code, reason=refused.message)
-        except StorageError as error:
-            failed = disk_failed(f"topic {asked.name}", error)
+        except (RequestRefused, StorageError) as error:
+            failed = refusal_of(error, f"topic {asked.name}")
             result.error_code, result.error_message = failed.code.number, failed.message
             refuse(broker, event, now_ms, place=asked.name, code=failed.code, reason=failed.logged)
         results.append(result)

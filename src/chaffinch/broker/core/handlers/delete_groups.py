@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.handlers.group_answers import NOT_WRITTEN
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -12,9 +11,7 @@ from chaffinch.protocol.messages.delete_groups import DeletableGroupResult, Dele
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, DeleteGroupsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: DeleteGroupsRequest, now_ms: int) -> Result:
     outcomes = [(group, _delete(broker, event, group, now_ms)) for group in dict.fromkeys(request.groups_names)]
     return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=group, error_code=code.number) for group, code in outcomes])
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.leader_epochs import leadership_fault
 from chaffinch.errors import codes
@@ -23,9 +22,7 @@ from chaffinch.storage.many_logs import start_many
 from chaffinch.storage.partition_log import PartitionLog
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, DeleteRecordsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: DeleteRecordsRequest, now_ms: int) -> Result:
     starts: dict[PartitionLog, int] = {}
     faults: dict[TopicPartition, tuple[ErrorCode, str]] = {}
     asked = _asked(request)

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused, disk_failed
 from chaffinch.broker.core.topics.registry import Topic
 from chaffinch.errors import codes
@@ -30,9 +29,7 @@ class _Asked:
     fault: str | None = None
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, DeleteTopicsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: DeleteTopicsRequest, now_ms: int) -> Result:
     if event.request.version >= VERSION_WITH_IDS:
         named = [_asked(broker, state.name, state.topic_id) for state in request.topics]
     else:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_acls import DescribeAclsResponse
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: object, now_ms: int) -> Result:
     message = "this broker has no authorizer: everybody may do everything"
     return DescribeAclsResponse(error_code=codes.SECURITY_DISABLED.number, error_message=message)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.security import authorized_operations
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
@@ -12,9 +11,7 @@ from chaffinch.protocol.messages.describe_cluster import DescribeClusterBroker, 
 ENDPOINT_BROKERS = 1
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, DescribeClusterRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeClusterRequest, now_ms: int) -> Result:
     if request.endpoint_type != ENDPOINT_BROKERS:
         return DescribeClusterResponse(
             error_code=codes.MISMATCHED_ENDPOINT_TYPE.number,

@@ -10,7 +10,6 @@ from chaffinch.broker.core.configs import entries as config_entries
 from chaffinch.broker.core.configs.changes import check_named, check_node, existing_topic
 from chaffinch.broker.core.configs.entries import ConfigEntry
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_configs import (
@@ -28,9 +27,7 @@ from chaffinch.protocol.messages.describe_configs import (
 )
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, DescribeConfigsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeConfigsRequest, now_ms: int) -> Result:
     room = AnswerRoom(broker.settings)
     results = [room.add(_described(broker, *place, keys, request, room)) for place, keys in _asked(request).items()]
     return DescribeConfigsResponse(results=results)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, ClassicMember
 from chaffinch.broker.core.groups.classic_states import ClassicState
 from chaffinch.broker.core.groups.consumer_group import ConsumerGroup
@@ -21,9 +20,7 @@ VERSION_WITH_NOT_FOUND = 6
 DEAD = "Dead"
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, DescribeGroupsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeGroupsRequest, now_ms: int) -> Result:
     room = AnswerRoom(broker.settings)
     return DescribeGroupsResponse(groups=[room.add(_group(broker, event, group_id, room)) for group_id in dict.fromkeys(request.groups)])
 

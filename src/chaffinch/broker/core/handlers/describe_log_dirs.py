@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.topics.registry import Topic
 from chaffinch.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -17,9 +16,7 @@ from chaffinch.protocol.messages.describe_log_dirs import (
 )
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, DescribeLogDirsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeLogDirsRequest, now_ms: int) -> Result:
     described: Iterable[tuple[Topic, Collection[int]]]
     if request.topics is None:
         described = ((topic, range(len(topic.partitions))) for topic in broker.topics)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.replicas.leader_epochs import leadership_fault
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
@@ -18,9 +17,7 @@ from chaffinch.protocol.messages.describe_producers import (
 )
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, DescribeProducersRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeProducersRequest, now_ms: int) -> Result:
     room = AnswerRoom(broker.settings)
     asked: dict[str, dict[int, None]] = {}
     for topic in request.topics:

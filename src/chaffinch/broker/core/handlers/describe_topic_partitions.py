@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.security import authorized_operations
 from chaffinch.broker.core.topics import creation_rules
 from chaffinch.broker.core.topics.registry import Partition
@@ -23,9 +22,7 @@ PARTITIONS_MAX = 2000
 """Partitions in one answer, whatever the request says; Kafka's `max.request.partition.size.limit`."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, DescribeTopicPartitionsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeTopicPartitionsRequest, now_ms: int) -> Result:
     cursor = request.cursor or Cursor(topic_name="", partition_index=0)
     asked = {topic.name for topic in request.topics}
     names = sorted(name for name in asked or (topic.name for topic in broker.topics) if name >= cursor.topic_name)

@@ -8,7 +8,6 @@ from operator import attrgetter
 from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.transactions.metadata import TransactionMetadata
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_transactions import (
@@ -19,9 +18,7 @@ from chaffinch.protocol.messages.describe_transactions import (
 )
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, DescribeTransactionsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeTransactionsRequest, now_ms: int) -> Result:
     room = AnswerRoom(broker.settings)
     return DescribeTransactionsResponse(
         transaction_states=[room.add(_state(broker, event.node_id, one, room)) for one in dict.fromkeys(request.transactional_ids)]

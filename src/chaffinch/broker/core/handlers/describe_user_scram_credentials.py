@@ -6,7 +6,6 @@ from collections import Counter
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_user_scram_credentials import (
     CredentialInfo,
@@ -16,9 +15,7 @@ from chaffinch.protocol.messages.describe_user_scram_credentials import (
 )
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, DescribeUserScramCredentialsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeUserScramCredentialsRequest, now_ms: int) -> Result:
     added = broker.authentication.credentials.added()
     infos: dict[str, list[CredentialInfo]] = {}
     for (user, mechanism), credential in sorted(added.items(), key=lambda entry: (entry[0][0], entry[0][1].value)):

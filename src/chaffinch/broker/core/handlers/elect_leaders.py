@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused, disk_failed
 from chaffinch.broker.core.replicas.declared_replicas import NO_LEADER
 from chaffinch.errors import codes
@@ -22,9 +21,7 @@ from chaffinch.protocol.messages.elect_leaders import (
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, ElectLeadersRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: ElectLeadersRequest, now_ms: int) -> Result:
     if request.election_type not in (ELECTION_PREFERRED, ELECTION_UNCLEAN):
         return ElectLeadersResponse(error_code=codes.INVALID_REQUEST.number)
     wants_all = request.topic_partitions is None

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.transactions import codes as transaction_codes
 from chaffinch.broker.core.transactions.coordinator import IdentityAnswer
-from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP
+from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP, travelling
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -18,9 +16,7 @@ from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 VERSION_WITH_IDENTITY = 5
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, EndTxnRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: EndTxnRequest, now_ms: int) -> Result:
     version = event.request.version
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     if broker.is_coordinator(event.node_id, request.transactional_id):
@@ -34,7 +30,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
             reason += f": {answer.failure}"
         refuse(broker, event, now_ms, place=request.transactional_id, code=answer.code, reason=reason)
     return EndTxnResponse(
-        error_code=transaction_codes.travelling(answer.code, "EndTxn", version),
+        error_code=travelling(answer.code, "EndTxn", version),
         producer_id=answer.identity.producer_id,
         producer_epoch=answer.identity.epoch,
     )

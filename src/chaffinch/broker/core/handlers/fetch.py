@@ -27,9 +27,7 @@ UNREADABLE_WAITING_MAX = 1_000
 Those of a session are bounded in all."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, FetchRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: FetchRequest, now_ms: int, fault: Fault | None = None) -> Result:
     context = broker.fetch_sessions.begin(request, event.request.version, broker.topics, now_ms)
     if isinstance(context, ErrorCode):
         return FetchResponse(error_code=context.number)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.find_coordinator import (
@@ -18,9 +17,7 @@ from chaffinch.protocol.messages.find_coordinator import (
 VERSION_WITH_SEVERAL_KEYS = 4
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, FindCoordinatorRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: FindCoordinatorRequest, now_ms: int) -> Result:
     if event.request.version >= VERSION_WITH_SEVERAL_KEYS:
         return FindCoordinatorResponse(coordinators=[_coordinator(broker, request.key_type, key) for key in request.coordinator_keys])
     found = _coordinator(broker, request.key_type, request.key)

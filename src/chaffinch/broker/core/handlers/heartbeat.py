@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, HeartbeatRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: HeartbeatRequest, now_ms: int) -> Result:
     if not request.group_id:
         code = codes.INVALID_GROUP_ID
     elif not broker.is_coordinator(event.node_id, request.group_id):

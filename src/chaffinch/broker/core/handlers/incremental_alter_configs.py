@@ -6,7 +6,6 @@ from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.configs import changes as config_changes
 from chaffinch.broker.core.configs.changes import ConfigChange
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.protocol.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
@@ -14,9 +13,7 @@ from chaffinch.protocol.messages.incremental_alter_configs import (
 )
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, IncrementalAlterConfigsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: IncrementalAlterConfigsRequest, now_ms: int) -> Result:
     changes = [
         ConfigChange(resource_type=resource.resource_type, resource_name=resource.resource_name, configs=resource.configs)
         for resource in request.resources

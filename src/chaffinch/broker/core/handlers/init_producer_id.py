@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.transactions import codes as transaction_codes
 from chaffinch.broker.core.transactions.coordinator import IdentityAnswer
+from chaffinch.broker.core.transactions.moves import travelling
 from chaffinch.errors import codes
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, InitProducerIdRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: InitProducerIdRequest, now_ms: int) -> Result:
     answer = _answer(broker, event, request, now_ms)
     if answer.code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
         reason = f"identity {request.producer_id}/{request.producer_epoch}, transaction.timeout.ms {request.transaction_timeout_ms}"
@@ -22,7 +19,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
             reason += f": {answer.failure}"
         refuse(broker, event, now_ms, place=request.transactional_id, code=answer.code, reason=reason)
     return InitProducerIdResponse(
-        error_code=transaction_codes.travelling(answer.code, "InitProducerId", event.request.version),
+        error_code=travelling(answer.code, "InitProducerId", event.request.version),
         producer_id=answer.identity.producer_id,
         producer_epoch=answer.identity.epoch,
     )

@@ -7,7 +7,6 @@ from typing import Any
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups.classic_requests import refusal
 from chaffinch.broker.core.groups.context import Ticket
 from chaffinch.broker.core.handlers.group_answers import client_of, not_written, say_lines, when_answered
@@ -21,9 +20,7 @@ VERSION_WITH_NULL_PROTOCOL = 7
 _EXPECTED = frozenset({codes.NONE.number, codes.MEMBER_ID_REQUIRED.number, codes.REBALANCE_IN_PROGRESS.number})
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, JoinGroupRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: JoinGroupRequest, now_ms: int) -> Result:
     code = _fault(request, broker.settings)
     if code is codes.NONE and not broker.is_coordinator(event.node_id, request.group_id):
         code = codes.NOT_COORDINATOR

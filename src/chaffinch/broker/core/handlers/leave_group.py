@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.handlers.group_answers import say_lines
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -12,9 +11,7 @@ from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, LeaveGrou
 VERSION_WITH_SEVERAL_MEMBERS = 3
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, LeaveGroupRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: LeaveGroupRequest, now_ms: int) -> Result:
     if not request.group_id:
         return LeaveGroupResponse(error_code=codes.INVALID_GROUP_ID.number)
     if not broker.is_coordinator(event.node_id, request.group_id):

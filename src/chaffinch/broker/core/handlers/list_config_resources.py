@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_configs import (
     RESOURCE_BROKER,
@@ -18,9 +17,7 @@ from chaffinch.protocol.messages.list_config_resources import ConfigResource, Li
 VERSION_WITH_TYPES = 1
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, ListConfigResourcesRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: ListConfigResourcesRequest, now_ms: int) -> Result:
     nodes = [str(node.id) for node in broker.nodes.live]
     names = {
         RESOURCE_TOPIC: [topic.name for topic in broker.topics],

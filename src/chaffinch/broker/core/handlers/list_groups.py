@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups.classic_group import PROTOCOL_TYPE, ClassicGroup
 from chaffinch.broker.core.groups.coordinator import Group
 from chaffinch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, ListGroupsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: ListGroupsRequest, now_ms: int) -> Result:
     states = {state.lower() for state in request.states_filter}
     types = {name.lower() for name in request.types_filter}
     listed = [_listed(group) for group in broker.groups if broker.is_coordinator(event.node_id, group.group_id)]

@@ -8,7 +8,6 @@ from typing import Final, TypeAlias
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.replicas.leader_epochs import DEBUGGING_REPLICA, NO_EPOCH, leadership_fault
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
@@ -50,9 +49,7 @@ _UPPER: Final[Mapping[tuple[bool, bool], Upper]] = {
 _NOWHERE = (NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, ListOffsetsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: ListOffsetsRequest, now_ms: int) -> Result:
     is_for_debugging = request.replica_id == DEBUGGING_REPLICA
     upper = _UPPER[request.replica_id == CONSUMER, request.isolation_level == READ_COMMITTED]
     times_named = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)

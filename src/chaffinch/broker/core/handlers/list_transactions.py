@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups.topic_pattern import InvalidPattern, TopicPattern
 from chaffinch.broker.core.transactions.metadata import TransactionMetadata
 from chaffinch.broker.core.transactions.moves import TransactionState
@@ -14,9 +13,7 @@ from chaffinch.protocol.messages.list_transactions import ListTransactionsReques
 _STATES_BY_TITLE = {state.title: state for state in TransactionState}
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, ListTransactionsRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: ListTransactionsRequest, now_ms: int) -> Result:
     unknown = [title for title in request.state_filters if title not in _STATES_BY_TITLE]
     states = {_STATES_BY_TITLE[title] for title in request.state_filters if title in _STATES_BY_TITLE}
     try:

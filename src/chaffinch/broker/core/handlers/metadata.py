@@ -11,7 +11,6 @@ from uuid import UUID
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import NO_LEADER
 from chaffinch.broker.core.security import authorized_operations
@@ -32,9 +31,7 @@ VERSION_WITH_IDS = 12
 """First version in which topics may be asked for by id alone."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, MetadataRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: MetadataRequest, now_ms: int) -> Result:
     asked = request.topics or ()
     if event.request.version < VERSION_WITH_IDS and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in asked):
         return _refused(request)

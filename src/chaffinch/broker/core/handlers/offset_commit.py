@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups import offset_rules
 from chaffinch.broker.core.groups.assignors import TopicIdPartition
 from chaffinch.broker.core.groups.offset_rules import Offsets
@@ -22,13 +21,8 @@ from chaffinch.protocol.messages.offset_commit import (
 VERSION_WITH_TOPIC_IDS = 10
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, OffsetCommitRequest)
-    names: list[str | None] = [topic.name for topic in request.topics]
-    if event.request.version >= VERSION_WITH_TOPIC_IDS:
-        found = [broker.topics.by_id(topic.topic_id) for topic in request.topics]
-        names = [None if topic is None else topic.name for topic in found]
+def handle(broker: BrokerState, event: RequestReceived, request: OffsetCommitRequest, now_ms: int) -> Result:
+    names = offset_rules.names(broker, request.topics, by_id=event.request.version >= VERSION_WITH_TOPIC_IDS)
     whole = _whole_fault(broker, event, request, offset_rules.places(broker, request.topics, names), now_ms)
     if whole is not codes.NONE:
         reason = f"member {request.member_id!r}, generation or epoch {request.generation_id_or_member_epoch}"

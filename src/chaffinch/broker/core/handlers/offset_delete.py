@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups.classic_group import ClassicGroup
 from chaffinch.broker.core.groups.coordinator import Group
 from chaffinch.broker.core.handlers.group_answers import NOT_WRITTEN
@@ -20,9 +19,7 @@ from chaffinch.protocol.messages.offset_delete import (
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, OffsetDeleteRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: OffsetDeleteRequest, now_ms: int) -> Result:
     group = broker.groups.find(request.group_id)
     code = _whole_fault(broker, event, request.group_id, group)
     if group is None or code is not codes.NONE:

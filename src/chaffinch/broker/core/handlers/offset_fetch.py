@@ -11,7 +11,6 @@ from uuid import UUID
 from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups.offsets import CommittedOffset
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -57,9 +56,7 @@ class _Found:
     partitions: Iterable[tuple[int, CommittedOffset, ErrorCode]]
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, OffsetFetchRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: OffsetFetchRequest, now_ms: int) -> Result:
     room = AnswerRoom(broker.settings)
     if event.request.version >= VERSION_WITH_GROUPS:
         groups = [room.add(_group(broker, event, group, request.require_stable, room)) for group in request.groups]
@@ -116,8 +113,7 @@ def _answered(kind: type[Part], index: int, offset: CommittedOffset, code: Error
 def _asked(broker: BrokerState, topic: OffsetFetchRequestTopics, version: int) -> _Asked:
     if version < VERSION_WITH_TOPIC_IDS:
         return _Asked(topic.name, ZERO_UUID, topic.partition_indexes)
-    known = broker.topics.by_id(topic.topic_id)
-    return _Asked(None if known is None else known.name, topic.topic_id, topic.partition_indexes)
+    return _Asked(broker.topics.name_of(topic.topic_id), topic.topic_id, topic.partition_indexes)
 
 
 def _found(broker: BrokerState, group: str, asked: Iterable[_Asked] | None, require_stable: bool, whole: ErrorCode) -> Iterator[_Found]:

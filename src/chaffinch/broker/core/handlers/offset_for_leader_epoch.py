@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.replicas.leader_epochs import end_of_epoch, leadership_fault
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.offset_for_leader_epoch import (
@@ -17,9 +16,7 @@ from chaffinch.protocol.messages.offset_for_leader_epoch import (
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, OffsetForLeaderEpochRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: OffsetForLeaderEpochRequest, now_ms: int) -> Result:
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

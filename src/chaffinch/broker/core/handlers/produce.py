@@ -74,55 +74,19 @@ _NOT_FAILED = frozenset(
 """Refusals that Kafka does not count in FailedProduceRequestsPerSec."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request, version = event.request.message, event.request.version
-    assert isinstance(request, ProduceRequest)
-    terms = AppendTerms(request.acks, version, request.transactional_id)
-    refused_whole = None
-    if request.transactional_id is not None or _may_be_transactional(request):
-        refused_whole = _whole_refusal(request)
-        if request.transactional_id is not None and version >= VERSION_WITH_IMPLICIT_ADD and refused_whole is None:
-            terms.joining = _led_here(broker, event.node_id, request, version)
+def handle(broker: BrokerState, event: RequestReceived, request: ProduceRequest, now_ms: int, fault: Fault | None = None) -> Result:
+    work = _Work(broker, event, request, fault)
     topics = request.topics
     if len(topics) != 1 or len(topics[0].partitions) != 1:
-        turns = _turns(broker, event, terms, fault, refused_whole, now_ms)
+        turns = work.turns(now_ms)
         return next(turns) or _rest(turns, now_ms)
-    topic, response = topics[0], ProduceResponse()
-    name = topic.name if version < VERSION_WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)
-    data = topic.partitions[0]
-    refusal = refused_whole if fault is None else _scripted(fault, _place(topic, name, data)) or refused_whole
-    answer = _answer(broker, event, topic, name, data, refusal, terms, response, now_ms)
-    response.responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=[answer]))
-    return _result(broker, event, response, now_ms, has_refusal=answer.error_code != NO_ERROR)
+    topic = topics[0]
+    work.conclude(topic, [work.answer(topic, work.name_of(topic), topic.partitions[0], now_ms)])
+    return work.result(now_ms)
 
 
 _Turns: TypeAlias = Generator[Result | None, int, None]
 """Gives None, and is sent the time of the next turn, until all is done; then the result."""
-
-
-def _turns(
-    broker: BrokerState, event: RequestReceived, terms: AppendTerms, fault: Fault | None, refused_whole: Rejected | None, now_ms: int
-) -> _Turns:
-    """Work on a request with any number of partitions."""
-    request, version = event.request.message, event.request.version
-    assert isinstance(request, ProduceRequest)
-    response, has_refusal = ProduceResponse(), False
-    turn_end = broker.bytes_handled + TURN_BYTES_MAX
-    for topic in _merged(request.topics):
-        answers = []
-        name = topic.name if version < VERSION_WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)
-        for data in _last_of_each(topic.partitions):
-            if broker.bytes_handled >= turn_end:
-                now_ms = yield None
-                turn_end = broker.bytes_handled + TURN_BYTES_MAX
-                name = topic.name if version < VERSION_WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)  # It may be gone by now.
-            broker.bytes_handled += PARTITION_BYTES
-            refusal = refused_whole if fault is None else _scripted(fault, _place(topic, name, data)) or refused_whole
-            answer = _answer(broker, event, topic, name, data, refusal, terms, response, now_ms)
-            has_refusal = has_refusal or answer.error_code != NO_ERROR
-            answers.append(answer)
-        response.responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
-    yield _result(broker, event, response, now_ms, has_refusal=has_refusal)
 
 
 def _rest(turns: _Turns, now_ms: int) -> Waiting:
@@ -134,15 +98,167 @@ def _rest(turns: _Turns, now_ms: int) -> Waiting:
     return Waiting(deadline_ms=now_ms, keys=(), answer=answer, is_unfinished=True)
 
 
-def _result(broker: BrokerState, event: RequestReceived, response: ProduceResponse, now_ms: int, *, has_refusal: bool) -> Result:
-    """What becomes of a request that is done."""
-    request = event.request.message
-    assert isinstance(request, ProduceRequest)
-    if request.acks == 0:
-        return Close("a Produce request with acks=0 was refused") if has_refusal else SILENCE
-    if request.acks == ACKS_ALL and broker.nodes.lagging:
-        return _when_on_all_replicas(broker, event, response, now_ms + max(request.timeout_ms, 0))
-    return response
+class _Work:
+    """One request while it is worked on, and its response as far as it is there."""
+
+    __slots__ = ("broker", "event", "fault", "has_refusal", "refused_whole", "request", "response", "terms", "version")
+
+    def __init__(self, broker: BrokerState, event: RequestReceived, request: ProduceRequest, fault: Fault | None) -> None:
+        self.broker, self.event, self.request, self.fault = broker, event, request, fault
+        self.version = event.request.version
+        self.response = ProduceResponse()
+        self.has_refusal = False
+        self.terms = AppendTerms(request.acks, self.version, request.transactional_id)
+        self.refused_whole: Rejected | None = None
+        if request.transactional_id is not None or _may_be_transactional(request):
+            self.refused_whole = _whole_refusal(request)
+            if request.transactional_id is not None and self.version >= VERSION_WITH_IMPLICIT_ADD and self.refused_whole is None:
+                self.terms.joining = self._led_here()
+
+    def turns(self, now_ms: int) -> _Turns:
+        """Work on a request with any number of partitions."""
+        broker = self.broker
+        turn_end = broker.bytes_handled + TURN_BYTES_MAX
+        for topic in _merged(self.request.topics):
+            answers = []
+            name = self.name_of(topic)
+            for data in _last_of_each(topic.partitions):
+                if broker.bytes_handled >= turn_end:
+                    now_ms = yield None
+                    turn_end = broker.bytes_handled + TURN_BYTES_MAX
+                    name = self.name_of(topic)  # It may be gone by now.
+                broker.bytes_handled += PARTITION_BYTES
+                answers.append(self.answer(topic, name, data, now_ms))
+            self.conclude(topic, answers)
+        yield self.result(now_ms)
+
+    def conclude(self, topic: TopicProduceData, answers: list[PartitionProduceResponse]) -> None:
+        """All partitions of a topic are done."""
+        self.response.responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
+
+    def result(self, now_ms: int) -> Result:
+        """What becomes of a request that is done."""
+        if self.request.acks == 0:
+            return Close("a Produce request with acks=0 was refused") if self.has_refusal else SILENCE
+        if self.request.acks == ACKS_ALL and self.broker.nodes.lagging:
+            return self._when_on_all_replicas(now_ms + max(self.request.timeout_ms, 0))
+        return self.response
+
+    def name_of(self, topic: TopicProduceData | TopicProduceResponse) -> str | None:
+        """A topic's name; None for an id that no topic has."""
+        return topic.name if self.version < VERSION_WITH_TOPIC_IDS else self.broker.topics.name_of(topic.topic_id)
+
+    def _led_here(self) -> list[TopicPartition]:
+        """The partitions of the request that this node leads."""
+        found = (
+            self.broker.topics.partition(self.name_of(topic) or "", data.index)
+            for topic in self.request.topics
+            for data in topic.partitions
+        )
+        return [
+            partition.topic_partition for partition in found if partition is not None and partition.replicas.leader == self.event.node_id
+        ]
+
+    def answer(self, topic: TopicProduceData, name: str | None, data: PartitionProduceData, now_ms: int) -> PartitionProduceResponse:
+        """Store what came for one partition, unless something speaks against it."""
+        broker = self.broker
+        outcome: Outcome | None = self.refused_whole
+        if self.fault is not None and self.fault.covers(*_place(topic, name, data)):
+            outcome = Rejected(self.fault.error, "asked for by a fault script")
+        if outcome is None:
+            partition = None if name is None else broker.topics.partition(name, data.index)
+            if partition is None or partition.replicas.leader != self.event.node_id or name in INTERNAL or self.terms.acks not in ACKS:
+                outcome = self._misplaced(topic, name, data.index)
+            else:
+                try:
+                    assert not isinstance(data.records, list)  # Only requests that are to be sent hold lists.
+                    outcome = append(broker, partition, data.records, self.terms, now_ms)
+                except StorageError as error:
+                    message = disk_failure(partition.topic_partition)
+                    outcome = Rejected(codes.KAFKA_STORAGE_ERROR, message, logged=str(error))
+        if isinstance(outcome, AppendResult):
+            return answer_for(data.index, outcome)
+        self.has_refusal = True
+        place = _place(topic, name, data)
+        _count(broker, place, outcome, data.records)
+        return self._refusal_answer(place, outcome, now_ms)
+
+    def _misplaced(self, topic: TopicProduceData, name: str | None, index: int) -> Rejected:
+        """Why a partition takes nothing, whatever its records are."""
+        if name is None:
+            return Rejected(codes.UNKNOWN_TOPIC_ID, f"no topic of this cluster has the id {topic.topic_id}")
+        partition = self.broker.topics.partition(name, index)
+        if partition is None:
+            known, place = self.broker.topics.get(name), TopicPartition(name, index)
+            has = "" if known is None else f": topic {name} has {partitions_in_words(len(known.partitions))}"
+            return Rejected(codes.UNKNOWN_TOPIC_OR_PARTITION, f"{place} does not exist on this cluster{has}")
+        if name in INTERNAL:
+            return Rejected(codes.INVALID_TOPIC_EXCEPTION, f"topic {name} belongs to the broker; clients cannot write it")
+        leader = partition.replicas.leader
+        if leader != self.event.node_id:
+            wrong = f"node {self.event.node_id} does not lead {partition.topic_partition}, node {leader} does"
+            return Rejected(codes.NOT_LEADER_OR_FOLLOWER, wrong)
+        return Rejected(codes.INVALID_REQUIRED_ACKS, f"acks={self.terms.acks}: it must be all (-1), 1 or 0")
+
+    def _refusal_answer(self, place: TopicPartition, refusal: Rejected, now_ms: int) -> PartitionProduceResponse:
+        broker, event, version = self.broker, self.event, self.version
+        partition = broker.topics.partition(*place)
+        if refusal.code is not codes.UNKNOWN_TOPIC_OR_PARTITION or place.topic:
+            refuse(broker, event, now_ms, place=place, code=refusal.code, reason=refusal.logged or refusal.message)
+        code, culprits = refusal.travelling(broker.numbering)
+        answer = PartitionProduceResponse(
+            index=place.partition,
+            error_code=number_for(code, version, broker.numbering),
+            base_offset=NO_OFFSET,
+            log_append_time_ms=NO_TIMESTAMP,
+            log_start_offset=partition.log.log_start_offset if partition is not None and refusal.code not in _NOT_FAILED else NO_OFFSET,
+        )
+        if version >= VERSION_WITH_CULPRITS:
+            tells_codes = event.client_software_name == OUR_SOFTWARE
+            answer.error_message = refusal.message
+            answer.record_errors = [
+                BatchIndexAndErrorMessage(
+                    batch_index=culprit.batch_index,
+                    batch_index_error_message=culprit.message,
+                    # The KIPs' numbers whatever `error.numbering` says: 87 would not tell a null key from another fault.
+                    chaffinch_error_code=culprit.code.number_kip if tells_codes else None,
+                )
+                for culprit in culprits
+            ]
+        if version >= VERSION_WITH_LEADER and partition is not None and refusal.code is codes.NOT_LEADER_OR_FOLLOWER:
+            _name_leader(broker, partition, answer, self.response)
+        return answer
+
+    def _when_on_all_replicas(self, deadline_ms: int) -> Result:
+        """The answer once every in-sync replica has the batches, or it is certain that they will not in time."""
+        broker, node_id, response = self.broker, self.event.node_id, self.response
+        waiting: list[Unacknowledged] = []
+        for topic in response.responses:
+            for answer in topic.partition_responses:
+                partition = broker.topics.partition(self.name_of(topic) or "", answer.index)
+                if partition is not None and answer.error_code == NO_ERROR:
+                    waiting.append(Unacknowledged(partition, answer))
+        if all(stored.is_over(broker, node_id) for stored in waiting):
+            return response
+
+        def answer_late(late_ms: int, is_last: bool) -> ProduceResponse | None:
+            if not is_last and not all(stored.is_over(broker, node_id) for stored in waiting):
+                return None
+            for stored in waiting:
+                refusal = stored.refusal(broker, node_id)
+                if refusal is not None:
+                    refused = self._refusal_answer(stored.partition.topic_partition, refusal, late_ms)
+                    stored.answer.error_code, stored.answer.error_message = refused.error_code, refused.error_message
+                    stored.answer.current_leader = refused.current_leader
+            return response
+
+        keys = {stored.partition.topic_partition for stored in waiting}
+        return Waiting(deadline_ms=deadline_ms, keys=keys, answer=answer_late)
+
+
+def _place(topic: TopicProduceData, name: str | None, data: PartitionProduceData) -> TopicPartition:
+    """What a refusal calls a partition. No topic has a space in its name, so an unknown id is nobody's."""
+    return TopicPartition(f"topic id {topic.topic_id}" if name is None else name, data.index)
 
 
 def answer_for(index: int, result: AppendResult) -> PartitionProduceResponse:
@@ -155,23 +271,6 @@ def answer_for(index: int, result: AppendResult) -> PartitionProduceResponse:
     )
 
 
-def _place(topic: TopicProduceData, name: str | None, data: PartitionProduceData) -> TopicPartition:
-    """What a refusal calls a partition. No topic has a space in its name, so an unknown id is nobody's."""
-    return TopicPartition(f"topic id {topic.topic_id}" if name is None else name, data.index)
-
-
-def _led_here(broker: BrokerState, node_id: int, request: ProduceRequest, version: int) -> list[TopicPartition]:
-    """The partitions of a request that this node leads."""
-    places = []
-    for topic in request.topics:
-        name = topic.name if version < VERSION_WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)
-        for data in topic.partitions:
-            partition = broker.topics.partition(name or "", data.index)
-            if partition is not None and partition.replicas.leader == node_id:
-                places.append(partition.topic_partition)
-    return places
-
-
 def _merged(topics: Sequence[TopicProduceData]) -> Sequence[TopicProduceData]:
     """A topic named twice in a request is one topic with the partitions of both."""
     merged: dict[tuple[str, UUID], TopicProduceData] = {}
@@ -180,94 +279,6 @@ def _merged(topics: Sequence[TopicProduceData]) -> Sequence[TopicProduceData]:
         if known is not topic:
             known.partitions = [*known.partitions, *topic.partitions]
     return list(merged.values())
-
-
-def _name_of(broker: BrokerState, topic_id: UUID) -> str | None:
-    known = broker.topics.by_id(topic_id)
-    return None if known is None else known.name
-
-
-def _scripted(fault: Fault, place: TopicPartition) -> Rejected | None:
-    if not fault.covers(*place):
-        return None
-    return Rejected(fault.error, "asked for by a fault script")
-
-
-def _when_on_all_replicas(broker: BrokerState, event: RequestReceived, response: ProduceResponse, deadline_ms: int) -> Result:
-    """The answer once every in-sync replica has the batches, or it is certain that they will not in time."""
-    waiting: list[Unacknowledged] = []
-    for topic in response.responses:
-        for answer in topic.partition_responses:
-            partition = broker.topics.partition(topic.name or _name_of(broker, topic.topic_id) or "", answer.index)
-            if partition is not None and answer.error_code == NO_ERROR:
-                waiting.append(Unacknowledged(partition, answer))
-    if all(stored.is_over(broker, event.node_id) for stored in waiting):
-        return response
-
-    def answer_late(late_ms: int, is_last: bool) -> ProduceResponse | None:
-        if not is_last and not all(stored.is_over(broker, event.node_id) for stored in waiting):
-            return None
-        for stored in waiting:
-            refusal = stored.refusal(broker, event.node_id)
-            if refusal is not None:
-                refused = _refusal_answer(broker, event, stored.partition.topic_partition, refusal, response, late_ms)
-                stored.answer.error_code, stored.answer.error_message = refused.error_code, refused.error_message
-                stored.answer.current_leader = refused.current_leader
-        return response
-
-    keys = {stored.partition.topic_partition for stored in waiting}
-    return Waiting(deadline_ms=deadline_ms, keys=keys, answer=answer_late)
-
-
-def _answer(
-    broker: BrokerState,
-    event: RequestReceived,
-    topic: TopicProduceData,
-    name: str | None,
-    data: PartitionProduceData,
-    refusal: Rejected | None,
-    terms: AppendTerms,
-    response: ProduceResponse,
-    now_ms: int,
-) -> PartitionProduceResponse:
-    """Store what came for one partition, unless something speaks against it."""
-    outcome: Outcome | None = refusal
-    if outcome is None:
-        partition = None if name is None else broker.topics.partition(name, data.index)
-        if partition is None or partition.replicas.leader != event.node_id or name in INTERNAL or terms.acks not in ACKS:
-            outcome = _misplaced(broker, event, topic, name, data.index, terms)
-        else:
-            try:
-                assert not isinstance(data.records, list)  # Only requests that are to be sent hold lists.
-                outcome = append(broker, partition, data.records, terms, now_ms)
-            except StorageError as error:
-                message = disk_failure(partition.topic_partition)
-                outcome = Rejected(codes.KAFKA_STORAGE_ERROR, message, logged=str(error))
-    if isinstance(outcome, AppendResult):
-        return answer_for(data.index, outcome)
-    place = _place(topic, name, data)
-    _count(broker, place, outcome, data.records)
-    return _refusal_answer(broker, event, place, outcome, response, now_ms)
-
-
-def _misplaced(
-    broker: BrokerState, event: RequestReceived, topic: TopicProduceData, name: str | None, index: int, terms: AppendTerms
-) -> Rejected:
-    """Why a partition takes nothing, whatever its records are."""
-    if name is None:
-        return Rejected(codes.UNKNOWN_TOPIC_ID, f"no topic of this cluster has the id {topic.topic_id}")
-    partition = broker.topics.partition(name, index)
-    if partition is None:
-        known, place = broker.topics.get(name), TopicPartition(name, index)
-        has = "" if known is None else f": topic {name} has {partitions_in_words(len(known.partitions))}"
-        return Rejected(codes.UNKNOWN_TOPIC_OR_PARTITION, f"{place} does not exist on this cluster{has}")
-    if name in INTERNAL:
-        return Rejected(codes.INVALID_TOPIC_EXCEPTION, f"topic {name} belongs to the broker; clients cannot write it")
-    leader = partition.replicas.leader
-    if leader != event.node_id:
-        wrong = f"node {event.node_id} does not lead {partition.topic_partition}, node {leader} does"
-        return Rejected(codes.NOT_LEADER_OR_FOLLOWER, wrong)
-    return Rejected(codes.INVALID_REQUIRED_ACKS, f"acks={terms.acks}: it must be all (-1), 1 or 0")
 
 
 def _whole_refusal(request: ProduceRequest) -> Rejected | None:
@@ -304,38 +315,6 @@ def _is_transactional(records: Records) -> TypeGuard[Buffer]:
 def _last_of_each(partitions: Sequence[PartitionProduceData]) -> Sequence[PartitionProduceData]:
     """The same partition twice in a request: one answer, one batch, the last one, as in Apache Kafka."""
     return list({data.index: data for data in partitions}.values())
-
-
-def _refusal_answer(
-    broker: BrokerState, event: RequestReceived, place: TopicPartition, refusal: Rejected, response: ProduceResponse, now_ms: int
-) -> PartitionProduceResponse:
-    version = event.request.version
-    partition = broker.topics.partition(*place)
-    if refusal.code is not codes.UNKNOWN_TOPIC_OR_PARTITION or place.topic:
-        refuse(broker, event, now_ms, place=place, code=refusal.code, reason=refusal.logged or refusal.message)
-    code, culprits = refusal.travelling(broker.numbering)
-    answer = PartitionProduceResponse(
-        index=place.partition,
-        error_code=number_for(code, version, broker.numbering),
-        base_offset=NO_OFFSET,
-        log_append_time_ms=NO_TIMESTAMP,
-        log_start_offset=partition.log.log_start_offset if partition is not None and refusal.code not in _NOT_FAILED else NO_OFFSET,
-    )
-    if version >= VERSION_WITH_CULPRITS:
-        tells_codes = event.client_software_name == OUR_SOFTWARE
-        answer.error_message = refusal.message
-        answer.record_errors = [
-            BatchIndexAndErrorMessage(
-                batch_index=culprit.batch_index,
-                batch_index_error_message=culprit.message,
-                # The KIPs' numbers whatever `error.numbering` says: 87 would not tell a null key from another fault.
-                chaffinch_error_code=culprit.code.number_kip if tells_codes else None,
-            )
-            for culprit in culprits
-        ]
-    if version >= VERSION_WITH_LEADER and partition is not None and refusal.code is codes.NOT_LEADER_OR_FOLLOWER:
-        _name_leader(broker, partition, answer, response)
-    return answer
 
 
 def number_for(code: ErrorCode, version: int, numbering: Numbering) -> int:

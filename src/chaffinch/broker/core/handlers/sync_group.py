@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups.context import Ticket
 from chaffinch.broker.core.handlers.group_answers import not_written, say_lines, when_answered
 from chaffinch.errors import codes
@@ -15,9 +14,7 @@ VERSION_WITH_PROTOCOL = 5
 """From here on both names of the protocol must be there, though they may be null on the wire."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, SyncGroupRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: SyncGroupRequest, now_ms: int) -> Result:
     if not request.group_id:
         return SyncGroupResponse(error_code=codes.INVALID_GROUP_ID.number)
     if not broker.is_coordinator(event.node_id, request.group_id):

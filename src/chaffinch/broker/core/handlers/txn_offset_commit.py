@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups import offset_rules
 from chaffinch.broker.core.groups.assignors import TopicIdPartition
 from chaffinch.broker.core.groups.offset_rules import Offsets
@@ -30,13 +29,8 @@ _AS_GROUP_COORDINATOR = {codes.PRODUCER_FENCED: codes.INVALID_PRODUCER_EPOCH}
 """The group's side of the coordinator's answers: a stale epoch is 47 here, as at append."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, TxnOffsetCommitRequest)
-    names: list[str | None] = [topic.name for topic in request.topics]
-    if event.request.version >= VERSION_WITH_TOPIC_IDS:
-        found = [broker.topics.by_id(topic.topic_id) for topic in request.topics]
-        names = [None if topic is None else topic.name for topic in found]
+def handle(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, now_ms: int) -> Result:
+    names = offset_rules.names(broker, request.topics, by_id=event.request.version >= VERSION_WITH_TOPIC_IDS)
     unwritten: StorageError | None = None
     try:
         whole = _whole_fault(broker, event, request, offset_rules.places(broker, request.topics, names), now_ms)

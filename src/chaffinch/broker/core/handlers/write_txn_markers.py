@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -24,9 +23,7 @@ from chaffinch.protocol.messages.write_txn_markers import (
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
-    assert isinstance(request, WriteTxnMarkersRequest)
+def handle(broker: BrokerState, event: RequestReceived, request: WriteTxnMarkersRequest, now_ms: int) -> Result:
     return WriteTxnMarkersResponse(
         markers=[
             WritableTxnMarkerResult(

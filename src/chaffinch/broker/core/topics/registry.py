@@ -165,6 +165,10 @@ class TopicRegistry:
     def by_id(self, topic_id: UUID) -> Topic | None:
         return self._by_id.get(topic_id)
 
+    def name_of(self, topic_id: UUID) -> str | None:
+        topic = self._by_id.get(topic_id)
+        return None if topic is None else topic.name
+
     def partition(self, name: str, index: int) -> Partition | None:
         """The partition, or None where the topic does not exist or has fewer."""
         topic = self._topics.get(name)
