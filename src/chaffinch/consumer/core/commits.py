@@ -14,7 +14,6 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.consumer.core import group_requests
 from chaffinch.consumer.core.absences import ABSENT_MS, Absences
-from chaffinch.consumer.core.commit_refusals import expelled, no_member_yet, not_a_member, rebalancing, too_long
 from chaffinch.consumer.core.committed import ELSEWHERE, UNKNOWN, CommittedOffsets
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
 from chaffinch.consumer.core.group_requests import LAST_VERSION_WITH_NAMES, NO_IDENTITY, VERSION_WITH_IDS, Identity
@@ -23,13 +22,14 @@ from chaffinch.consumer.core.membership import OUT_OF_GROUP, Membership
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.offsets_asked import Commit, CommitSent, Outcome, TopicsAsked
 from chaffinch.consumer.core.options import commits_itself
-from chaffinch.consumer.core.positions import Subscriptions
 from chaffinch.consumer.core.reset_policy import ResetPolicy
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import (
+    CommitFailedException,
     ErrorCode,
     KafkaException,
+    RebalanceInProgressException,
     Stored,
     codes,
     exception_for,
@@ -50,25 +50,23 @@ class Commits:
     def __init__(
         self,
         wiring: Wiring,
-        subscriptions: Subscriptions,
         membership: Membership,
         finder: CoordinatorFinder,
         watch: TopicWatch,
         absences: Absences,
         resets: ResetPolicy,
-        fail: Callable[[KafkaException], None],
         unreachable: Callable[..., KafkaException],
     ) -> None:
         """`unreachable` makes the error of a call whose time is over."""
         self.is_automatic = commits_itself(wiring.settings)
         self._wiring = wiring
-        self._subscriptions = subscriptions
+        self._subscriptions = wiring.subscriptions
         self._membership = membership
         self._finder = finder
         self._watch = watch
         self._absences = absences
         self._unreachable = unreachable
-        self.committed = CommittedOffsets(wiring, subscriptions, membership, finder, watch, resets, fail, unreachable)
+        self.committed = CommittedOffsets(wiring, membership, finder, watch, resets, unreachable)
         self._commits: list[Commit] = []
         self._auto_due_ms = 0
         self._auto: Commit | None = None
@@ -432,3 +430,38 @@ class Commits:
             return None
         times = [time for commit in self._commits for time in (commit.deadline_ms, commit.not_before_ms)] + self.committed.deadlines_ms()
         return min((time for time in times if time > now_ms), default=None)
+
+
+# Why offsets were not committed, and what to do.
+
+
+def rebalancing(membership: Membership, place: TopicPartition | None = None) -> KafkaException:
+    joins = membership.identity_of_caller == NO_IDENTITY
+    what = f"this consumer joins group {membership.group_id!r}" if joins else "the group rebalances"
+    text = f"offsets cannot be committed while {what}: poll, then commit again"
+    return RebalanceInProgressException(text, topic_partition=place, stored=Stored.NO, api="OffsetCommit")
+
+
+def no_member_yet(group_id: str) -> KafkaException:
+    text = f"this consumer is no member of group {group_id!r} yet: it joins with its first poll, and can commit after it"
+    return CommitFailedException(text, api="OffsetCommit")
+
+
+def expelled(group_id: str) -> KafkaException:
+    text = (
+        f"group {group_id!r} has gone on without this member: what it read since is read again by others; it joins again with the next poll"
+    )
+    return CommitFailedException(text, api="OffsetCommit")
+
+
+def too_long(committed: OffsetAndMetadata | None) -> str:
+    characters = 0 if committed is None else len(committed.metadata)
+    return f"the metadata has {characters} characters, more than the broker's offset.metadata.max.bytes, 4096 unless it is set: shorten it"
+
+
+def not_a_member(group_id: str) -> KafkaException:
+    text = (
+        f"group {group_id!r} has members that share its partitions, so only they commit for it: subscribe, or use a group.id of your own"
+        " for partitions that you assign"
+    )
+    return CommitFailedException(text, api="OffsetCommit")

@@ -19,7 +19,7 @@ from chaffinch.consumer.core.late import IN_TIME, lost, names_of
 from chaffinch.consumer.core.membership import COORDINATOR_GONE, Membership
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.offsets_asked import Lookup
-from chaffinch.consumer.core.positions import Position, Stage, Subscriptions
+from chaffinch.consumer.core.positions import Position, Stage
 from chaffinch.consumer.core.reset_policy import ResetPolicy
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
@@ -38,22 +38,19 @@ class CommittedOffsets:
     def __init__(
         self,
         wiring: Wiring,
-        subscriptions: Subscriptions,
         membership: Membership,
         finder: CoordinatorFinder,
         watch: TopicWatch,
         resets: ResetPolicy,
-        fail: Callable[[KafkaException], None],
         unreachable: Callable[..., KafkaException],
     ) -> None:
         """`unreachable` makes the error of a call whose time is over."""
         self._wiring = wiring
-        self._subscriptions = subscriptions
+        self._subscriptions = wiring.subscriptions
         self._membership = membership
         self._finder = finder
         self._watch = watch
         self._resets = resets
-        self._fail = fail
         self._unreachable = unreachable
         self._lookups: list[Lookup] = []
         self._of_positions: Lookup | None = None
@@ -183,7 +180,7 @@ class CommittedOffsets:
                 state = self._subscriptions.assigned.get(place)
                 if state is not None:
                     state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
-            self._fail(error)
+            self._wiring.fail(error)
         else:
             self._wiring.out.append(FailCall(call=lookup.call, error=error))
 

@@ -27,7 +27,7 @@ from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups,
 from chaffinch.consumer.core.membership import GroupAsked
 from chaffinch.consumer.core.membership_moves import Happening, State
 from chaffinch.consumer.core.offsets_asked import Commit, CommitSent, Lookup, Outcome, TopicsAsked
-from chaffinch.consumer.core.positions import Kind, Position, Stage, Subscriptions
+from chaffinch.consumer.core.positions import Kind, Position, Stage
 from chaffinch.consumer.core.rebalance import Callback
 from chaffinch.consumer.core.refused_join import GroupKindAsked
 from chaffinch.consumer.core.renewals import Renewals
@@ -74,28 +74,24 @@ class ConsumerCore:
 
     def __init__(self, settings: Settings, dice: Dice) -> None:
         self.wiring = Wiring(settings, dice)
-        self.subscriptions = Subscriptions()
+        self.subscriptions = self.wiring.subscriptions
         self.watch = TopicWatch(self.wiring)
         self.resets = ResetPolicy(self.wiring, self.watch)
         self.absences = Absences(self.wiring)
-        self.fetcher = Fetcher(self.wiring, self.subscriptions, self.watch, self.resets.base)
-        self.lookups = OffsetLookups(
-            self.wiring, self.subscriptions, self.watch, self.absences, self.fetcher, self.resets.base, self._fail, self.unreachable
-        )
-        self.renewals = Renewals(self.wiring, self.subscriptions, self.fetcher, self.resets)
+        self.fetcher = Fetcher(self.wiring, self.watch, self.resets.base)
+        self.lookups = OffsetLookups(self.wiring, self.watch, self.absences, self.fetcher, self.resets.base, self.unreachable)
+        self.renewals = Renewals(self.wiring, self.fetcher, self.resets)
         self.group: Group | None = None
         if settings["group.id"] is not None:
-            parts = self.wiring, self.subscriptions, self.watch, self.absences, self.fetcher, self.resets
-            self.group = Group(*parts, self._fail, self.unreachable)
+            self.group = Group(self.wiring, self.watch, self.absences, self.fetcher, self.resets, self.unreachable)
         self.topic_calls = TopicCalls(self.wiring, self.watch, self.absences, self.unreachable)
         self.next_deadline_ms: int | None = None
-        self._errors: deque[KafkaException] = deque()
         self._refused: dict[Address, KafkaException] = {}
         """Brokers that did not let us in when they were last asked, of which the caller has not heard."""
         self._close: tuple[Any, int] | None = None
         self._told_absent: set[TopicPartition] = set()
         """Assigned by the caller, who has heard that they are not there."""
-        self.waits = Waits(self.wiring, self.subscriptions, self.watch, self.group)
+        self.waits = Waits(self.wiring, self.watch, self.group)
 
     # What the network reports.
 
@@ -148,7 +144,7 @@ class ConsumerCore:
             case CoordinatorAsked() if group is not None:
                 refusal = group.finder.answered(event.message, now_ms)
                 if refusal is not None:
-                    self._fail(refusal)
+                    self.wiring.fail(refusal)
             case GroupAsked() | JoinProbed() | LeaveSent() | GroupKindAsked() if group is not None:
                 group.membership.answered(event, now_ms)
             case CommitSent() if group is not None:
@@ -196,7 +192,7 @@ class ConsumerCore:
         for topic, code in self.watch.refusals().items():
             if topic not in polled:
                 continue
-            self._fail(exception_for(code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata"))
+            self.wiring.fail(exception_for(code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata"))
         self.wiring.wake()
 
     def _match_pattern(self) -> None:
@@ -262,7 +258,7 @@ class ConsumerCore:
             # A topic may be assigned before it is created; partitions that its creator left out are a mistake.
             if error is not None and error.topic_partition == place:
                 self._told_absent.add(place)
-                self._fail(error)
+                self.wiring.fail(error)
 
     def _settle(self, now_ms: int) -> None:
         self.topic_calls.advance(now_ms)
@@ -298,20 +294,14 @@ class ConsumerCore:
 
     # What the caller does.
 
-    def _fail(self, error: KafkaException) -> None:
-        """Tell the caller at its next poll, once."""
-        if error not in self._errors:
-            self._errors.append(error)
-        self.wiring.wake()
-
     def raise_error(self) -> None:
         """Raise what the caller has to hear, if there is something."""
         if self.group is not None and self.group.membership.fatal is not None:
             raise again(self.group.membership.fatal)
         if self._refused:
             raise self._refused.popitem()[1]
-        if self._errors:
-            raise self._errors.popleft()
+        if self.wiring.errors:
+            raise self.wiring.errors.popleft()
         missing = sorted(state.place for state in self.subscriptions.at(Stage.MISSING, INT64_MAX))
         if missing:
             text = f"no committed offset for {', '.join(map(str, missing))}, and auto.offset.reset is none: seek"
@@ -323,7 +313,7 @@ class ConsumerCore:
         if error is not None:
             self.absences.forget([place])
             self._told_absent.add(place)
-            self._errors = deque(found for found in self._errors if found.topic_partition != error.topic_partition)
+            self.wiring.errors = deque(found for found in self.wiring.errors if found.topic_partition != error.topic_partition)
             raise error
 
     def tell_time_of_day(self, now_ms: int, wall_ms: int) -> None:

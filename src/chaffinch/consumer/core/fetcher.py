@@ -16,7 +16,7 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered
 from chaffinch.consumer.core.fetch_session import SESSION_ERRORS, FetchSession, Wanted
 from chaffinch.consumer.core.options import ISOLATION_LEVELS, NONE, ResetStrategy
-from chaffinch.consumer.core.positions import PartitionState, Position, Subscriptions
+from chaffinch.consumer.core.positions import PartitionState, Position
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import LANE_FETCH, Wiring
 from chaffinch.errors import CorruptRecordException, ErrorCode, KafkaException, OffsetOutOfRangeException, Stored, codes, exception_for
@@ -79,10 +79,10 @@ class _Fetched:
 class Fetcher:
     """Fetches for `subscriptions`. `take` hands out; `answered`, `failed` and `advance` are the core's."""
 
-    def __init__(self, wiring: Wiring, subscriptions: Subscriptions, watch: TopicWatch, reset_strategy: ResetStrategy) -> None:
+    def __init__(self, wiring: Wiring, watch: TopicWatch, reset_strategy: ResetStrategy) -> None:
         settings = wiring.settings
         self._wiring = wiring
-        self._subscriptions = subscriptions
+        self._subscriptions = wiring.subscriptions
         self._watch = watch
         self._reset_strategy = reset_strategy
         self._partition_bytes_max: int = settings["max.partition.fetch.bytes"]

@@ -9,7 +9,6 @@ from chaffinch.consumer.core.commits import Commits
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
 from chaffinch.consumer.core.fetcher import Fetcher
 from chaffinch.consumer.core.membership import Membership
-from chaffinch.consumer.core.positions import Subscriptions
 from chaffinch.consumer.core.rebalance import Rebalance
 from chaffinch.consumer.core.reset_policy import ResetPolicy
 from chaffinch.consumer.core.topic_watch import TopicWatch
@@ -23,15 +22,13 @@ class Group:
     def __init__(
         self,
         wiring: Wiring,
-        subscriptions: Subscriptions,
         watch: TopicWatch,
         absences: Absences,
         fetcher: Fetcher,
         resets: ResetPolicy,
-        fail: Callable[[KafkaException], None],
         unreachable: Callable[..., KafkaException],
     ) -> None:
         self.finder = CoordinatorFinder(wiring, wiring.settings["group.id"])
-        self.membership = Membership(wiring, subscriptions, self.finder, fail)
-        self.commits = Commits(wiring, subscriptions, self.membership, self.finder, watch, absences, resets, fail, unreachable)
-        self.rebalance = Rebalance(wiring, subscriptions, self.membership, self.commits, fetcher)
+        self.membership = Membership(wiring, self.finder)
+        self.commits = Commits(wiring, self.membership, self.finder, watch, absences, resets, unreachable)
+        self.rebalance = Rebalance(wiring, self.membership, self.commits, fetcher)

@@ -15,7 +15,7 @@ from chaffinch.consumer.core.effects import CompleteCall, FailCall
 from chaffinch.consumer.core.fetcher import TRANSIENT, Fetcher
 from chaffinch.consumer.core.late import IN_TIME, names_of, network_error
 from chaffinch.consumer.core.options import ISOLATION_LEVELS, LATEST, NONE, ResetStrategy
-from chaffinch.consumer.core.positions import PartitionState, Position, Stage, Subscriptions
+from chaffinch.consumer.core.positions import PartitionState, Position, Stage
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import ErrorCode, KafkaException, OffsetOutOfRangeException, Stored, codes, exception_for
@@ -83,23 +83,20 @@ class OffsetLookups:
     def __init__(
         self,
         wiring: Wiring,
-        subscriptions: Subscriptions,
         watch: TopicWatch,
         absences: Absences,
         fetcher: Fetcher,
         reset_strategy: ResetStrategy,
-        fail: Callable[[KafkaException], None],
         unreachable: Callable[..., KafkaException],
     ) -> None:
         """`unreachable` makes the error of a call whose time is over."""
         self.wall_offset_ms = 0
         self._wiring = wiring
-        self._subscriptions = subscriptions
+        self._subscriptions = wiring.subscriptions
         self._watch = watch
         self._absences = absences
         self._fetcher = fetcher
         self._reset_strategy = reset_strategy
-        self._fail = fail
         self._unreachable = unreachable
         self._isolation_level = ISOLATION_LEVELS[wiring.settings["isolation.level"]]
         self._under_way: set[TopicPartition] = set()
@@ -318,7 +315,7 @@ class OffsetLookups:
             state.refusal = code
             self._watch.refresh()
         else:
-            self._fail(exception_for(code, topic_partition=state.place, stored=Stored.NO, api=api))
+            self._wiring.fail(exception_for(code, topic_partition=state.place, stored=Stored.NO, api=api))
 
     def list_failed(self, token: ListSent, event: Failed, now_ms: int) -> None:
         self._forget(token)
@@ -364,7 +361,9 @@ class OffsetLookups:
         text = f"the new leader's log of {place} ends at {end_offset} for the epoch that was read, before the position, {offset}"
         if self._reset_strategy is NONE:
             state.seek(Position(offset, -1, leader_epoch))
-            self._fail(OffsetOutOfRangeException(f"{text}; auto.offset.reset is none: seek", topic_partition=place, stored=Stored.NO))
+            self._wiring.fail(
+                OffsetOutOfRangeException(f"{text}; auto.offset.reset is none: seek", topic_partition=place, stored=Stored.NO)
+            )
         elif end_offset < 0 or epoch < 0:
             self._wiring.report(f"{text}; going on as auto.offset.reset says, {self._reset_strategy.name}")
             state.reset(self._reset_strategy)

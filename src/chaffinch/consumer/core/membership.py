@@ -6,7 +6,7 @@ is `rebalance.py`'s; here is what the coordinator is told and what it answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,7 +23,6 @@ from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
 from chaffinch.consumer.core.join_probe import JoinProbe, JoinProbed
 from chaffinch.consumer.core.leading import ADDED, Leadership
 from chaffinch.consumer.core.membership_moves import MOVES, Happening, State
-from chaffinch.consumer.core.positions import Subscriptions
 from chaffinch.consumer.core.refused_join import GroupKindAsked, RefusedJoin
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import ErrorCode, KafkaException, UnsupportedVersionException, codes, exception_for
@@ -52,9 +51,7 @@ class GroupAsked:
 class Membership:
     """One member. `fatal` is set when it can never be one again: another with its name has taken its place."""
 
-    def __init__(
-        self, wiring: Wiring, subscriptions: Subscriptions, finder: CoordinatorFinder, fail: Callable[[KafkaException], None]
-    ) -> None:
+    def __init__(self, wiring: Wiring, finder: CoordinatorFinder) -> None:
         settings = wiring.settings
         self.state = State.OUT
         self.identity = NO_IDENTITY
@@ -79,9 +76,8 @@ class Membership:
         self.departure = Departure(wiring, self.group_id)
         self.refused_join = RefusedJoin(wiring, self.group_id, self._refused)
         self._wiring = wiring
-        self._subscriptions = subscriptions
+        self._subscriptions = wiring.subscriptions
         self._finder = finder
-        self._fail = fail
         self._remembered: tuple[tuple[TopicPartition, ...], int] | None = None
         self._next_round_ms: int | None = None
         self._under_way: set[str] = set()
@@ -398,7 +394,7 @@ class Membership:
             self.fenced(error)
         elif self.state is not State.OUT:
             self.move(Happening.REFUSED)
-            self._fail(error)
+            self._wiring.fail(error)
 
     def fenced(self, error: KafkaException) -> None:
         """Another member with our group.instance.id has taken our place: this one is of no use any more."""

@@ -18,7 +18,6 @@ from chaffinch.consumer.core.group_requests import NO_IDENTITY
 from chaffinch.consumer.core.membership import Membership
 from chaffinch.consumer.core.membership_moves import Happening, State
 from chaffinch.consumer.core.offsets_asked import Commit
-from chaffinch.consumer.core.positions import Subscriptions
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import TopicPartition
@@ -38,9 +37,9 @@ class Callback:
 class Rebalance:
     """The caller's half of a membership."""
 
-    def __init__(self, wiring: Wiring, subscriptions: Subscriptions, membership: Membership, commits: Commits, fetcher: Fetcher) -> None:
+    def __init__(self, wiring: Wiring, membership: Membership, commits: Commits, fetcher: Fetcher) -> None:
         self._wiring = wiring
-        self._subscriptions = subscriptions
+        self._subscriptions = wiring.subscriptions
         self._membership = membership
         self._commits = commits
         self._fetcher = fetcher

@@ -11,7 +11,6 @@ from typing import Final
 from chaffinch.consumer.core.fetcher import Fetcher
 from chaffinch.consumer.core.late import names_of
 from chaffinch.consumer.core.options import EARLIEST, LATEST, NEW_PARTITIONS, NONE
-from chaffinch.consumer.core.positions import Subscriptions
 from chaffinch.consumer.core.reset_policy import ResetPolicy
 from chaffinch.consumer.core.topic_ids import Renewal
 from chaffinch.consumer.core.wiring import Wiring
@@ -27,9 +26,9 @@ _CONSEQUENCES: Final = {
 class Renewals:
     """Those of one consumer's assigned partitions."""
 
-    def __init__(self, wiring: Wiring, subscriptions: Subscriptions, fetcher: Fetcher, resets: ResetPolicy) -> None:
+    def __init__(self, wiring: Wiring, fetcher: Fetcher, resets: ResetPolicy) -> None:
         self._wiring = wiring
-        self._subscriptions = subscriptions
+        self._subscriptions = wiring.subscriptions
         self._fetcher = fetcher
         self._resets = resets
 

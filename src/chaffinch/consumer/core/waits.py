@@ -20,7 +20,7 @@ from chaffinch.consumer.core.effects import Effect
 from chaffinch.consumer.core.group import Group
 from chaffinch.consumer.core.late import names_of
 from chaffinch.consumer.core.membership_moves import State
-from chaffinch.consumer.core.positions import PartitionState, Stage, Subscriptions
+from chaffinch.consumer.core.positions import PartitionState, Stage
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import LANE_FETCH, LANES, Wiring
 from chaffinch.errors import ErrorCode, KafkaException, Stored, TimeoutException, codes
@@ -58,10 +58,10 @@ class _Roles:
 class Waits:
     """`text` is for the errors of calls that time out."""
 
-    def __init__(self, wiring: Wiring, subscriptions: Subscriptions, watch: TopicWatch, group: Group | None) -> None:
+    def __init__(self, wiring: Wiring, watch: TopicWatch, group: Group | None) -> None:
         self.responses = PendingResponses()
         self._wiring = wiring
-        self._subscriptions = subscriptions
+        self._subscriptions = wiring.subscriptions
         self._watch = watch
         self._group = group
         self._fetch_wait_ms: int = wiring.settings["fetch.max.wait.ms"]

@@ -1,8 +1,8 @@
-"""What the parts of the core share: the settings in the form they need, what is known of the cluster, the requests under way, counters."""
+"""What the parts of the core share: settings, the cluster, what is subscribed to, errors for the caller, requests, and counters."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from typing import Any, Final
 from uuid import UUID
 
@@ -10,7 +10,9 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
 from chaffinch.client.known_cluster import KnownCluster
 from chaffinch.consumer.core.effects import Disconnect, Effect, Report, SendRequest, WakeCaller
+from chaffinch.consumer.core.positions import Subscriptions
 from chaffinch.consumer.core.topic_ids import TopicIds
+from chaffinch.errors import KafkaException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import Settings
@@ -38,7 +40,7 @@ LANES: Final = 4
 
 
 class Wiring(KnownCluster):
-    """Built once per consumer. `counts` and `out` live, too."""
+    """Built once per consumer. `subscriptions`, `errors`, `counts` and `out` live, too."""
 
     def __init__(self, settings: Settings, dice: Dice) -> None:
         super().__init__(settings, dice, limit_ms=settings["default.api.timeout.ms"])
@@ -46,6 +48,9 @@ class Wiring(KnownCluster):
         self.request_timeout_ms: int = settings["request.timeout.ms"]
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.out: list[Effect] = []
+        self.subscriptions: Final = Subscriptions()
+        self.errors: deque[KafkaException] = deque()
+        """What the caller's next polls raise, one each."""
         self.ids = TopicIds()
 
     @property
@@ -93,6 +98,12 @@ class Wiring(KnownCluster):
 
     def disconnect(self, address: Address, reason: str) -> None:
         self.out.append(Disconnect(address, reason))
+
+    def fail(self, error: KafkaException) -> None:
+        """The caller's next poll raises it, once."""
+        if error not in self.errors:
+            self.errors.append(error)
+        self.wake()
 
     def wake(self) -> None:
         self.out.append(WakeCaller())
