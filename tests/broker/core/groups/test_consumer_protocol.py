@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from chaffinch.broker.core.groups import classic_journal
+from chaffinch.broker.core.groups import group_journal
 from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from chaffinch.protocol.messages.consumer_group_heartbeat import TopicPartitions
 from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -468,7 +468,7 @@ class TestRestart:
         topics = consumer_group_of(cluster).topics
         fields = {"type": "consumer", "epoch": 1, "assignment_epoch": 1, "topics": {"orders": [topics["orders"].topic_id.hex, 4]}}
         topics_key = json.dumps(["group topics", GROUP]).encode()
-        cluster.core._journals["offsets"].put({classic_journal.key_of(GROUP): json.dumps(fields).encode(), topics_key: None})
+        cluster.core._journals["offsets"].put({group_journal.key_of(GROUP): json.dumps(fields).encode(), topics_key: None})
         cluster.restart()
         assert consumer_group_of(cluster).topics == topics
         ConsumerMember(cluster, "b").join()  # Another epoch, the same topics.

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from chaffinch.broker.core.events import Report
 from chaffinch.broker.core.groups.classic_group import ClassicGroup
-from chaffinch.broker.core.groups.classic_journal import ClassicJournal
 from chaffinch.broker.core.groups.classic_states import ClassicState
 from chaffinch.broker.core.groups.context import GroupContext, TimerKey, TimerKind
+from chaffinch.broker.core.groups.group_journal import GroupJournal
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.join_group import JoinGroupResponse
@@ -22,7 +22,7 @@ from chaffinch.storage.file_system import StorageError
 class ClassicRebalance:
     """The moves between states."""
 
-    def __init__(self, context: GroupContext, journal: ClassicJournal) -> None:
+    def __init__(self, context: GroupContext, journal: GroupJournal) -> None:
         self._context = context
         self._journal = journal
 
@@ -90,7 +90,7 @@ class ClassicRebalance:
             self._schedule(group, TimerKind.SYNC, now_ms + group.rebalance_timeout_ms)
             return
         try:
-            self._journal.put(group, (), {})
+            self._journal.put_classic(group, (), {})
         except StorageError as error:
             # The generation before would come back with a restart; its members' sessions end then.
             self._context.lines.append(f"group {group.group_id!r}: that it is empty cannot be written: {error}")
@@ -110,7 +110,7 @@ class ClassicRebalance:
         """The leader has spoken: written down first, then told to all that wait. Raises StorageError: all have to join again."""
         since_ms, group.state_since_ms = group.state_since_ms, self._context.wall.at(now_ms)
         try:
-            self._journal.put(group, group.members.values(), assignments)
+            self._journal.put_classic(group, group.members.values(), assignments)
         except StorageError:
             group.state_since_ms = since_ms
             self._drop_assignments(group, now_ms, codes.NOT_COORDINATOR)

@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Final
 
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, ClassicMember, Client, Protocols
-from chaffinch.broker.core.groups.classic_journal import ClassicJournal
 from chaffinch.broker.core.groups.classic_rebalance import ClassicRebalance, current_assignment, current_generation
 from chaffinch.broker.core.groups.classic_states import HEARTBEAT, KEEPS_SESSION_ON_COMMIT, REJOIN, SYNC, ClassicState, Rejoin, Sync
 from chaffinch.broker.core.groups.context import GroupContext, Ticket, TimerKey, TimerKind
+from chaffinch.broker.core.groups.group_journal import GroupJournal
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest
@@ -35,7 +35,7 @@ SyncResult = SyncGroupResponse | Ticket[SyncGroupResponse]
 class ClassicRequests:
     """See the module."""
 
-    def __init__(self, context: GroupContext, journal: ClassicJournal, rebalance: ClassicRebalance) -> None:
+    def __init__(self, context: GroupContext, journal: GroupJournal, rebalance: ClassicRebalance) -> None:
         self._context = context
         self._journal = journal
         self._rebalance = rebalance
@@ -146,7 +146,9 @@ class ClassicRequests:
         members = [new if member is old else member for member in group.members.values()]
         is_quiet = group.state is ClassicState.STABLE and _selected(members) == group.protocol
         if is_quiet:
-            self._journal.put(_led_by(group, old_id, member_id), members, {member.member_id: member.assignment for member in members})
+            self._journal.put_classic(
+                _led_by(group, old_id, member_id), members, {member.member_id: member.assignment for member in members}
+            )
         self._rebalance.drop_tickets(group, old_id, codes.FENCED_INSTANCE_ID)
         group.replace_static(old_id, new)
         self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SESSION, old_id))

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from chaffinch.broker.core.groups.assignors import ASSIGNORS, Partitions, TopicIdPartition
 from chaffinch.broker.core.groups.classic_group import Client
 from chaffinch.broker.core.groups.consumer_group import MEMBER_BYTES, NO_PARTITIONS, Change, ConsumerGroup, ConsumerMember, MemberState
-from chaffinch.broker.core.groups.consumer_journal import ConsumerJournal
 from chaffinch.broker.core.groups.consumer_subscriptions import SubscribedTopics
 from chaffinch.broker.core.groups.context import GroupContext, TimerKey, TimerKind
+from chaffinch.broker.core.groups.group_journal import GroupJournal
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.consumer_group_heartbeat import (
@@ -49,7 +49,7 @@ class _Step:
 class ConsumerRules:
     """The rules of heartbeats. Refusals are raised as RequestRefused, file errors as StorageError; then nothing has changed."""
 
-    def __init__(self, context: GroupContext, journal: ConsumerJournal, topics: SubscribedTopics) -> None:
+    def __init__(self, context: GroupContext, journal: GroupJournal, topics: SubscribedTopics) -> None:
         self._context = context
         self._journal = journal
         self._topics = topics
@@ -163,7 +163,7 @@ class ConsumerRules:
         step.change.assignment_epoch = step.change.epoch
 
     def _make(self, group: ConsumerGroup, change: Change) -> None:
-        self._journal.put(group, change)
+        self._journal.put_change(group, change)
         group.apply(change)
 
     def _set_timers(self, group: ConsumerGroup, step: _Step, now_ms: int) -> None:

@@ -7,22 +7,19 @@ Groups survive a restart with their members, who have a session timeout's time t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from chaffinch.broker.core.events import Report
-from chaffinch.broker.core.groups import classic_journal, consumer_journal
 from chaffinch.broker.core.groups.assignors import TopicIdPartition
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, Client
-from chaffinch.broker.core.groups.classic_journal import ClassicJournal
 from chaffinch.broker.core.groups.classic_rebalance import ClassicRebalance
 from chaffinch.broker.core.groups.classic_requests import ClassicRequests, JoinResult, SyncResult, refusal
 from chaffinch.broker.core.groups.consumer_group import ConsumerGroup, MemberState
-from chaffinch.broker.core.groups.consumer_journal import ConsumerJournal
 from chaffinch.broker.core.groups.consumer_rules import ConsumerRules
 from chaffinch.broker.core.groups.consumer_subscriptions import SubscribedTopics, Topics
 from chaffinch.broker.core.groups.context import Dice, GroupContext, TimerKey, TimerKind
+from chaffinch.broker.core.groups.group_journal import Group, GroupJournal
 from chaffinch.broker.core.groups.group_options import GroupConfigs
 from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.broker.core.refusal import RequestRefused
@@ -42,8 +39,6 @@ from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRe
 from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.journal import Journal
 from chaffinch.storage.wall_time import WallTime
-
-Group = ClassicGroup | ConsumerGroup
 
 DUE_PER_CALL = 100
 """Deadlines that one call of `expire` works on; more go on at once, after the requests that have come meanwhile."""
@@ -84,13 +79,16 @@ class GroupCoordinator:
         self.configs = configs
         self._context = GroupContext(settings=settings, configs=configs, dice=dice, changed=changed, wall=wall)
         self._offsets = offsets
-        self._groups: dict[str, Group] = {}
-        self._classic_journal = ClassicJournal(journal)
-        self._consumer_journal = ConsumerJournal(journal)
-        self._rebalance = ClassicRebalance(self._context, self._classic_journal)
-        self._requests = ClassicRequests(self._context, self._classic_journal, self._rebalance)
-        self._consumers = ConsumerRules(self._context, self._consumer_journal, SubscribedTopics(topics))
-        self._load(journal, now_ms)
+        self._journal = GroupJournal(journal)
+        self._rebalance = ClassicRebalance(self._context, self._journal)
+        self._requests = ClassicRequests(self._context, self._journal, self._rebalance)
+        self._consumers = ConsumerRules(self._context, self._journal, SubscribedTopics(topics))
+        self._groups = self._journal.load()
+        for group_id in offsets.groups():
+            self.committed(group_id, now_ms)
+        for loaded in list(self._groups.values()):
+            self._begin_sessions(loaded, now_ms)
+            self._note(loaded)
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())
@@ -108,7 +106,7 @@ class GroupCoordinator:
         if isinstance(group, ConsumerGroup):
             if not group.is_empty:
                 return refusal(request, codes.INCONSISTENT_GROUP_PROTOCOL)
-            self._consumer_journal.remove(group)
+            self._journal.remove(group)
             group = None
         if group is None:
             group = ClassicGroup(group_id=request.group_id, state_since_ms=self._context.wall.at(now_ms))
@@ -248,10 +246,8 @@ class GroupCoordinator:
 
     def forget(self, group: Group) -> None:
         """A group without members and offsets. Raises StorageError."""
-        if isinstance(group, ConsumerGroup):
-            self._consumer_journal.remove(group)
-        else:
-            self._classic_journal.remove(group.group_id)
+        self._journal.remove(group)
+        if isinstance(group, ClassicGroup):
             self._end_pending(group)
         del self._groups[group.group_id]
         self._context.memory.note(group.group_id, 0)
@@ -302,36 +298,6 @@ class GroupCoordinator:
         if isinstance(group, ClassicGroup) and group.is_untouched and not self._offsets.has_some(group.group_id):
             self._groups.pop(group.group_id, None)
 
-    def _load(self, journal: Journal, now_ms: int) -> None:
-        """Everything the journal says of groups, whose members' sessions begin anew."""
-        entries: dict[str, list[tuple[list[str], Any]]] = {}
-        for key, value in journal.items().items():
-            kind, *names = json.loads(key)
-            entries.setdefault(kind, []).append((names, value))
-        for (group_id,), value in entries.get(classic_journal.KIND, ()):
-            fields = json.loads(value)
-            load: Callable[[str, Any], Group] = _LOADERS[fields["type"]]
-            self._groups[group_id] = load(group_id, fields)
-        for (group_id,), value in entries.get(consumer_journal.TOPICS_KIND, ()):
-            self._consumer_group(group_id).topics = consumer_journal.topics_from(json.loads(value))
-        for (group_id, member_id), value in entries.get(consumer_journal.MEMBER_KIND, ()):
-            group = self._consumer_group(group_id)
-            change = group.change()
-            change.members[member_id] = consumer_journal.member_from(member_id, json.loads(value))
-            group.apply(change)
-        for (group_id, member_id), value in entries.get(consumer_journal.TARGET_KIND, ()):
-            self._consumer_group(group_id).targets[member_id] = consumer_journal.partitions_from(json.loads(value))
-        for group_id in self._offsets.groups():
-            self.committed(group_id, now_ms)
-        for loaded in list(self._groups.values()):
-            self._begin_sessions(loaded, now_ms)
-            self._note(loaded)
-
-    def _consumer_group(self, group_id: str) -> ConsumerGroup:
-        group = self._groups[group_id]
-        assert isinstance(group, ConsumerGroup)
-        return group
-
     def _begin_sessions(self, group: Group, now_ms: int) -> None:
         timers = self._context.timers
         if isinstance(group, ClassicGroup):
@@ -345,8 +311,6 @@ class GroupCoordinator:
                 deadline_ms = now_ms + member.rebalance_timeout_ms
                 timers.schedule(TimerKey(group.group_id, TimerKind.REVOCATION, member.member_id), deadline_ms)
 
-
-_LOADERS: Mapping[str, Callable[[str, Any], Group]] = {"classic": classic_journal.group_from, "consumer": consumer_journal.group_from}
 
 _CLASSIC_DUE: Mapping[TimerKind, Callable[[ClassicRebalance, ClassicGroup, str, int], None]] = {
     TimerKind.SESSION: lambda rebalance, group, member_id, now_ms: rebalance.session_due(group, member_id, now_ms),

@@ -13,7 +13,8 @@ from typing import Any, Final
 from chaffinch.broker.core.events import Report
 from chaffinch.broker.core.groups.classic_group import ClassicGroup
 from chaffinch.broker.core.groups.classic_states import ClassicState
-from chaffinch.broker.core.groups.coordinator import Group, GroupCoordinator
+from chaffinch.broker.core.groups.coordinator import GroupCoordinator
+from chaffinch.broker.core.groups.group_journal import Group
 from chaffinch.broker.core.groups.offsets import CommittedOffset, GroupOffsets
 from chaffinch.identifiers import TopicPartition
 from chaffinch.storage.file_system import StorageError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.classic_group import PROTOCOL_TYPE, ClassicGroup
-from chaffinch.broker.core.groups.coordinator import Group
+from chaffinch.broker.core.groups.group_journal import Group
 from chaffinch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 

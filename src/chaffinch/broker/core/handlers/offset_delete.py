@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.classic_group import ClassicGroup
-from chaffinch.broker.core.groups.coordinator import Group
+from chaffinch.broker.core.groups.group_journal import Group
 from chaffinch.broker.core.handlers.group_answers import NOT_WRITTEN
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode

@@ -166,7 +166,7 @@ class TopicRegistry:
         return self._by_id.get(topic_id)
 
     def name_of(self, topic_id: UUID) -> str | None:
-        topic = self._by_id.get(topic_id)
+        topic = self.by_id(topic_id)
         return None if topic is None else topic.name
 
     def partition(self, name: str, index: int) -> Partition | None:
