@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from chaffinch.errors import ConfigException, Group
 from chaffinch.settings import WRONG_NAMED_MAX, Option, OptionTable, Settings
+from tools.markdown_tables import options_table
 
 TABLE = OptionTable(
     [
@@ -242,7 +243,7 @@ class TestSettings:
 
 class TestTables:
     def test_documentation(self) -> None:
-        lines = TABLE.table_markdown().splitlines()
+        lines = options_table(TABLE.options).splitlines()
         assert lines[0] == "| option | type | default | allowed | meaning |"
         assert lines[2] == "| `bootstrap.servers` | list | (required) | | First addresses. |"
         assert lines[3] == "| `linger.ms` | int | `5` | at least 0 and at most 10000 | How long a batch waits. |"

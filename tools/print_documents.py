@@ -26,12 +26,9 @@ from chaffinch.broker.core.transactions import moves
 from chaffinch.broker.core.transactions.moves import Ending
 from chaffinch.cli import errors_page
 from chaffinch.cli.main import COMMANDS
-from chaffinch.client.metrics import table_markdown
-from chaffinch.consumer.core import membership_moves
 from chaffinch.consumer.core import options as consumer_options
 from chaffinch.consumer.metrics import METRICS as CONSUMER_METRICS
 from chaffinch.producer.core import options as producer_options
-from chaffinch.producer.core.transactions import moves as transaction_moves
 from chaffinch.producer.metrics import METRICS as PRODUCER_METRICS
 from chaffinch.protocol.apis import APIS
 from chaffinch.settings import Option, OptionTable
@@ -41,6 +38,7 @@ from chaffinch.spark.sink import option_tables
 from chaffinch.spark.source import options as source_options
 from tests.interop.differential.meant import MEANT
 from tools import kip_tables
+from tools.markdown_tables import member_diagram, metrics_table, options_table, transaction_diagram, transaction_table
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -51,11 +49,6 @@ _PART = re.compile(r"(<!-- printed: (?P<name>[^>]+?) -->\n)(?P<body>.*?)(<!-- en
 
 
 # --- what is printed -------------------------------------------------------------------------------------------------------
-
-
-def options_table(chosen: Iterable[Option]) -> str:
-    """A table of options, as `OptionTable` prints it. A bar inside a cell would end the cell."""
-    return OptionTable(chosen).table_markdown()
 
 
 _FAMILY = re.compile(r"((?:kafka\.)?sasl\.(?:kerberos|oauthbearer)\.).*")
@@ -166,7 +159,7 @@ def _range(versions: range) -> str:
 
 
 def transaction_states() -> str:
-    return f"```mermaid\n{transaction_moves.diagram()}```\n"
+    return f"```mermaid\n{transaction_diagram()}```\n"
 
 
 def transaction_answers() -> str:
@@ -251,13 +244,13 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "differences": differences,
     "producer options": lambda: options_table(producer_options.PRODUCER_OPTIONS.options),
     "producer options without effect": lambda: names(producer_options.WITHOUT_EFFECT),
-    "producer metrics": lambda: table_markdown(PRODUCER_METRICS),
+    "producer metrics": lambda: metrics_table(PRODUCER_METRICS),
     "consumer options": lambda: options_table(consumer_options.CONSUMER_OPTIONS.options),
-    "consumer metrics": lambda: table_markdown(CONSUMER_METRICS),
+    "consumer metrics": lambda: metrics_table(CONSUMER_METRICS),
     "consumer options without effect": lambda: names(consumer_options.WITHOUT_EFFECT),
-    "member states": lambda: f"```mermaid\n{membership_moves.diagram()}```\n",
+    "member states": lambda: f"```mermaid\n{member_diagram()}```\n",
     "transaction states": transaction_states,
-    "transaction moves": transaction_moves.moves_table,
+    "transaction moves": transaction_table,
     "transaction answers": transaction_answers,
     "sink options": lambda: options_table(option_tables.SINK.options),
     "sink options of direct": lambda: options_table(option_tables.DIRECT_ONLY),

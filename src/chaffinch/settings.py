@@ -302,15 +302,6 @@ class OptionTable:
         is_keyword = "_" in name and "." not in name and not is_exact
         return f"{unknown}: the nearest known one is {_key(known[found[0]]) if is_keyword else known[found[0]]!r}"
 
-    def table_markdown(self) -> str:
-        """The options as a table for the documentation."""
-        rows = ["| option | type | default | allowed | meaning |", "|---|---|---|---|---|"]
-        for option in self.options:
-            default = "(required)" if option.required and option.default is None else _shown(option.default)
-            cells = [f"`{option.name}`", option.kind, default, option.allowed, option.documentation]
-            rows.append("|" + "".join(f" {cell} |" if cell else " |" for cell in cells))
-        return "\n".join(rows) + "\n"
-
 
 def in_one_line(wrong: Sequence[str]) -> str:
     """All that is wrong with options, up to a number."""
@@ -320,14 +311,6 @@ def in_one_line(wrong: Sequence[str]) -> str:
 
 def _key(name: str) -> str:
     return name.strip().replace(".", "_")
-
-
-def _shown(default: Any) -> str:
-    if default is None or default == ():
-        return ""
-    if isinstance(default, tuple):
-        return "`" + ",".join(default) + "`"
-    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
 def _is_whole(value: object) -> TypeGuard[Integral]:

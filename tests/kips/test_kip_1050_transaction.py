@@ -29,12 +29,13 @@ from chaffinch.errors import (
 )
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.transactions.moves import MOVES, IllegalMove, Move, State, moves_table
+from chaffinch.producer.core.transactions.moves import MOVES, IllegalMove, Move, State
 from chaffinch.producer.core.transactions.requests import Step
 from chaffinch.producer.records import GroupMetadata
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tests.producer.core.rig import LOST, OK, Answer, Rig
 from tests.producer.core.transactions.test_manager import STEPS, rig_in, run_whole
+from tools.markdown_tables import transaction_table
 
 OFFSETS = {TopicPartition("input", 0): OffsetAndMetadata(5)}
 
@@ -177,7 +178,7 @@ def test_the_moves_are_these_and_no_others() -> None:
 
 
 def test_the_printed_table_has_every_state_and_move() -> None:
-    head, _, *rows = moves_table().splitlines()
+    head, _, *rows = transaction_table().splitlines()
     assert [cell.strip() for cell in head.split("|")[2:-1]] == [move.value for move in Move]
     assert [row.split("|")[1].strip() for row in rows] == [state.value for state in State]
     assert sum(cell.strip() != "" for row in rows for cell in row.split("|")[2:-1]) == len(MOVES)

@@ -10,11 +10,11 @@ from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.records.batch import encode_control_batch
 from chaffinch.records.compression import Compression
 from chaffinch.records.old_formats.message_set import read_message_set
-from chaffinch.records.old_formats.validation import validate_set
 from chaffinch.records.validation import Accepted, Origin, Rejected, ValidationPolicy, validate
 from chaffinch.records.validation_rules import CODECS
 from tests.kips.rule_table import written
 from tests.support.raw_batches import NOW_MS, raw_batch, record, view
+from tests.support.validated_sets import validate_set
 
 COMPACTED = ValidationPolicy(topic_partition=TopicPartition("accounts", 3), is_compacted=True)
 PLAIN = ValidationPolicy(topic_partition=TopicPartition("accounts", 3), is_compacted=False)

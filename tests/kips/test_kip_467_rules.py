@@ -13,13 +13,13 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.records import verdicts
 from chaffinch.records.compression import Compression
 from chaffinch.records.old_formats.message_set import OLD_FORMATS, read_message_set
-from chaffinch.records.old_formats.validation import validate_set
 from chaffinch.records.validation import Rejected, ValidationPolicy
 from chaffinch.records.validation_rules import ALL_RULES, CODECS
 from tests.broker.batches import batch_of
 from tests.broker.core_client import Cluster
 from tests.kips.rule_table import CRC, HOUR_MS, KEY, LINES, RECORD, TIME, Case, Lie, cases, lies, written
 from tests.support.raw_batches import NOW_MS
+from tests.support.validated_sets import validate_set
 
 CASES = list(cases())
 LYING = list(lies())

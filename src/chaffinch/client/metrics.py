@@ -49,9 +49,3 @@ def metadata_age_s(core: Core, now_ms: int) -> float:
 def read_all(metrics: Mapping[str, Metric[CoreT]], core: CoreT, now_ms: int) -> dict[str, float]:
     """Every metric by its name. With the client's lock held."""
     return {name: metric.read(core, now_ms) for name, metric in metrics.items()}
-
-
-def table_markdown(metrics: Mapping[str, Metric[CoreT]]) -> str:
-    """The metrics as a table for the documentation."""
-    rows = [f"| `{name}` | {metric.text} |" for name, metric in metrics.items()]
-    return "\n".join(["| metric | |", "|---|---|", *rows]) + "\n"

@@ -159,15 +159,6 @@ class RecordColumns:
         entries = range(int(self.header_offsets[index]), int(self.header_offsets[index + 1]))
         return [((keys.value(i) or b"").decode(errors="replace"), values.value(i)) for i in entries]
 
-    def equals(self, other: RecordColumns) -> bool:
-        """Whether the records are the same: keys, values, timestamps and headers; layout and log offsets do not count."""
-        if self.count != other.count or not np.array_equal(self.timestamps, other.timestamps):
-            return False
-        return all(
-            self.key(i) == other.key(i) and self.value(i) == other.value(i) and self.headers(i) == other.headers(i)
-            for i in range(self.count)
-        )
-
     def below(self, offset: int) -> RecordColumns:
         """The records whose offsets lie below this one."""
         assert self.offsets is not None, "records that were read have offsets"

@@ -25,6 +25,7 @@ from chaffinch.records import validation_rules
 from chaffinch.storage.file_system import AlreadyLocked, MemoryFileSystem, StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core_client import NOW_MS, Cluster, produce_request
+from tools.markdown_tables import options_table
 
 PRODUCER = ProducerIdentity(7, 0)
 
@@ -329,7 +330,7 @@ class TestOptions:
         assert file_system.list("") == []
 
     def test_documentation_is_printed_from_the_table(self) -> None:
-        text = options.BROKER_OPTIONS.table_markdown()
+        text = options_table(options.BROKER_OPTIONS.options)
         assert all(option.name in text for option in options.BROKER_OPTIONS.options)
 
     def test_names_of_the_rules_counters_are_known(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from chaffinch import errors
 from chaffinch.consumer.core.effects import FailCall
 from chaffinch.consumer.core.group_protocol import decode_subscription
-from chaffinch.consumer.core.membership_moves import MOVES, Happening, State, diagram
+from chaffinch.consumer.core.membership_moves import MOVES, Happening, State
 from chaffinch.errors import KafkaException, codes
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.consumer_group_describe import (
@@ -28,6 +28,7 @@ from chaffinch.protocol.messages.offset_commit import (
 )
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest
 from tests.consumer.core.rig import ME, Rig, number_of
+from tools.markdown_tables import member_diagram
 
 REACHABLE = [State.UNJOINED, State.JOINING, State.SYNCING, State.ADOPTING, State.STABLE]
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
@@ -54,7 +55,7 @@ def test_every_state_can_be_reached_and_left() -> None:
         reached = more
     assert reached == set(State)
     assert all((state, Happening.LEFT) in MOVES for state in State)
-    assert "unjoined --> preparing: polled" in diagram()
+    assert "unjoined --> preparing: polled" in member_diagram()
 
 
 def test_the_way_in() -> None:

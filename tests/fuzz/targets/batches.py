@@ -23,13 +23,13 @@ from chaffinch.records.compression import Compression, compress
 from chaffinch.records.faults import RecordsError
 from chaffinch.records.fetched import FetchedRecords, whole_batches
 from chaffinch.records.old_formats.message_set import read_message_set
-from chaffinch.records.old_formats.validation import validate_set
 from chaffinch.records.validation import Origin, validate
 from chaffinch.records.validation_policy import ValidationPolicy
 from chaffinch.records.verdicts import Accepted, Rejected
 from tests.fuzz.batch_fuzzer import loops
 from tests.support.raw_batches import NOW_MS, raw_batch, record
 from tests.support.raw_messages import message, message_set
+from tests.support.validated_sets import validate_set
 
 PARTS = ("chaffinch.records",)
 UNPACKED_BYTES_MAX = 1 << 10

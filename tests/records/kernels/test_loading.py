@@ -30,7 +30,9 @@ from chaffinch.records.batch import decode, encode
 from chaffinch.records.columns import RecordColumns
 def work(count):
     columns = RecordColumns.from_lists(None, [b"v"] * count, [1] * count)
-    assert decode(encode(columns)).equals(columns)
+    found = decode(encode(columns))
+    assert [found.value(at) for at in range(len(found))] == [b"v"] * count
+    assert found.timestamps.tolist() == [1] * count
 """
 
 

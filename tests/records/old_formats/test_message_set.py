@@ -21,10 +21,10 @@ from chaffinch.records.compression import Compression
 from chaffinch.records.faults import CorruptBatch, Fault
 from chaffinch.records.old_formats import validation as message_set_validation
 from chaffinch.records.old_formats.message_set import read_message_set, with_right_checksum, xxhash32
-from chaffinch.records.old_formats.validation import validate_set
 from chaffinch.records.validation import Accepted, Rejected, ValidationPolicy
 from tests.support.raw_batches import NOW_MS
 from tests.support.raw_messages import compressed, message, message_set, wrapper
+from tests.support.validated_sets import validate_set
 
 ORDERS = TopicPartition("orders", 0)
 NONE, GZIP, SNAPPY, LZ4 = list(Compression)[:4]

@@ -63,9 +63,3 @@ MOVES: Final[dict[tuple[State, Happening], State]] = {
     **{(state, happening): State.UNJOINED for happening in (Happening.LOST, Happening.REFUSED) for state in _MEMBER},
     **{(state, Happening.LEFT): State.OUT for state in State},
 }
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram."""
-    lines = [f"    {state.value} --> {after.value}: {happening.value}" for (state, happening), after in MOVES.items() if state is not after]
-    return "\n".join(["stateDiagram-v2", "    [*] --> out", *lines]) + "\n"

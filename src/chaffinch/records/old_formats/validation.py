@@ -63,11 +63,6 @@ def convert(message_set: MessageSet, policy: ValidationPolicy, now_ms: int) -> A
     return wrong or _converted(message_set, data, policy, now_ms, summary)
 
 
-def validate_set(message_set: MessageSet, policy: ValidationPolicy, now_ms: int) -> Accepted | Rejected:
-    """Every rule about the set; `Accepted.batch` is the batch of format 2 to store."""
-    return check_set(message_set, policy) or convert(message_set, policy, now_ms)
-
-
 def _first_broken(rules: tuple[WrapperRule, ...], message_set: MessageSet, policy: ValidationPolicy, count: int) -> Rejected | None:
     for rule in rules:
         wrong = rule.broken(message_set, policy, count) if message_set.magic in rule.formats else None

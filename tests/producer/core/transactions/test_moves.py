@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.producer.core.transactions.moves import MOVES, IllegalMove, Move, State, diagram, moved
+from chaffinch.producer.core.transactions.moves import MOVES, IllegalMove, Move, State, moved
+from tools.markdown_tables import transaction_diagram
 
 
 @pytest.mark.parametrize("move", Move, ids=lambda move: move.name)
@@ -23,4 +24,4 @@ def test_a_fatal_error_is_never_overwritten() -> None:
 
 
 def test_the_diagram_has_every_state() -> None:
-    assert all(state.name in diagram() for state in State if state is not State.FATAL_ERROR)
+    assert all(state.name in transaction_diagram() for state in State if state is not State.FATAL_ERROR)

@@ -111,21 +111,3 @@ def moved(state: State, move: Move) -> State:
     if after is None:
         raise IllegalMove(state, move)
     return after
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram; the fatal moves, possible everywhere, are left out."""
-    lines = ["stateDiagram-v2", "    [*] --> UNINITIALIZED"]
-    for (state, move), after in MOVES.items():
-        if move is not Move.FAILED_FATALLY and state is not after:
-            lines.append(f"    {state.name} --> {after.name}: {move.value}")
-    return "\n".join(lines) + "\n"
-
-
-def moves_table() -> str:
-    """The table as Markdown: a row per state, a column per move, the state after it in each cell that has one."""
-    rows = ["| state | " + " | ".join(move.value for move in Move) + " |", "|---" * (len(Move) + 1) + "|"]
-    for state in State:
-        after = (MOVES.get((state, move)) for move in Move)
-        rows.append(f"| {state.value} | " + " | ".join("" if found is None else found.value for found in after) + " |")
-    return "\n".join(rows) + "\n"

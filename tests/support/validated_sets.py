@@ -1,0 +1,13 @@
+"""Message sets of formats 0 and 1 under every rule, as the broker applies them one after the other."""
+
+from __future__ import annotations
+
+from chaffinch.records.old_formats.message_set import MessageSet
+from chaffinch.records.old_formats.validation import check_set, convert
+from chaffinch.records.validation_policy import ValidationPolicy
+from chaffinch.records.verdicts import Accepted, Rejected
+
+
+def validate_set(message_set: MessageSet, policy: ValidationPolicy, now_ms: int) -> Accepted | Rejected:
+    """`Accepted.batch` is the batch of format 2 to store."""
+    return check_set(message_set, policy) or convert(message_set, policy, now_ms)
