@@ -48,7 +48,7 @@ def test_the_line_of_a_batch() -> None:
         push_ms=7,
         commit_ms=3,
     )
-    assert counts.rejected_count == 3
+    assert sum(counts.rejected.values()) == 3
     assert counts.line(4, "written") == (
         "batch 4: 5 rows written, 3 rejected (1 INVALID_TIMESTAMP, 2 MESSAGE_TOO_LARGE), 900 bytes, "
         "800 of them in 2 staging files, push 7 ms, commit 3 ms"

@@ -115,10 +115,6 @@ class TaskOutcome:
     failure: Failure | None = None
 
     @property
-    def rejected_count(self) -> int:
-        return sum(self.rejected_by_code.values())
-
-    @property
     def byte_count(self) -> int:
         return sum(batch.bytes.byte_count for batch in (*self.batches, *self.dead_batches))
 
@@ -149,10 +145,6 @@ class BatchCounts:
     """From the begin of the transaction to the last batch's answer."""
     commit_ms: int = 0
     """From there on, to the answer that the transaction has ended."""
-
-    @property
-    def rejected_count(self) -> int:
-        return sum(self.rejected.values())
 
     def line(self, batch_id: int, outcome: str) -> str:
         """The batch's line in the log."""

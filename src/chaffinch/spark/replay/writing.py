@@ -253,19 +253,13 @@ def wait_for_ends(client: Mapping[str, str], topic: str) -> int:
 
     How many partitions it has."""
     from chaffinch.spark.source.options import SourceOptions
-    from chaffinch.spark.source.reports import refusals
     from chaffinch.spark.source.topic_discovery import Discovery
-    from chaffinch.spark.target import client_for, forget_client
 
-    options = SourceOptions.parse({**client, "subscribe": topic})
-    discovery = Discovery(client_for(options.client), options)
-    try:
-        with refusals():
-            partitions = discovery.partitions().partitions
-            discovery.wait_until_readable(discovery.written(partitions))
-            return len(partitions)
-    finally:
-        forget_client(options.client)
+    with asking(client) as asked:
+        discovery = Discovery(asked, SourceOptions.parse({**client, "subscribe": topic}))
+        partitions = discovery.partitions().partitions
+        discovery.wait_until_readable(discovery.written(partitions))
+        return len(partitions)
 
 
 def digest(*parts: object) -> str:
