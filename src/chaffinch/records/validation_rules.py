@@ -1,7 +1,7 @@
 """The rules a batch and its records must keep, each with its error code and its counter, in order of precedence.
 
 Pure: a rule looks at one batch (or says why one record broke it) and never raises. `validation.py` applies those of format 2,
-`message_set_validation.py` those of formats 0 and 1; the loops that find the records are `kernels/walk.py` and `kernels/messages.py`.
+`old_formats/validation.py` those of formats 0 and 1; the loops that find the records are `kernels/walk.py` and `kernels/messages.py`.
 A rule more is a function and a row here, and a row in `tests/kips/rule_table.py`, which a test asks for.
 
 Sources: KIP-467 section 2 and its list of checks, KIP-135, and Kafka's `LogValidator.validateBatch`, `validateRecord` and
@@ -251,14 +251,20 @@ CONTENT_RULES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RecordRule:
-    """`text(seen, policy, now_ms)` spells what is wrong with a record whose value `seen` broke the rule; `short` names no values."""
+    """`spelled` says what is wrong with a record whose value `seen` broke the rule: a text with its places, or a function that is called
+    as `text`. `short` names no values."""
 
     code: ErrorCode
     counter: str | None
-    text: Callable[[int, ValidationPolicy, int], str]
+    spelled: str | Callable[[int, ValidationPolicy, int], str]
     short: str
     formats: tuple[int, ...] = (0, 1, MAGIC)
     where: Where = Where.ALL
+
+    def text(self, seen: int, policy: ValidationPolicy, now_ms: int) -> str:
+        if not isinstance(self.spelled, str):
+            return self.spelled(seen, policy, now_ms)
+        return self.spelled.format(seen=seen, low=seen & 0xFF, high=seen >> 8, bytes_max=policy.batch_bytes_max)
 
     @property
     def name(self) -> str:
@@ -269,31 +275,6 @@ def size_text(size: int, policy: ValidationPolicy) -> str:
     return f"a batch of {size} bytes, max.message.bytes allows {policy.batch_bytes_max} bytes"
 
 
-def _offset_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
-    return f"offset delta {seen}, expected its index within the batch"
-
-
-def _inner_compression_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
-    return f"codec {seen}, expected 0: a compressed message comes alone"
-
-
-def _magic_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
-    """`seen` holds both: the expected magic above the lowest byte, in it the one that came."""
-    return f"magic {seen & 0xFF}, expected {seen >> 8} as in the set's first message"
-
-
-def _crc_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
-    return f"checksum {seen:08x}, which does not match its bytes"
-
-
-def _message_size_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
-    return f"{seen} bytes, max.message.bytes allows {policy.batch_bytes_max} bytes"
-
-
-def _key_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
-    return _NO_KEY_SHORT
-
-
 def _timestamp_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
     if seen > now_ms:
         distance, option, limit = f"{seen - now_ms} ms ahead of", "message.timestamp.after.max.ms", policy.timestamp_after_max_ms
@@ -302,29 +283,39 @@ def _timestamp_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
     return f"timestamp {seen} ms is {distance} the broker, {option} allows {limit} ms"
 
 
-def _timestamp_type_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
-    return _TIMESTAMP_TYPE_SHORT
+_OFFSET = "offset delta {seen}, expected its index within the batch"
+_NO_KEY = "null key, the topic is compacted and needs one"
+_TIMESTAMP_TYPE = "timestamp type LogAppendTime, expected CreateTime from a client"
 
-
-def _too_large_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
-    return f"alone it makes {size_text(seen, policy)}"
-
-
-_NO_KEY_SHORT = "null key, the topic is compacted and needs one"
-_TIMESTAMP_TYPE_SHORT = "timestamp type LogAppendTime, expected CreateTime from a client"
-
-COMPRESSION_RULE: Final = RecordRule(codes.INVALID_RECORD, None, _inner_compression_text, "compressed among others", OLD_FORMATS)
-MAGIC_RULE: Final = RecordRule(codes.INVALID_RECORD, INVALID_MAGIC, _magic_text, "another magic", OLD_FORMATS)
-MESSAGE_CRC_RULE: Final = RecordRule(codes.CORRUPT_MESSAGE, INVALID_CRC, _crc_text, "wrong checksum", OLD_FORMATS)
-MESSAGE_SIZE_RULE: Final = RecordRule(codes.MESSAGE_TOO_LARGE, TOO_LARGE, _message_size_text, "message too large", OLD_FORMATS, Where.PLAIN)
-OFFSET_RULE: Final = RecordRule(codes.INVALID_RECORD, NON_INCREASING_OFFSET, _offset_text, "wrong offset delta", (MAGIC,))
-INNER_OFFSET_RULE: Final = RecordRule(
-    codes.INVALID_RECORD, NON_INCREASING_OFFSET, _offset_text, "wrong relative offset", (1,), Where.COMPRESSED
+COMPRESSION_RULE: Final = RecordRule(
+    codes.INVALID_RECORD, None, "codec {seen}, expected 0: a compressed message comes alone", "compressed among others", OLD_FORMATS
 )
-KEY_RULE: Final = RecordRule(codes.INVALID_COMPACTION_KEY, NO_KEY, _key_text, _NO_KEY_SHORT)
+# The expected magic stands above the lowest byte, in it the one that came.
+MAGIC_RULE: Final = RecordRule(
+    codes.INVALID_RECORD, INVALID_MAGIC, "magic {low}, expected {high} as in the set's first message", "another magic", OLD_FORMATS
+)
+MESSAGE_CRC_RULE: Final = RecordRule(
+    codes.CORRUPT_MESSAGE, INVALID_CRC, "checksum {seen:08x}, which does not match its bytes", "wrong checksum", OLD_FORMATS
+)
+MESSAGE_SIZE_RULE: Final = RecordRule(
+    codes.MESSAGE_TOO_LARGE,
+    TOO_LARGE,
+    "{seen} bytes, max.message.bytes allows {bytes_max} bytes",
+    "message too large",
+    OLD_FORMATS,
+    Where.PLAIN,
+)
+OFFSET_RULE: Final = RecordRule(codes.INVALID_RECORD, NON_INCREASING_OFFSET, _OFFSET, "wrong offset delta", (MAGIC,))
+INNER_OFFSET_RULE: Final = RecordRule(codes.INVALID_RECORD, NON_INCREASING_OFFSET, _OFFSET, "wrong relative offset", (1,), Where.COMPRESSED)
+KEY_RULE: Final = RecordRule(codes.INVALID_COMPACTION_KEY, NO_KEY, _NO_KEY, _NO_KEY)
 TIMESTAMP_RULE: Final = RecordRule(codes.INVALID_TIMESTAMP, INVALID_TIMESTAMP, _timestamp_text, "timestamp out of range", (1, MAGIC))
-TIMESTAMP_TYPE_RULE: Final = RecordRule(codes.INVALID_TIMESTAMP, INVALID_TIMESTAMP, _timestamp_type_text, _TIMESTAMP_TYPE_SHORT, (1, MAGIC))
-RECORD_SIZE_RULE: Final = RecordRule(codes.MESSAGE_TOO_LARGE, TOO_LARGE, _too_large_text, "too large for any batch")
+TIMESTAMP_TYPE_RULE: Final = RecordRule(codes.INVALID_TIMESTAMP, INVALID_TIMESTAMP, _TIMESTAMP_TYPE, _TIMESTAMP_TYPE, (1, MAGIC))
+RECORD_SIZE_RULE: Final = RecordRule(
+    codes.MESSAGE_TOO_LARGE,
+    TOO_LARGE,
+    "alone it makes a batch of {seen} bytes, max.message.bytes allows {bytes_max} bytes",
+    "too large for any batch",
+)
 """For a record that has not been sent yet: a broker sees only batches."""
 
 RULE_BY_REASON: Final = {OFFSET_DELTA_WRONG: OFFSET_RULE, KEY_MISSING: KEY_RULE, TIMESTAMP_WRONG: TIMESTAMP_RULE}
