@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
-from chaffinch.identifiers import counted
 from chaffinch.protocol.primitives import ZERO_UUID
 
 MARK: Final = "@"
@@ -60,17 +59,3 @@ def loss(topic: str, old: UUID, new: UUID, what: str = "its offsets belong to") 
         f"topic {topic!r} was deleted and created again: {what} the topic with id {shown(old)}, "
         f"the topic of this name now has id {shown(new)}"
     )
-
-
-def rows_lost(before: TopicIds, counts_before: PartitionCounts, now: TopicIds, counts_now: PartitionCounts) -> list[str]:
-    """What a sink has to say of topics that it has written to before and that were created again since, one line each. A topic without a
-    count has the marker alone, and no rows."""
-    lines = []
-    for topic, (old, new) in created_again(before, now).items():
-        if topic not in counts_now:
-            continue
-        facts = f"id {shown(new)}, was {shown(old)}; {counted(counts_now[topic], 'partition')}"
-        facts += f", {'was' if counts_before[topic] == 1 else 'were'} {counts_before[topic]}" if topic in counts_before else ""
-        what = "rows written before are not in it; order per key starts again"
-        lines.append(f"topic {topic!r} was deleted and created again ({facts}): {what}")
-    return lines

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from chaffinch import plain_text
+from chaffinch.identifiers import counted
 from chaffinch.spark.commit.marker import CheckpointState
 from chaffinch.spark.commit.plan import CommitPlan
-from chaffinch.spark.topic_ids import rows_lost
+from chaffinch.spark.topic_ids import created_again, shown
 
 _log = plain_text.logger(__name__)
 QUERIES_MAX: Final = 1_000
@@ -17,9 +18,15 @@ _written: Final[dict[str, CheckpointState]] = {}
 
 
 def warn_of_rows_lost(query: str, batch_id: int, before: CheckpointState, now: CheckpointState) -> None:
-    """`before` and `now`: what is remembered of the topics, without this batch and with it."""
-    for line in rows_lost(before.topic_ids, before.partition_counts, now.topic_ids, now.partition_counts):
-        _log.warning("query %s, batch %d: %s", query, batch_id, line)
+    """`before` and `now`: what is remembered of the topics, without this batch and with it. A topic without a count has the marker
+    alone, and no rows."""
+    counts = before.partition_counts
+    for topic, (old, new) in created_again(before.topic_ids, now.topic_ids).items():
+        if topic in now.partition_counts:
+            facts = f"id {shown(new)}, was {shown(old)}; {counted(now.partition_counts[topic], 'partition')}"
+            facts += f", {'was' if counts[topic] == 1 else 'were'} {counts[topic]}" if topic in counts else ""
+            text = f"topic {topic!r} was deleted and created again ({facts}): rows written before are not in it; order per key starts again"
+            _log.warning("query %s, batch %d: %s", query, batch_id, text)
 
 
 def note_in_process(plan: CommitPlan) -> None:
