@@ -89,7 +89,7 @@ def _options_read(expression: ast.expr, function: ast.FunctionDef) -> set[str]:
     }
     found: set[str] = set()
     for node in ast.walk(expression):
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and getattr(node.value, "id", "") == "settings":
             found.add(str(node.slice.value))
         elif isinstance(node, ast.Name) and node.id in assigned and node.id != "settings":
             found |= _options_read(assigned[node.id], function)

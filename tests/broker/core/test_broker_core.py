@@ -310,7 +310,7 @@ class TestOptions:
         cluster.topic("orders")
         config = cluster.topic_named("orders").config
         assert (config.batch_bytes_max, config.timestamp_after_max_ms, config.in_sync_min) == (1_048_588, 3_600_000, 1)
-        assert (config.segment_bytes, config.compression_type, config.is_compacted) == (1 << 30, "producer", False)
+        assert (config.log.segment_bytes, config.compression_type, config.is_compacted) == (1 << 30, "producer", False)
 
     @pytest.mark.parametrize(
         ("config", "says"),

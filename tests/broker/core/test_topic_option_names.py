@@ -97,7 +97,7 @@ class TestInADirectory:
         cluster = self.cluster({"retention_ms": "100000", " cleanup.policy": "compact"}, {"log.retention.ms": 5000})
         client = cluster.client()
         assert set_options(client) == {"retention.ms": "100000", "cleanup.policy": "compact"}
-        assert cluster.topic_named("orders").config.retention_ms == 100_000
+        assert cluster.topic_named("orders").config.log.retention_ms == 100_000
         assert cluster.topic_named("orders").config.is_compacted
         assert cluster.lines == [
             "1 topic had options that were not stored under their names: 'retention_ms' of orders, for one, counts as retention.ms now"
@@ -111,13 +111,13 @@ class TestInADirectory:
         cluster = self.cluster({"retention_ms": "100000"})
         assert set_exactly(cluster.client(), "orders", RESOURCE_TOPIC, "retention.ms", None) == (0, "")
         cluster.restart()
-        assert cluster.topic_named("orders").config.retention_ms == 7 * 86_400_000
+        assert cluster.topic_named("orders").config.log.retention_ms == 7 * 86_400_000
 
     def test_the_brokers_default_can_be_changed(self) -> None:
         cluster = self.cluster({"retention_ms": "100000"})
         assert alter(cluster.client(), change("", RESOURCE_BROKER, log_retention_ms="5000")) == [(0, "")]
         cluster.restart()
-        assert cluster.topic_named("orders").config.retention_ms == 100_000
+        assert cluster.topic_named("orders").config.log.retention_ms == 100_000
 
     def test_a_full_disk_leaves_it_to_a_later_start(self) -> None:
         cluster = self.cluster({})

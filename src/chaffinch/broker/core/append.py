@@ -89,7 +89,7 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
         broker.bytes_handled += policy.decompressed_bytes_max if header.compression_id else size
         return verdict
     broker.bytes_handled += verdict.records_bytes
-    if len(verdict.batch) > config.segment_bytes:
+    if len(verdict.batch) > config.log.segment_bytes:
         return _larger_than_segment(len(verdict.batch), partition)
     if has_producer and (rejected := _producer_fault(broker, partition, header, terms, now_ms)) is not None:
         return rejected
@@ -123,7 +123,7 @@ def _append_set(broker: BrokerState, partition: Partition, message_set: MessageS
         return verdict
     broker.bytes_handled += verdict.records_bytes
     converted = len(verdict.batch)
-    if converted > partition.topic.config.segment_bytes:
+    if converted > partition.topic.config.log.segment_bytes:
         return _larger_than_segment(converted, partition)
     result = partition.log.append(verdict.batch, now_ms=now_ms, leader_epoch=partition.replicas.leader_epoch)
     broker.counters.add_stored(partition.topic.name, verdict.count, converted)
@@ -176,7 +176,7 @@ def is_plainly_right(header: BatchHeader, size: int, batch_bytes_max: int) -> bo
 
 
 def _larger_than_segment(size: int, partition: Partition) -> Rejected:
-    wrong = f"a batch of {size} bytes, segment.bytes allows {partition.topic.config.segment_bytes} bytes"
+    wrong = f"a batch of {size} bytes, segment.bytes allows {partition.topic.config.log.segment_bytes} bytes"
     return Rejected(codes.RECORD_LIST_TOO_LARGE, batch_message(partition.topic_partition, wrong))
 
 

@@ -202,7 +202,7 @@ class TestLayers:
         shown = values(client, "orders")
         assert shown["max.message.bytes"] == ("2000000", SOURCE_DYNAMIC_DEFAULT_BROKER)
         assert shown["segment.bytes"] == ("5000000", SOURCE_DYNAMIC_BROKER)
-        assert cluster.topic_named("orders").config.segment_bytes == 5_000_000
+        assert cluster.topic_named("orders").config.log.segment_bytes == 5_000_000
 
     @pytest.mark.parametrize(
         ("own", "default", "shown"),
@@ -253,7 +253,7 @@ class TestLayers:
         """KIP-1161."""
         assert codes(cluster.client(), change("orders", cleanup_policy="")) == [0]
         config = cluster.topic_named("orders").config
-        assert (config.is_deleted, config.is_compacted) == (False, False)
+        assert (config.log.deletes, config.is_compacted) == (False, False)
 
 
 class TestDescribe:

@@ -26,7 +26,6 @@ from chaffinch.storage.contents import Contents
 from chaffinch.storage.file_system import FileSystem, MissingLog, StorageError
 from chaffinch.storage.files import sync_directories
 from chaffinch.storage.journal import Journal
-from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.wall_time import WallTime
 
@@ -282,7 +281,7 @@ class TopicRegistry:
         except BaseException:
             topic.overrides = before
             raise
-        self._apply(topic, config, self._log_config(config))
+        self._apply(topic, config)
 
     def resolved_with(self, settings: Mapping[str, Any]) -> ResolvedTopics:
         """What the topics' options come to once the broker's are these. Raises InvalidRequest (42) where that is nothing."""
@@ -295,10 +294,8 @@ class TopicRegistry:
     def settings_changed(self, settings: Mapping[str, Any], resolved: ResolvedTopics) -> None:
         """The broker's own options changed: topics that do not override them follow, as `resolved_with` has told."""
         self._settings = settings
-        log_configs = {overrides: self._log_config(config) for overrides, config in resolved.items()}
         for topic in self._topics.values():
-            overrides = frozenset(topic.overrides.items())
-            self._apply(topic, resolved[overrides], log_configs[overrides])
+            self._apply(topic, resolved[frozenset(topic.overrides.items())])
 
     def respell(self) -> str | None:
         """Store under their names the options that were taken as they were spelled, retention_ms for one, when that was allowed. Returns
@@ -410,7 +407,7 @@ class TopicRegistry:
         self._journal.put({_TOPIC_PREFIX + topic.name.encode(): json.dumps(value).encode()})
 
     def _open_partitions(self, topic: Topic, replicas: Sequence[tuple[int, ...]], now_ms: int, *, is_new: bool) -> None:
-        log_config = self._log_config(topic.config)
+        log_config = topic.config.log
         accepts_loss = self._settings[ACCEPT_LOSS]
         for index, assigned in enumerate(replicas, start=len(topic.partitions)):
             directory = f"{topic.directory}/{index}"
@@ -445,33 +442,15 @@ class TopicRegistry:
         replicas.leader_epoch = self._nodes.first_epoch  # Whoever leads: it is new to this life.
         return replicas
 
-    def _apply(self, topic: Topic, config: TopicConfig, log_config: LogConfig) -> None:
+    def _apply(self, topic: Topic, config: TopicConfig) -> None:
         topic.config = config
         for partition in topic.partitions:
             partition.policy = self._policy(partition.topic_partition, config)
-            partition.log.config = log_config
+            partition.log.config = config.log
             self.wants_maintenance.append(partition.topic_partition)
 
     def _policy(self, topic_partition: TopicPartition, config: TopicConfig) -> ValidationPolicy:
         return validation_policy(topic_partition, config, self._settings["max.decompressed.bytes"])
-
-    def _log_config(self, config: TopicConfig) -> LogConfig:
-        return LogConfig(
-            segment_bytes=config.segment_bytes,
-            segment_ms=config.segment_ms,
-            segment_jitter_ms=config.segment_jitter_ms,
-            index_interval_bytes=config.index_interval_bytes,
-            retention_ms=config.retention_ms,
-            retention_bytes=config.retention_bytes,
-            deletes=config.is_deleted,
-            compacts=config.is_compacted,
-            delete_retention_ms=config.delete_retention_ms,
-            compaction_lag_min_ms=config.compaction_lag_min_ms,
-            compaction_lag_max_ms=config.compaction_lag_max_ms,
-            dirty_ratio_min=config.dirty_ratio_min,
-            flush_policy=self._settings["flush.policy"],
-            decompressed_bytes_max=self._settings["max.decompressed.bytes"],
-        )
 
     def _remember(self, topic: Topic) -> None:
         self._topics[topic.name] = topic

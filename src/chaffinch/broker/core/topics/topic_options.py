@@ -18,6 +18,7 @@ from chaffinch.records.batch_header import TimestampType
 from chaffinch.records.compression import Compression
 from chaffinch.records.validation_policy import ValidationPolicy
 from chaffinch.settings import INT_MAX, LONG_MAX, Option, OptionTable
+from chaffinch.storage.log_config import LogConfig
 
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
@@ -188,28 +189,18 @@ COARSER_SYNONYMS: Mapping[str, Sequence[tuple[str, int]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """A topic's options as the append path and the log use them. Limits are -1 where there is none."""
+    """A topic's options as the append path uses them, and as its logs do. Limits are -1 where there is none."""
 
     is_compacted: bool
-    is_deleted: bool
     compression_type: str
     compression_level: int | None
     is_log_append_time: bool
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
     batch_bytes_max: int
-    segment_bytes: int
-    segment_ms: int
-    segment_jitter_ms: int
-    index_interval_bytes: int
-    retention_ms: int
-    retention_bytes: int
-    delete_retention_ms: int
-    compaction_lag_min_ms: int
-    compaction_lag_max_ms: int
-    dirty_ratio_min: float
     in_sync_min: int
     takes_idempotent_batches: bool
+    log: LogConfig
 
 
 def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicConfig:
@@ -227,32 +218,37 @@ def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicC
     }
     return TopicConfig(
         is_compacted="compact" in policies,
-        is_deleted="delete" in policies,
         compression_type=settings["compression.type"],
         compression_level=levels.get(settings["compression.type"]),
         is_log_append_time=settings["message.timestamp.type"] == "LogAppendTime",
         timestamp_before_max_ms=settings["message.timestamp.before.max.ms"],
         timestamp_after_max_ms=settings["message.timestamp.after.max.ms"],
         batch_bytes_max=settings["max.message.bytes"],
-        segment_bytes=settings["internal.segment.bytes"] or settings["segment.bytes"],
-        segment_ms=settings["segment.ms"],
-        segment_jitter_ms=settings["segment.jitter.ms"],
-        index_interval_bytes=settings["index.interval.bytes"],
-        retention_ms=settings["retention.ms"],
-        retention_bytes=settings["retention.bytes"],
-        delete_retention_ms=settings["delete.retention.ms"],
-        compaction_lag_min_ms=settings["min.compaction.lag.ms"],
-        compaction_lag_max_ms=settings["max.compaction.lag.ms"],
-        dirty_ratio_min=settings["min.cleanable.dirty.ratio"],
         in_sync_min=settings["min.insync.replicas"],
         takes_idempotent_batches=_format_at_least_0_11(settings["message.format.version"]),
+        log=LogConfig(
+            segment_bytes=settings["internal.segment.bytes"] or settings["segment.bytes"],
+            segment_ms=settings["segment.ms"],
+            segment_jitter_ms=settings["segment.jitter.ms"],
+            index_interval_bytes=settings["index.interval.bytes"],
+            retention_ms=settings["retention.ms"],
+            retention_bytes=settings["retention.bytes"],
+            delete_retention_ms=settings["delete.retention.ms"],
+            compaction_lag_min_ms=settings["min.compaction.lag.ms"],
+            compaction_lag_max_ms=settings["max.compaction.lag.ms"],
+            dirty_ratio_min=settings["min.cleanable.dirty.ratio"],
+            deletes="delete" in policies,
+            compacts="compact" in policies,
+            flush_policy=defaults["flush.policy"],
+            decompressed_bytes_max=defaults["max.decompressed.bytes"],
+        ),
     )
 
 
 def check(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicConfig:
     """As `resolve`, for options that somebody wants to set: raises ConfigException for those that contradict each other too."""
     config = resolve(overrides, defaults)
-    if config.compaction_lag_min_ms > config.compaction_lag_max_ms:
+    if config.log.compaction_lag_min_ms > config.log.compaction_lag_max_ms:
         raise ConfigException("option min.compaction.lag.ms is larger than max.compaction.lag.ms")
     settings = TOPIC_OPTIONS.parse_exact(overrides)
     if settings["remote.storage.enable"]:
