@@ -10,12 +10,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.effects import CompleteCall, Disconnect, FailCall, Report, SendRequest
 from chaffinch.consumer.core.consumer_core import ConsumerCore, Event, TimePassed
-from chaffinch.consumer.core.effects import CompleteCall, Disconnect, Effect, FailCall, Report, SendRequest, WakeCaller
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.options import EARLIEST, parse_options
 from chaffinch.consumer.core.positions import PartitionState, Position, Stage
 from chaffinch.consumer.core.rebalance import Callback
+from chaffinch.consumer.core.wiring import Effect, WakeCaller
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest
@@ -136,10 +137,10 @@ class ConsumerShell:
         assert self.core.group is not None, "there is a group.id"
         if callback.kind == "assign":
             membership = self.core.group.membership
-            identity, member = membership.identity, membership.instance_id or membership.identity.member_id
+            identity, member = membership.identity, self.core.wiring.instance_id or membership.identity.member_id
             self._diary.assigned(identity.generation, member, membership.assignment)
-            if membership.instance_id is not None:
-                self._diary.takings.append(Taking(membership.instance_id, self.who, self._began, self._diary.next_moment()))
+            if self.core.wiring.instance_id is not None:
+                self._diary.takings.append(Taking(self.core.wiring.instance_id, self.who, self._began, self._diary.next_moment()))
         if callback.kind == "revoke" and self._commits_on_revoke:
             yield from self._committing(waits=True)
 

@@ -246,7 +246,7 @@ def consume(seed: int) -> set[Outcome]:
             named = {dice.choice(places): OffsetAndMetadata(3)}  # None commits the positions, by topic id.
             core.commit(dice.choice((named, None)), cluster.now_ms + CALL_MS, lambda error: None, retries=dice.random() < 0.5)
         elif what < 0.65:
-            core.seek_to(core.subscriptions.assigned, core.resets.base)
+            core.seek_to(core.subscriptions.assigned, core.wiring.reset_strategy)
         else:
             cluster.advance(dice.choice(WAITS_MS))
         world.carry_out(core.handle(ConsumerTimePassed(), cluster.now_ms))

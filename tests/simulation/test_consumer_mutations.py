@@ -12,10 +12,10 @@ import pytest
 
 from chaffinch.broker.core.groups.classic_requests import ClassicRequests
 from chaffinch.broker.core.groups.offsets import GroupOffsets
+from chaffinch.client.effects import CompleteCall
 from chaffinch.consumer.core import fetcher, group_requests
 from chaffinch.consumer.core.committed import CommittedOffsets
 from chaffinch.consumer.core.consumer_core import ConsumerCore
-from chaffinch.consumer.core.effects import CompleteCall
 from chaffinch.consumer.core.group_protocol import encode_assignment
 from chaffinch.consumer.core.leading import Leadership
 from chaffinch.consumer.core.options import EARLIEST, LATEST
@@ -91,7 +91,7 @@ def writes_as_nobody(patch: Patch) -> None:
     def as_nobody(self: ConsumerCore) -> GroupMetadata:
         assert self.group is not None
         membership = self.group.membership
-        return GroupMetadata(membership.group_id, *membership.identity, membership.instance_id)
+        return GroupMetadata(self.wiring.group_id, *membership.identity, self.wiring.instance_id)
 
     patch.setattr(ConsumerCore, "group_metadata", as_nobody)
 

@@ -20,10 +20,10 @@ from chaffinch.client.options import ConnectionSettings
 from chaffinch.consumer import arguments, closing
 from chaffinch.consumer.callbacks import Callbacks, OnCommit, OnPartitions
 from chaffinch.consumer.consumer_thread import ConsumerThread, Pending
+from chaffinch.consumer.core.call_errors import within
 from chaffinch.consumer.core.commits import API_TIMEOUT
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.fetcher import Portion
-from chaffinch.consumer.core.late import within
 from chaffinch.consumer.core.lookups import FoundOffset, OffsetsCall
 from chaffinch.consumer.core.offsets_asked import Commit
 from chaffinch.consumer.core.options import EARLIEST, LATEST, TABLE_RECORDS, parse_options
@@ -82,7 +82,6 @@ class Consumer:
         self._table_records_max = self._records_max if "max.poll.records" in self.settings.given else TABLE_RECORDS
         self._refused: dict[TopicPartition, tuple[int, RecordDeserializationException]] = {}
         """Records that deserializers refused, and that no poll has told of."""
-        self._api_timeout_ms: int = self.settings[API_TIMEOUT]
         self._door = Door()
         network = Network(ConnectionSettings.of(self.settings), clock=self._clock)
         self._thread = ConsumerThread(self._core, network, self._clock, f"{self.settings['client.id']}-network")
@@ -265,7 +264,8 @@ class Consumer:
         limit_s = max(0, deadline_ms - self._clock.now_ms()) / 1000
         found = self._enter("position", lambda: self._thread.run_until(step, limit_s))
         if found is None:
-            raise self._look("position", lambda: self._core.unreachable(f"the position of {place} was not told {limit}", places=[place]))
+            text = f"the position of {place} was not told {limit}"
+            raise self._look("position", lambda: self._core.wiring.time_out(text, places=[place]))
         return found.offset
 
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
@@ -492,7 +492,7 @@ class Consumer:
         """When the time of a call is over, and how long it is in words."""
         timeout_ms, name = arguments.checked_timeout_ms(timeout), "timeout"
         if timeout_ms is None:
-            timeout_ms, name = self._api_timeout_ms, API_TIMEOUT
+            timeout_ms, name = self.settings[API_TIMEOUT], API_TIMEOUT
         return self._clock.now_ms() + timeout_ms, within(timeout_ms, name)
 
     def _check_group(self, what: str) -> None:

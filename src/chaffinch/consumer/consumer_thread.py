@@ -17,9 +17,10 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from chaffinch.client.client_thread import EXIT_WAIT_MS, ClientThread
+from chaffinch.client.effects import CompleteCall, Disconnect, FailCall, Report, SendRequest
 from chaffinch.client.network import Network
 from chaffinch.consumer.core.consumer_core import ConsumerCore
-from chaffinch.consumer.core.effects import CompleteCall, Disconnect, Effect, FailCall, Report, SendRequest, WakeCaller
+from chaffinch.consumer.core.wiring import Effect, WakeCaller
 from chaffinch.errors import IllegalStateException, KafkaException
 from chaffinch.errors.again import again
 from chaffinch.runtime.clock import Clock

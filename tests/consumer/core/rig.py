@@ -10,8 +10,8 @@ from uuid import UUID
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Disconnected, Failed
+from chaffinch.client.effects import CompleteCall, Disconnect, FailCall, Report, SendRequest
 from chaffinch.consumer.core.consumer_core import ConsumerCore, TimePassed
-from chaffinch.consumer.core.effects import CompleteCall, Disconnect, FailCall, Report, SendRequest
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.group import Group
 from chaffinch.consumer.core.group_protocol import MemberSubscription, encode_assignment, encode_subscription

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from chaffinch import errors
-from chaffinch.consumer.core.effects import SendRequest
+from chaffinch.client.effects import SendRequest
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.positions import Position, Stage
 from chaffinch.consumer.core.topic_ids import TopicIds
@@ -174,7 +174,7 @@ def test_a_coordinator_that_still_has_the_deleted_topic_does_not_bring_it_back(w
     """Positions in the new topic are kept: with auto.offset.reset=latest records would be skipped, with earliest read twice."""
     rig = member()
     rig.topic_id = NEW_ID
-    rig.core.watch.refresh()
+    rig.core.wiring.refresh()
     rig.advance(1_000)
     rig.tell_metadata()
     for state in rig.core.subscriptions.assigned.values():
@@ -241,7 +241,7 @@ def test_metadata_that_comes_first_drops_what_waits(takes_ids: bool) -> None:
         answer_check(rig, TOPIC_ID)
     answer(rig, "COORDINATOR_LOAD_IN_PROGRESS")
     rig.topic_id = NEW_ID
-    rig.core.watch.refresh()
+    rig.core.wiring.refresh()
     for _ in range(20):
         rig.advance(100)
         for request in rig.pending(MetadataRequest):
@@ -284,7 +284,7 @@ class TestOffsetsThatTheApplicationNames:
 class TestWhatElseWasOfTheDeletedTopic:
     def renew(self, rig: Rig) -> None:
         rig.topic_id = NEW_ID
-        rig.core.watch.refresh()
+        rig.core.wiring.refresh()
         rig.advance(1_000)
         rig.tell_metadata()
 

@@ -330,7 +330,7 @@ class TestReplicasNearby:
         assert rig.pending(FetchRequest)[0].message.rack_id == "r1"
         metadata = rig.metadata()
         metadata.brokers.append(type(metadata.brokers[0])(node_id=3, host="near", port=9))
-        rig.core.watch.refresh()
+        rig.core.wiring.refresh()
         rig.advance(1_000)
         rig.answer(MetadataRequest, metadata)
         rig.answer_fetch(p0=PartitionData(preferred_read_replica=3, high_watermark=5))
@@ -347,7 +347,7 @@ class TestLeaderEpochs:
         assert len(rig.poll()) == 2
         rig.poll()
         rig.epoch = 1
-        rig.core.watch.refresh()
+        rig.core.wiring.refresh()
         rig.advance(1_000)
         rig.tell_metadata()
         return rig

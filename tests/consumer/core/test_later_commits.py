@@ -115,7 +115,7 @@ class TestTopicsThatMetadataDoesNotKnow:
     def rig(self) -> Rig:
         rig = Rig(**{"enable.auto.commit": True, "auto.commit.interval.ms": 10_000}).reach(State.STABLE)
         rig.answer_offsets({0: 5, 1: 7})
-        rig.core.watch.refresh()
+        rig.core.wiring.refresh()
         rig.advance(1_000)
         rig.tell_metadata(number_of("UNKNOWN_TOPIC_OR_PARTITION"))
         return rig
@@ -130,7 +130,7 @@ class TestTopicsThatMetadataDoesNotKnow:
 
         def play(code: str, commits: list[dict[int, int]]) -> list[dict[int, int]]:
             for _ in range(20):
-                rig.core.watch.refresh()
+                rig.core.wiring.refresh()
                 rig.advance(1_000)
                 if rig.pending(MetadataRequest):
                     rig.tell_metadata(number_of(code))

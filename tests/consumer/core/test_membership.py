@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chaffinch import errors
-from chaffinch.consumer.core.effects import FailCall
+from chaffinch.client.effects import FailCall
 from chaffinch.consumer.core.group_protocol import decode_subscription
 from chaffinch.consumer.core.membership_moves import MOVES, Happening, State
 from chaffinch.errors import KafkaException, codes

@@ -22,7 +22,7 @@ SAFE = {**LATEST, "auto.offset.reset.new.partitions": "earliest"}
 
 def refresh(rig: Rig, answer: MetadataResponse | None = None) -> None:
     """Metadata is asked for again, and answered."""
-    rig.core.watch.refresh()
+    rig.core.wiring.refresh()
     rig.advance(1_000)
     for _ in rig.pending(MetadataRequest):
         rig.tell_metadata() if answer is None else rig.answer(MetadataRequest, answer)

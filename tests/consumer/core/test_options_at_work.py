@@ -160,7 +160,7 @@ def test_who_is_asked_once_the_cluster_is_known(strategy: str, asked: set[str]) 
     rig.tell_metadata()
     found = set()
     for _ in range(6):
-        rig.core.watch.refresh()
+        rig.core.wiring.refresh()
         rig.advance(2_000)
         found.add(rig.pending(MetadataRequest)[0].address.host)
         rig.fail(MetadataRequest)

@@ -24,7 +24,7 @@ ANOTHER = UUID(int=8)
 def renewed(rig: Rig, topic_id: UUID = ANOTHER) -> None:
     """The next metadata has this id."""
     rig.topic_id = topic_id
-    rig.core.watch.refresh()
+    rig.core.wiring.refresh()
     rig.advance(1_000)
     rig.tell_metadata()
 
@@ -34,7 +34,7 @@ def test_a_topic_made_anew_is_begun_anew(is_missed: bool) -> None:
     rig = Rig().assign(0)
     if is_missed:
         rig.topic_id = UUID(int=0)
-        rig.core.watch.refresh()
+        rig.core.wiring.refresh()
         rig.advance(1_000)
         rig.tell_metadata(number_of("UNKNOWN_TOPIC_OR_PARTITION"))
     renewed(rig)

@@ -5,8 +5,8 @@ import pytest
 from chaffinch import errors
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Disconnected, Failed
-from chaffinch.consumer.core.effects import FailCall
-from chaffinch.consumer.core.late import names_of
+from chaffinch.client.effects import FailCall
+from chaffinch.consumer.core.call_errors import names_of
 from chaffinch.consumer.core.lookups import OffsetsCall
 from chaffinch.consumer.core.topic_calls import TopicCall
 from chaffinch.errors import codes
@@ -118,5 +118,5 @@ def test_a_position_that_waits_for_the_coordinator_says_so() -> None:
     rig.step()
     rig.tell_metadata()
     rig.find_coordinator(code=codes.COORDINATOR_NOT_AVAILABLE.number)
-    error = rig.core.unreachable("the position was not told in time")
+    error = rig.core.wiring.time_out("the position was not told in time")
     assert "waiting for the coordinator of group 'g': COORDINATOR_NOT_AVAILABLE (looking for the coordinator of group 'g':" in str(error)

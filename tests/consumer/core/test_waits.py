@@ -121,7 +121,7 @@ class TestAdvertisedAddress:
         world.give(0)
         world.go_on(4_000)
         errors += world.errors
-        errors.append(world.core.unreachable("the position of t-0 was not told in time", places=[place]))
+        errors.append(world.core.wiring.time_out("the position of t-0 was not told in time", places=[place]))
         assert len(errors) == 4
         for error in errors:
             assert "waiting for n:9, which coordinates group 'g'" in str(error)

@@ -6,7 +6,7 @@ that the group has gone on without cannot commit, and says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -14,16 +14,25 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.consumer.core import group_requests
 from chaffinch.consumer.core.absences import ABSENT_MS, Absences
+from chaffinch.consumer.core.call_errors import (
+    IN_TIME,
+    expelled,
+    lost,
+    names_of,
+    network_error,
+    no_member_yet,
+    not_a_member,
+    rebalancing,
+    too_long,
+    within,
+)
 from chaffinch.consumer.core.committed import ELSEWHERE, UNKNOWN, CommittedOffsets
-from chaffinch.consumer.core.coordinator import CoordinatorFinder
 from chaffinch.consumer.core.group_requests import LAST_VERSION_WITH_NAMES, NO_IDENTITY, VERSION_WITH_IDS, Identity
-from chaffinch.consumer.core.late import IN_TIME, lost, names_of, network_error, within
 from chaffinch.consumer.core.membership import OUT_OF_GROUP, Membership
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.offsets_asked import Commit, CommitSent, Outcome, TopicsAsked
 from chaffinch.consumer.core.options import commits_itself
 from chaffinch.consumer.core.reset_policy import ResetPolicy
-from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import (
     CommitFailedException,
@@ -47,26 +56,13 @@ OVERTAKEN: Final = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGR
 class Commits:
     """The offsets of one group. Without a group nothing is here."""
 
-    def __init__(
-        self,
-        wiring: Wiring,
-        membership: Membership,
-        finder: CoordinatorFinder,
-        watch: TopicWatch,
-        absences: Absences,
-        resets: ResetPolicy,
-        unreachable: Callable[..., KafkaException],
-    ) -> None:
-        """`unreachable` makes the error of a call whose time is over."""
+    def __init__(self, wiring: Wiring, membership: Membership, absences: Absences, resets: ResetPolicy) -> None:
         self.is_automatic = commits_itself(wiring.settings)
         self._wiring = wiring
-        self._subscriptions = wiring.subscriptions
         self._membership = membership
-        self._finder = finder
-        self._watch = watch
+        self._finder = membership.finder
         self._absences = absences
-        self._unreachable = unreachable
-        self.committed = CommittedOffsets(wiring, membership, finder, watch, resets, unreachable)
+        self.committed = CommittedOffsets(wiring, membership, resets)
         self._commits: list[Commit] = []
         self._auto_due_ms = 0
         self._auto: Commit | None = None
@@ -107,7 +103,7 @@ class Commits:
         self._gone = {place for place in self._gone if self._wiring.cluster.partition(place) is None}
         found = self.positions().items()
         offsets = {place: offset for place, offset in found if place not in self._gone and (places is None or place in places)}
-        ids = self._subscriptions.topic_ids()
+        ids = self._wiring.subscriptions.topic_ids()
         return self.commit(offsets, deadline_ms, done, retries=retries, is_automatic=True, limit=limit, topic_ids=ids)
 
     def _supersede(self) -> None:
@@ -148,21 +144,24 @@ class Commits:
             return None
         # Who joins is about to be of another generation, which may come before the commit does.
         is_joining = membership.state in (State.JOINING, State.SYNCING)
-        if not self._subscriptions.is_automatic or (membership.identity.has_generation and (is_automatic or not is_joining)):
+        if not self._wiring.subscriptions.is_automatic or (membership.identity.has_generation and (is_automatic or not is_joining)):
             return None
         if is_joining and not membership.identity.has_generation and self._finder.address_known is None:
             return None  # There is no group yet that could rebalance. It waits until there is, see `_refuse`, or its time is over.
         if is_joining:
-            return rebalancing(membership)
-        return no_member_yet(membership.group_id) if membership.identity_of_caller == NO_IDENTITY else expelled(membership.group_id)
+            return self._rebalancing()
+        return no_member_yet(self._wiring.group_id) if membership.identity_of_caller == NO_IDENTITY else expelled(self._wiring.group_id)
+
+    def _rebalancing(self, place: TopicPartition | None = None) -> KafkaException:
+        return rebalancing(self._wiring.group_id, place, joins=self._membership.identity_of_caller == NO_IDENTITY)
 
     @property
     def _identity(self) -> Identity:
-        return self._membership.identity if self._subscriptions.is_automatic else NO_IDENTITY
+        return self._membership.identity if self._wiring.subscriptions.is_automatic else NO_IDENTITY
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the caller has read up to."""
-        consumed = self._subscriptions.consumed().items()
+        consumed = self._wiring.subscriptions.consumed().items()
         return {place: OffsetAndMetadata(position.offset, "", position.offset_epoch) for place, position in consumed}
 
     def polled(self, now_ms: int) -> None:
@@ -175,12 +174,12 @@ class Commits:
 
     @property
     def _may_commit_itself(self) -> bool:
-        return not self._subscriptions.is_automatic or self._membership.state is State.STABLE
+        return not self._wiring.subscriptions.is_automatic or self._membership.state is State.STABLE
 
     def _auto_done(self, error: KafkaException | None) -> None:
         self._auto = None
         if error is not None:
-            self._wiring.report(f"group {self._membership.group_id!r}: offsets were not committed, the next poll tries again: {error}")
+            self._wiring.report(f"group {self._wiring.group_id!r}: offsets were not committed, the next poll tries again: {error}")
             self._auto_due_ms = 0 if error.code.is_retriable else self._auto_due_ms
 
     # The round.
@@ -231,9 +230,8 @@ class Commits:
             return
         commit.is_under_way = True
         self._wiring.counts["commits_sent"] += 1
-        membership = self._membership
-        instance_id = membership.instance_id if commit.identity.has_generation else None
-        message = group_requests.commit(membership.group_id, commit.identity, instance_id, offsets, ids if has_ids else {})
+        instance_id = self._wiring.instance_id if commit.identity.has_generation else None
+        message = group_requests.commit(self._wiring.group_id, commit.identity, instance_id, offsets, ids if has_ids else {})
         self._wiring.send(address, message, token, version_max=VERSION_WITH_IDS if has_ids else LAST_VERSION_WITH_NAMES)
 
     def _drop_past(self, commit: Commit) -> None:
@@ -251,7 +249,7 @@ class Commits:
             else:
                 commit.past.add(place)
 
-    def topics_answered(self, event: Answered, now_ms: int) -> None:
+    def topics_answered(self, event: Answered) -> None:
         """The coordinator's metadata, which the core has taken in: what was read of topics that are others now is dropped."""
         commit: Commit = event.token.commit
         counts = {topic.name: len(topic.partitions) for topic in event.message.topics if not topic.error_code}
@@ -288,14 +286,14 @@ class Commits:
                 commit.identity = self._identity
             else:
                 fatal = self._membership.fatal
-                self._end(commit, expelled(self._membership.group_id) if fatal is None else again(fatal))
+                self._end(commit, expelled(self._wiring.group_id) if fatal is None else again(fatal))
 
     def _expire(self, now_ms: int) -> None:
         for commit in [found for found in self._commits if now_ms >= found.deadline_ms]:
             missing = names_of(commit.offsets.keys() - commit.committed)
-            text = f"group {self._membership.group_id!r}: offsets of {missing} were not committed {commit.limit}"
+            text = f"group {self._wiring.group_id!r}: offsets of {missing} were not committed {commit.limit}"
             text += self._finder.silent() if commit.is_under_way else ""
-            self._end(commit, self._unreachable(text, commit.last_error, api="OffsetCommit", stored=Stored.POSSIBLY))
+            self._end(commit, self._wiring.time_out(text, commit.last_error, api="OffsetCommit", stored=Stored.POSSIBLY))
         self.committed.expire(now_ms)
 
     def give_up(self, error: KafkaException) -> None:
@@ -364,7 +362,7 @@ class Commits:
         token.commit.left_out.add(place)
         token.commit.unknown = self._commit_error(code, place, token)
         self._gone.add(place)
-        self._watch.refresh()
+        self._wiring.refresh()
 
     def _is_overtaken(self, token: CommitSent) -> bool:
         """Whether a last commit came after the start of a generation that this member is in, or hears of in a moment: see `_follow`."""
@@ -377,10 +375,10 @@ class Commits:
         is_present = token.identity == membership.identity
         if code in OUT_OF_GROUP:
             if not token.identity.has_generation:
-                return not_a_member(membership.group_id)
+                return not_a_member(self._wiring.group_id)
             if is_present and membership.state is not State.JOINING:  # There the answer to JoinGroup tells what has become of it.
                 membership.lose(f"a commit was answered with {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
-            return expelled(membership.group_id)
+            return expelled(self._wiring.group_id)
         text = too_long(token.commit.offsets.get(place)) if code is codes.OFFSET_METADATA_TOO_LARGE else None
         error = exception_for(code, message=text, topic_partition=place, stored=Stored.NO, api="OffsetCommit")
         if code is codes.FENCED_INSTANCE_ID and is_present:
@@ -388,7 +386,7 @@ class Commits:
         elif code is codes.REBALANCE_IN_PROGRESS:
             if is_present and membership.state is State.STABLE:
                 membership.rebalance("the group is rebalancing")
-            return rebalancing(membership, place)
+            return self._rebalancing(place)
         elif code in ELSEWHERE:
             self._finder.forget()
         return error
@@ -411,7 +409,7 @@ class Commits:
         has_waited = commit.unknown_since_ms is not None and now_ms - commit.unknown_since_ms >= ABSENT_MS
         is_gone = is_unknown and has_waited
         if is_unknown:
-            self._watch.refresh()
+            self._wiring.refresh()
         if has_waited and error.topic_partition is not None and (text := self._absences.text(error.topic_partition)) is not None:
             error = exception_for(error.code, message=text, topic_partition=error.topic_partition, stored=Stored.NO, api="OffsetCommit")
         if not commit.retries or is_gone or not (error.code.is_retriable or error.code in ELSEWHERE):

@@ -6,22 +6,20 @@ one of its successor. Follows ConsumerCoordinator.java.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.effects import CompleteCall, FailCall
 from chaffinch.consumer.core import group_requests
-from chaffinch.consumer.core.coordinator import CoordinatorFinder
-from chaffinch.consumer.core.effects import CompleteCall, FailCall
+from chaffinch.consumer.core.call_errors import IN_TIME, lost, names_of
 from chaffinch.consumer.core.group_requests import LAST_VERSION_WITH_NAMES, VERSION_WITH_IDS
-from chaffinch.consumer.core.late import IN_TIME, lost, names_of
 from chaffinch.consumer.core.membership import COORDINATOR_GONE, Membership
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.offsets_asked import Lookup
 from chaffinch.consumer.core.positions import Position, Stage
 from chaffinch.consumer.core.reset_policy import ResetPolicy
-from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException, NetworkException, codes, exception_for
 from chaffinch.identifiers import NO_OFFSET, OffsetAndMetadata, TopicPartition
@@ -35,23 +33,11 @@ ELSEWHERE: Final = COORDINATOR_GONE | {codes.REQUEST_TIMED_OUT}
 class CommittedOffsets:
     """The look-ups of one group."""
 
-    def __init__(
-        self,
-        wiring: Wiring,
-        membership: Membership,
-        finder: CoordinatorFinder,
-        watch: TopicWatch,
-        resets: ResetPolicy,
-        unreachable: Callable[..., KafkaException],
-    ) -> None:
-        """`unreachable` makes the error of a call whose time is over."""
+    def __init__(self, wiring: Wiring, membership: Membership, resets: ResetPolicy) -> None:
         self._wiring = wiring
-        self._subscriptions = wiring.subscriptions
         self._membership = membership
-        self._finder = finder
-        self._watch = watch
+        self._finder = membership.finder
         self._resets = resets
-        self._unreachable = unreachable
         self._lookups: list[Lookup] = []
         self._of_positions: Lookup | None = None
         self._requires_stable = True
@@ -75,7 +61,7 @@ class CommittedOffsets:
     def want_positions(self, now_ms: int) -> None:
         """Look up the committed offsets of partitions that have no position yet."""
         if self._of_positions is None:
-            places = tuple(state.place for state in self._subscriptions.at(Stage.COMMITTED, now_ms))
+            places = tuple(state.place for state in self._wiring.subscriptions.at(Stage.COMMITTED, now_ms))
             if places:
                 self._of_positions = Lookup(places)
                 self._lookups.append(self._of_positions)
@@ -94,7 +80,7 @@ class CommittedOffsets:
         is_known = ZERO_UUID not in lookup.topic_ids.values()
         lookup.has_ids = is_known and not lookup.is_by_name and address.first_lane not in self._only_names
         ids = lookup.topic_ids if lookup.has_ids else {}
-        request = group_requests.offset_fetch(self._membership.group_id, lookup.places, ids, require_stable=self._requires_stable)
+        request = group_requests.offset_fetch(self._wiring.group_id, lookup.places, ids, require_stable=self._requires_stable)
         self._wiring.send(address, request, lookup, version_max=VERSION_WITH_IDS if ids else LAST_VERSION_WITH_NAMES)
 
     def expire(self, now_ms: int) -> None:
@@ -103,7 +89,7 @@ class CommittedOffsets:
             self._lookups.remove(lookup)
             text = f"the committed offsets of {names_of(lookup.places)} were not told {lookup.limit}"
             text += self._rebalancing() or (self._finder.silent() if lookup.is_under_way else "")
-            error = self._unreachable(f"group {self._membership.group_id!r}: {text}", lookup.last_error, api="OffsetFetch")
+            error = self._wiring.time_out(f"group {self._wiring.group_id!r}: {text}", lookup.last_error, api="OffsetFetch")
             self._wiring.out.append(FailCall(call=lookup.call, error=error))
 
     def _rebalancing(self) -> str:
@@ -139,7 +125,7 @@ class CommittedOffsets:
                     committed = OffsetAndMetadata(told.committed_offset, told.metadata or "", told.committed_leader_epoch)
                     found[TopicPartition(topic.name or names.get(topic.topic_id, ""), told.partition_index)] = committed
         if code is codes.UNKNOWN_TOPIC_ID:
-            self._watch.refresh()
+            self._wiring.refresh()
             lookup.is_by_name = lookup is not self._of_positions  # Callers ask for the topic that has the name.
         if code is not codes.NONE:
             self._refused(lookup, exception_for(code, api="OffsetFetch"), now_ms)
@@ -177,7 +163,7 @@ class CommittedOffsets:
         if lookup is self._of_positions:
             self._of_positions = None
             for place in lookup.places:
-                state = self._subscriptions.assigned.get(place)
+                state = self._wiring.subscriptions.assigned.get(place)
                 if state is not None:
                     state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
             self._wiring.fail(error)
@@ -187,7 +173,7 @@ class CommittedOffsets:
     def _place(self, found: Mapping[TopicPartition, OffsetAndMetadata | None], lookup: Lookup, now_ms: int) -> None:
         """Positions from what is committed, or as auto.offset.reset says. Of a topic that was deleted meanwhile it is looked up again."""
         for place, committed in found.items():
-            state = self._subscriptions.assigned.get(place)
+            state = self._wiring.subscriptions.assigned.get(place)
             if state is None or state.stage is not Stage.COMMITTED:
                 continue
             if self._wiring.ids.is_past(place.topic, lookup.topic_ids.get(place, ZERO_UUID)):

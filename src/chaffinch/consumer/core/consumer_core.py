@@ -16,26 +16,22 @@ from typing import Any, Final, TypeAlias
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
+from chaffinch.client.effects import CompleteCall
 from chaffinch.consumer.core.absences import Absences
-from chaffinch.consumer.core.departure import LeaveSent
-from chaffinch.consumer.core.effects import CompleteCall, Effect
+from chaffinch.consumer.core.call_errors import IN_TIME, network_error
 from chaffinch.consumer.core.fetcher import Fetcher, FetchSent, Portion
 from chaffinch.consumer.core.group import Group
-from chaffinch.consumer.core.join_probe import JoinProbed
-from chaffinch.consumer.core.late import IN_TIME, network_error
 from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups, OffsetsCall
-from chaffinch.consumer.core.membership import GroupAsked
 from chaffinch.consumer.core.membership_moves import Happening, State
-from chaffinch.consumer.core.offsets_asked import Commit, CommitSent, Lookup, Outcome, TopicsAsked
+from chaffinch.consumer.core.offsets_asked import Commit, Outcome, TopicsAsked
 from chaffinch.consumer.core.positions import Kind, Position, Stage
 from chaffinch.consumer.core.rebalance import Callback
-from chaffinch.consumer.core.refused_join import GroupKindAsked
 from chaffinch.consumer.core.renewals import Renewals
 from chaffinch.consumer.core.reset_policy import ResetPolicy
 from chaffinch.consumer.core.topic_calls import TopicCalls
-from chaffinch.consumer.core.topic_watch import TopicWatch
+from chaffinch.consumer.core.topic_watch import MetadataAsked, TopicWatch
 from chaffinch.consumer.core.waits import Waits
-from chaffinch.consumer.core.wiring import Wiring
+from chaffinch.consumer.core.wiring import Effect, Wiring
 from chaffinch.errors import (
     KafkaException,
     NoOffsetForPartitionException,
@@ -52,21 +48,9 @@ class TimePassed:
     """Nothing else; said when `next_deadline_ms` is reached."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataAsked:
-    """Tokens of the core's own requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorAsked: ...
-
-
 Event: TypeAlias = TimePassed | Answered | Failed | Written | Connected | Disconnected
 
 INT64_MAX: Final = 2**63 - 1
-
-_METADATA_ASKED: Final = MetadataAsked()
-_COORDINATOR_ASKED: Final = CoordinatorAsked()
 
 
 class ConsumerCore:
@@ -78,20 +62,18 @@ class ConsumerCore:
         self.watch = TopicWatch(self.wiring)
         self.resets = ResetPolicy(self.wiring, self.watch)
         self.absences = Absences(self.wiring)
-        self.fetcher = Fetcher(self.wiring, self.watch, self.resets.base)
-        self.lookups = OffsetLookups(self.wiring, self.watch, self.absences, self.fetcher, self.resets.base, self.unreachable)
+        self.fetcher = Fetcher(self.wiring)
+        self.lookups = OffsetLookups(self.wiring, self.absences, self.fetcher)
         self.renewals = Renewals(self.wiring, self.fetcher, self.resets)
-        self.group: Group | None = None
-        if settings["group.id"] is not None:
-            self.group = Group(self.wiring, self.watch, self.absences, self.fetcher, self.resets, self.unreachable)
-        self.topic_calls = TopicCalls(self.wiring, self.watch, self.absences, self.unreachable)
+        self.group = Group(self.wiring, self.absences, self.fetcher, self.resets) if self.wiring.group_id else None
+        self.topic_calls = TopicCalls(self.wiring, self.watch, self.absences)
         self.next_deadline_ms: int | None = None
         self._refused: dict[Address, KafkaException] = {}
         """Brokers that did not let us in when they were last asked, of which the caller has not heard."""
         self._close: tuple[Any, int] | None = None
         self._told_absent: set[TopicPartition] = set()
         """Assigned by the caller, who has heard that they are not there."""
-        self.waits = Waits(self.wiring, self.watch, self.group)
+        self.waits = Waits(self.wiring, self.group)
 
     # What the network reports.
 
@@ -115,10 +97,9 @@ class ConsumerCore:
                     self.wiring.attempts.succeeded(event.address)
                 case Disconnected():
                     self.wiring.attempts.failed(event.address, event.reason, now_ms, was_answered=event.was_answered)
-                    self.watch.refresh()
+                    self.wiring.refresh()
                     if self.group is not None:
-                        self.group.finder.lost(event.address)
-                        self.group.commits.lost(event.address)
+                        self.group.lost(event.address)
                     if event.error is not None:  # Waiting is no use: whoever calls is told.
                         self._refused[event.address] = event.error
                         self.wiring.wake()
@@ -128,7 +109,7 @@ class ConsumerCore:
         return self.drain(now_ms)
 
     def _answered(self, event: Answered, now_ms: int) -> None:
-        group, token = self.group, event.token
+        token = event.token
         throttle_ms = getattr(event.message, "throttle_time_ms", 0)
         if throttle_ms > 0:
             self.wiring.attempts.throttled(event.address, now_ms + throttle_ms)
@@ -141,24 +122,15 @@ class ConsumerCore:
                 self.lookups.epochs_answered(event, now_ms)
             case MetadataAsked():
                 self._metadata_heard(event, now_ms)
-            case CoordinatorAsked() if group is not None:
-                refusal = group.finder.answered(event.message, now_ms)
-                if refusal is not None:
-                    self.wiring.fail(refusal)
-            case GroupAsked() | JoinProbed() | LeaveSent() | GroupKindAsked() if group is not None:
-                group.membership.answered(event, now_ms)
-            case CommitSent() if group is not None:
-                group.commits.commit_answered(event, now_ms)
-            case TopicsAsked() if group is not None:
-                self.renewals.take(self.watch.learn(event.message, now_ms))
-                group.commits.topics_answered(event, now_ms)
-            case Lookup() if group is not None:
-                group.commits.committed.answered(event, now_ms)
+            case _ if self.group is not None:
+                if isinstance(token, TopicsAsked):
+                    self.renewals.take(self.watch.learn(event.message, now_ms))
+                self.group.answered(event, now_ms)
             case _:
                 raise AssertionError(f"an answer to nothing: {event}")
 
     def _failed(self, event: Failed, now_ms: int) -> None:
-        group, token = self.group, event.token
+        token = event.token
         match token:
             case FetchSent():
                 self.fetcher.failed(token, now_ms)
@@ -168,14 +140,8 @@ class ConsumerCore:
                 self.lookups.epochs_failed(token, event, now_ms)
             case MetadataAsked():
                 self.watch.unanswered(network_error(event), now_ms)
-            case CoordinatorAsked() if group is not None:
-                group.finder.unanswered(network_error(event), now_ms)
-            case GroupAsked() | JoinProbed() | LeaveSent() | GroupKindAsked() if group is not None:
-                group.membership.failed(token, event, now_ms)
-            case CommitSent() | TopicsAsked() if group is not None:
-                group.commits.commit_failed(token, event, now_ms)
-            case Lookup() if group is not None:
-                group.commits.committed.failed(token, event, now_ms)
+            case _ if self.group is not None:
+                self.group.failed(event, now_ms)
             case _:
                 raise AssertionError(f"a failure of nothing: {event}")
 
@@ -186,7 +152,7 @@ class ConsumerCore:
         self._match_pattern()
         if self.group is not None:
             self.group.membership.metadata_changed()
-        self.watch.missed |= {TopicPartition(topic, -1) for topic in self.subscriptions.topics}
+        self.wiring.missed |= {TopicPartition(topic, -1) for topic in self.subscriptions.topics}
         # Of topics that only a call asks for the call tells.
         polled = self._topics_polled()
         for topic, code in self.watch.refusals().items():
@@ -206,15 +172,15 @@ class ConsumerCore:
         """Do what is due, and say what the shell is to do; after every call of the methods below."""
         self.renewals.drop_past()  # Of partitions that have come since.
         self._watch_topics()
-        self.watch.advance(_METADATA_ASKED, now_ms)
+        self.watch.advance(now_ms)
         if self.group is not None:
-            self._advance_group(self.group, now_ms)
+            self.group.advance(now_ms)
         else:
             self._begin_positions(now_ms)
         self.lookups.advance(now_ms)
         self.fetcher.advance(now_ms)
         self.topic_calls.miss()
-        missed, self.watch.missed = self.watch.missed, set()
+        missed, self.wiring.missed = self.wiring.missed, set()
         self._look_for_absent(missed, now_ms)
         self._settle(now_ms)
         if self.group is not None:
@@ -234,14 +200,6 @@ class ConsumerCore:
         """Those read here, or by members of the group that this one may have to share them out to."""
         topics = {place.topic for place in self.subscriptions.assigned} | self.subscriptions.topics
         return topics if self.group is None else topics | self.group.membership.leadership.topics
-
-    def _advance_group(self, group: Group, now_ms: int) -> None:
-        if group.membership.is_active or group.commits.is_busy:
-            group.finder.advance(_COORDINATOR_ASKED, now_ms)
-        group.membership.advance(now_ms)
-        group.commits.advance(now_ms)
-        if group.membership.is_active or group.commits.is_busy:
-            group.finder.advance(_COORDINATOR_ASKED, now_ms)
 
     def _begin_positions(self, now_ms: int) -> None:
         """Without a group nothing was ever committed."""
@@ -272,21 +230,14 @@ class ConsumerCore:
             if is_done or is_late:
                 self._close = None
                 if group is not None and group.membership.departure.is_under_way:
-                    self.waits.report_not_left(group.membership.group_id)
+                    self.waits.report_not_left()
                 self.wiring.out.append(CompleteCall(call=call_of_close))
-
-    def unreachable(self, text: str, last_error: KafkaException | None = None, **details: Any) -> KafkaException:
-        """A time-out, with what is known of why: as `Waits.time_out`."""
-        return self.waits.time_out(text, last_error, **details)
 
     def _next_deadline(self, now_ms: int) -> int | None:
         wiring = self.wiring
         times = [self.watch.next_deadline_ms(), self.absences.next_deadline_ms(now_ms)]
         times += [self.fetcher.next_deadline_ms(now_ms), self.lookups.next_deadline_ms(now_ms)]
-        if self.group is not None:
-            times += [self.group.membership.next_deadline_ms(now_ms), self.group.commits.next_deadline_ms(now_ms)]
-            if self.group.membership.is_active or self.group.commits.is_busy:
-                times.append(self.group.finder.next_deadline_ms(now_ms))
+        times += () if self.group is None else self.group.deadlines_ms(now_ms)
         times += [*self.topic_calls.deadlines_ms(), self.waits.next_deadline_ms(now_ms)]
         times += [] if self._close is None else [self._close[1]]
         times.append(wiring.attempts.wait_ends_ms(now_ms))

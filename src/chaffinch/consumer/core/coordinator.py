@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from chaffinch.client import coordinators
 from chaffinch.client.addresses import Address
 from chaffinch.consumer.core.wiring import LANE_GROUP, Wiring
@@ -9,17 +11,20 @@ from chaffinch.errors import KafkaException, codes, exception_for
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorResponse
 
 
-class CoordinatorFinder:
-    """One coordinator, of `group_id`. `advance` asks for it while `is_wanted`."""
+@dataclass(frozen=True, slots=True)
+class CoordinatorAsked:
+    """Token of a FindCoordinator."""
 
-    def __init__(self, wiring: Wiring, group_id: str) -> None:
-        self.last_error: KafkaException | None = None
+
+class CoordinatorFinder:
+    """The coordinator of one group. `advance` asks for it."""
+
+    def __init__(self, wiring: Wiring) -> None:
         self.refusal: KafkaException | None = None
         """What the coordinator refused the last request of the member with, if it may accept the next one."""
         self.address_lost: Address | None = None
         """Where the coordinator was whose connection ended last."""
         self._wiring = wiring
-        self._group_id = group_id
         self._address: Address | None = None
         self._is_under_way = False
         self._failures = 0
@@ -48,31 +53,32 @@ class CoordinatorFinder:
         if address == self._address:
             self._address, self.address_lost = None, address
 
-    def advance(self, token: object, now_ms: int) -> None:
+    def advance(self, now_ms: int) -> None:
         """Ask any broker, if the coordinator is not known."""
         if self._address is not None or self._is_under_way or now_ms < self._not_before_ms:
             return
         broker = self._wiring.any_address(now_ms)
         if broker is not None:
             self._is_under_way = True
-            self._wiring.ask_any(broker, coordinators.find_request(self._group_id, "group"), token)
+            self._wiring.ask_any(broker, coordinators.find_request(self._wiring.group_id, "group"), CoordinatorAsked())
 
-    def answered(self, response: FindCoordinatorResponse, now_ms: int) -> KafkaException | None:
-        """Take the answer in; the error, if it is one that does not pass."""
+    def answered(self, response: FindCoordinatorResponse, now_ms: int) -> None:
+        """Take the answer in; an error that does not pass is the caller's."""
         self._is_under_way = False
         found = coordinators.read_answer(response)
         if found.code is codes.NONE:
-            self._address, self._failures, self.last_error = found.address._replace(lane=LANE_GROUP), 0, None
-            return None
+            self._address, self._failures, self._wiring.coordinator_error = found.address._replace(lane=LANE_GROUP), 0, None
+            return
         self._wait(now_ms)
         # Not as an answer to FindCoordinator: what that means is said for producers, whose transactions it may end.
-        text = f"looking for the coordinator of group {self._group_id!r}: {found.message or found.code.text}"
-        self.last_error = exception_for(found.code, message=text)
-        return None if found.code.is_retriable else self.last_error
+        text = f"looking for the coordinator of group {self._wiring.group_id!r}: {found.message or found.code.text}"
+        self._wiring.coordinator_error = error = exception_for(found.code, message=text)
+        if not found.code.is_retriable:
+            self._wiring.fail(error)
 
     def unanswered(self, error: KafkaException, now_ms: int) -> None:
         self._is_under_way = False
-        self.last_error = error
+        self._wiring.coordinator_error = error
         self._wait(now_ms)
 
     def _wait(self, now_ms: int) -> None:

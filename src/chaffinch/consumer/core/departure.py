@@ -22,10 +22,9 @@ class LeaveSent:
 class Departure:
     """The last LeaveGroup of a member. Until it has a response the group may still wait for the member."""
 
-    def __init__(self, wiring: Wiring, group_id: str) -> None:
+    def __init__(self, wiring: Wiring) -> None:
         self.is_under_way = False
         self._wiring = wiring
-        self._group_id = group_id
         self._number = 0
         self._address: Address | None = None
         self._member_id = self._reason = ""
@@ -38,7 +37,7 @@ class Departure:
         self._send(address)
 
     def _send(self, address: Address) -> None:
-        message = group_requests.leave(self._group_id, self._member_id, self._reason)
+        message = group_requests.leave(self._wiring.group_id, self._member_id, self._reason)
         self._wiring.send(address, message, LeaveSent(self._number))
 
     def advance(self, now_ms: int, *, is_committing: bool) -> None:

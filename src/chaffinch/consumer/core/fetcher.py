@@ -15,9 +15,8 @@ from typing import Any, Final, NamedTuple
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered
 from chaffinch.consumer.core.fetch_session import SESSION_ERRORS, FetchSession, Wanted
-from chaffinch.consumer.core.options import ISOLATION_LEVELS, NONE, ResetStrategy
+from chaffinch.consumer.core.options import NONE
 from chaffinch.consumer.core.positions import PartitionState, Position
-from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import LANE_FETCH, Wiring
 from chaffinch.errors import CorruptRecordException, ErrorCode, KafkaException, OffsetOutOfRangeException, Stored, codes, exception_for
 from chaffinch.identifiers import TopicPartition
@@ -77,16 +76,12 @@ class _Fetched:
 
 
 class Fetcher:
-    """Fetches for `subscriptions`. `take` hands out; `answered`, `failed` and `advance` are the core's."""
+    """Fetches what is assigned. `take` hands out; `answered`, `failed` and `advance` are the core's."""
 
-    def __init__(self, wiring: Wiring, watch: TopicWatch, reset_strategy: ResetStrategy) -> None:
+    def __init__(self, wiring: Wiring) -> None:
         settings = wiring.settings
         self._wiring = wiring
-        self._subscriptions = wiring.subscriptions
-        self._watch = watch
-        self._reset_strategy = reset_strategy
         self._partition_bytes_max: int = settings["max.partition.fetch.bytes"]
-        self._isolation_level = ISOLATION_LEVELS[settings["isolation.level"]]
         self._checks_crc: bool = settings["check.crcs"]
         self._sessions: dict[int, FetchSession] = {}
         self._under_way: set[int] = set()
@@ -106,7 +101,7 @@ class Fetcher:
             request.max_wait_ms = settings["fetch.max.wait.ms"]
             request.min_bytes = settings["fetch.min.bytes"]
             request.max_bytes = settings["fetch.max.bytes"]
-            request.isolation_level = self._isolation_level
+            request.isolation_level = self._wiring.isolation_level
             request.rack_id = settings["client.rack"]
             self._under_way.add(node_id)
             self._wiring.counts["fetches_sent"] += 1
@@ -123,7 +118,7 @@ class Fetcher:
         kept_bytes_max = max(self._partition_bytes_max, 1)
         found: dict[int, dict[TopicPartition, Wanted]] = {}
         held_up: set[int | None] = set()
-        for place, state in self._subscriptions.assigned.items():
+        for place, state in self._wiring.subscriptions.assigned.items():
             if not state.is_reading or state.is_paused or state.retry_at_ms > now_ms or state.position is None or place in refused:
                 continue
             offset, size = ahead.get(place, (state.position.offset, 0))
@@ -131,14 +126,14 @@ class Fetcher:
             if size >= kept_bytes_max:
                 held_up.add(node_id)
             elif node_id is None:
-                self._watch.miss(place)
+                self._wiring.miss(place)
             elif node_id not in self._under_way:
                 asked = Wanted(self._wiring.topic_id(place.topic), offset, self._wiring.leader_epoch(place), self._partition_bytes_max)
                 found.setdefault(node_id, {})[place] = asked
         return {node_id: self._by_turns(wanted) for node_id, wanted in found.items() if node_id not in held_up}
 
     def _by_turns(self, wanted: dict[TopicPartition, Wanted]) -> dict[TopicPartition, Wanted]:
-        assigned = self._subscriptions.assigned
+        assigned = self._wiring.subscriptions.assigned
         return {place: wanted[place] for place in sorted(wanted, key=lambda place: assigned[place].served)}
 
     def _node_of(self, state: PartitionState, now_ms: int) -> int | None:
@@ -179,7 +174,7 @@ class Fetcher:
         for topic in response.responses:
             for data in topic.partitions:
                 place = places.get((topic.topic or topic.topic_id, data.partition_index))
-                state = None if place is None else self._subscriptions.assigned.get(place)
+                state = None if place is None else self._wiring.subscriptions.assigned.get(place)
                 if state is None or not state.is_reading or state.position is None:
                     continue
                 asked = token.wanted[state.place]
@@ -195,7 +190,7 @@ class Fetcher:
         if code in TRANSIENT:
             state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
             state.preferred_replica, state.refusal = -1, code
-            self._watch.refresh()
+            self._wiring.refresh()
             return
         state.refusal = None
         if code is codes.OFFSET_OUT_OF_RANGE and state.preferred_replica >= 0:
@@ -205,7 +200,7 @@ class Fetcher:
             state.preferred_replica = data.preferred_read_replica
             state.preferred_until_ms = now_ms + int(self._wiring.settings["metadata.max.age.ms"])
         if code is codes.NONE:
-            state.end = data.last_stable_offset if self._isolation_level == READ_COMMITTED else data.high_watermark
+            state.end = data.last_stable_offset if self._wiring.isolation_level == READ_COMMITTED else data.high_watermark
         records: Any = data.records or b""
         assert not isinstance(records, list), "records that were received are one buffer"
         end, size = whole_batches(records)
@@ -228,9 +223,9 @@ class Fetcher:
         self._refetch_later(token, now_ms)
 
     def _refetch_later(self, token: FetchSent, now_ms: int) -> None:
-        self._watch.refresh()
+        self._wiring.refresh()
         for place in token.wanted:
-            state = self._subscriptions.assigned.get(place)
+            state = self._wiring.subscriptions.assigned.get(place)
             if state is not None:
                 state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
                 state.preferred_replica = -1
@@ -255,7 +250,7 @@ class Fetcher:
     def take_back(self, portions: Sequence[Portion]) -> None:
         """Nobody got them after all: they are read again, and not committed."""
         for portion in reversed(portions):
-            state = self._subscriptions.assigned.get(portion.place)
+            state = self._wiring.subscriptions.assigned.get(portion.place)
             if state is None or state.position is None or state.has_renewed:
                 continue  # It was taken away, is looked for again, or its topic was deleted.
             self.drop(portion.place)
@@ -268,7 +263,7 @@ class Fetcher:
         bytes_left = POLL_BYTES_MAX
         while left and bytes_left > 0 and index < len(self._fetched):
             fetched = self._fetched[index]
-            state = self._subscriptions.assigned.get(fetched.place)
+            state = self._wiring.subscriptions.assigned.get(fetched.place)
             if state is not None and not (state.is_reading and not state.is_paused):
                 index += 1  # Kept until it may be read again.
             elif state is None or state.position is None or state.position.offset != _begins(fetched):
@@ -307,14 +302,14 @@ class Fetcher:
         """An error is raised; where positions reset themselves, one out of range does."""
         if fetched.code is codes.OFFSET_OUT_OF_RANGE:
             text = f"offset {fetched.start} is not there, or not any more"
-            if self._reset_strategy is NONE:
+            if self._wiring.reset_strategy is NONE:
                 raise OffsetOutOfRangeException(
                     f"{text}, and auto.offset.reset is none: seek", topic_partition=fetched.place, stored=Stored.NO, api="Fetch"
                 )
-            self._wiring.report(f"{fetched.place}: {text}; going on as auto.offset.reset says, {self._reset_strategy.name}")
+            self._wiring.report(f"{fetched.place}: {text}; going on as auto.offset.reset says, {self._wiring.reset_strategy.name}")
             self._wiring.counts["offset_resets"] += 1
             self.drop(fetched.place)
-            state.reset(self._reset_strategy)
+            state.reset(self._wiring.reset_strategy)
             return
         del self._fetched[index]
         raise exception_for(fetched.code, topic_partition=fetched.place, stored=Stored.NO, api="Fetch")
@@ -325,7 +320,7 @@ class Fetcher:
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When a partition that has to wait may be fetched again."""
-        times = [state.retry_at_ms for state in self._subscriptions.assigned.values() if state.retry_at_ms > now_ms]
+        times = [state.retry_at_ms for state in self._wiring.subscriptions.assigned.values() if state.retry_at_ms > now_ms]
         return min(times, default=None)
 
 

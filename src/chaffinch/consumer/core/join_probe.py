@@ -50,10 +50,8 @@ class JoinProbed:
 class JoinProbe:
     """The probes for one member's JoinGroup. `begin` when it is sent, `end` with its outcome."""
 
-    def __init__(self, wiring: Wiring, group_id: str, instance_id: str | None) -> None:
+    def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
-        self._group_id = group_id
-        self._instance_id = instance_id
         self._attempt = 0
         self._address: Address | None = None
         """Where the JoinGroup was sent; None while none is under way."""
@@ -86,7 +84,7 @@ class JoinProbe:
         if self._is_lost:
             self._give_up(self._address)
             return
-        self._wiring.send(self._address.first_lane, group_requests.describe(self._group_id), JoinProbed(self._attempt))
+        self._wiring.send(self._address.first_lane, group_requests.describe(self._wiring.group_id), JoinProbed(self._attempt))
 
     def answered(self, event: Answered, now_ms: int) -> None:
         if event.token.attempt != self._attempt:
@@ -108,10 +106,11 @@ class JoinProbe:
         """Whether the coordinator holds the JoinGroup until the other members have joined. True where its version cannot show it."""
         if self._member_id:
             is_in = any(member.member_id == self._member_id for member in group.members)
-        elif self._instance_id is None:
+        elif self._wiring.instance_id is None:
             return version < VERSION_WITH_IDS_AT_ONCE
         else:
-            is_in = version < VERSION_WITH_INSTANCE_IDS or any(member.group_instance_id == self._instance_id for member in group.members)
+            mine = self._wiring.instance_id
+            is_in = version < VERSION_WITH_INSTANCE_IDS or any(member.group_instance_id == mine for member in group.members)
         return is_in and group.group_state == PREPARING
 
     def _judge(self, now_ms: int, *, is_waiting: bool) -> None:
@@ -121,7 +120,7 @@ class JoinProbe:
     def _give_up(self, address: Address) -> None:
         why = "accepts no second connection" if self._failures else "does not wait for other members"
         self._wiring.report(
-            f"group {self._group_id!r}: the coordinator {address} {why}, and its response to JoinGroup did not arrive:"
+            f"group {self._wiring.group_id!r}: the coordinator {address} {why}, and its response to JoinGroup did not arrive:"
             " joining again over a new connection"
         )
         self._wiring.disconnect(address, LOST)

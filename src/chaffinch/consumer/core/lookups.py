@@ -4,19 +4,18 @@ KIP-320), and what callers want to know. Follows OffsetFetcher.java.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.effects import CompleteCall, FailCall
 from chaffinch.consumer.core.absences import Absences
-from chaffinch.consumer.core.effects import CompleteCall, FailCall
+from chaffinch.consumer.core.call_errors import IN_TIME, names_of, network_error
 from chaffinch.consumer.core.fetcher import TRANSIENT, Fetcher
-from chaffinch.consumer.core.late import IN_TIME, names_of, network_error
-from chaffinch.consumer.core.options import ISOLATION_LEVELS, LATEST, NONE, ResetStrategy
+from chaffinch.consumer.core.options import LATEST, NONE, ResetStrategy
 from chaffinch.consumer.core.positions import PartitionState, Position, Stage
-from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import ErrorCode, KafkaException, OffsetOutOfRangeException, Stored, codes, exception_for
 from chaffinch.identifiers import NO_OFFSET, OFFSET_LATEST, TopicPartition
@@ -80,25 +79,11 @@ class EpochsSent:
 class OffsetLookups:
     """Asks leaders. `wall_offset_ms`: what to add to `now_ms` for the time of day; the shell keeps it right."""
 
-    def __init__(
-        self,
-        wiring: Wiring,
-        watch: TopicWatch,
-        absences: Absences,
-        fetcher: Fetcher,
-        reset_strategy: ResetStrategy,
-        unreachable: Callable[..., KafkaException],
-    ) -> None:
-        """`unreachable` makes the error of a call whose time is over."""
+    def __init__(self, wiring: Wiring, absences: Absences, fetcher: Fetcher) -> None:
         self.wall_offset_ms = 0
         self._wiring = wiring
-        self._subscriptions = wiring.subscriptions
-        self._watch = watch
         self._absences = absences
         self._fetcher = fetcher
-        self._reset_strategy = reset_strategy
-        self._unreachable = unreachable
-        self._isolation_level = ISOLATION_LEVELS[wiring.settings["isolation.level"]]
         self._under_way: set[TopicPartition] = set()
         self._calls: list[OffsetsCall] = []
         self._calls_under_way: dict[TopicPartition, OffsetsCall] = {}
@@ -122,7 +107,7 @@ class OffsetLookups:
 
     def _check_leaders(self) -> None:
         """Positions that were come by under an older leader are checked with the new one before anything more is read."""
-        for state in self._subscriptions.assigned.values():
+        for state in self._wiring.subscriptions.assigned.values():
             position = state.position
             if state.stage is not Stage.READING or position is None:
                 continue
@@ -158,13 +143,13 @@ class OffsetLookups:
     def _ready(self, stage: Stage, now_ms: int) -> list[PartitionState]:
         return [
             state
-            for state in self._subscriptions.at(stage, now_ms)
+            for state in self._wiring.subscriptions.at(stage, now_ms)
             if state.place not in self._under_way and self._knows_leader(state.place)
         ]
 
     def _knows_leader(self, place: TopicPartition) -> bool:
         if self._wiring.cluster.leader_of(place) is None:
-            self._watch.miss(place)
+            self._wiring.miss(place)
             return False
         return True
 
@@ -191,7 +176,7 @@ class OffsetLookups:
                 )
             )
         request = ListOffsetsRequest(
-            isolation_level=self._isolation_level, topics=list(topics.values()), timeout_ms=self._wiring.request_timeout_ms
+            isolation_level=self._wiring.isolation_level, topics=list(topics.values()), timeout_ms=self._wiring.request_timeout_ms
         )
         self._wiring.send(address, request, token)
         return True
@@ -232,7 +217,7 @@ class OffsetLookups:
                 self._absences.forget(call.times)
                 self._finish(call, FailCall(call=call.call, error=absence))
             elif now_ms >= call.deadline_ms:
-                error = self._unreachable(self._late(call), call.last_error, places=call.times, uses_group=False, api="ListOffsets")
+                error = self._wiring.time_out(self._late(call), call.last_error, places=call.times, uses_group=False, api="ListOffsets")
                 self._finish(call, FailCall(call=call.call, error=error))
 
     def _late(self, call: OffsetsCall) -> str:
@@ -290,14 +275,14 @@ class OffsetLookups:
             return
         call.last_error = exception_for(code, topic_partition=place, api="ListOffsets")
         if code.is_retriable or code in TRANSIENT:
-            self._watch.refresh()
+            self._wiring.refresh()
             self._calls_not_before_ms = now_ms + self._wiring.wait_ms(1)
         else:
             self._finish(call, FailCall(call=call.call, error=call.last_error))
 
     def _reset(self, reset: Reset, code: ErrorCode, found: FoundOffset | None, now_ms: int) -> None:
         state, place = reset.state, reset.state.place
-        is_wanted = self._subscriptions.assigned.get(place) is state and state.stage is Stage.RESETTING
+        is_wanted = self._wiring.subscriptions.assigned.get(place) is state and state.stage is Stage.RESETTING
         if not is_wanted or state.reset_to != reset.strategy:
             return
         if self._wiring.ids.is_past(place.topic, reset.topic_id):
@@ -313,7 +298,7 @@ class OffsetLookups:
         state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
         if code.is_retriable or code in TRANSIENT:
             state.refusal = code
-            self._watch.refresh()
+            self._wiring.refresh()
         else:
             self._wiring.fail(exception_for(code, topic_partition=state.place, stored=Stored.NO, api=api))
 
@@ -325,9 +310,9 @@ class OffsetLookups:
         self._calls_not_before_ms = now_ms + self._wiring.wait_ms(1)
 
     def _unanswered(self, places: Iterable[TopicPartition], now_ms: int) -> None:
-        self._watch.refresh()
+        self._wiring.refresh()
         for place in places:
-            state = self._subscriptions.assigned.get(place)
+            state = self._wiring.subscriptions.assigned.get(place)
             if state is not None:
                 state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
 
@@ -337,7 +322,7 @@ class OffsetLookups:
         for topic in event.message.topics:
             for told in topic.partitions:
                 place = TopicPartition(topic.topic, told.partition)
-                state = self._subscriptions.assigned.get(place)
+                state = self._wiring.subscriptions.assigned.get(place)
                 if state is None or state.stage is not Stage.VALIDATING or state.position != token.positions.get(place):
                     continue
                 if self._wiring.ids.is_past(place.topic, token.topic_ids[place]):
@@ -356,17 +341,16 @@ class OffsetLookups:
             state.position = position._replace(leader_epoch=leader_epoch)
             state.stage = Stage.READING
             return
-        place, offset = state.place, position.offset
+        place, offset, strategy = state.place, position.offset, self._wiring.reset_strategy
         self._fetcher.drop(place)
         text = f"the new leader's log of {place} ends at {end_offset} for the epoch that was read, before the position, {offset}"
-        if self._reset_strategy is NONE:
+        if strategy is NONE:
             state.seek(Position(offset, -1, leader_epoch))
-            self._wiring.fail(
-                OffsetOutOfRangeException(f"{text}; auto.offset.reset is none: seek", topic_partition=place, stored=Stored.NO)
-            )
+            text += "; auto.offset.reset is none: seek"
+            self._wiring.fail(OffsetOutOfRangeException(text, topic_partition=place, stored=Stored.NO))
         elif end_offset < 0 or epoch < 0:
-            self._wiring.report(f"{text}; going on as auto.offset.reset says, {self._reset_strategy.name}")
-            state.reset(self._reset_strategy)
+            self._wiring.report(f"{text}; going on as auto.offset.reset says, {strategy.name}")
+            state.reset(strategy)
         else:
             self._wiring.report(f"{text}; going on there")
             state.seek(Position(end_offset, epoch, leader_epoch))
@@ -377,7 +361,7 @@ class OffsetLookups:
             self._unanswered(token.positions, now_ms)
             return
         for place in token.positions:
-            state = self._subscriptions.assigned.get(place)
+            state = self._wiring.subscriptions.assigned.get(place)
             if state is not None and state.stage is Stage.VALIDATING and state.position is not None:
                 state.position = state.position._replace(leader_epoch=token.epochs[place])
                 state.stage = Stage.READING

@@ -17,13 +17,13 @@ from chaffinch.client.connections import Answered, Failed
 from chaffinch.consumer.core import group_requests
 from chaffinch.consumer.core.assignors import ASSIGNORS
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
-from chaffinch.consumer.core.departure import Departure, LeaveSent
+from chaffinch.consumer.core.departure import Departure
 from chaffinch.consumer.core.group_protocol import PROTOCOL_TYPE, MemberSubscription, decode_assignment
 from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
-from chaffinch.consumer.core.join_probe import JoinProbe, JoinProbed
+from chaffinch.consumer.core.join_probe import JoinProbe
 from chaffinch.consumer.core.leading import ADDED, Leadership
 from chaffinch.consumer.core.membership_moves import MOVES, Happening, State
-from chaffinch.consumer.core.refused_join import GroupKindAsked, RefusedJoin
+from chaffinch.consumer.core.refused_join import RefusedJoin
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import ErrorCode, KafkaException, UnsupportedVersionException, codes, exception_for
 from chaffinch.identifiers import ConsumerGroupMetadata, TopicPartition
@@ -51,7 +51,7 @@ class GroupAsked:
 class Membership:
     """One member. `fatal` is set when it can never be one again: another with its name has taken its place."""
 
-    def __init__(self, wiring: Wiring, finder: CoordinatorFinder) -> None:
+    def __init__(self, wiring: Wiring) -> None:
         settings = wiring.settings
         self.state = State.OUT
         self.identity = NO_IDENTITY
@@ -67,17 +67,14 @@ class Membership:
         self.fatal: KafkaException | None = None
         self.last_poll_ms = 0
         self.is_polling = False
-        self.group_id: str = settings["group.id"]
-        self.instance_id: str | None = settings["group.instance.id"]
         self.assignors = tuple(ASSIGNORS[name] for name in settings["partition.assignment.strategy"])
         self.is_cooperative = all(assignor.is_cooperative for assignor in self.assignors)
         self.leadership = Leadership(wiring, is_cooperative=self.is_cooperative)
-        self.probe = JoinProbe(wiring, self.group_id, self.instance_id)
-        self.departure = Departure(wiring, self.group_id)
-        self.refused_join = RefusedJoin(wiring, self.group_id, self._refused)
+        self.finder = CoordinatorFinder(wiring)
+        self.probe = JoinProbe(wiring)
+        self.departure = Departure(wiring)
+        self.refused_join = RefusedJoin(wiring, self._refused)
         self._wiring = wiring
-        self._subscriptions = wiring.subscriptions
-        self._finder = finder
         self._remembered: tuple[tuple[TopicPartition, ...], int] | None = None
         self._next_round_ms: int | None = None
         self._under_way: set[str] = set()
@@ -94,7 +91,7 @@ class Membership:
 
     def metadata_of_caller(self, topic_ids: Mapping[TopicPartition, UUID]) -> ConsumerGroupMetadata:
         """As whom the caller has read, and topics of which ids."""
-        found = ConsumerGroupMetadata(self.group_id, *self.identity_of_caller, self.instance_id)
+        found = ConsumerGroupMetadata(self._wiring.group_id, *self.identity_of_caller, self._wiring.instance_id)
         found.topic_ids = topic_ids
         return found
 
@@ -116,14 +113,14 @@ class Membership:
         """The group has gone on without us, whatever we have is not ours any more."""
         if self.state is State.OUT:
             return
-        if self.identity.has_generation or self._subscriptions.assigned:
-            self._wiring.report(f"group {self.group_id!r}: out of the group: {reason}")
+        if self.identity.has_generation or self._wiring.subscriptions.assigned:
+            self._wiring.report(f"group {self._wiring.group_id!r}: out of the group: {reason}")
         self.identity, self.joined_from = Identity(-1, self.identity.member_id if keeps_id else ""), None
         self.move(Happening.LOST, reason)
 
     def leave(self, reason: str) -> None:
         """Leave the group for now or for good; static members are expected back within their session, and say nothing."""
-        if self.identity.member_id and self.instance_id is None:
+        if self.identity.member_id and self._wiring.instance_id is None:
             self._send_leave(self.identity.member_id, reason)
         self.identity = self.identity_of_caller = NO_IDENTITY
         self.joined_from = None
@@ -131,14 +128,14 @@ class Membership:
         self.move(Happening.LEFT)
 
     def _send_leave(self, member_id: str, reason: str) -> None:
-        address = self._finder.address_known
+        address = self.finder.address_known
         if address is not None:
             # Commits on their way go before it; but what waits for other members does not hold it up.
             address = address.first_lane if self._under_way & {"join", "sync"} else address
             self.departure.send(address, member_id, reason)
         else:
             self._wiring.report(
-                f"group {self.group_id!r}: LeaveGroup is not sent, because the coordinator is not known now:"
+                f"group {self._wiring.group_id!r}: LeaveGroup is not sent, because the coordinator is not known now:"
                 f" the group removes the member after session.timeout.ms, {self._session_ms} ms"
             )
 
@@ -163,21 +160,22 @@ class Membership:
             self._wiring.wake()
         if self.state is State.JOINING:
             self.probe.advance(now_ms)
-        address = self._finder.address(now_ms)
+        address = self.finder.address(now_ms)
         if address is None or now_ms < self._not_before_ms or self.fatal is not None:
             return  # Who was replaced joins no more: it would replace the other in turn.
         if self.state is State.JOINING and "join" not in self._under_way and not self.refused_join.is_under_way:
             self._send_join(address, now_ms)
         elif self.state is State.SYNCING and "sync" not in self._under_way and self.leadership.is_ready:
             shares = self.leadership.shares()
-            sync = group_requests.sync(self.group_id, self.identity, self.instance_id, self.protocol_name, shares)
+            sync = group_requests.sync(self._wiring.group_id, self.identity, self._wiring.instance_id, self.protocol_name, shares)
             self._send("sync", address, sync, self._timeout_ms)
         elif self.state is State.STABLE and self.leadership.is_unsure and "describe" not in self._under_way:
-            self._send("describe", address, group_requests.describe(self.group_id))
+            self._send("describe", address, group_requests.describe(self._wiring.group_id))
         elif self._beats and "heartbeat" not in self._under_way and now_ms >= self._heartbeat_ms:
             self._heartbeat_ms = now_ms + self._heartbeat_interval_ms
             self._wiring.counts["heartbeats_sent"] += 1
-            self._send("heartbeat", address, group_requests.heartbeat(self.group_id, self.identity, self.instance_id), self._timeout_ms)
+            heartbeat = group_requests.heartbeat(self._wiring.group_id, self.identity, self._wiring.instance_id)
+            self._send("heartbeat", address, heartbeat, self._timeout_ms)
         self._check_session(now_ms)
 
     @property
@@ -189,16 +187,16 @@ class Membership:
         is_in = self.identity.has_generation or self.state not in (State.OUT, State.UNJOINED)
         if not is_in or self.is_polling or now_ms - self.last_poll_ms < limit:
             return
-        if self.identity.member_id and self.instance_id is None:
+        if self.identity.member_id and self._wiring.instance_id is None:
             self._send_leave(self.identity.member_id, "consumer poll timeout has expired")
         self.lose(f"no poll for max.poll.interval.ms, {limit} ms: poll more often, or get fewer records with each poll")
 
     def _check_session(self, now_ms: int) -> None:
         session_ms = self._session_ms
         if self._beats and now_ms - self._heard_ms >= session_ms:
-            self._wiring.report(f"group {self.group_id!r}: the coordinator has answered no heartbeat for {session_ms} ms")
+            self._wiring.report(f"group {self._wiring.group_id!r}: the coordinator has answered no heartbeat for {session_ms} ms")
             self._heard_ms = now_ms
-            self._finder.forget()
+            self.finder.forget()
 
     def _send(self, kind: str, address: Any, message: Any, timeout_ms: int | None = None) -> None:
         self._under_way.add(kind)
@@ -206,7 +204,7 @@ class Membership:
 
     def _send_join(self, address: Any, now_ms: int) -> None:
         settings = self._wiring.settings
-        self.joined_topics = self._subscriptions.topics
+        self.joined_topics = self._wiring.subscriptions.topics
         self._wiring.counts["rebalances"] += 1
         message = group_requests.join(
             settings,
@@ -221,7 +219,7 @@ class Membership:
     def _said(self, assignor: str) -> MemberSubscription:
         return MemberSubscription(
             topics=tuple(sorted(self.joined_topics)),
-            owned=tuple(self._subscriptions.assigned),
+            owned=tuple(self._wiring.subscriptions.assigned),
             generation=self.identity.generation,
             rack=self._wiring.settings["client.rack"] or None,
             user_data=group_requests.user_data(assignor, self._remembered, self.identity.generation),
@@ -229,21 +227,9 @@ class Membership:
 
     # Answers.
 
-    def answered(self, event: Answered, now_ms: int) -> None:
-        token: GroupAsked | JoinProbed | LeaveSent | GroupKindAsked = event.token
-        match token:
-            case JoinProbed():
-                self.probe.answered(event, now_ms)
-            case LeaveSent():
-                self.departure.ended(token)
-            case GroupKindAsked():
-                self.refused_join.answered(event)
-            case GroupAsked():
-                self._request_answered(token, event, now_ms)
-
-    def _request_answered(self, token: GroupAsked, event: Answered, now_ms: int) -> None:
+    def answered(self, token: GroupAsked, event: Answered, now_ms: int) -> None:
         self._under_way.discard(token.kind)
-        self._finder.refusal = None
+        self.finder.refusal = None
         if token.kind == "describe":
             if token.identity == self.identity and self.leadership.is_unsure:
                 self._described(event, now_ms)
@@ -257,19 +243,7 @@ class Membership:
         elif token.identity == self.identity and token.kind == "heartbeat":
             self._heartbeat_answered(code, now_ms)
 
-    def failed(self, token: GroupAsked | JoinProbed | LeaveSent | GroupKindAsked, event: Failed, now_ms: int) -> None:
-        """No answer: asked again. That the connection is gone, and the coordinator perhaps with it, the finder hears for itself."""
-        match token:
-            case JoinProbed():
-                self.probe.failed(token, now_ms, is_unsupported=event.is_unsupported)
-            case LeaveSent():
-                self.departure.ended(token)
-            case GroupKindAsked():
-                self.refused_join.ended(token)
-            case GroupAsked():
-                self._request_failed(token, event, now_ms)
-
-    def _request_failed(self, token: GroupAsked, event: Failed, now_ms: int) -> None:
+    def failed(self, token: GroupAsked, event: Failed, now_ms: int) -> None:
         self._under_way.discard(token.kind)
         if token.kind == "join":
             self.probe.end()
@@ -290,7 +264,7 @@ class Membership:
 
     def _join_answered(self, address: Address, answer: Any, code: ErrorCode, now_ms: int) -> None:
         if self.state is not State.JOINING:  # Unsubscribed meanwhile: the group need not wait for us.
-            if answer.member_id and self.instance_id is None and self.state is State.OUT:
+            if answer.member_id and self._wiring.instance_id is None and self.state is State.OUT:
                 self._send_leave(answer.member_id, "unsubscribed while joining")
             return
         if code is codes.NONE:
@@ -303,14 +277,14 @@ class Membership:
             self.refused_join.begin(address)
         elif not self._passes(code, now_ms):
             why = group_requests.refusal_of_join(self._wiring.settings, code)
-            self._refused(exception_for(code, message=f"group {self.group_id!r}: {why}", api="JoinGroup"))
+            self._refused(exception_for(code, message=f"group {self._wiring.group_id!r}: {why}", api="JoinGroup"))
 
     def _joined(self, answer: Any, now_ms: int) -> None:
         self._failures = 0
         offered = [assignor.name for assignor in self.assignors]
         if answer.protocol_type not in (None, PROTOCOL_TYPE) or answer.protocol_name not in offered:
             chosen = f"the coordinator chose {answer.protocol_name!r} of {answer.protocol_type or PROTOCOL_TYPE!r}"
-            text = f"group {self.group_id!r}: {chosen}, and this member offered {', '.join(offered)} of {PROTOCOL_TYPE!r}"
+            text = f"group {self._wiring.group_id!r}: {chosen}, and this member offered {', '.join(offered)} of {PROTOCOL_TYPE!r}"
             self._refused(exception_for(codes.INCONSISTENT_GROUP_PROTOCOL, message=text, api="JoinGroup"))
             return
         self.joined_from = self.identity if self.identity.has_generation else None
@@ -322,7 +296,7 @@ class Membership:
             try:
                 self.leadership.begin(answer)
             except MalformedMessage as malformed:
-                self._refused(KafkaException(f"group {self.group_id!r}: a member's subscription cannot be read: {malformed}"))
+                self._refused(KafkaException(f"group {self._wiring.group_id!r}: a member's subscription cannot be read: {malformed}"))
                 return
         self.move(Happening.JOINED)
 
@@ -331,7 +305,7 @@ class Membership:
             try:
                 self.assignment = decode_assignment(answer.assignment)
             except MalformedMessage as malformed:
-                self._refused(KafkaException(f"group {self.group_id!r}: the assignment cannot be read: {malformed}"))
+                self._refused(KafkaException(f"group {self._wiring.group_id!r}: the assignment cannot be read: {malformed}"))
                 return
             self._failures = 0
             self._next_round_ms = self.leadership.next_round_ms(self.assignment, now_ms)
@@ -346,7 +320,7 @@ class Membership:
             self._passes(code, now_ms)
             self.move(Happening.REBALANCING, f"SyncGroup was answered with {code.name}")
         else:
-            self._refused(exception_for(code, message=f"group {self.group_id!r}: {code.text}", api="SyncGroup"))
+            self._refused(exception_for(code, message=f"group {self._wiring.group_id!r}: {code.text}", api="SyncGroup"))
 
     def _heartbeat_answered(self, code: ErrorCode, now_ms: int) -> None:
         self._heard_ms = now_ms
@@ -358,7 +332,7 @@ class Membership:
             self.lose(f"a heartbeat was answered with {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
             self._wiring.wake()
         elif code is not codes.NONE and not self._passes(code, now_ms):
-            self._refused(exception_for(code, message=f"group {self.group_id!r}: {code.text}", api="Heartbeat"))
+            self._refused(exception_for(code, message=f"group {self._wiring.group_id!r}: {code.text}", api="Heartbeat"))
 
     def _described(self, event: Answered, now_ms: int) -> None:
         """What the others have, while there is no other round that leaves nothing out."""
@@ -368,7 +342,8 @@ class Membership:
                 return
             self.leadership.is_unsure = False
             if code is not codes.NONE:
-                self._wiring.report(f"group {self.group_id!r}: whether new partitions are left out is not known: {code.name}: {code.text}")
+                text = f"whether new partitions are left out is not known: {code.name}: {code.text}"
+                self._wiring.report(f"group {self._wiring.group_id!r}: {text}")
             elif group.group_state == STABLE_GROUP and self.state is State.STABLE:
                 with suppress(MalformedMessage):  # A leader of another kind knows what it gave.
                     if self.leadership.is_lacking(
@@ -380,11 +355,11 @@ class Membership:
     def _passes(self, code: ErrorCode, now_ms: int) -> bool:
         """Whether an error passes by itself; then it is waited for, or the coordinator looked for."""
         if code in COORDINATOR_GONE:
-            self._finder.forget()
+            self.finder.forget()
         elif code not in COMES_AGAIN:
             return False
         if code is not codes.REBALANCE_IN_PROGRESS:
-            self._finder.refusal = exception_for(code, message=code.text)
+            self.finder.refusal = exception_for(code, message=code.text)
         self._wait(now_ms)
         return True
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from chaffinch.consumer.core.call_errors import IN_TIME, names_of
 from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
-from chaffinch.consumer.core.late import IN_TIME, names_of
 from chaffinch.errors import KafkaException
 from chaffinch.errors.again import with_message
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition

@@ -39,7 +39,6 @@ class Rebalance:
 
     def __init__(self, wiring: Wiring, membership: Membership, commits: Commits, fetcher: Fetcher) -> None:
         self._wiring = wiring
-        self._subscriptions = wiring.subscriptions
         self._membership = membership
         self._commits = commits
         self._fetcher = fetcher
@@ -52,7 +51,7 @@ class Rebalance:
         """Go on as far as possible without the caller; the callback it has to run next, or None. `knows_topics`: of a pattern."""
         while not self._callbacks:
             state = self._membership.state
-            if state is State.STABLE and self._membership.joined_topics != self._subscriptions.topics:
+            if state is State.STABLE and self._membership.joined_topics != self._wiring.subscriptions.topics:
                 self._membership.rebalance("the subscription has changed")
             elif state is State.UNJOINED and knows_topics:
                 self._membership.move(Happening.POLLED)
@@ -78,7 +77,7 @@ class Rebalance:
     def leaving(self) -> Callback | None:
         """What to tell the caller before it leaves the group."""
         self._callbacks.clear()
-        partitions = tuple(sorted(self._subscriptions.assigned))
+        partitions = tuple(sorted(self._wiring.subscriptions.assigned))
         return Callback(self._ending, partitions, lambda: None) if partitions else None
 
     @property
@@ -96,14 +95,14 @@ class Rebalance:
     def _committed(self, error: KafkaException | None) -> None:
         self._commit = None
         if error is not None:
-            self._wiring.report(f"group {self._membership.group_id!r}: offsets were not committed before the rebalance: {error}")
+            self._wiring.report(f"group {self._wiring.group_id!r}: offsets were not committed before the rebalance: {error}")
 
     def _give_up(self) -> None:
-        assigned = self._subscriptions.assigned
+        assigned = self._wiring.subscriptions.assigned
         if not self._membership.is_cooperative or not self._membership.identity.has_generation:
             gone = tuple(sorted(assigned))
         else:
-            gone = tuple(sorted(place for place in assigned if place.topic not in self._subscriptions.topics))
+            gone = tuple(sorted(place for place in assigned if place.topic not in self._wiring.subscriptions.topics))
         if self._ending == "lost" and gone:
             self._wiring.counts["assignments_lost"] += 1
         self._tell(self._ending, gone, lambda: self._drop(gone))
@@ -114,7 +113,7 @@ class Rebalance:
     def _commit_gone(self, now_ms: int) -> bool:
         """Begin to commit what was read on, while others joined, of partitions that they get now: whether that is to be waited for."""
         membership = self._membership
-        gone = self._subscriptions.assigned.keys() - set(membership.assignment)
+        gone = self._wiring.subscriptions.assigned.keys() - set(membership.assignment)
         if not self._commits.is_automatic or not gone or self._committed_as == membership.identity:
             return False
         self._committed_as = membership.identity
@@ -123,7 +122,7 @@ class Rebalance:
         return self._commit is not None
 
     def _adopt(self) -> None:
-        membership, subscriptions = self._membership, self._subscriptions
+        membership, subscriptions = self._membership, self._wiring.subscriptions
         given = membership.assignment
         if any(place.topic not in membership.joined_topics for place in given):
             # The leader knew of an older subscription than the one joined with: that cannot be taken over.
@@ -138,13 +137,13 @@ class Rebalance:
         self._callbacks.append(Callback("assign", added, lambda: self._adopted(added, gave_up=bool(gone))))
 
     def _take_over(self, given: Iterable[TopicPartition], added: Iterable[TopicPartition]) -> None:
-        self._subscriptions.assign(sorted(given))
+        self._wiring.subscriptions.assign(sorted(given))
         for place in added:
-            self._subscriptions.assigned[place].is_usable = False
+            self._wiring.subscriptions.assigned[place].is_usable = False
 
     def _adopted(self, added: Iterable[TopicPartition], *, gave_up: bool) -> None:
         for place in added:
-            state = self._subscriptions.assigned.get(place)
+            state = self._wiring.subscriptions.assigned.get(place)
             if state is not None:
                 state.is_usable = True
         self._move_from(State.ADOPTING, Happening.ADOPTED)
@@ -178,4 +177,4 @@ class Rebalance:
     def _drop(self, gone: Iterable[TopicPartition]) -> None:
         for place in gone:
             self._fetcher.drop(place)
-            self._subscriptions.assigned.pop(place, None)
+            self._wiring.subscriptions.assigned.pop(place, None)

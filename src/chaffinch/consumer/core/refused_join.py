@@ -33,9 +33,8 @@ class GroupKindAsked:
 class RefusedJoin:
     """`refuse` gets the error when both responses have come, or failed. Until then the member does not join again."""
 
-    def __init__(self, wiring: Wiring, group_id: str, refuse: Callable[[KafkaException], None]) -> None:
+    def __init__(self, wiring: Wiring, refuse: Callable[[KafkaException], None]) -> None:
         self._wiring = wiring
-        self._group_id = group_id
         self._refuse = refuse
         self._attempt = 0
         self._missing = 0
@@ -50,7 +49,8 @@ class RefusedJoin:
     def begin(self, address: Address) -> None:
         self._attempt += 1
         self._missing, self._is_consumer_protocol, self._classic = 2, False, None
-        requests = (ConsumerGroupDescribeRequest(group_ids=[self._group_id]), True), (group_requests.describe(self._group_id), False)
+        group_id = self._wiring.group_id
+        requests = (ConsumerGroupDescribeRequest(group_ids=[group_id]), True), (group_requests.describe(group_id), False)
         for message, is_consumer_protocol in requests:
             self._wiring.send(address.first_lane, message, GroupKindAsked(self._attempt, is_consumer_protocol))
 
@@ -72,7 +72,7 @@ class RefusedJoin:
         self._missing -= 1
         if not self._missing:
             code = codes.INCONSISTENT_GROUP_PROTOCOL
-            self._refuse(exception_for(code, message=f"group {self._group_id!r}: {self._why()}", api="JoinGroup"))
+            self._refuse(exception_for(code, message=f"group {self._wiring.group_id!r}: {self._why()}", api="JoinGroup"))
 
     def _why(self) -> str:
         group = self._classic

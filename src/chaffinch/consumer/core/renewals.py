@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from chaffinch.consumer.core.call_errors import names_of
 from chaffinch.consumer.core.fetcher import Fetcher
-from chaffinch.consumer.core.late import names_of
 from chaffinch.consumer.core.options import EARLIEST, LATEST, NEW_PARTITIONS, NONE
 from chaffinch.consumer.core.reset_policy import ResetPolicy
 from chaffinch.consumer.core.topic_ids import Renewal
@@ -28,7 +28,6 @@ class Renewals:
 
     def __init__(self, wiring: Wiring, fetcher: Fetcher, resets: ResetPolicy) -> None:
         self._wiring = wiring
-        self._subscriptions = wiring.subscriptions
         self._fetcher = fetcher
         self._resets = resets
 
@@ -44,7 +43,7 @@ class Renewals:
         A partition whose topic was not known yet is one of the topic that is there now.
         """
         ids, resumed = self._wiring.ids, set()
-        for place, state in self._subscriptions.assigned.items():
+        for place, state in self._wiring.subscriptions.assigned.items():
             if ids.is_past(place.topic, state.topic_id):
                 resumed |= {place} if state.is_paused else set()
                 self._fetcher.drop(place)
@@ -55,7 +54,7 @@ class Renewals:
 
     def _in_words(self, renewal: Renewal, resumed: Collection[TopicPartition]) -> str:
         place = TopicPartition(renewal.topic, 0)
-        is_assigned = any(each.topic == renewal.topic for each in self._subscriptions.assigned)
+        is_assigned = any(each.topic == renewal.topic for each in self._wiring.subscriptions.assigned)
         starts = "reading starts again" if is_assigned else "once a partition is assigned, reading starts"
         text = f"{renewal}; positions in the deleted topic are dropped, {starts} where {self._resets.in_words(place)}"
         text += _CONSEQUENCES.get(self._resets.of(place), "")

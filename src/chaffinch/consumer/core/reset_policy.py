@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from uuid import UUID
 
-from chaffinch.consumer.core.options import NEW_PARTITIONS, OFFSET_RESET, ResetStrategy, new_partitions_strategy, reset_strategy
+from chaffinch.consumer.core.options import NEW_PARTITIONS, OFFSET_RESET, ResetStrategy, new_partitions_strategy
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import codes
@@ -25,10 +25,9 @@ class _FirstSeen(NamedTuple):
 
 
 class ResetPolicy:
-    """`base` is auto.offset.reset. A topic that comes after the consumer has looked for it is new altogether, as is one created again."""
+    """Of one consumer. A topic that comes after the consumer has looked for it is new altogether, as is one created again."""
 
     def __init__(self, wiring: Wiring, watch: TopicWatch) -> None:
-        self.base = reset_strategy(wiring.settings)
         self._new = new_partitions_strategy(wiring.settings)
         self._wiring = wiring
         self._watch = watch
@@ -62,12 +61,12 @@ class ResetPolicy:
         return self._new is None or topic in self._first_seen
 
     def of(self, place: TopicPartition) -> ResetStrategy:
-        return self.base if self._new is None or not self._is_new(place) else self._new
+        return self._wiring.reset_strategy if self._new is None or not self._is_new(place) else self._new
 
     def in_words(self, place: TopicPartition) -> str:
         """The option that decides, and its value."""
         strategy = self.of(place)
-        name = OFFSET_RESET if strategy is self.base else NEW_PARTITIONS
+        name = OFFSET_RESET if strategy is self._wiring.reset_strategy else NEW_PARTITIONS
         return f"{name} says, {strategy.name}"
 
     def _is_new(self, place: TopicPartition) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from chaffinch.client.effects import CompleteCall, FailCall
 from chaffinch.consumer.core.absences import Absences
-from chaffinch.consumer.core.effects import CompleteCall, FailCall
-from chaffinch.consumer.core.late import IN_TIME
+from chaffinch.consumer.core.call_errors import IN_TIME
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException, Stored, codes, exception_for
@@ -27,13 +26,12 @@ class TopicCall:
 
 
 class TopicCalls:
-    """`late` makes the error of a call whose time is over while its topic is not known."""
+    """Those of one consumer."""
 
-    def __init__(self, wiring: Wiring, watch: TopicWatch, absences: Absences, late: Callable[[str], KafkaException]) -> None:
+    def __init__(self, wiring: Wiring, watch: TopicWatch, absences: Absences) -> None:
         self._wiring = wiring
         self._watch = watch
         self._absences = absences
-        self._late = late
         self._calls: list[TopicCall] = []
 
     @property
@@ -46,7 +44,7 @@ class TopicCalls:
     def miss(self) -> None:
         """Say which topics are waited for."""
         if self._calls:
-            self._watch.missed |= {TopicPartition(topic, -1) for topic in self.topics}
+            self._wiring.missed |= {TopicPartition(topic, -1) for topic in self.topics}
 
     def advance(self, now_ms: int) -> None:
         """Tell whoever can be told."""
@@ -68,7 +66,7 @@ class TopicCalls:
         state = self._wiring.cluster.topic(topic)
         if state is not None and state.code is not codes.NONE:
             return exception_for(state.code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
-        return self._late(f"the partitions of topic {topic!r} were not told {limit}")
+        return self._wiring.time_out(f"the partitions of topic {topic!r} were not told {limit}")
 
     def give_up(self, error: KafkaException) -> None:
         self._wiring.out += [FailCall(call=call.call, error=error) for call in self._calls]

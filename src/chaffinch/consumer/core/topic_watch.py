@@ -6,12 +6,17 @@ At once for new topics or after an error, then after a wait that grows while not
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from chaffinch.consumer.core.topic_ids import Renewal
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import ErrorCode, KafkaException, codes
-from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataAsked:
+    """Token of a Metadata request."""
 
 
 class TopicWatch:
@@ -19,16 +24,11 @@ class TopicWatch:
 
     def __init__(self, wiring: Wiring) -> None:
         self.internal: frozenset[str] = frozenset()
-        self.last_error: KafkaException | None = None
-        """Why the last request got no answer; None after one that did."""
-        self.missed: set[TopicPartition] = set()
-        """What somebody wants and no leader is known of, since it was looked at last."""
         self._wiring = wiring
         self._age_ms_max: int = wiring.settings["metadata.max.age.ms"]
         self._may_create: bool = wiring.settings["allow.auto.create.topics"]
         self._topics: frozenset[str] = frozenset()
         self._wants_all = False
-        self._is_wanted = False
         self._is_under_way = False
         self._asked: tuple[frozenset[str], bool] = (frozenset(), False)
         self._repeats = 0
@@ -49,15 +49,6 @@ class TopicWatch:
             self._all_heard_ms = None
         self._topics, self._wants_all = wanted, all_topics
 
-    def refresh(self) -> None:
-        """What is known is wrong or not enough: ask again, after the wait between questions."""
-        self._is_wanted = True
-
-    def miss(self, place: TopicPartition) -> None:
-        """No leader is known of this partition: ask for one."""
-        self._is_wanted = True
-        self.missed.add(place)
-
     @property
     def has_heard_all(self) -> bool:
         """Whether all topics have been asked for since that was wanted."""
@@ -76,21 +67,21 @@ class TopicWatch:
         updated_ms = self._wiring.cluster.updated_ms
         return bool(self._topics or self._wants_all) and updated_ms is not None and now_ms - updated_ms >= self._age_ms_max
 
-    def advance(self, token: object, now_ms: int) -> None:
+    def advance(self, now_ms: int) -> None:
         """Ask, if it is time to and there is somebody to ask."""
         if self._is_under_way or now_ms < self._not_before_ms:
             return
-        if not (self._is_wanted or self._is_lacking or self._is_old(now_ms)):
+        if not (self._wiring.is_metadata_wanted or self._is_lacking or self._is_old(now_ms)):
             return
         address = self._wiring.any_address(now_ms)
         if address is not None:
-            self._wiring.ask_any(address, self._request(), token)
+            self._wiring.ask_any(address, self._request(), MetadataAsked())
 
     def _request(self) -> MetadataRequest:
         asked = self._topics, self._wants_all
         self._repeats = self._repeats + 1 if asked == self._asked else 1
         self._asked = asked
-        self._is_under_way, self._is_wanted = True, False
+        self._is_under_way, self._wiring.is_metadata_wanted = True, False
         topics = None if self._wants_all else [MetadataRequestTopic(name=topic) for topic in sorted(self._topics)]
         return MetadataRequest(topics=topics, allow_auto_topic_creation=self._may_create)
 
@@ -98,7 +89,7 @@ class TopicWatch:
         """Take in the answer to the request under way; returns the topics that were deleted and created again."""
         cluster = self._wiring.cluster
         self._is_under_way = False
-        self.last_error = None
+        self._wiring.metadata_error = None
         self._wiring.bootstrap.answered()
         renewals = self.learn(response, now_ms)
         if self._asked[1]:
@@ -114,7 +105,7 @@ class TopicWatch:
         code = codes.by_number(response.error_code)
         if code is codes.REBOOTSTRAP_REQUIRED:
             self._wiring.bootstrap.begin_again()
-        self._is_wanted |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
+        self._wiring.is_metadata_wanted |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
         return renewals
 
     def learn(self, response: MetadataResponse, now_ms: int) -> list[Renewal]:
@@ -126,8 +117,8 @@ class TopicWatch:
     def unanswered(self, error: KafkaException, now_ms: int) -> None:
         """No answer: another broker is asked as soon as one may be tried."""
         self._is_under_way = False
-        self._is_wanted = True
-        self.last_error = error
+        self._wiring.is_metadata_wanted = True
+        self._wiring.metadata_error = error
         self._wiring.bootstrap.unanswered(now_ms)
 
     def refusals(self) -> dict[str, ErrorCode]:
@@ -143,7 +134,7 @@ class TopicWatch:
         """When to look again without an event. A time that has passed: as soon as there is a broker to ask."""
         if self._is_under_way:
             return None
-        if self._is_wanted or self._is_lacking:
+        if self._wiring.is_metadata_wanted or self._is_lacking:
             return self._not_before_ms
         updated_ms = self._wiring.cluster.updated_ms
         if (self._topics or self._wants_all) and updated_ms is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.advertised import hinted
@@ -16,33 +16,17 @@ from chaffinch.client.connections import Answered, Connected, Disconnected, Fail
 from chaffinch.client.effects import SendRequest
 from chaffinch.client.pending_responses import PendingResponses
 from chaffinch.client.wait_log import FIRST_LINE_MS, Wait, WaitLog, in_words
-from chaffinch.consumer.core.effects import Effect
+from chaffinch.consumer.core.call_errors import names_of
 from chaffinch.consumer.core.group import Group
-from chaffinch.consumer.core.late import names_of
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.positions import PartitionState, Stage
-from chaffinch.consumer.core.topic_watch import TopicWatch
-from chaffinch.consumer.core.wiring import LANE_FETCH, LANES, Wiring
-from chaffinch.errors import ErrorCode, KafkaException, Stored, TimeoutException, codes
+from chaffinch.consumer.core.wiring import LANE_FETCH, LANES, Cause, Effect, Wiring
+from chaffinch.errors import ErrorCode, codes
 from chaffinch.identifiers import TopicPartition
 
 ALL_BROKERS: Final = ("brokers",)
 GAP_MS_MAX: Final = 1_500
 """A cause that is absent for less, between two attempts, is still the same wait."""
-
-
-class Cause(NamedTuple):
-    """`key`: lines about the same one are rate-limited together. `places`: the partitions that wait for it."""
-
-    key: tuple[str, ...]
-    what: str
-    why: str
-    places: frozenset[TopicPartition] = frozenset()
-    is_of_group: bool = False
-    since_ms: int = 0
-    """0: when it is seen first."""
-    until_ms: int | None = None
-    limit: str = ""
 
 
 @dataclass(slots=True)
@@ -56,19 +40,16 @@ class _Roles:
 
 
 class Waits:
-    """`text` is for the errors of calls that time out."""
+    """The waits of one consumer. Errors of calls that time out name them as well: `Wiring.time_out`."""
 
-    def __init__(self, wiring: Wiring, watch: TopicWatch, group: Group | None) -> None:
+    def __init__(self, wiring: Wiring, group: Group | None) -> None:
         self.responses = PendingResponses()
         self._wiring = wiring
-        self._subscriptions = wiring.subscriptions
-        self._watch = watch
         self._group = group
         self._fetch_wait_ms: int = wiring.settings["fetch.max.wait.ms"]
         self._log = WaitLog()
         self._seen: dict[tuple[str, ...], tuple[int, int]] = {}
         """By key: since when the cause is there, and when it was seen last."""
-        self._present: list[Cause] = []
 
     # What the network reports.
 
@@ -95,12 +76,12 @@ class Waits:
 
     def look(self, wanted: Collection[TopicPartition], leaderless: Collection[TopicPartition], now_ms: int) -> None:
         """`wanted`: partitions that callers ask about. `leaderless`: those that are wanted now and have no known leader."""
-        self._present = []
+        self._wiring.causes = []
         for cause in self._causes(wanted, leaderless, now_ms):
             since_ms, last_ms = self._seen.get(cause.key, (now_ms, now_ms))
             since_ms = cause.since_ms or (since_ms if now_ms - last_ms <= GAP_MS_MAX else now_ms)
             self._seen[cause.key] = since_ms, now_ms
-            self._present.append(cause._replace(since_ms=since_ms))
+            self._wiring.causes.append(cause._replace(since_ms=since_ms))
             wait = Wait(cause.key, cause.what, since_ms, cause.why, until_ms=cause.until_ms, limit=cause.limit)
             line = self._log.line(wait, now_ms)
             if line is not None:
@@ -111,14 +92,14 @@ class Waits:
 
     def _causes(self, wanted: Collection[TopicPartition], leaderless: Collection[TopicPartition], now_ms: int) -> Iterator[Cause]:
         wiring, is_grouped = self._wiring, self._needs_coordinator
-        if not (wanted or leaderless or is_grouped or self._subscriptions.assigned):
+        if not (wanted or leaderless or is_grouped or self._wiring.subscriptions.assigned):
             return
         addresses = wiring.known_addresses
         is_known = wiring.cluster.updated_ms is not None
         if (all if is_known else any)(self._is_unreachable(address) for address in addresses):
             owed = dict(self.responses.owed())
             since_ms = min((owed[lane] for address in addresses for lane in _lanes(address) if lane in owed), default=0)
-            yield Cause(ALL_BROKERS, "a broker of the cluster", wiring.attempts.describe(addresses), since_ms=since_ms)
+            yield Cause(ALL_BROKERS, "a broker of the cluster", wiring.attempts.describe(addresses), is_of_all=True, since_ms=since_ms)
             return
         yield from self._refused(leaderless)
         brokers = list(self._brokers(wanted, now_ms))
@@ -146,7 +127,7 @@ class Waits:
             why = "no broker leads them now: their replicas may be down" if code is None else f"brokers respond with {code.name}"
             yield Cause(("leader",), f"a leader of {names_of(places)}", why, frozenset(places))
         refused: dict[ErrorCode, list[TopicPartition]] = {}
-        for place, state in self._subscriptions.assigned.items():
+        for place, state in self._wiring.subscriptions.assigned.items():
             if state.refusal is not None and place not in leaderless:
                 refused.setdefault(state.refusal, []).append(place)
         for refusal, places in refused.items():
@@ -158,7 +139,7 @@ class Waits:
         needed: dict[Address, _Roles] = {}
         if self._needs_coordinator and self._group is not None:
             finder = self._group.finder
-            known = finder.address_known or (finder.address_lost if finder.last_error is None else None)
+            known = finder.address_known or (finder.address_lost if self._wiring.coordinator_error is None else None)
             is_parked = self._group.membership.state is State.JOINING
             if known is not None and self._is_silent(known, now_ms, is_parked=is_parked):
                 needed.setdefault(known.first_lane, _Roles(known)).coordinates = True
@@ -171,11 +152,11 @@ class Waits:
         for listener, roles in needed.items():
             since_ms = self.responses.since_ms(roles.address) or 0
             key, places = ("broker", str(listener)), frozenset(roles.leads)
-            yield Cause(key, self._what(listener, roles), self._why(roles.address), places, roles.coordinates, since_ms)
+            yield Cause(key, self._what(listener, roles), self._why(roles.address), places, roles.coordinates, since_ms=since_ms)
 
     def _lanes_of(self, wanted: Collection[TopicPartition]) -> Iterator[tuple[TopicPartition, int]]:
         """Partitions whose leader has to respond now, and over which connection."""
-        states = self._subscriptions.assigned
+        states = self._wiring.subscriptions.assigned
         yield from ((place, LANE_FETCH if state.stage is Stage.READING else 0) for place, state in states.items() if _waits(state))
         yield from ((place, 0) for place in wanted if place not in states or not _waits(states[place]))
 
@@ -191,7 +172,7 @@ class Waits:
         return self._fetch_wait_ms if address.lane == LANE_FETCH else 0
 
     def _what(self, listener: Address, roles: _Roles) -> str:
-        said = [f"coordinates group {self._wiring.settings['group.id']!r}"] if roles.coordinates else []
+        said = [f"coordinates group {self._wiring.group_id!r}"] if roles.coordinates else []
         said += [f"leads {names_of(roles.leads)}"] if roles.leads else []
         return f"{listener}, which {' and '.join(said)}"
 
@@ -206,65 +187,31 @@ class Waits:
 
     @property
     def _needs_coordinator(self) -> bool:
-        return self._group is not None and (self._group.membership.is_active or self._group.commits.is_busy)
+        return self._group is not None and (self._group.needs_coordinator)
 
     def _coordinator(self, now_ms: int) -> Iterator[Cause]:
         assert self._group is not None, "only called where there is a group"
         finder, probe = self._group.finder, self._group.membership.probe
-        error = finder.last_error or finder.refusal or self._group.commits.last_error
+        error = self._wiring.coordinator_error or finder.refusal or self._group.commits.last_error
         if error is not None:
-            yield Cause(
-                ("coordinator",), f"the coordinator of group {self._wiring.settings['group.id']!r}", in_words(error), is_of_group=True
-            )
+            yield Cause(("coordinator",), f"the coordinator of group {self._wiring.group_id!r}", in_words(error), is_of_group=True)
         elif probe.waits_since_ms is not None and self._group.membership.state is State.JOINING:
             until_ms = probe.waits_since_ms + int(self._wiring.settings["max.poll.interval.ms"])
-            what = f"other members of group {self._wiring.settings['group.id']!r}"
+            what = f"other members of group {self._wiring.group_id!r}"
             why = "the coordinator prepares a rebalance, and they have not joined again yet"
             since_ms, limit = probe.waits_since_ms, "max.poll.interval.ms"
             yield Cause(("members",), what, why, is_of_group=True, since_ms=since_ms, until_ms=until_ms, limit=limit)
 
-    # For others.
-
-    def text(self, places: Collection[TopicPartition], *, uses_group: bool) -> str:
-        """What these partitions, or the group, wait for now, as a part of an error; empty if nothing is known."""
-        for cause in self._present:
-            if cause.key == ALL_BROKERS or (cause.is_of_group and uses_group) or not cause.places.isdisjoint(places):
-                return f"waiting for {cause.what}: {cause.why}"
-        return ""
-
-    def time_out(
-        self,
-        text: str,
-        last_error: KafkaException | None = None,
-        *,
-        places: Collection[TopicPartition] = (),
-        uses_group: bool = True,
-        api: str | None = None,
-        stored: Stored = Stored.NO,
-    ) -> KafkaException:
-        """The error of a call for these partitions. `last_error`: the last refusal of what was asked for."""
-        cause = last_error or self._watch.last_error or (None if self._group is None else self._group.finder.last_error)
-        if self._wiring.cluster.updated_ms is None or self._wiring.is_cut_off:
-            text = f"{text}: {self._wiring.attempts.describe(self._wiring.known_addresses)}"
-        else:
-            waits = self.text(places, uses_group=uses_group)
-            if cause is not None and (last_error is not None or not waits):
-                text = f"{text}; the last error was {cause.name}: {cause.message}"
-            text += f"; {waits}" if waits else ""
-        error = TimeoutException(text, stored=stored, api=api)
-        error.__cause__ = cause
-        return error
-
-    def report_not_left(self, group_id: str) -> None:
+    def report_not_left(self) -> None:
         """`close` has no time left, and LeaveGroup has no response."""
-        waits = self.text((), uses_group=True)
+        waits = self._wiring.waits_for((), uses_group=True)
         session = f"session.timeout.ms, {self._wiring.settings['session.timeout.ms']} ms"
-        text = f"close: the coordinator of group {group_id!r} has not confirmed LeaveGroup in time"
+        text = f"close: the coordinator of group {self._wiring.group_id!r} has not confirmed LeaveGroup in time"
         self._wiring.report(f"{text}{waits and '; '}{waits}; if it did not receive it, the group removes the member after {session}")
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When a line is due, or a silence is long enough."""
-        times = [self._log.due_ms(cause.key, cause.since_ms) for cause in self._present]
+        times = [self._log.due_ms(cause.key, cause.since_ms) for cause in self._wiring.causes]
         times += [since_ms + max(FIRST_LINE_MS, self._patience_ms(address) + 1) for address, since_ms in self.responses.owed()]
         return min((time_ms for time_ms in times if time_ms > now_ms), default=None)
 

@@ -1,18 +1,21 @@
-"""What the parts of the core share: settings, the cluster, what is subscribed to, errors for the caller, requests, and counters."""
+"""What the parts of the core share: settings in the form they need, the cluster, what is read, counters, and the effects."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import Any, Final
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
+from chaffinch.client.effects import CompleteCall, Disconnect, FailCall, Report, SendRequest
 from chaffinch.client.known_cluster import KnownCluster
-from chaffinch.consumer.core.effects import Disconnect, Effect, Report, SendRequest, WakeCaller
+from chaffinch.consumer.core.options import ISOLATION_LEVELS, ResetStrategy, reset_strategy
 from chaffinch.consumer.core.positions import Subscriptions
 from chaffinch.consumer.core.topic_ids import TopicIds
-from chaffinch.errors import KafkaException
+from chaffinch.errors import KafkaException, Stored, TimeoutException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import Settings
@@ -39,19 +42,58 @@ LANE_LEAVE: Final = 3
 LANES: Final = 4
 
 
+@dataclass(frozen=True, slots=True)
+class WakeCaller:
+    """There is something for a caller that waits in `poll`."""
+
+
+Effect: TypeAlias = SendRequest | Disconnect | CompleteCall | FailCall | WakeCaller | Report
+"""What a consumer wants done, in order."""
+
+
+class Cause(NamedTuple):
+    """Something that the consumer waits for. `key`: log lines about the same one are rate-limited together."""
+
+    key: tuple[str, ...]
+    what: str
+    why: str
+    places: frozenset[TopicPartition] = frozenset()
+    """The partitions that wait for it."""
+    is_of_group: bool = False
+    is_of_all: bool = False
+    """Nothing can go on without it."""
+    since_ms: int = 0
+    """0: when it is seen first."""
+    until_ms: int | None = None
+    limit: str = ""
+
+
 class Wiring(KnownCluster):
-    """Built once per consumer. `subscriptions`, `errors`, `counts` and `out` live, too."""
+    """Built once per consumer. `counts`, `out`, `ids` and `subscriptions` live, too."""
 
     def __init__(self, settings: Settings, dice: Dice) -> None:
         super().__init__(settings, dice, limit_ms=settings["default.api.timeout.ms"])
         self.settings = settings
         self.request_timeout_ms: int = settings["request.timeout.ms"]
+        self.reset_strategy: ResetStrategy = reset_strategy(settings)
+        self.isolation_level: int = ISOLATION_LEVELS[settings["isolation.level"]]
+        self.group_id: str = settings["group.id"] or ""
+        self.instance_id: str | None = settings["group.instance.id"]
+        self.subscriptions = Subscriptions()
+        self.ids = TopicIds()
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.out: list[Effect] = []
-        self.subscriptions: Final = Subscriptions()
         self.errors: deque[KafkaException] = deque()
         """What the caller's next polls raise, one each."""
-        self.ids = TopicIds()
+        self.is_metadata_wanted = False
+        self.missed: set[TopicPartition] = set()
+        """Partitions that are wanted and have no known leader, since this was last looked at."""
+        self.metadata_error: KafkaException | None = None
+        """Why the last Metadata request has no response; None after one that has."""
+        self.coordinator_error: KafkaException | None = None
+        """The same for FindCoordinator."""
+        self.causes: list[Cause] = []
+        """What is waited for, as of the last round."""
 
     @property
     def is_cut_off(self) -> bool:
@@ -99,11 +141,51 @@ class Wiring(KnownCluster):
     def disconnect(self, address: Address, reason: str) -> None:
         self.out.append(Disconnect(address, reason))
 
+    def refresh(self) -> None:
+        """What is known of the cluster is wrong or not enough: ask again, after the wait between requests."""
+        self.is_metadata_wanted = True
+
+    def miss(self, place: TopicPartition) -> None:
+        """No leader is known of this partition: ask for one."""
+        self.is_metadata_wanted = True
+        self.missed.add(place)
+
     def fail(self, error: KafkaException) -> None:
-        """The caller's next poll raises it, once."""
+        """Raise it at the caller's next poll, once."""
         if error not in self.errors:
             self.errors.append(error)
         self.wake()
+
+    def waits_for(self, places: Collection[TopicPartition], *, uses_group: bool) -> str:
+        """What these partitions, or the group, wait for now, as a part of an error; empty if nothing is known."""
+        for cause in self.causes:
+            if cause.is_of_all or (cause.is_of_group and uses_group) or not cause.places.isdisjoint(places):
+                return f"waiting for {cause.what}: {cause.why}"
+        return ""
+
+    def time_out(
+        self,
+        text: str,
+        last_error: KafkaException | None = None,
+        *,
+        places: Collection[TopicPartition] = (),
+        uses_group: bool = True,
+        api: str | None = None,
+        stored: Stored = Stored.NO,
+    ) -> KafkaException:
+        """The error of a call for these partitions whose time is over, with what is known of why. `last_error`: the last refusal of its
+        request."""
+        cause = last_error or self.metadata_error or self.coordinator_error
+        if self.cluster.updated_ms is None or self.is_cut_off:
+            text = f"{text}: {self.attempts.describe(self.known_addresses)}"
+        else:
+            waits = self.waits_for(places, uses_group=uses_group)
+            if cause is not None and (last_error is not None or not waits):
+                text = f"{text}; the last error was {cause.name}: {cause.message}"
+            text += f"; {waits}" if waits else ""
+        error = TimeoutException(text, stored=stored, api=api)
+        error.__cause__ = cause
+        return error
 
     def wake(self) -> None:
         self.out.append(WakeCaller())

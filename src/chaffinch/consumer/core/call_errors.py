@@ -1,0 +1,81 @@
+"""Errors of a consumer's calls and requests: how long there was, that no answer came, why offsets were not committed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from chaffinch.client.connections import Failed
+from chaffinch.errors import (
+    CommitFailedException,
+    KafkaException,
+    NetworkException,
+    RebalanceInProgressException,
+    Stored,
+    TimeoutException,
+    UnsupportedVersionException,
+)
+from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+
+IN_TIME: Final = "in time"
+"""Where nobody has set the time by a name."""
+_NAMED_MAX: Final = 5
+
+
+def within(limit_ms: int, name: str) -> str:
+    """`name`: of the option or argument that says so."""
+    return f"within {limit_ms} ms ({name})"
+
+
+def names_of(places: Collection[TopicPartition]) -> str:
+    """Some of them by name, how many more there are."""
+    named = ", ".join(str(place) for place in sorted(places)[:_NAMED_MAX])
+    return named if len(places) <= _NAMED_MAX else f"{named} and {len(places) - _NAMED_MAX} more"
+
+
+def network_error(event: Failed, api: str | None = None) -> KafkaException:
+    """A request without an answer, as an exception."""
+    text = f"{event.address}: {event.reason}"
+    if event.is_unsupported:
+        return UnsupportedVersionException(text, stored=Stored.NO, api=api)
+    kind = TimeoutException if event.is_timeout else NetworkException
+    return kind(text, stored=Stored.NO, api=api)
+
+
+def lost(event: Failed, api: str) -> KafkaException:
+    """A request to the coordinator without an answer: it may have been carried out."""
+    stored = Stored.POSSIBLY if event.was_sent else Stored.NO
+    if event.is_unsupported:
+        return UnsupportedVersionException(f"{event.address}: {event.reason}", stored=Stored.NO, api=api)
+    return NetworkException(f"{event.address}: {event.reason}", stored=stored, api=api)
+
+
+def rebalancing(group_id: str, place: TopicPartition | None = None, *, joins: bool) -> KafkaException:
+    what = f"this consumer joins group {group_id!r}" if joins else "the group rebalances"
+    text = f"offsets cannot be committed while {what}: poll, then commit again"
+    return RebalanceInProgressException(text, topic_partition=place, stored=Stored.NO, api="OffsetCommit")
+
+
+def no_member_yet(group_id: str) -> KafkaException:
+    text = f"this consumer is no member of group {group_id!r} yet: it joins with its first poll, and can commit after it"
+    return CommitFailedException(text, api="OffsetCommit")
+
+
+def expelled(group_id: str) -> KafkaException:
+    text = (
+        f"group {group_id!r} has gone on without this member: what it read since is read again by others; it joins again with the next poll"
+    )
+    return CommitFailedException(text, api="OffsetCommit")
+
+
+def too_long(committed: OffsetAndMetadata | None) -> str:
+    characters = 0 if committed is None else len(committed.metadata)
+    return f"the metadata has {characters} characters, more than the broker's offset.metadata.max.bytes, 4096 unless it is set: shorten it"
+
+
+def not_a_member(group_id: str) -> KafkaException:
+    text = (
+        f"group {group_id!r} has members that share its partitions, so only they commit for it: subscribe, or use a group.id of your own"
+        " for partitions that you assign"
+    )
+    return CommitFailedException(text, api="OffsetCommit")
