@@ -10,7 +10,7 @@ import pytest
 
 from chaffinch import Consumer
 from chaffinch.consumer.core.options import parse_options
-from chaffinch.consumer.deserializers import deserializer
+from chaffinch.consumer.records import deserializer
 from chaffinch.errors import ConfigException
 
 JAVA = "org.apache.kafka.common.serialization."

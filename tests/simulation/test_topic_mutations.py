@@ -11,7 +11,7 @@ import pytest
 from chaffinch.broker.core.topics.registry import Topic, TopicRegistry
 from chaffinch.consumer.core.fetcher import Fetcher
 from chaffinch.consumer.core.options import LATEST
-from chaffinch.consumer.core.renewals import Renewals
+from chaffinch.consumer.core.reset_policy import Renewals
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.exception_handler import HandlerSaid

@@ -28,13 +28,11 @@ from chaffinch.consumer.core.lookups import FoundOffset, OffsetsCall
 from chaffinch.consumer.core.offsets_asked import Commit
 from chaffinch.consumer.core.options import EARLIEST, LATEST, TABLE_RECORDS, parse_options
 from chaffinch.consumer.core.positions import Position
-from chaffinch.consumer.core.topic_calls import TopicCall
-from chaffinch.consumer.deserializers import deserializer
+from chaffinch.consumer.core.topic_watch import TopicCall
 from chaffinch.consumer.door import Door
-from chaffinch.consumer.iteration import Marked, mark, one_by_one
 from chaffinch.consumer.metrics import METRICS
-from chaffinch.consumer.polls import Polls
-from chaffinch.consumer.records import ConsumerRecord, records_of_all
+from chaffinch.consumer.polls import Marked, Polls, mark, one_by_one
+from chaffinch.consumer.records import ConsumerRecord, deserializer, records_of_all
 from chaffinch.errors import IllegalStateException, KafkaException, RecordDeserializationException
 from chaffinch.foreign_names import OF_CONSUMER, missing_attributes, refuse_arguments
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition

@@ -10,7 +10,7 @@ import pytest
 from chaffinch import errors
 from chaffinch.consumer.core.absences import ABSENT_MS
 from chaffinch.consumer.core.lookups import OffsetsCall
-from chaffinch.consumer.core.topic_calls import TopicCall
+from chaffinch.consumer.core.topic_watch import TopicCall
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
-from chaffinch.consumer.core.assignors import ASSIGNORS
+from chaffinch.consumer.core.assignors import ASSIGNORS, Claim, share
 from chaffinch.consumer.core.group_protocol import MemberSubscription, encode_cooperative, encode_sticky
-from chaffinch.consumer.core.sticky import Claim, share
 from chaffinch.identifiers import TopicPartition
 
 TOPICS = ("a", "b", "c", "d")

@@ -8,8 +8,8 @@ import pytest
 from chaffinch import errors
 from chaffinch.consumer.core.lookups import OffsetsCall
 from chaffinch.consumer.core.positions import Position, Stage
-from chaffinch.consumer.iteration import mark, one_by_one
 from chaffinch.consumer.metrics import METRICS
+from chaffinch.consumer.polls import mark, one_by_one
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.fetch import FetchRequest, PartitionData

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chaffinch.client.connections import Answered
-from chaffinch.consumer.core.join_probe import IN_FLIGHT_MS
+from chaffinch.consumer.core.join_checks import IN_FLIGHT_MS
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.describe_groups import (

@@ -6,7 +6,7 @@ import pytest
 
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.positions import Stage
-from chaffinch.consumer.iteration import mark, one_by_one
+from chaffinch.consumer.polls import mark, one_by_one
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from chaffinch.protocol.messages.list_offsets import (

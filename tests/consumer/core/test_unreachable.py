@@ -8,7 +8,7 @@ from chaffinch.client.connections import Disconnected, Failed
 from chaffinch.client.effects import FailCall
 from chaffinch.consumer.core.call_errors import names_of
 from chaffinch.consumer.core.lookups import OffsetsCall
-from chaffinch.consumer.core.topic_calls import TopicCall
+from chaffinch.consumer.core.topic_watch import TopicCall
 from chaffinch.errors import codes
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse

@@ -6,9 +6,9 @@ import pytest
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Connected, Disconnected, Failed
-from chaffinch.client.pending_responses import ATTEMPTS_GAP_MS_MAX, PendingResponses
 from chaffinch.consumer.core.lookups import OffsetsCall
 from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.waits import ATTEMPTS_GAP_MS_MAX, PendingResponses
 from chaffinch.consumer.core.wiring import LANE_FETCH, LANE_GROUP
 from chaffinch.errors import KafkaException, codes
 from chaffinch.errors.codes import ErrorCode

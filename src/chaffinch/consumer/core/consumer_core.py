@@ -26,10 +26,8 @@ from chaffinch.consumer.core.membership_moves import Happening, State
 from chaffinch.consumer.core.offsets_asked import Commit, Outcome, TopicsAsked
 from chaffinch.consumer.core.positions import Kind, Position, Stage
 from chaffinch.consumer.core.rebalance import Callback
-from chaffinch.consumer.core.renewals import Renewals
-from chaffinch.consumer.core.reset_policy import ResetPolicy
-from chaffinch.consumer.core.topic_calls import TopicCalls
-from chaffinch.consumer.core.topic_watch import MetadataAsked, TopicWatch
+from chaffinch.consumer.core.reset_policy import Renewals, ResetPolicy
+from chaffinch.consumer.core.topic_watch import MetadataAsked, TopicCalls, TopicWatch
 from chaffinch.consumer.core.waits import Waits
 from chaffinch.consumer.core.wiring import Effect, Wiring
 from chaffinch.errors import (

@@ -10,13 +10,11 @@ from chaffinch.consumer.core.absences import Absences
 from chaffinch.consumer.core.call_errors import network_error
 from chaffinch.consumer.core.commits import Commits
 from chaffinch.consumer.core.coordinator import CoordinatorAsked
-from chaffinch.consumer.core.departure import LeaveSent
 from chaffinch.consumer.core.fetcher import Fetcher
-from chaffinch.consumer.core.join_probe import JoinProbed
-from chaffinch.consumer.core.membership import GroupAsked, Membership
+from chaffinch.consumer.core.join_checks import GroupKindAsked, JoinProbed
+from chaffinch.consumer.core.membership import GroupAsked, LeaveSent, Membership
 from chaffinch.consumer.core.offsets_asked import CommitSent, Lookup, TopicsAsked
 from chaffinch.consumer.core.rebalance import Rebalance
-from chaffinch.consumer.core.refused_join import GroupKindAsked
 from chaffinch.consumer.core.reset_policy import ResetPolicy
 from chaffinch.consumer.core.wiring import Wiring
 
