@@ -398,7 +398,7 @@ class Consumer:
     def _offsets(self, times: dict[TopicPartition, int], timeout: float | None, what: str) -> dict[TopicPartition, FoundOffset | None]:
         deadline_ms, limit = self._limit(timeout)
         found: dict[TopicPartition, FoundOffset | None] = self._enter(
-            what, lambda: self._asked(lambda pending: self._core.ask_offsets(OffsetsCall(pending, times, deadline_ms, limit)))
+            what, lambda: self._asked(lambda pending: self._core.lookups.ask(OffsetsCall(pending, times, deadline_ms, limit)))
         )
         return found
 

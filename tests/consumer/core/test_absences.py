@@ -103,7 +103,7 @@ def test_position_tells_of_it_and_poll_does_not_repeat_it() -> None:
 
 def test_offsets_that_are_asked_for() -> None:
     rig = alone()
-    rig.core.ask_offsets(OffsetsCall("mine", {PRESENT: -1, ABSENT: -1}, rig.now_ms + 60_000))
+    rig.core.lookups.ask(OffsetsCall("mine", {PRESENT: -1, ABSENT: -1}, rig.now_ms + 60_000))
     rig.step()
     go_on(rig, 2_800)
     assert rig.done == []
@@ -117,7 +117,7 @@ def test_offsets_that_are_asked_for() -> None:
 def test_a_topic_that_is_not_there(asks: str) -> None:
     rig = alone()
     if asks == "offsets":
-        rig.core.ask_offsets(OffsetsCall("mine", {PRESENT: -1}, rig.now_ms + 60_000))
+        rig.core.lookups.ask(OffsetsCall("mine", {PRESENT: -1}, rig.now_ms + 60_000))
     else:
         rig.core.topic_calls.ask(TopicCall("mine", "t", rig.now_ms + 60_000))
     rig.step()

@@ -454,7 +454,7 @@ class TestCommittedPositions:
 
 def test_a_caller_that_asks_for_offsets_hears_when_time_is_over() -> None:
     rig = Rig().assign(0)
-    rig.core.ask_offsets(OffsetsCall("call", {P0: -1, TopicPartition("u", 0): -1}, rig.now_ms + 500))
+    rig.core.lookups.ask(OffsetsCall("call", {P0: -1, TopicPartition("u", 0): -1}, rig.now_ms + 500))
     rig.step()
     rig.answer_list({0: 7})
     rig.advance(500)

@@ -20,7 +20,7 @@ LIMIT = "within 3000 ms (timeout)"
 
 def test_who_is_not_answered_is_told_so() -> None:
     rig = Rig(**{"group.id": None})
-    rig.core.ask_offsets(OffsetsCall("mine", {TopicPartition("t", 0): -1}, rig.now_ms + 3_000))
+    rig.core.lookups.ask(OffsetsCall("mine", {TopicPartition("t", 0): -1}, rig.now_ms + 3_000))
     rig.step()
     rig.tell_metadata()
     rig.advance(3_000)
@@ -40,7 +40,7 @@ class TestACallWhoseTimeIsOverSaysWhy:
         commits = rig.group.commits
         match call:
             case "offsets":
-                rig.core.ask_offsets(OffsetsCall(call, dict.fromkeys(places, -1), until_ms, LIMIT))
+                rig.core.lookups.ask(OffsetsCall(call, dict.fromkeys(places, -1), until_ms, LIMIT))
             case "partitions":
                 rig.core.topic_calls.ask(TopicCall(call, "t", until_ms, LIMIT))
             case "committed":

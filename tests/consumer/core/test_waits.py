@@ -115,7 +115,7 @@ class TestAdvertisedAddress:
         world.is_silent = is_silent
         place = TopicPartition("t", 0)
         errors: list[KafkaException | None] = []
-        world.core.ask_offsets(OffsetsCall("offsets", {place: -1}, world.now_ms + 4_000))
+        world.core.lookups.ask(OffsetsCall("offsets", {place: -1}, world.now_ms + 4_000))
         world.group.commits.committed.look_up([place], world.now_ms + 4_000, "committed")
         world.core.commit({place: OffsetAndMetadata(1)}, world.now_ms + 4_000, errors.append, retries=True)
         world.give(0)

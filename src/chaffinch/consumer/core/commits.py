@@ -341,7 +341,7 @@ class Commits:
                 self._leave_out(token, place, code)
                 continue
             if code in OVERTAKEN and self._is_overtaken(token):
-                self._try_again(commit, exception_for(code, stored=Stored.NO, api="OffsetCommit"), now_ms)
+                commit.try_again(exception_for(code, stored=Stored.NO, api="OffsetCommit"), self._wiring, now_ms)
                 return
             if error is None or error.code.is_retriable:
                 error = self._commit_error(code, place, token)
@@ -415,12 +415,7 @@ class Commits:
         if not commit.retries or is_gone or not (error.code.is_retriable or error.code in ELSEWHERE):
             self._end(commit, error)
         else:
-            self._try_again(commit, error, now_ms)
-
-    def _try_again(self, commit: Commit, error: KafkaException, now_ms: int) -> None:
-        commit.failures += 1
-        commit.last_error = error
-        commit.not_before_ms = now_ms + self._wiring.wait_ms(commit.failures)
+            commit.try_again(error, self._wiring, now_ms)
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When something is due."""

@@ -154,9 +154,7 @@ class CommittedOffsets:
         if error.code in ELSEWHERE or isinstance(error, NetworkException):
             self._finder.forget()
         if error.code.is_retriable or error.code in AGAIN:
-            lookup.failures += 1
-            lookup.last_error = error
-            lookup.not_before_ms = now_ms + self._wiring.wait_ms(lookup.failures)
+            lookup.try_again(error, self._wiring, now_ms)
             return
         if lookup in self._lookups:
             self._lookups.remove(lookup)
@@ -165,7 +163,7 @@ class CommittedOffsets:
             for place in lookup.places:
                 state = self._wiring.subscriptions.assigned.get(place)
                 if state is not None:
-                    state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
+                    state.wait(now_ms + self._wiring.wait_ms(1))
             self._wiring.fail(error)
         else:
             self._wiring.out.append(FailCall(call=lookup.call, error=error))
@@ -183,7 +181,7 @@ class CommittedOffsets:
             elif self._resets.is_known(place.topic):
                 state.reset(self._resets.of(place))
             else:
-                state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
+                state.wait(now_ms + self._wiring.wait_ms(1))
         self._wiring.wake()
 
     def deadlines_ms(self) -> list[int]:

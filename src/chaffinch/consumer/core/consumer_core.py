@@ -21,7 +21,7 @@ from chaffinch.consumer.core.absences import Absences
 from chaffinch.consumer.core.call_errors import IN_TIME, network_error
 from chaffinch.consumer.core.fetcher import Fetcher, FetchSent, Portion
 from chaffinch.consumer.core.group import Group
-from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups, OffsetsCall
+from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups
 from chaffinch.consumer.core.membership_moves import Happening, State
 from chaffinch.consumer.core.offsets_asked import Commit, Outcome, TopicsAsked
 from chaffinch.consumer.core.positions import Kind, Position, Stage
@@ -280,13 +280,11 @@ class ConsumerCore:
     def poll_goes_on(self, now_ms: int) -> None:
         """The caller is in `poll`, and in no callback of his own."""
         if self.group is not None:
-            self.group.membership.is_polling = True
-            self.group.membership.last_poll_ms = now_ms
+            self.group.membership.polled(now_ms, is_polling=True)
 
     def poll_ends(self, now_ms: int) -> None:
         if self.group is not None:
-            self.group.membership.is_polling = False
-            self.group.membership.last_poll_ms = now_ms
+            self.group.membership.polled(now_ms, is_polling=False)
 
     def next_callback(self, now_ms: int) -> Callback | None:
         """The callback that the caller has to run next, before anything is read."""
@@ -382,9 +380,6 @@ class ConsumerCore:
         commits, ids = self.group.commits, self.subscriptions.topic_ids() if offsets is None else None
         offsets = commits.positions() if offsets is None else offsets
         return commits.commit(offsets, deadline_ms, done, retries=retries, limit=limit, topic_ids=ids)
-
-    def ask_offsets(self, call: OffsetsCall) -> None:
-        self.lookups.ask(call)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         assert self.group is not None, "the shell asks for a group.id"

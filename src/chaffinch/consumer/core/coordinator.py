@@ -20,8 +20,6 @@ class CoordinatorFinder:
     """The coordinator of one group. `advance` asks for it."""
 
     def __init__(self, wiring: Wiring) -> None:
-        self.refusal: KafkaException | None = None
-        """What the coordinator refused the last request of the member with, if it may accept the next one."""
         self.address_lost: Address | None = None
         """Where the coordinator was whose connection ended last."""
         self._wiring = wiring

@@ -188,8 +188,8 @@ class Fetcher:
 
     def _keep(self, state: PartitionState, start: int, data: PartitionData, code: ErrorCode, now_ms: int) -> None:
         if code in TRANSIENT:
-            state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
-            state.preferred_replica, state.refusal = -1, code
+            state.wait(now_ms + self._wiring.wait_ms(1), code)
+            state.preferred_replica = -1
             self._wiring.refresh()
             return
         state.refusal = None
@@ -227,7 +227,7 @@ class Fetcher:
         for place in token.wanted:
             state = self._wiring.subscriptions.assigned.get(place)
             if state is not None:
-                state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
+                state.wait(now_ms + self._wiring.wait_ms(1))
                 state.preferred_replica = -1
 
     # Handing out.

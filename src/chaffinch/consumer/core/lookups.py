@@ -115,10 +115,10 @@ class OffsetLookups:
             if epoch < 0 or epoch == position.leader_epoch:
                 continue
             if position.offset_epoch >= 0 and position.leader_epoch >= 0:
-                state.stage = Stage.VALIDATING
+                state.validate()
                 self._fetcher.drop(state.place)
             else:
-                state.position = position._replace(leader_epoch=epoch)
+                state.validated(epoch)
 
     # The round.
 
@@ -193,9 +193,8 @@ class OffsetLookups:
     def _advance_validation(self, now_ms: int) -> None:
         by_leader: dict[int, list[PartitionState]] = {}
         for state in self._ready(Stage.VALIDATING, now_ms):
-            assert state.position is not None, "only a position can be checked"
-            if self._wiring.leader_epoch(state.place) < 0:
-                state.stage = Stage.READING  # A cluster that tells no epochs cannot be asked about one.
+            if (epoch := self._wiring.leader_epoch(state.place)) < 0:
+                state.validated(epoch)  # A cluster that tells no epochs cannot be asked about one.
             else:
                 by_leader.setdefault(self._leader(state.place), []).append(state)
         for node_id, states in by_leader.items():
@@ -295,9 +294,9 @@ class OffsetLookups:
             state.seek(Position(found.offset, -1, self._wiring.leader_epoch(place)))
 
     def _retry_later(self, state: PartitionState, code: ErrorCode, api: str, now_ms: int) -> None:
-        state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
-        if code.is_retriable or code in TRANSIENT:
-            state.refusal = code
+        passes = code.is_retriable or code in TRANSIENT
+        state.wait(now_ms + self._wiring.wait_ms(1), code if passes else None)
+        if passes:
             self._wiring.refresh()
         else:
             self._wiring.fail(exception_for(code, topic_partition=state.place, stored=Stored.NO, api=api))
@@ -314,7 +313,7 @@ class OffsetLookups:
         for place in places:
             state = self._wiring.subscriptions.assigned.get(place)
             if state is not None:
-                state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
+                state.wait(now_ms + self._wiring.wait_ms(1))
 
     def epochs_answered(self, event: Answered, now_ms: int) -> None:
         token: EpochsSent = event.token
@@ -338,8 +337,7 @@ class OffsetLookups:
         position = state.position
         assert position is not None, "only a position can be checked"
         if end_offset >= position.offset:
-            state.position = position._replace(leader_epoch=leader_epoch)
-            state.stage = Stage.READING
+            state.validated(leader_epoch)
             return
         place, offset, strategy = state.place, position.offset, self._wiring.reset_strategy
         self._fetcher.drop(place)
@@ -363,8 +361,7 @@ class OffsetLookups:
         for place in token.positions:
             state = self._wiring.subscriptions.assigned.get(place)
             if state is not None and state.stage is Stage.VALIDATING and state.position is not None:
-                state.position = state.position._replace(leader_epoch=token.epochs[place])
-                state.stage = Stage.READING
+                state.validated(token.epochs[place])
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When something is due. Waiting partitions are the fetcher's to count."""

@@ -114,8 +114,10 @@ class Membership:
         self.protocol_name = ""
         self.joined_topics: frozenset[str] = frozenset()
         self.fatal: KafkaException | None = None
-        self.last_poll_ms = 0
-        self.is_polling = False
+        self.refusal: KafkaException | None = None
+        """What the coordinator refused the last request with, if it may accept the next one."""
+        self._last_poll_ms = 0
+        self._is_polling = False
         self.assignors = tuple(ASSIGNORS[name] for name in settings["partition.assignment.strategy"])
         self.is_cooperative = all(assignor.is_cooperative for assignor in self.assignors)
         self.leadership = Leadership(wiring, is_cooperative=self.is_cooperative)
@@ -188,6 +190,10 @@ class Membership:
                 f" the group removes the member after session.timeout.ms, {self._session_ms} ms"
             )
 
+    def polled(self, now_ms: int, *, is_polling: bool) -> None:
+        """The caller is in `poll`, or has just left it."""
+        self._last_poll_ms, self._is_polling = now_ms, is_polling
+
     @property
     def is_active(self) -> bool:
         """Whether the coordinator is needed."""
@@ -234,7 +240,7 @@ class Membership:
     def _check_poll_interval(self, now_ms: int) -> None:
         limit = self._poll_interval_ms
         is_in = self.identity.has_generation or self.state not in (State.OUT, State.UNJOINED)
-        if not is_in or self.is_polling or now_ms - self.last_poll_ms < limit:
+        if not is_in or self._is_polling or now_ms - self._last_poll_ms < limit:
             return
         if self.identity.member_id and self._wiring.instance_id is None:
             self._send_leave(self.identity.member_id, "consumer poll timeout has expired")
@@ -278,7 +284,7 @@ class Membership:
 
     def answered(self, token: GroupAsked, event: Answered, now_ms: int) -> None:
         self._under_way.discard(token.kind)
-        self.finder.refusal = None
+        self.refusal = None
         if token.kind == "describe":
             if token.identity == self.identity and self.leadership.is_unsure:
                 self._described(event, now_ms)
@@ -408,7 +414,7 @@ class Membership:
         elif code not in COMES_AGAIN:
             return False
         if code is not codes.REBALANCE_IN_PROGRESS:
-            self.finder.refusal = exception_for(code, message=code.text)
+            self.refusal = exception_for(code, message=code.text)
         self._wait(now_ms)
         return True
 
@@ -437,6 +443,6 @@ class Membership:
             times.append(self._heard_ms + self._session_ms)
         if self.state is State.STABLE and self._next_round_ms is not None:
             times.append(self._next_round_ms)
-        if not self.is_polling:
-            times.append(self.last_poll_ms + self._poll_interval_ms)
+        if not self._is_polling:
+            times.append(self._last_poll_ms + self._poll_interval_ms)
         return min((time for time in times if time > now_ms), default=None)

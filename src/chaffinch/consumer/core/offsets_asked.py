@@ -9,6 +9,7 @@ from uuid import UUID
 
 from chaffinch.consumer.core.call_errors import IN_TIME, names_of
 from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
+from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import KafkaException
 from chaffinch.errors.again import with_message
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
@@ -16,8 +17,24 @@ from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 Outcome = Callable[[KafkaException | None], None]
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Repeated:
+    """A request that is sent again after a failure that passes."""
+
+    failures: int = 0
+    not_before_ms: int = 0
+    is_under_way: bool = False
+    last_error: KafkaException | None = None
+
+    def try_again(self, error: KafkaException, wiring: Wiring, now_ms: int) -> None:
+        """After a wait that grows."""
+        self.failures += 1
+        self.last_error = error
+        self.not_before_ms = now_ms + wiring.wait_ms(self.failures)
+
+
 @dataclass(slots=True, eq=False)
-class Commit:
+class Commit(_Repeated):
     """Offsets on their way. `done` hears how it went, once. Without `retries` the first failure is the last.
 
     `identity`: as whom it was asked for; the group takes it from no other. `is_automatic`: nobody asked for it by name, so a topic that is
@@ -32,10 +49,6 @@ class Commit:
     is_automatic: bool = False
     topic_ids: Mapping[TopicPartition, UUID] = field(default_factory=dict)
     is_named: bool = False
-    failures: int = 0
-    not_before_ms: int = 0
-    is_under_way: bool = False
-    last_error: KafkaException | None = None
     limit: str = IN_TIME
     """How long there is, in words."""
     unknown_since_ms: int | None = None
@@ -90,17 +103,13 @@ class TopicsAsked:
 
 
 @dataclass(slots=True, eq=False)
-class Lookup:
+class Lookup(_Repeated):
     """Committed offsets that are asked for: by a caller, or without a call for positions."""
 
     places: tuple[TopicPartition, ...]
     deadline_ms: int | None = None
     call: Any = None
     limit: str = IN_TIME
-    failures: int = 0
-    not_before_ms: int = 0
-    is_under_way: bool = False
-    last_error: KafkaException | None = field(default=None)
     topic_ids: Mapping[TopicPartition, UUID] = field(default_factory=dict)
     """As known when it was sent."""
     has_ids: bool = False

@@ -92,6 +92,19 @@ class PartitionState:
         self.stage = Stage.VALIDATING if position.offset_epoch >= 0 and position.leader_epoch < 0 else Stage.READING
         self.retry_at_ms = 0
 
+    def validate(self) -> None:
+        """The leader is another one than the position was checked with."""
+        self.stage = Stage.VALIDATING
+
+    def validated(self, leader_epoch: int) -> None:
+        """The leader of this epoch has what was read; or it cannot be asked."""
+        assert self.position is not None, "only a position can be checked"
+        self.position, self.stage = self.position._replace(leader_epoch=leader_epoch), Stage.READING
+
+    def wait(self, until_ms: int, refusal: ErrorCode | None = None) -> None:
+        """Ask again then. `refusal`: why, if the leader gave a reason that passes."""
+        self.retry_at_ms, self.refusal = until_ms, refusal or self.refusal
+
     @property
     def has_renewed(self) -> bool:
         """Whether what the caller got last is of an earlier topic of this name."""

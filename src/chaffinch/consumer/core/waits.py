@@ -249,8 +249,8 @@ class Waits:
 
     def _coordinator(self, now_ms: int) -> Iterator[Cause]:
         assert self._group is not None, "only called where there is a group"
-        finder, probe = self._group.finder, self._group.membership.probe
-        error = self._wiring.coordinator_error or finder.refusal or self._group.commits.last_error
+        probe = self._group.membership.probe
+        error = self._wiring.coordinator_error or self._group.membership.refusal or self._group.commits.last_error
         if error is not None:
             yield Cause(("coordinator",), f"the coordinator of group {self._wiring.group_id!r}", in_words(error), is_of_group=True)
         elif probe.waits_since_ms is not None and self._group.membership.state is State.JOINING:
