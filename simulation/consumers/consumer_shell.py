@@ -13,6 +13,7 @@ from chaffinch.client.connections import Answered, Failed
 from chaffinch.client.effects import CompleteCall, Disconnect, FailCall, Report, SendRequest
 from chaffinch.consumer.core.consumer_core import ConsumerCore, Event, TimePassed
 from chaffinch.consumer.core.fetcher import Portion
+from chaffinch.consumer.core.group import Group
 from chaffinch.consumer.core.options import EARLIEST, parse_options
 from chaffinch.consumer.core.positions import PartitionState, Position, Stage
 from chaffinch.consumer.core.rebalance import Callback
@@ -131,12 +132,16 @@ class ConsumerShell:
         finally:
             core.poll_ends(self._world.now_ms)
 
+    @property
+    def _group(self) -> Group:
+        assert self.core.group is not None, "there is a group.id"
+        return self.core.group
+
     def _telling(self, callback: Callback) -> Steps:
         self._world.tell(self.who, f"{callback.kind}: {', '.join(map(str, callback.partitions)) or 'nothing'}")
         self._world.count(f"members told: {callback.kind}")
-        assert self.core.group is not None, "there is a group.id"
         if callback.kind == "assign":
-            membership = self.core.group.membership
+            membership = self._group.membership
             identity, member = membership.identity, self.core.wiring.instance_id or membership.identity.member_id
             self._diary.assigned(identity.generation, member, membership.assignment)
             if self.core.wiring.instance_id is not None:
@@ -147,7 +152,7 @@ class ConsumerShell:
     def _committing(self, waits: bool) -> Steps:
         self._all_processed()
         pending = Pending()
-        self.core.commit(None, self._world.now_ms + CALL_MS, pending.end, retries=waits)
+        self._group.commits.commit(None, self._world.now_ms + CALL_MS, pending.end, retries=waits)
         self._push()
         while waits and not pending.is_done:
             yield
@@ -157,11 +162,10 @@ class ConsumerShell:
 
     def _going_back(self, timeout_ms: int) -> Steps:
         core = self.core
-        assert core.group is not None, "there is a group.id"
         places, began = list(core.subscriptions.assigned), self._diary.next_moment()
         pending = Pending()
         if places:
-            core.group.commits.committed.look_up(places, self._world.now_ms + timeout_ms, pending)
+            self._group.commits.committed.look_up(places, self._world.now_ms + timeout_ms, pending)
             self._push()
             while not pending.is_done:
                 yield
@@ -184,11 +188,10 @@ class ConsumerShell:
 
     def _leaving(self) -> Steps:
         core = self.core
-        assert core.group is not None, "there is a group.id"
         self._all_processed()
         pending = Pending()
         if self._is_automatic:
-            core.group.commits.commit_all(self._world.now_ms + CALL_MS, pending.end, retries=True)
+            self._group.commits.commit_all(self._world.now_ms + CALL_MS, pending.end, retries=True)
             self._push()
             while not pending.is_done:
                 yield
@@ -296,7 +299,7 @@ class ConsumerShell:
     def committing(self) -> tuple[dict[TopicPartition, OffsetAndMetadata], list[diaries.Commit]]:
         """What was read, to be committed in a transaction; the program is done with it. The diary learns how it ends from the caller."""
         self._all_processed()
-        offsets = self.core.positions()
+        offsets = self._group.commits.positions()
         generation = self.core.group_metadata().generation_id
         return offsets, [self._note_commit(place, offset.offset, generation) for place, offset in offsets.items()]
 

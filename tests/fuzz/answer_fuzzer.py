@@ -244,7 +244,8 @@ def consume(seed: int) -> set[Outcome]:
                 core.poll_ends(cluster.now_ms)
         elif what < 0.6:
             named = {dice.choice(places): OffsetAndMetadata(3)}  # None commits the positions, by topic id.
-            core.commit(dice.choice((named, None)), cluster.now_ms + CALL_MS, lambda error: None, retries=dice.random() < 0.5)
+            assert core.group is not None, "there is a group.id"
+            core.group.commits.commit(dice.choice((named, None)), cluster.now_ms + CALL_MS, lambda error: None, retries=dice.random() < 0.5)
         elif what < 0.65:
             core.seek_to(core.subscriptions.assigned, core.wiring.reset_strategy)
         else:

@@ -21,9 +21,10 @@ from chaffinch.consumer import arguments, closing
 from chaffinch.consumer.callbacks import Callbacks, OnCommit, OnPartitions
 from chaffinch.consumer.consumer_thread import ConsumerThread, Pending
 from chaffinch.consumer.core.call_errors import within
-from chaffinch.consumer.core.commits import API_TIMEOUT
+from chaffinch.consumer.core.commits import API_TIMEOUT, Commits
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.fetcher import Portion
+from chaffinch.consumer.core.group import Group
 from chaffinch.consumer.core.lookups import FoundOffset, OffsetsCall
 from chaffinch.consumer.core.offsets_asked import Commit
 from chaffinch.consumer.core.options import EARLIEST, LATEST, TABLE_RECORDS, parse_options
@@ -143,7 +144,7 @@ class Consumer:
             self._callbacks.listeners = checked
 
         def call() -> None:
-            self._check_group("subscribe")
+            self._group_for("subscribe")
             if wanted:
                 self._thread.run(subscribe)
             else:
@@ -327,8 +328,8 @@ class Consumer:
         callback = arguments.checked_callback(on_commit, "on_commit")
         deadline_ms, limit = self._limit(timeout)
 
-        def begin(pending: Pending) -> None:
-            wanted = self._core.positions() if checked is None else checked
+        def begin(commits: Commits, pending: Pending) -> None:
+            wanted = commits.positions() if checked is None else checked
 
             def done(error: KafkaException | None) -> None:
                 pending.complete(error=error)
@@ -336,16 +337,16 @@ class Consumer:
                 self._callbacks.note_commit(callback, {place: wanted[place] for place in wanted.keys() - past}, error)
 
             commit: Commit | None = None
-            commit = self._core.commit(checked, deadline_ms, done, retries=not asynchronous, limit=limit)
+            commit = commits.commit(checked, deadline_ms, done, retries=not asynchronous, limit=limit)
 
         def call() -> None:
-            self._check_group("commit")
+            commits = self._group_for("commit").commits
             self._callbacks.tell_commits()
             if asynchronous:
-                self._thread.run(lambda: begin(Pending()))
+                self._thread.run(lambda: begin(commits, Pending()))
                 return
             try:
-                self._asked(begin)
+                self._asked(lambda pending: begin(commits, pending))
             finally:
                 self._callbacks.tell_commits()
 
@@ -359,10 +360,8 @@ class Consumer:
         deadline_ms, limit = self._limit(timeout)
 
         def call() -> dict[TopicPartition, OffsetAndMetadata | None]:
-            self._check_group("committed")
-            group = self._core.group
-            assert group is not None, "it was just checked"
-            return self._asked(lambda pending: group.commits.committed.look_up(places, deadline_ms, pending, limit)) if places else {}
+            lookups = self._group_for("committed").commits.committed
+            return self._asked(lambda pending: lookups.look_up(places, deadline_ms, pending, limit)) if places else {}
 
         return self._enter("committed", call)
 
@@ -370,7 +369,7 @@ class Consumer:
         """Who this member is, for `Producer.send_offsets_to_transaction`."""
 
         def look() -> GroupMetadata:
-            self._check_group("group_metadata")
+            self._group_for("group_metadata")
             return self._core.group_metadata()
 
         return self._look("group_metadata", look)
@@ -493,6 +492,7 @@ class Consumer:
             timeout_ms, name = self.settings[API_TIMEOUT], API_TIMEOUT
         return self._clock.now_ms() + timeout_ms, within(timeout_ms, name)
 
-    def _check_group(self, what: str) -> None:
+    def _group_for(self, what: str) -> Group:
         if self._core.group is None:
             raise IllegalStateException(f"{what} needs a group, and this consumer has none: give it the option group.id")
+        return self._core.group

@@ -164,7 +164,7 @@ class TestCommitsAroundRebalances:
         rig.group.finder.forget()
         rig.group.membership.rebalance("a test")
         told: list[errors.KafkaException | None] = []
-        rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, told.append, retries=False)
+        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, told.append, retries=False)
         rig.poll()
         rig.find_coordinator()
         assert rig.state is State.JOINING

@@ -212,7 +212,7 @@ class TestHandingOut:
         monkeypatch.setattr(FetchedRecords, "read", interrupted)
         with pytest.raises(KeyboardInterrupt):
             rig.poll()
-        assert {place.partition: offset.offset for place, offset in rig.core.positions().items()} == {0: 0, 1: 0}
+        assert {place.partition: offset.offset for place, offset in rig.group.commits.positions().items()} == {0: 0, 1: 0}
         rig.step()
         assert rig.poll() == [(1, b"c")]
         rig.answer_fetch(p0=records(0, b"a", b"b"))

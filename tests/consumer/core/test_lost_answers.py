@@ -253,7 +253,7 @@ class TestLeaving:
 
     def test_commits_on_their_way_go_before_it(self) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, lambda error: None, retries=False)
+        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, lambda error: None, retries=False)
         rig.step()
         rig.core.leave("a test")
         rig.step()

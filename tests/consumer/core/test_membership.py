@@ -253,10 +253,10 @@ def test_who_was_replaced_does_not_replace_in_turn(way: type[HeartbeatRequest] |
         rig.answer(HeartbeatRequest, HeartbeatResponse(error_code=number_of("FENCED_INSTANCE_ID")))
 
     def commit() -> None:
-        rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, 0, raised, retries=False)
+        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, 0, raised, retries=False)
 
     def commit_what_was_read() -> None:
-        rig.core.commit(rig.core.positions(), 0, raised, retries=False)
+        rig.group.commits.commit(rig.group.commits.positions(), 0, raised, retries=False)
 
     told = []
     for call in (rig.poll, commit_what_was_read, rig.poll, commit, commit_what_was_read):
@@ -278,7 +278,7 @@ def test_a_commit_that_waits_while_its_member_is_replaced_is_told_so() -> None:
     beat = rig.take(HeartbeatRequest)
     rig.group.finder.forget()
     told: list[errors.KafkaException | None] = []
-    rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, told.append, retries=True)
+    rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, told.append, retries=True)
     rig.answer(beat, HeartbeatResponse(error_code=number_of("FENCED_INSTANCE_ID")))
     assert [type(error) for error in told] == [errors.FencedInstanceIdException]
 
@@ -353,7 +353,7 @@ class TestLeaving:
     @pytest.mark.parametrize(("state", "lane"), [(State.STABLE, 2), (State.JOINING, 0), (State.SYNCING, 0)])
     def test_it_goes_behind_commits_but_not_behind_what_waits_for_other_members(self, state: State, lane: int) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, lambda error: None, retries=False)
+        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, lambda error: None, retries=False)
         rig.step()
         assert rig.pending(OffsetCommitRequest)[0].address.lane == 2
         if state is not State.STABLE:
@@ -371,7 +371,7 @@ class TestLeaving:
         rig = Rig().reach(State.STABLE)
         rig.group.finder.forget()
         told: list[errors.KafkaException | None] = []
-        rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, told.append, retries=False)
+        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, told.append, retries=False)
         rig.core.close("call", rig.now_ms + 1_000)
         rig.step()
         rig.find_coordinator()

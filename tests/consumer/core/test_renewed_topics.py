@@ -106,7 +106,7 @@ def test_nor_is_what_a_loop_still_has_committed() -> None:
     renewed(rig)
     rig.answer_list({0: 7})
     marked = mark(rig.core, found)
-    assert rig.core.positions()[P0].offset == 7
+    assert rig.group.commits.positions()[P0].offset == 7
     assert list(one_by_one(rig.core, marked, lambda: None)) == []
 
 

@@ -52,7 +52,7 @@ class TestACallWhoseTimeIsOverSaysWhy:
                     assert error is not None
                     rig.done.append(FailCall(call=call, error=error))
 
-                rig.core.commit(offsets, until_ms, done, retries=True, limit=LIMIT)
+                rig.group.commits.commit(offsets, until_ms, done, retries=True, limit=LIMIT)
         rig.step()
 
     def error(self, rig: Rig) -> str:

@@ -117,7 +117,7 @@ class TestAdvertisedAddress:
         errors: list[KafkaException | None] = []
         world.core.lookups.ask(OffsetsCall("offsets", {place: -1}, world.now_ms + 4_000))
         world.group.commits.committed.look_up([place], world.now_ms + 4_000, "committed")
-        world.core.commit({place: OffsetAndMetadata(1)}, world.now_ms + 4_000, errors.append, retries=True)
+        world.group.commits.commit({place: OffsetAndMetadata(1)}, world.now_ms + 4_000, errors.append, retries=True)
         world.give(0)
         world.go_on(4_000)
         errors += world.errors
@@ -299,7 +299,7 @@ class TestCoordinator:
         code = number_of("COORDINATOR_LOAD_IN_PROGRESS")
         errors: list[KafkaException | None] = []
         if asks == "commit":
-            world.core.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, world.now_ms + 9_000, errors.append, retries=True)
+            world.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, world.now_ms + 9_000, errors.append, retries=True)
             world.step()
         else:
             world.give(0)

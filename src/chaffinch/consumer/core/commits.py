@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Final
-from uuid import UUID
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
@@ -101,10 +100,12 @@ class Commits:
         if retries:
             self._supersede()
         self._gone = {place for place in self._gone if self._wiring.cluster.partition(place) is None}
-        found = self.positions().items()
-        offsets = {place: offset for place, offset in found if place not in self._gone and (places is None or place in places)}
+        offsets = {
+            place: offset for place, offset in self.positions().items() if place not in self._gone and (places is None or place in places)
+        }
         ids = self._wiring.subscriptions.topic_ids()
-        return self.commit(offsets, deadline_ms, done, retries=retries, is_automatic=True, limit=limit, topic_ids=ids)
+        found = Commit(offsets, deadline_ms, retries, done, self._identity, is_automatic=True, topic_ids=ids, limit=limit)
+        return self._begin(found)
 
     def _supersede(self) -> None:
         """A commit of the moment that still waits for the coordinator says less than the one that comes now, and would come after it."""
@@ -114,26 +115,27 @@ class Commits:
 
     def commit(
         self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        offsets: Mapping[TopicPartition, OffsetAndMetadata] | None,
         deadline_ms: int,
         done: Outcome,
         *,
         retries: bool,
-        is_automatic: bool = False,
         limit: str = IN_TIME,
-        topic_ids: Mapping[TopicPartition, UUID] | None = None,
     ) -> Commit | None:
-        """Begin to commit; None when it was over at once. `topic_ids`: of the topics that the offsets were read in; None: the application
-        names the offsets, and they are of the topics that are there now."""
-        refusal = self._refusal(is_empty=not offsets, is_automatic=is_automatic)
-        if refusal is not None or not offsets:
-            done(refusal)
+        """Commit offsets that the application names itself, which are of the topics that are there now, or with None what it has read;
+        None when it was over at once."""
+        is_named = offsets is not None
+        offsets = self.positions() if offsets is None else offsets
+        ids = {place: self._wiring.ids.present(place.topic) for place in offsets} if is_named else self._wiring.subscriptions.topic_ids()
+        return self._begin(Commit(offsets, deadline_ms, retries, done, self._identity, topic_ids=ids, is_named=is_named, limit=limit))
+
+    def _begin(self, commit: Commit) -> Commit | None:
+        refusal = self._refusal(is_empty=not commit.offsets, is_automatic=commit.is_automatic)
+        if refusal is not None or not commit.offsets:
+            commit.done(refusal)
             return None
-        is_named = topic_ids is None
-        ids = {place: self._wiring.ids.present(place.topic) for place in offsets} if topic_ids is None else topic_ids
-        found = Commit(offsets, deadline_ms, retries, done, self._identity, is_automatic, ids, is_named, limit=limit)
-        self._commits.append(found)
-        return found
+        self._commits.append(commit)
+        return commit
 
     def _refusal(self, *, is_empty: bool, is_automatic: bool) -> KafkaException | None:
         """Why this consumer cannot commit now. What it commits by itself while it joins is the last, before it leaves: see `advance`."""

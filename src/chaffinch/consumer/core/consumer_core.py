@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -18,12 +18,12 @@ from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
 from chaffinch.client.effects import CompleteCall
 from chaffinch.consumer.core.absences import Absences
-from chaffinch.consumer.core.call_errors import IN_TIME, network_error
+from chaffinch.consumer.core.call_errors import network_error
 from chaffinch.consumer.core.fetcher import Fetcher, FetchSent, Portion
 from chaffinch.consumer.core.group import Group
 from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups
 from chaffinch.consumer.core.membership_moves import Happening, State
-from chaffinch.consumer.core.offsets_asked import Commit, Outcome, TopicsAsked
+from chaffinch.consumer.core.offsets_asked import TopicsAsked
 from chaffinch.consumer.core.positions import Kind, Position, Stage
 from chaffinch.consumer.core.rebalance import Callback
 from chaffinch.consumer.core.reset_policy import Renewals, ResetPolicy
@@ -37,7 +37,7 @@ from chaffinch.errors import (
     exception_for,
 )
 from chaffinch.errors.again import again
-from chaffinch.identifiers import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from chaffinch.identifiers import ConsumerGroupMetadata, TopicPartition
 from chaffinch.settings import Settings
 
 
@@ -360,26 +360,6 @@ class ConsumerCore:
         for state in states:
             self.fetcher.drop(state.place)
             state.reset(strategy)
-
-    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the caller has read up to, as it can be committed."""
-        assert self.group is not None, "the shell asks for a group.id"
-        return self.group.commits.positions()
-
-    def commit(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata] | None,
-        deadline_ms: int,
-        done: Outcome,
-        *,
-        retries: bool,
-        limit: str = IN_TIME,
-    ) -> Commit | None:
-        """Commit offsets that the application names itself, or with None what it has read; None when it was over at once."""
-        assert self.group is not None, "the shell asks for a group.id"
-        commits, ids = self.group.commits, self.subscriptions.topic_ids() if offsets is None else None
-        offsets = commits.positions() if offsets is None else offsets
-        return commits.commit(offsets, deadline_ms, done, retries=retries, limit=limit, topic_ids=ids)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         assert self.group is not None, "the shell asks for a group.id"
