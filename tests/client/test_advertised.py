@@ -7,9 +7,9 @@ import random
 import pytest
 
 from chaffinch.client.addresses import Address, Attempts
-from chaffinch.client.advertised import HINT, explained
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.connections import Disconnected, Failed
+from chaffinch.client.known_cluster import HINT, explained
 from chaffinch.errors import AuthenticationException
 
 GIVEN, ADVERTISED = Address("b", 1), Address("n", 9)

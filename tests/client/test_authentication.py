@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from chaffinch.client import jaas
 from chaffinch.client.addresses import Address
 from chaffinch.client.authentication import MECHANISMS, Credentials, Login
 from chaffinch.client.connections import Answered, BrokerConnection, Connected, Disconnected, Failed
+from chaffinch.client.security import user_of_jaas
 from chaffinch.errors import (
     AuthenticationException,
     ConfigException,
@@ -239,8 +239,8 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
     ],
 )
 def test_jaas(text: str, mechanism: str, found: tuple[str, str]) -> None:
-    assert jaas.parse(text, mechanism) == found
-    assert jaas.parse(f" kafkashaded.{text.lstrip()}", mechanism) == found, "as Databricks has its users write it"
+    assert user_of_jaas(text, mechanism) == found
+    assert user_of_jaas(f" kafkashaded.{text.lstrip()}", mechanism) == found, "as Databricks has its users write it"
 
 
 @pytest.mark.parametrize(
@@ -259,6 +259,6 @@ def test_jaas(text: str, mechanism: str, found: tuple[str, str]) -> None:
 )
 def test_jaas_that_cannot_be_used(text: str, mechanism: str, words: str) -> None:
     with pytest.raises(ConfigException) as caught:
-        jaas.parse(text, mechanism)
+        user_of_jaas(text, mechanism)
     assert words in str(caught.value)
     assert "s3cret" not in str(caught.value)

@@ -13,9 +13,9 @@ import pytest
 from chaffinch.admin.options import ADMIN_TABLE
 from chaffinch.cli.connection import open_client, warn
 from chaffinch.client.addresses import Address
-from chaffinch.client.advertised import HINT
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.connections import Answered, Disconnected, Failed
+from chaffinch.client.known_cluster import HINT
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.client.wait_log import FIRST_LINE_MS, FIRST_PAUSE_MS, Wait, WaitLog
 from chaffinch.errors import TimeoutException

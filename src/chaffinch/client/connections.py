@@ -18,8 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch.client.addresses import Address
 from chaffinch.errors import (
+    ApiException,
     AuthenticationException,
     IllegalSaslStateException,
+    NetworkException,
+    Stored,
+    TimeoutException,
     UnsupportedCompressionTypeException,
     UnsupportedVersionException,
 )
@@ -83,6 +87,16 @@ class Failed:
     """The broker lives, but knows no version of this API that we speak: trying again is no use."""
     error: AuthenticationException | UnsupportedCompressionTypeException | None = None
     """Why broker and client do not accept each other, or what the broker cannot read: trying again is no use."""
+
+    def exception(self, api: str | None = None) -> ApiException:
+        """It as an exception, which says whether the broker may have acted on the request."""
+        text = f"{self.address}: {self.reason}"
+        if self.error is not None:
+            return self.error
+        if self.is_unsupported:
+            return UnsupportedVersionException(text, stored=Stored.NO, api=api)
+        kind = TimeoutException if self.is_timeout else NetworkException
+        return kind(text, stored=Stored.POSSIBLY if self.was_sent else Stored.NO, api=api)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

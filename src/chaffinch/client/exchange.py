@@ -1,13 +1,17 @@
-"""One request of the blocking client under way, the deadline of a call, and the exception of a request without an answer."""
+"""Requests of the blocking client under way: one, or a window of them to one broker; and their deadlines."""
 
 from __future__ import annotations
 
+from collections import deque
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed, Written
 from chaffinch.client.wait_log import Wait
-from chaffinch.errors import ApiException, NetworkException, Stored, TimeoutException, UnsupportedVersionException
+from chaffinch.errors import ApiException, IllegalStateException, NetworkException, Stored, TimeoutException
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.schema import Message
 from chaffinch.runtime.clock import Clock
@@ -73,12 +77,81 @@ class Deadline:
 def failure_of(exchange: Exchange) -> ApiException:
     """The exception of a request that got no answer."""
     outcome, api = exchange.outcome, api_of(exchange.message).name
-    if not isinstance(outcome, Failed):
-        return TimeoutException(f"no answer from {exchange.address} in time", stored=Stored.POSSIBLY, api=api)
-    if outcome.is_unsupported:
-        return UnsupportedVersionException(f"{exchange.address}: {outcome.reason}", stored=Stored.NO, api=api)
-    if outcome.error is not None:
-        return outcome.error
-    stored = Stored.POSSIBLY if outcome.was_sent else Stored.NO
-    error_class = TimeoutException if outcome.is_timeout else NetworkException
-    return error_class(f"{exchange.address}: {outcome.reason}", stored=stored, api=api)
+    if isinstance(outcome, Failed):
+        return outcome.exception(api)
+    return TimeoutException(f"no answer from {exchange.address} in time", stored=Stored.POSSIBLY, api=api)
+
+
+class Owner(Protocol):
+    """What a pipeline needs of its client."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]: ...
+    def start(self, message: Message, address: Address) -> Exchange: ...
+    def deadline(self, timeout_ms: int | None, what: str) -> Deadline: ...
+    def pump(self, wait_ms: int) -> None: ...
+
+
+class Pipeline:
+    """Requests in flight to one broker, in order, at most `window` of them; answers come back in the same order.
+
+    Nothing is tried again here: when the connection is lost, `send` or `finish` raises NetworkException (TimeoutException when time
+    is over). Then `take_answers()` has the answers that came before, and `unanswered` the requests, in order, whose fate the caller
+    has to find out (Produce batches with sequences can simply be pushed again).
+    """
+
+    def __init__(self, client: Owner, address: Address, window: int) -> None:
+        if window < 1:
+            raise ValueError(f"a window of {window} requests")
+        self.address = address
+        self._client = client
+        self._window = window
+        self._open: deque[Exchange] = deque()
+        self._answers: list[Any] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None and self._open:
+            raise IllegalStateException(f"{len(self._open)} requests to {self.address} were never waited for: call finish()")
+
+    @property
+    def unanswered(self) -> list[Any]:
+        """The requests without an answer, in the order in which they were sent."""
+        return [exchange.message for exchange in self._open]
+
+    def take_answers(self) -> list[Any]:
+        """The answers that have come and were not returned yet, in order."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    def send(self, message: Message, *, timeout_ms: int | None = None) -> list[Any]:
+        """Send, after waiting for room in the window; the answers that have come meanwhile, in order."""
+        with self._client.lock:
+            self._wait(self._window - 1, timeout_ms)
+            self._open.append(self._client.start(message, self.address))
+            return self.take_answers()
+
+    def finish(self, *, timeout_ms: int | None = None) -> list[Any]:
+        """Wait for every answer; those not returned yet, in order."""
+        with self._client.lock:
+            self._wait(0, timeout_ms)
+            return self.take_answers()
+
+    def _wait(self, open_max: int, timeout_ms: int | None) -> None:
+        deadline = self._client.deadline(timeout_ms, f"waiting for {len(self._open)} answers of {self.address}")
+        self._collect()
+        while len(self._open) > open_max:
+            if deadline.is_over:
+                deadline.note(NetworkException(f"no answer from {self.address} yet", stored=Stored.POSSIBLY))
+                raise deadline.error(f"{len(self._open)} requests have no answer")
+            self._client.pump(deadline.left_ms)
+            self._collect()
+
+    def _collect(self) -> None:
+        while self._open and (outcome := self._open[0].outcome) is not None:
+            if not isinstance(outcome, Answered):
+                raise failure_of(self._open[0])
+            self._open.popleft()
+            self._answers.append(outcome.message)

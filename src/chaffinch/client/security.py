@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -14,7 +15,7 @@ from chaffinch.protocol.security_options import (
     TLS_OPTIONS,
     TLS_PROTOCOLS,
 )
-from chaffinch.settings import Option
+from chaffinch.settings import Option, unshaded
 
 if TYPE_CHECKING:
     from chaffinch.client.authentication import Credentials
@@ -137,7 +138,6 @@ def _tls(settings: Mapping[str, Any]) -> TlsSettings:
 
 
 def _credentials(settings: Mapping[str, Any]) -> Credentials:
-    from chaffinch.client import jaas
     from chaffinch.client.authentication import Credentials
 
     protocol, mechanism = settings["security.protocol"], settings["sasl.mechanism"]
@@ -147,10 +147,56 @@ def _credentials(settings: Mapping[str, Any]) -> Credentials:
     if jaas_config is not None:
         if user is not None or password is not None:
             raise ConfigException("option sasl.jaas.config says who logs in, and so do sasl.username and sasl.password: give one of both")
-        user, password = jaas.parse(jaas_config, mechanism)
+        user, password = user_of_jaas(jaas_config, mechanism)
     for name, value in (("sasl.username", user), ("sasl.password", password)):
         if not value:
             raise ConfigException(f"option {name} is missing: security.protocol={protocol} needs it, or sasl.jaas.config")
         if "\0" in value:
             raise ConfigException(f"option {name} has a null character in it, which no mechanism can send")
     return Credentials(mechanism=mechanism, user=user, password=password)
+
+
+_LOGIN_MODULES: Final = {
+    "org.apache.kafka.common.security.plain.PlainLoginModule": ("PLAIN",),
+    "org.apache.kafka.common.security.scram.ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+}
+"""Login module -> its mechanisms."""
+
+_JAAS_ENTRY: Final = re.compile(r"\s*(?P<module>[\w.$]+)\s+(?P<flag>\w+)\s*(?P<options>.*?)\s*;\s*", re.DOTALL)
+_JAAS_OPTION: Final = re.compile(r"""(?P<name>[\w.]+)\s*=\s*(?:"(?P<quoted>(?:\\.|[^"\\])*)"|(?P<bare>[^\s"';]+))\s*""", re.DOTALL)
+_JAAS_FLAGS: Final = ("required", "requisite", "sufficient", "optional")
+_JAAS_EXAMPLE: Final = 'MODULE required username="..." password="...";'
+
+
+def user_of_jaas(text: str, mechanism: str) -> tuple[str, str]:
+    """User and password for a mechanism, from `sasl.jaas.config` as Java's clients take it: one login module with its options, of those
+    whose mechanisms are spoken here. ConfigException, which never quotes the text: it has a password in it.
+
+    org.apache.kafka.common.security.scram.ScramLoginModule required username="alice" password="alice's secret";
+    """
+    entry = _JAAS_ENTRY.fullmatch(text)
+    if entry is None or entry["flag"].lower() not in _JAAS_FLAGS:
+        raise ConfigException(f"option sasl.jaas.config cannot be read: it must be {_JAAS_EXAMPLE}")
+    mechanisms = _LOGIN_MODULES.get(unshaded(entry["module"]))
+    if mechanisms is None:
+        raise ConfigException(f"option sasl.jaas.config names the login module {entry['module']}: known are {', '.join(_LOGIN_MODULES)}")
+    if mechanism not in mechanisms:
+        raise ConfigException(f"option sasl.jaas.config is for {' or '.join(mechanisms)}, and sasl.mechanism is {mechanism}")
+    options = _jaas_options(entry["options"])
+    missing = [name for name in ("username", "password") if name not in options]
+    if missing:
+        raise ConfigException(f"option sasl.jaas.config has no {missing[0]}: it must be {_JAAS_EXAMPLE}")
+    return options["username"], options["password"]
+
+
+def _jaas_options(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    position = 0
+    while position < len(text):
+        option = _JAAS_OPTION.match(text, position)
+        if option is None:
+            raise ConfigException(f"option sasl.jaas.config cannot be read behind {len(found)} of its options: it must be {_JAAS_EXAMPLE}")
+        quoted = option["quoted"]
+        found[option["name"]] = option["bare"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+        position = option.end()
+    return found

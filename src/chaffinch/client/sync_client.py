@@ -18,16 +18,15 @@ from uuid import UUID
 
 from chaffinch.client import answers, coordinators
 from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_servers
-from chaffinch.client.advertised import explained
 from chaffinch.client.backoff import RETRY_BACKOFF, Backoff, Dice
 from chaffinch.client.bootstrap import first_patience_ms
 from chaffinch.client.cluster import ClusterState
 from chaffinch.client.connections import Answered, Connected, ConnectionEvent, Disconnected, Failed, Written
 from chaffinch.client.coordinators import CoordinatorKind, Coordinators
-from chaffinch.client.exchange import Deadline, Exchange, failure_of
+from chaffinch.client.exchange import Deadline, Exchange, Pipeline, failure_of
+from chaffinch.client.known_cluster import explained
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
-from chaffinch.client.pipeline import Pipeline
 from chaffinch.client.wait_log import WaitLog
 from chaffinch.errors import (
     ApiException,

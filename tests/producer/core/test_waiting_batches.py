@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.advertised import HINT
 from chaffinch.client.connections import Disconnected
+from chaffinch.client.known_cluster import HINT
 from chaffinch.client.wait_log import FIRST_LINE_MS, FIRST_PAUSE_MS
 from chaffinch.errors import KafkaException, TimeoutException, codes
 from chaffinch.errors.exceptions import TEXT_CHARACTERS_MAX

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chaffinch.client.addresses import Address
-from chaffinch.client.advertised import hinted
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
 from chaffinch.client.effects import SendRequest
+from chaffinch.client.known_cluster import hinted
 from chaffinch.client.wait_log import FIRST_LINE_MS, Wait, WaitLog, in_words
 from chaffinch.consumer.core.call_errors import names_of
 from chaffinch.consumer.core.group import Group

@@ -14,10 +14,6 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.errors import (
     KafkaException,
-    NetworkException,
-    Stored,
-    TimeoutException,
-    UnsupportedVersionException,
     codes,
     exception_for,
 )
@@ -189,7 +185,7 @@ class AuxiliaryRequests:
 
     def failed(self, event: Failed, now_ms: int) -> None:
         """One of them will get no answer."""
-        token, error = event.token, network_error(event)
+        token, error = event.token, event.exception()
         is_final = event.is_unsupported or event.error is not None
         match token:
             case MetadataAsked():
@@ -217,15 +213,3 @@ class AuxiliaryRequests:
         state = self._wiring.cluster.topic(topic)
         counts = [] if state is None else [partition.replica_count for partition in state.partitions.values()]
         self._delivery.facts_heard(topic, read_facts(answer, min(counts, default=None), now_ms), now_ms)
-
-
-def network_error(event: Failed) -> KafkaException:
-    """A request without an answer, as an exception."""
-    if event.error is not None:
-        return event.error
-    stored = Stored.POSSIBLY if event.was_sent else Stored.NO
-    if event.is_unsupported:
-        return UnsupportedVersionException(f"{event.address}: {event.reason}", stored=Stored.NO)
-    if event.is_timeout:
-        return TimeoutException(f"{event.address}: {event.reason}", stored=stored)
-    return NetworkException(f"{event.address}: {event.reason}", stored=stored)
