@@ -48,7 +48,7 @@ class Control:
 
     async def __call__(self, request: Request) -> Reply:
         """Raises Refused."""
-        self._check_origin(request)
+        check_host(request, [self._host])
         try:
             match request.path.strip("/").split("/"):
                 case ["nodes"]:
@@ -124,9 +124,6 @@ class Control:
         if fault.partition is None or fault.partition < count:
             return {}
         return {"note": f"topic {fault.topic} has {counted(count, 'partition')} now"}
-
-    def _check_origin(self, request: Request) -> None:
-        check_host(request, [self._host])
 
 
 @contextmanager

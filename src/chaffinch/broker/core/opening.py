@@ -1,4 +1,5 @@
-"""How a broker begins: its journals, all parts of its state from what they hold, and what the last end of the process left half done."""
+"""How a broker begins: its journals, all parts of its state from what they hold, what the last end of the process left half done, and the
+warnings about topics and logs that it starts with."""
 
 from __future__ import annotations
 

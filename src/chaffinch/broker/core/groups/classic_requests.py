@@ -280,11 +280,7 @@ def _update(member: ClassicMember, request: JoinGroupRequest) -> None:
 
 
 def _selected(members: list[ClassicMember]) -> str:
-    return _copy_with(members).selected_protocol()
-
-
-def _copy_with(members: list[ClassicMember]) -> ClassicGroup:
-    return ClassicGroup(group_id="", state_since_ms=0, members={member.member_id: member for member in members})
+    return ClassicGroup(group_id="", state_since_ms=0, members={member.member_id: member for member in members}).selected_protocol()
 
 
 def _led_by(group: ClassicGroup, old_id: str, new_id: str) -> ClassicGroup:
