@@ -108,7 +108,7 @@ class IdentityKeeper:
         self.asking.again(error, now_ms + self._wiring.wait_ms(self.asking.failures + 1))
 
     def bump(self) -> None:
-        """Numbering restarts somewhere: the next epoch, which no broker has to be told; after the last one a new producer id."""
+        """Numbering restarts somewhere: the next epoch, without a request; after the last one a new producer id."""
         assert self._transaction is None, "within a transaction the epoch stays"
         self._wiring.counts["epoch_bumps"] += 1
         epoch = self._own.epoch + 1

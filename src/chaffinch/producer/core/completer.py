@@ -95,7 +95,7 @@ class BatchCompleter:
             self._wiring.out.append(WakeCallers())
 
     def in_words(self, error: KafkaException) -> KafkaException:
-        """In a transaction what is retriable or late is told as abortable (decision 30), or as what has ended the producer."""
+        """The error as records get it: in a transaction a retriable or late one is abortable (decision 30), or what ended the producer."""
         transaction = self._wiring.transaction
         if transaction is None:
             return error
@@ -118,16 +118,16 @@ class BatchCompleter:
         self._wiring.out.append(FailRecords(batch=batch, error=self._with_advice(error), errors=errors, dropped=dropped))
 
     def _with_advice(self, error: KafkaException) -> KafkaException:
-        """What is told to a record asks nobody to abort what is being aborted, or to go on with a producer that is being closed."""
+        """The error with other advice where its transaction is being aborted already, or its producer is being closed."""
         transaction = self._wiring.transaction
         if transaction is None or group_of(error) is not Group.TRANSACTION_ABORTABLE:
             return error
         is_closing = self._callers.closes_by_ms is not None or transaction.callers.is_closing
         if not is_closing and transaction.state is not State.ABORTING:
             return error
-        told = again(error)
-        told.advised = ADVICE_IF_CLOSED if is_closing else ADVICE_IF_ABORTED
-        return told
+        advised = again(error)
+        advised.advised = ADVICE_IF_CLOSED if is_closing else ADVICE_IF_ABORTED
+        return advised
 
     # Without an answer: the delivery timeout.
 
@@ -152,7 +152,7 @@ class BatchCompleter:
             self.end(batch, self._expired(batch, is_awaited=False), is_unstored=not batch.possibly_stored)
 
     def _expired(self, batch: ProducerBatch, *, is_awaited: bool) -> KafkaException:
-        # Of a batch that never went: what all wait for, or what the one in front of it was told.
+        # Of a batch that was never sent: what all wait for, or the last error of the batch in front of it.
         own = self._reasons.error_of(batch) or self._reasons.of_all()
         cause = own or self._error_of_front(batch)
         self.expired_count, self.expired_why = self.expired_count + batch.count, cause

@@ -59,7 +59,7 @@ class Delivery:
         self._screening = screening
         self._facts: dict[str, TopicFacts] = {}
         self._undecided: dict[ProducerBatch, tuple[BatchAnswer, culprits.AskForFacts | culprits.AskHandler]] = {}
-        """Batches about which somebody is asked at the moment, and the answers that they got."""
+        """Batches whose decision waits for a topic's configuration or an exception handler, and the answers that they got."""
         self._came_back: dict[TopicPartition, None] = {}
         """Partitions of which a batch has its answer, or none, whose topic was created again since it was sent."""
         self._may_end_unknown = wiring.retry_unknown_ms < wiring.delivery_timeout_ms
@@ -89,7 +89,7 @@ class Delivery:
                 self._judge(batch, batch_answers.read_answer(part, event.numbering), now_ms)
 
     def written(self, event: Written, now_ms: int) -> None:
-        """A request without an answer (acks=0) is out: that is all anybody will ever know."""
+        """A request without an answer (acks=0) is out: nothing more will be known of it."""
         sent: ProduceSent = event.token
         for batch in sent.batches.values():
             self._written(batch, NO_OFFSET, -1, now_ms)
@@ -124,8 +124,8 @@ class Delivery:
         elif may_retry:
             self._again(batch, now_ms)
         else:
-            told = exhausted(error, batch.attempts, self._wiring.retries)
-            self._completer.end(batch, self._completer.in_words(told), is_unstored=not batch.possibly_stored)
+            last = exhausted(error, batch.attempts, self._wiring.retries)
+            self._completer.end(batch, self._completer.in_words(last), is_unstored=not batch.possibly_stored)
 
     # Decisions, and answers that they need.
 
@@ -139,8 +139,8 @@ class Delivery:
         if isinstance(verdict, culprits.AskForFacts) or (isinstance(verdict, culprits.AskHandler) and not batch.is_abandoned):
             self._ask(batch, answer, verdict)
         elif isinstance(verdict, culprits.FailAll) and answer.code.is_retriable:
-            told = exhausted(verdict.error, batch.attempts + 1, self._wiring.retries)
-            self._carry_out(batch, replace(verdict, error=told), now_ms)
+            last = exhausted(verdict.error, batch.attempts + 1, self._wiring.retries)
+            self._carry_out(batch, replace(verdict, error=last), now_ms)
         else:
             if isinstance(verdict, culprits.Separate):
                 self._screening.refused(batch, answer, verdict.errors)
@@ -267,7 +267,7 @@ class Delivery:
     # What becomes of a batch.
 
     def _written(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int, now_ms: int) -> None:
-        """The broker has a batch; its records are told so, unless they were told already that time was up."""
+        """The broker has a batch: complete its records, unless they have expired already."""
         self._note_elsewhere(batch)
         was_abandoned = batch.is_abandoned
         self.queue(batch.topic_partition).acknowledged(batch, now_ms)
@@ -296,7 +296,7 @@ class Delivery:
             case culprits.Separate():
                 self._separate(batch, verdict, now_ms)
             case culprits.FailAll():
-                # Of a transaction that is to be aborted nobody is told once the producer is at its end.
+                # Once the producer is at its end, no record asks for an abort.
                 is_abortable = isinstance(verdict.error, TransactionAbortableException)
                 error = self._completer.in_words(verdict.error) if is_abortable else verdict.error
                 self._completer.end(batch, error, verdict.errors, verdict.dropped, is_unstored=not verdict.uses_up_numbers)

@@ -32,7 +32,7 @@ OUTAGE: Final = "outage"
 
 
 class StillAsking:
-    """One line after a while, and seldom another. `who_waits` is asked when there is something to say; without anybody nothing is said."""
+    """Logs why a request has no answer of use. `who_waits`: callers and records that wait for it; without any nothing is logged."""
 
     def __init__(self, wiring: Wiring, asking: Asking, who_waits: Callable[[], Iterable[Waiting]]) -> None:
         self._wiring = wiring
@@ -131,7 +131,7 @@ class Outage:
         self._since_ms, self.is_said = None, False
 
     def unreachable(self) -> str | None:
-        """That no broker can be reached, as a caller is told that waited for `max.block.ms`; None when one can."""
+        """That no broker can be reached, for the error of a caller that waited for `max.block.ms`; None when one can."""
         attempts, addresses = self._wiring.attempts, self._wiring.known_addresses
         if self.was_answered and not all(map(attempts.failures, addresses)):
             return None

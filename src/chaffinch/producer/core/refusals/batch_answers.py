@@ -1,7 +1,7 @@
 """What `culprits.judge` decides by: a broker's answer about one batch, what the producer knows about the batch then, and topic facts.
 
 Topic facts are the settings that explain refusals which a broker cannot explain itself. They are asked for (DescribeConfigs) only when an
-answer leaves a question open: KIP-135 and KIP-579 against brokers that never heard of them (decisions 2, 19 and 21).
+answer leaves a question open: KIP-135 and KIP-579 against brokers that do not have them (decisions 2, 19 and 21).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class RecordErrors:
 NOBODY: Final = RecordErrors((), (), ())
 CLEANUP_POLICY: Final = "cleanup.policy"
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
-# A configuration may be changed meanwhile; what is older is asked for again.
+# A configuration may change: older facts are requested again.
 FACTS_AGE_MS_MAX: Final = 60_000
 
 
@@ -97,7 +97,7 @@ def read_answer(response: PartitionProduceResponse, numbering: Numbering) -> Bat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """Each is None when nobody could say. `is_asked`: the question was put, so there is no use in waiting for more."""
+    """Each is None when it is not known. `is_asked`: the request was made, so there is nothing more to wait for."""
 
     is_compacted: bool | None = None
     min_insync_replicas: int | None = None

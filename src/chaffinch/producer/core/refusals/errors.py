@@ -64,13 +64,13 @@ def dropped_with_transaction(batch: ProducerBatch, cause: KafkaException | None,
 
 def given_up(batch: ProducerBatch, error: KafkaException, waited_for: KafkaException | None = None, *, is_awaited: bool) -> KafkaException:
     """Nothing can be written any more. `waited_for`: why the batch has no outcome yet, which a time-out names."""
-    told = again(error)
+    fresh = again(error)
     if waited_for is not None and isinstance(error, (TimeoutException, TransactionAbortableException)):
-        told = with_message(told, f"{error.message.rstrip('.')}; it waited for: {in_words(waited_for)}")
-    told.topic_partition = batch.topic_partition
-    told.stored = Stored.POSSIBLY if is_awaited or batch.possibly_stored else Stored.NO
-    told.__cause__ = batch.last_error or waited_for or error.__cause__
-    return told
+        fresh = with_message(fresh, f"{error.message.rstrip('.')}; it waited for: {in_words(waited_for)}")
+    fresh.topic_partition = batch.topic_partition
+    fresh.stored = Stored.POSSIBLY if is_awaited or batch.possibly_stored else Stored.NO
+    fresh.__cause__ = batch.last_error or waited_for or error.__cause__
+    return fresh
 
 
 def lost_with_topic(batch: ProducerBatch) -> KafkaException:
@@ -96,7 +96,7 @@ def former_topic_error(batch: ProducerBatch) -> KafkaException:
 
 
 def as_abortable(error: KafkaException) -> TransactionAbortableException:
-    """What a record of a transaction is told when it fails because of another failure: abort, then go on."""
+    """The error of a record that fails with its transaction because of another failure: abort, then go on."""
     if isinstance(error, TransactionAbortableException):
         return again(error)
     abortable = TransactionAbortableException(

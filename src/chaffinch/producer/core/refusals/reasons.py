@@ -56,7 +56,7 @@ class Reasons:
         return exception_for(state.code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
 
     def unknown_topic(self, topic: str, partition: int | None, heard_since_ms: int) -> UnknownTopicOrPartitionException | None:
-        """The error of a topic, or a partition of it, that nobody knows, if brokers said so at or after a time."""
+        """The error of a topic, or a partition of it, that no broker knows, if brokers said so at or after a time."""
         state = self._wiring.cluster.topic(topic)
         if state is None or state.heard_ms < heard_since_ms:
             return None
