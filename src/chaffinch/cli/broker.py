@@ -17,7 +17,7 @@ import random
 import resource
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -48,7 +48,8 @@ from chaffinch.broker.metrics import Metrics
 from chaffinch.broker.server import BrokerServer
 from chaffinch.cli import properties
 from chaffinch.cli.display import say, tell
-from chaffinch.cli.given import Given, judged, over
+from chaffinch.cli.given import Given, judged, over, parse_pairs
+from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.errors import ConfigException, codes
 from chaffinch.protocol.security_options import SASL_PROTOCOLS, TLS_PROTOCOLS
 from chaffinch.runtime import loop
@@ -59,7 +60,6 @@ from chaffinch.storage.data_directory import META_NAME, DamagedDirectory, Emptie
 from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFileSystem, MissingLog, StorageError
 
 LOG = logging.getLogger("chaffinch.broker")
-EXIT_REFUSED: Final = 1
 # So long a thread may keep the interpreter while another one wants it. With Python's 5 ms requests wait that long, again and again, while
 # the compiled loops are loaded beside them.
 SWITCH_INTERVAL_S: Final = 0.0005
@@ -136,7 +136,8 @@ def broker(
     try:
         loop.run(_main(address, advertised, data_dir, brokers, topics, settings, ports, passwords))
     except StorageError as error:
-        _refuse(f"{error}{_what_to_do(error)}")
+        tell(f"{error}{_what_to_do(error)}")
+        sys.exit(EXIT_REFUSED)
 
 
 def _what_to_do(error: StorageError) -> str:
@@ -343,16 +344,9 @@ def load_users(path: str) -> dict[str, str]:
 def parse_config(texts: list[str], path: str | None = None, listener_security: str | None = None) -> dict[str, str]:
     """`option=value` texts, and what `--listener-security` says, over the options of a file. Raises ConfigException for anything else,
     for unknown names, illegal values and what does not go together."""
-    line: dict[str, Given] = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name.strip():
-            raise ConfigException(f"--config {text!r}: expected option=value")
-        if name.strip() in line:
-            raise ConfigException(f"--config {name.strip()} is given twice")
-        line[name.strip()] = Given(name.strip(), value.strip(), "--config")
+    line = [Given(name, value, "--config") for name, value in parse_pairs("--config", texts, "option=value").items()]
     file = [] if path is None else properties.read(path, "--config-file", is_strict=True)
-    given = over(_with_security(line.values(), listener_security), file)
+    given = over(_with_security(line, listener_security), file)
     judged(options.BROKER_OPTIONS, given, _parsed)
     return {name: value for name, value, *_ in given}
 
@@ -363,10 +357,10 @@ def _parsed(settings: Mapping[str, str]) -> Settings:
     return parsed
 
 
-def _with_security(line: Iterable[Given], protocol: str | None) -> list[Given]:
+def _with_security(line: list[Given], protocol: str | None) -> list[Given]:
     """Raises ConfigException for what `--listener-security` cannot be, and where `--config` says it too."""
     if protocol is None:
-        return list(line)
+        return line
     name = "security.protocol"
     if any(known.replace("_", ".") == name for known, *_ in line):
         raise ConfigException(f"--listener-security and --config {name} are the same option: give one of them")
@@ -379,8 +373,3 @@ def _with_security(line: Iterable[Given], protocol: str | None) -> list[Given]:
 def bootstrap_servers(nodes: list[Node]) -> str:
     """What clients put into their `bootstrap.servers`."""
     return ",".join(str(Address(host=node.host, port=node.port)) for node in nodes)
-
-
-def _refuse(message: str) -> None:
-    tell(message)
-    sys.exit(EXIT_REFUSED)

@@ -14,9 +14,9 @@ import typer
 from chaffinch import plain_text
 from chaffinch.admin import options
 from chaffinch.cli import properties
-from chaffinch.cli.display import say, tell
+from chaffinch.cli.display import print_json, say, tell
 from chaffinch.cli.given import Given, judged, over
-from chaffinch.cli.once import OnceApp
+from chaffinch.cli.usage import OnceApp
 from chaffinch.client.addresses import parse_bootstrap_servers
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
@@ -111,19 +111,6 @@ def open_client(settings: Settings) -> SyncClient:
     return options.open_client(settings, on_wait=_say)
 
 
-def parse_pairs(option: str, texts: Iterable[str] | None) -> dict[str, str]:
-    """`name=value` texts. ConfigException for anything else, and for a name given twice."""
-    pairs: dict[str, str] = {}
-    for text in texts or ():
-        name, separator, value = text.partition("=")
-        if not separator or not name.strip():
-            raise ConfigException(f"{option} {text!r}: expected name=value")
-        if name.strip() in pairs:
-            raise ConfigException(f"{option} {name.strip()} is given twice")
-        pairs[name.strip()] = value.strip()
-    return pairs
-
-
 def refuse_empty(option: str) -> Callable[[str], str]:
     """A check for an option's text, which a variable of a shell that is not set makes empty. ConfigException then."""
 
@@ -133,6 +120,15 @@ def refuse_empty(option: str) -> Callable[[str], str]:
         return text
 
     return check
+
+
+def print_deleted(names: Iterable[str], *, as_json: bool) -> None:
+    """What is gone."""
+    if as_json:
+        print_json({"deleted": list(names)})
+    else:
+        for name in names:
+            say(f"deleted {name}")
 
 
 def print_apart(found: Sequence[T], print_one: Callable[[T], None]) -> None:

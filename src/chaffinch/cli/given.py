@@ -57,6 +57,19 @@ def judged(table: OptionTable, options: Iterable[Given], parse: Callable[[Mappin
     raise ConfigException(f"{fault} ({', '.join(places)})" if places else fault)
 
 
+def parse_pairs(option: str, texts: Iterable[str] | None, what: str = "name=value") -> dict[str, str]:
+    """`name=value` texts. ConfigException for anything else, and for a name given twice."""
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise ConfigException(f"{option} {text!r}: expected {what}")
+        if name.strip() in pairs:
+            raise ConfigException(f"{option} {name.strip()} is given twice")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
 def _is_missing(option: Given, fault: Settings | str) -> bool:
     """Whether all that is wrong is that it has to be given, which says nothing about another fault."""
     return isinstance(fault, str) and fault.startswith(f"option {option.dotted} is missing")

@@ -10,7 +10,17 @@ import typer
 from chaffinch.admin import groups, topics
 from chaffinch.admin.group_offsets import committed_offsets
 from chaffinch.admin.groups import GroupDescription, GroupListing, GroupOffset, Member, Reset, Target
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_apart, refuse_empty, warn
+from chaffinch.cli.connection import (
+    AsJson,
+    BootstrapServer,
+    CommandConfig,
+    connect,
+    new_app,
+    print_apart,
+    print_deleted,
+    refuse_empty,
+    warn,
+)
 from chaffinch.cli.display import heading, print_json, print_table, say
 from chaffinch.cli.times import parse_ago, parse_place_in_time
 from chaffinch.client.sync_client import SyncClient
@@ -76,11 +86,7 @@ def delete(
     names = list(dict.fromkeys(group))
     with connect(bootstrap_server, command_config) as client:
         groups.delete_groups(client, names)
-    if as_json:
-        print_json({"deleted": names})
-    else:
-        for name in names:
-            say(f"deleted {name}")
+    print_deleted(names, as_json=as_json)
 
 
 @app.command("reset-offsets")

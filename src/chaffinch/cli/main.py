@@ -163,7 +163,7 @@ def _command(name: str) -> Any:
     target = getattr(import_module(module), attribute)
     if isinstance(target, typer.Typer):
         return get_command(target)
-    from chaffinch.cli.once import OnceApp
+    from chaffinch.cli.usage import OnceApp
 
     app = OnceApp(add_completion=False, pretty_exceptions_enable=False)
     app.command(help=None if target.__doc__ else command.help)(target)

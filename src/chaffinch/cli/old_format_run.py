@@ -14,15 +14,14 @@ import pyarrow as pa
 
 from chaffinch.admin.topics import Topic
 from chaffinch.cli.produce_run import how_far, span
-from chaffinch.cli.rows.rejected import RejectedRows
+from chaffinch.cli.rows.rejected import RejectedRows, rejected_table
 from chaffinch.cli.rows.sources import Piece
 from chaffinch.client import answers
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import InvalidRecordException, KafkaException, UnsupportedVersionException, group_of
+from chaffinch.errors import InvalidRecordException, KafkaException, UnsupportedVersionException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.options import ACKS
 from chaffinch.producer.tables.columns import read_table
-from chaffinch.producer.tables.result import REJECTED_SCHEMA
 from chaffinch.producer.tables.split import Run, runs
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from chaffinch.records.compression import from_name
@@ -97,7 +96,7 @@ class OldFormatRun:
                 raise UnsupportedVersionException(text, api="Produce") from None
             except KafkaException as error:
                 refused += [(int(row), run.partition, error) for row in run.rows]
-        return _table(self._topic, refused)
+        return rejected_table(self._topic, refused)
 
     def _with_headers(self, header_offsets: Any, partitions: Any, refused: list[tuple[int, int, KafkaException]]) -> Any:
         """Marks rows that cannot be sent at all, and notes why."""
@@ -113,19 +112,3 @@ class OldFormatRun:
         request = ProduceRequest(acks=self._acks, timeout_ms=TIMEOUT_MS, topics=[topic])
         answer = self._client.leader_request(TopicPartition(self._topic, run.partition), request, version_max=VERSION_MAX[self._magic])
         answers.raise_for(answer)
-
-
-def _table(topic: str, refused: list[tuple[int, int, KafkaException]]) -> pa.Table:
-    refused = sorted(refused, key=lambda entry: entry[0])
-    errors = [error for _, _, error in refused]
-    columns: dict[str, list[Any]] = {
-        "row": [row for row, _, _ in refused],
-        "topic": [topic] * len(refused),
-        "partition": [partition for _, partition, _ in refused],
-        "code": [error.code.number for error in errors],
-        "error": [error.name for error in errors],
-        "message": [error.message for error in errors],
-        "group": [group_of(error).value for error in errors],
-        "stored": [error.stored.value for error in errors],
-    }
-    return pa.table(columns, schema=REJECTED_SCHEMA)

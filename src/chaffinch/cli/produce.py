@@ -18,10 +18,9 @@ from chaffinch.admin import options, topics
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, open_client, settings_of
 from chaffinch.cli.display import print_json, say, tell
 from chaffinch.cli.given import Given
-from chaffinch.cli.known_partitions import with_known_partitions
 from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.old_format_run import OldFormatRun
-from chaffinch.cli.produce_run import ProduceRun, Run, said_when_broken_off
+from chaffinch.cli.produce_run import ProduceRun, Run, said_when_broken_off, with_known_partitions
 from chaffinch.cli.progress import progress
 from chaffinch.cli.rows import record_texts
 from chaffinch.cli.rows import sources as row_sources

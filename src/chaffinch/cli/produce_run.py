@@ -9,15 +9,20 @@ from contextlib import contextmanager
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from chaffinch.admin.topics import Topic
 from chaffinch.cli.display import tell
-from chaffinch.cli.rows.rejected import RejectedRows
-from chaffinch.cli.rows.sources import Piece
-from chaffinch.errors import KafkaException
+from chaffinch.cli.rows.record_texts import PARTITION_MAX
+from chaffinch.cli.rows.rejected import RejectedRows, rejected_table
+from chaffinch.cli.rows.sources import Numbers, Piece
+from chaffinch.errors import KafkaException, Stored, codes, exception_for
 from chaffinch.errors.codes import Group
-from chaffinch.identifiers import counted
+from chaffinch.identifiers import counted, partitions_in_words
 from chaffinch.producer.producer import Producer
+from chaffinch.producer.tables.columns import PARTITION
 from chaffinch.records.faults import InvalidColumn
 from chaffinch.runtime.clock import SystemClock
 
@@ -170,3 +175,34 @@ def span(piece: Piece) -> tuple[int, int]:
     """The first and the last line or row of a piece with rows, as the input counts them."""
     numbers = [int(piece.numbers[0]), int(piece.numbers[-1]), *(row.number for row in piece.broken)]
     return min(numbers), max(numbers)
+
+
+def with_known_partitions(pieces: Iterator[Piece], topic: Topic, bad: RejectedRows) -> Iterator[Piece]:
+    """The pieces without the rows for partitions beyond those that `topic` has, which go to `bad`. A producer waits for such a partition,
+    which may be there soon; who writes a file wants to know at once."""
+    clock = SystemClock()
+    for piece in pieces:
+        beyond = _beyond(piece.table, len(topic.partitions))
+        if not len(beyond):
+            yield piece
+            continue
+        bad.add(piece.table, piece.numbers, _rejected(piece.table, topic, beyond), clock.wall_ms())
+        kept = np.setdiff1d(np.arange(len(piece.table)), beyond)
+        yield piece._replace(table=piece.table.take(pa.array(kept)), numbers=piece.numbers[kept])
+
+
+def _beyond(table: pa.Table, partition_count: int) -> Numbers:
+    """Rows whose partition is a number and too large; what else is wrong with the column is the producer's to say."""
+    if PARTITION not in table.schema.names or not pa.types.is_integer(table.schema.field(PARTITION).type):
+        return np.empty(0, np.int64)
+    return np.flatnonzero(pc.fill_null(pc.greater_equal(table.column(PARTITION), partition_count), False).to_numpy())
+
+
+def _rejected(table: pa.Table, topic: Topic, rows: Numbers) -> pa.Table:
+    """These rows as `SendTableResult.rejected` has them."""
+    there = partitions_in_words(len(topic.partitions))
+    refused: list[tuple[int, int, KafkaException]] = []
+    for row, number in zip(rows.tolist(), table.column(PARTITION).take(pa.array(rows)).to_pylist(), strict=True):
+        error = exception_for(codes.UNKNOWN_TOPIC_OR_PARTITION, message=f"partition {number}: the topic has {there}", stored=Stored.NO)
+        refused.append((row, min(number, PARTITION_MAX), error))
+    return rejected_table(topic.name, refused)

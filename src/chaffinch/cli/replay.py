@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, accepted, entries_of, parse_pairs
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, accepted, entries_of
 from chaffinch.cli.display import print_json, say, tell
+from chaffinch.cli.given import parse_pairs
+from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.progress import doing
 from chaffinch.cli.topic_names import legal_topic
 from chaffinch.identifiers import counted
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
     from chaffinch.spark.replay.replaying import ReplayPlan, ReplayReport
 
-EXIT_REFUSED: Final = 1
 _OF_TOKEN: Final = "All letters that there are, replayed before or not, once under this name; a replay without one writes them again."
 
 

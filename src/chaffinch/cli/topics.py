@@ -8,8 +8,9 @@ import typer
 
 from chaffinch.admin import configs, topics
 from chaffinch.admin.topics import BY_BROKER, Topic, TopicDescription
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, parse_pairs, print_apart, warn
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_apart, print_deleted, warn
 from chaffinch.cli.display import print_json, print_table, say, tell
+from chaffinch.cli.given import parse_pairs
 from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.topic_names import legal_topic, legal_topics
 from chaffinch.errors import ConfigException, TopicExistsException
@@ -142,11 +143,7 @@ def delete(
             topics.find_topics(client, names)
         if names:
             topics.delete_topics(client, names)
-    if as_json:
-        print_json({"deleted": names})
-    else:
-        for name in names:
-            say(f"deleted {name}")
+    print_deleted(names, as_json=as_json)
 
 
 # Printing -----------------------------------------------------------------------------------------------------------------------------

@@ -55,11 +55,10 @@ def list_command(
     """List transactional ids with producer, state and coordinator."""
     with connect(bootstrap_server, command_config) as client:
         found = transactions.list_transactions(client, states=state or (), producer_ids=producer_id or (), duration_min_ms=duration_filter)
+    rows = [(entry.transactional_id, entry.coordinator, entry.producer_id, entry.state) for entry in found]
     if as_json:
-        fields = [(entry.transactional_id, entry.coordinator, entry.producer_id, entry.state) for entry in found]
-        print_json([dict(zip(("transactional_id", "coordinator", "producer_id", "state"), values, strict=True)) for values in fields])
-    elif found:
-        rows = [(entry.transactional_id, entry.coordinator, entry.producer_id, entry.state) for entry in found]
+        print_json([dict(zip(("transactional_id", "coordinator", "producer_id", "state"), row, strict=True)) for row in rows])
+    elif rows:
         print_table(("transactional id", "coordinator", "producer", "state"), rows)
 
 

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaffinch.cli.rows import sources as row_sources
-from chaffinch.cli.rows.csv_quotes import QuoteWatch
 from chaffinch.cli.rows.record_texts import record_of
-from chaffinch.cli.rows.sources import BrokenRow, Piece
+from chaffinch.cli.rows.sources import BrokenRow, Piece, QuoteWatch
 from chaffinch.errors import KafkaException
 
 LINES = st.lists(

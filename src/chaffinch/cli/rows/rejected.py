@@ -5,7 +5,7 @@ Columns and names are those of the Spark sink's dead letters in Parquet, so that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
 from typing import IO, Any, Final
@@ -16,7 +16,8 @@ import pyarrow as pa
 from chaffinch.cli.rows.outputs import open_output
 from chaffinch.cli.rows.record_json import json_lines
 from chaffinch.cli.rows.sources import BrokenRow, Numbers
-from chaffinch.errors import ConfigException, codes
+from chaffinch.errors import ConfigException, KafkaException, codes, group_of
+from chaffinch.producer.tables.result import REJECTED_SCHEMA
 from chaffinch.records.arrow_columns import COLUMNS, from_arrow, to_arrow
 from chaffinch.records.arrow_columns import SCHEMA as RECORD_SCHEMA
 from chaffinch.signals import deferred_signals
@@ -116,6 +117,23 @@ class RejectedRows:
                 for line in json_lines(batch).to_pylist():
                     self._out.write(line.encode())
             self._out.flush()
+
+
+def rejected_table(topic: str, refused: Iterable[tuple[int, int, KafkaException]]) -> pa.Table:
+    """Rows of one table, with partition and error, as `SendTableResult.rejected` has them."""
+    found = sorted(refused, key=lambda entry: entry[0])
+    errors = [error for _, _, error in found]
+    columns: dict[str, list[Any]] = {
+        "row": [row for row, _, _ in found],
+        "topic": [topic] * len(found),
+        "partition": [partition for _, partition, _ in found],
+        "code": [error.code.number for error in errors],
+        "error": [error.name for error in errors],
+        "message": [error.message for error in errors],
+        "group": [group_of(error).value for error in errors],
+        "stored": [error.stored.value for error in errors],
+    }
+    return pa.table(columns, schema=REJECTED_SCHEMA)
 
 
 @contextmanager

@@ -91,42 +91,36 @@ class RowSink(Protocol):
     def close(self) -> None: ...
 
 
-class LinesSink:
+class TextSink:
+    """Texts of records, one after the other; `texts_of` makes those of a batch."""
+
+    def __init__(self, out: IO[bytes], texts_of: Callable[[pa.RecordBatch], pa.Array]) -> None:
+        self._out = out
+        self._texts_of = texts_of
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        _write_all(self._out, self._texts_of(batch))
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def close(self) -> None:
+        self._out.flush()
+
+
+def lines(key_separator: str | None, null_marker: str) -> Callable[[pa.RecordBatch], pa.Array]:
     """The value and a line feed; before it the key and a separator, if one is given. Null is `null_marker`."""
+    separator = None if key_separator is None else pa.scalar(key_separator.encode(), pa.binary())
+    null = pa.scalar(null_marker.encode(), pa.binary())
 
-    def __init__(self, out: IO[bytes], key_separator: str | None, null_marker: str) -> None:
-        self._out = out
-        self._separator = None if key_separator is None else pa.scalar(key_separator.encode(), pa.binary())
-        self._null = pa.scalar(null_marker.encode(), pa.binary())
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        parts: list[pa.Array | pa.Scalar] = [batch.column("value").fill_null(self._null)]
-        if self._separator is not None:
-            parts = [batch.column("key").fill_null(self._null), self._separator, *parts]
+    def lines_of(batch: pa.RecordBatch) -> pa.Array:
+        parts: list[pa.Array | pa.Scalar] = [batch.column("value").fill_null(null)]
+        if separator is not None:
+            parts = [batch.column("key").fill_null(null), separator, *parts]
         end = [pa.scalar(text, pa.binary()) for text in (b"\n", b"")]
-        _write_all(self._out, pc.binary_join_element_wise(*parts, *end))
+        return pc.binary_join_element_wise(*parts, *end)
 
-    def flush(self) -> None:
-        self._out.flush()
-
-    def close(self) -> None:
-        self._out.flush()
-
-
-class JsonSink:
-    """One object per line, as `record_json` describes."""
-
-    def __init__(self, out: IO[bytes]) -> None:
-        self._out = out
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        _write_all(self._out, json_lines(batch))
-
-    def flush(self) -> None:
-        self._out.flush()
-
-    def close(self) -> None:
-        self._out.flush()
+    return lines_of
 
 
 class NotText(KafkaException):
@@ -219,7 +213,7 @@ def open_sink(
     schema = pa.schema([SCHEMA.field(column) for column in columns])
     match name:
         case "json":
-            yield JsonSink(out)
+            yield TextSink(out, json_lines)  # One object per line, as `record_json` describes.
         case "csv":
             yield CsvSink(out, columns)
         case "parquet":
@@ -235,7 +229,7 @@ def open_sink(
             arrow_writer = pa.ipc.new_file(out, schema) if is_file else pa.ipc.new_stream(out, schema)
             yield GroupedSink(out, arrow_writer.write_table, arrow_writer.close)
         case _:
-            yield LinesSink(out, key_separator, null_marker)
+            yield TextSink(out, lines(key_separator, null_marker))
 
 
 def _write_all(out: IO[bytes], lines: Any) -> None:
