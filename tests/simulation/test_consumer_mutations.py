@@ -12,8 +12,9 @@ import pytest
 
 from chaffinch.broker.core.groups.classic_requests import ClassicRequests
 from chaffinch.broker.core.groups.offsets import GroupOffsets
+from chaffinch.client import offset_requests
 from chaffinch.client.effects import CompleteCall
-from chaffinch.consumer.core import fetcher, group_requests
+from chaffinch.consumer.core import fetcher
 from chaffinch.consumer.core.committed import CommittedOffsets
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.group_protocol import encode_assignment
@@ -151,8 +152,8 @@ def finds_nothing_in_time(patch: Patch) -> None:
 
 def does_not_wait_for_transactions(patch: Patch) -> None:
     """Committed offsets are told while a transaction may still replace them."""
-    ask = group_requests.offset_fetch
-    patch.setattr(group_requests, "offset_fetch", lambda group, places, ids, **_: ask(group, places, ids, require_stable=False))
+    ask = offset_requests.offset_fetch
+    patch.setattr(offset_requests, "offset_fetch", lambda group, places, ids, **_: ask(group, places, ids, require_stable=False))
 
 
 def forgets_commits(patch: Patch) -> None:

@@ -13,18 +13,11 @@ from uuid import UUID
 
 from chaffinch.admin.many_brokers import by_topic
 from chaffinch.client import answers
+from chaffinch.client.offset_requests import VERSION_WITH_IDS, offset_commit, offset_fetch
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import Stored, UnsupportedVersionException, codes, exception_for
-from chaffinch.identifiers import NO_OFFSET, TopicPartition
-from chaffinch.protocol.apis import api_of
-from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from chaffinch.protocol.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
-    OffsetFetchResponse,
-)
+from chaffinch.identifiers import NO_OFFSET, OffsetAndMetadata, TopicPartition
+from chaffinch.protocol.messages.offset_fetch import OffsetFetchResponse
 from chaffinch.protocol.primitives import ZERO_UUID
 
 
@@ -41,13 +34,10 @@ def committed_offsets(
     client: SyncClient, group: str, partitions: Iterable[TopicPartition] | None = None
 ) -> dict[TopicPartition, CommittedOffset]:
     """What the group has committed for these partitions, or for all there are; those without a commit are left out."""
-    wanted = None if partitions is None else by_topic(partitions)
-    if wanted == {}:
+    wanted = None if partitions is None else list(partitions)
+    if wanted == []:
         return {}
-    old = None if wanted is None else [OffsetFetchRequestTopic(name=name, partition_indexes=numbers) for name, numbers in wanted.items()]
-    new = None if wanted is None else [OffsetFetchRequestTopics(name=name, partition_indexes=numbers) for name, numbers in wanted.items()]
-    request = OffsetFetchRequest(group_id=group, topics=old, groups=[OffsetFetchRequestGroup(group_id=group, topics=new)])
-    answer: OffsetFetchResponse = client.coordinator_request(group, "group", request)
+    answer: OffsetFetchResponse = client.coordinator_request(group, "group", offset_fetch(group, wanted))
     answers.raise_for(answer)
     topics = answer.groups[0].topics if answer.groups else answer.topics
     return {
@@ -95,18 +85,7 @@ def _created_again(topic: str) -> str:
 
 def _commit(client: SyncClient, group: str, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, UUID]) -> Any:
     """By id where ids are given, by name otherwise."""
-    topics = [
-        OffsetCommitRequestTopic(
-            name=name,
-            topic_id=topic_ids.get(name, ZERO_UUID),
-            partitions=[
-                OffsetCommitRequestPartition(
-                    partition_index=number, committed_offset=offsets[TopicPartition(name, number)], committed_metadata=""
-                )
-                for number in numbers
-            ],
-        )
-        for name, numbers in by_topic(offsets).items()
-    ]
-    version_max = api_of(OffsetCommitRequest).reach[-1] if topic_ids else None
-    return client.coordinator_request(group, "group", OffsetCommitRequest(group_id=group, topics=topics), version_max=version_max)
+    committed = {place: OffsetAndMetadata(offset) for place, offset in offsets.items()}
+    ids = {place: topic_ids[place.topic] for place in offsets} if topic_ids else {}
+    version_max = VERSION_WITH_IDS if topic_ids else None
+    return client.coordinator_request(group, "group", offset_commit(group, committed, ids), version_max=version_max)

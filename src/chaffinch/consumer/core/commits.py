@@ -11,7 +11,7 @@ from typing import Final
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
-from chaffinch.consumer.core import group_requests
+from chaffinch.client.offset_requests import LAST_VERSION_WITH_NAMES, VERSION_WITH_IDS, offset_commit
 from chaffinch.consumer.core.absences import ABSENT_MS, Absences
 from chaffinch.consumer.core.call_errors import (
     IN_TIME,
@@ -26,7 +26,7 @@ from chaffinch.consumer.core.call_errors import (
     within,
 )
 from chaffinch.consumer.core.committed import ELSEWHERE, UNKNOWN, CommittedOffsets
-from chaffinch.consumer.core.group_requests import LAST_VERSION_WITH_NAMES, NO_IDENTITY, VERSION_WITH_IDS, Identity
+from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
 from chaffinch.consumer.core.membership import OUT_OF_GROUP, Membership
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.offsets_asked import Commit, CommitSent, Outcome, TopicsAsked
@@ -230,8 +230,9 @@ class Commits:
             return
         commit.is_under_way = True
         self._wiring.counts["commits_sent"] += 1
+        who = commit.identity._asdict()
         instance_id = self._wiring.instance_id if commit.identity.has_generation else None
-        message = group_requests.commit(self._wiring.group_id, commit.identity, instance_id, offsets, ids if has_ids else {})
+        message = offset_commit(self._wiring.group_id, offsets, ids if has_ids else {}, **who, instance_id=instance_id)
         self._wiring.send(address, message, token, version_max=VERSION_WITH_IDS if has_ids else LAST_VERSION_WITH_NAMES)
 
     def _drop_past(self, commit: Commit) -> None:

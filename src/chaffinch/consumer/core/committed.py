@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from chaffinch.client import offset_requests
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.client.effects import CompleteCall, FailCall
-from chaffinch.consumer.core import group_requests
+from chaffinch.client.offset_requests import LAST_VERSION_WITH_NAMES, VERSION_WITH_IDS
 from chaffinch.consumer.core.call_errors import IN_TIME, lost, names_of
-from chaffinch.consumer.core.group_requests import LAST_VERSION_WITH_NAMES, VERSION_WITH_IDS
 from chaffinch.consumer.core.membership import COORDINATOR_GONE, Membership
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.offsets_asked import Lookup
@@ -80,7 +80,7 @@ class CommittedOffsets:
         is_known = ZERO_UUID not in lookup.topic_ids.values()
         lookup.has_ids = is_known and not lookup.is_by_name and address.first_lane not in self._only_names
         ids = lookup.topic_ids if lookup.has_ids else {}
-        request = group_requests.offset_fetch(self._wiring.group_id, lookup.places, ids, require_stable=self._requires_stable)
+        request = offset_requests.offset_fetch(self._wiring.group_id, lookup.places, ids, require_stable=self._requires_stable)
         self._wiring.send(address, request, lookup, version_max=VERSION_WITH_IDS if ids else LAST_VERSION_WITH_NAMES)
 
     def expire(self, now_ms: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from chaffinch.consumer.core.group_protocol import (
     NO_GENERATION,
@@ -15,20 +14,12 @@ from chaffinch.consumer.core.group_protocol import (
     encode_subscription,
 )
 from chaffinch.errors import ErrorCode, codes
-from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.describe_groups import DescribeGroupsRequest
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest
 from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from chaffinch.protocol.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
-)
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import Settings
 
 
@@ -102,60 +93,3 @@ def describe(group_id: str) -> DescribeGroupsRequest:
 def leave(group_id: str, member_id: str, reason: str) -> LeaveGroupRequest:
     members = [MemberIdentity(member_id=member_id, reason=reason[:_REASON_CHARACTERS_MAX])]
     return LeaveGroupRequest(group_id=group_id, member_id=member_id, members=members)
-
-
-VERSION_WITH_IDS: Final = 10
-"""Of OffsetCommit and OffsetFetch: topics by id (Apache Kafka 4.2)."""
-LAST_VERSION_WITH_NAMES: Final = 9
-
-
-def commit(
-    group_id: str,
-    identity: Identity,
-    instance_id: str | None,
-    offsets: Mapping[TopicPartition, OffsetAndMetadata],
-    topic_ids: Mapping[TopicPartition, UUID],
-) -> OffsetCommitRequest:
-    """With `topic_ids`, which may be empty, only versions with ids can carry it."""
-    topics: dict[str, OffsetCommitRequestTopic] = {}
-    for place, committed in offsets.items():
-        topic_id = topic_ids.get(place, ZERO_UUID)
-        topics.setdefault(place.topic, OffsetCommitRequestTopic(name=place.topic, topic_id=topic_id)).partitions.append(
-            OffsetCommitRequestPartition(
-                partition_index=place.partition,
-                committed_offset=committed.offset,
-                committed_leader_epoch=committed.leader_epoch,
-                committed_metadata=committed.metadata,
-            )
-        )
-    return OffsetCommitRequest(
-        group_id=group_id,
-        generation_id_or_member_epoch=identity.generation,
-        member_id=identity.member_id,
-        group_instance_id=instance_id,
-        topics=list(topics.values()),
-    )
-
-
-def offset_fetch(
-    group_id: str, places: Iterable[TopicPartition], topic_ids: Mapping[TopicPartition, UUID], *, require_stable: bool
-) -> OffsetFetchRequest:
-    """`topic_ids` as for `commit`."""
-    ids = {place.topic: topic_id for place, topic_id in topic_ids.items()}
-    numbers: dict[str, list[int]] = {}
-    for place in places:
-        numbers.setdefault(place.topic, []).append(place.partition)
-    return OffsetFetchRequest(
-        group_id=group_id,
-        topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=found) for topic, found in numbers.items()],
-        groups=[
-            OffsetFetchRequestGroup(
-                group_id=group_id,
-                topics=[
-                    OffsetFetchRequestTopics(name=topic, topic_id=ids.get(topic, ZERO_UUID), partition_indexes=found)
-                    for topic, found in numbers.items()
-                ],
-            )
-        ],
-        require_stable=require_stable,
-    )

@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from chaffinch.client.answers import codes_in
+from chaffinch.client.offset_requests import offset_fetch
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.handling import said_by_coordinator
@@ -28,10 +29,6 @@ from chaffinch.protocol.messages.describe_transactions import (
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from chaffinch.protocol.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponsePartition,
     OffsetFetchResponsePartitions,
@@ -132,12 +129,7 @@ def read_marker(step: Step, plan: CommitPlan, *, is_stable: bool = True, waits: 
     group_id, (topic, partition) = plan.group_id, plan.marker_partition
     if group_id is None:
         return None
-    request = OffsetFetchRequest(
-        group_id=group_id,
-        topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])],
-        groups=[OffsetFetchRequestGroup(group_id=group_id, topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])])],
-        require_stable=is_stable,
-    )
+    request = offset_fetch(group_id, [TopicPartition(topic, partition)], require_stable=is_stable)
     what = f"OffsetFetch of group {group_id}"
     settled = frozenset[ErrorCode]() if waits else frozenset({codes.UNSTABLE_OFFSET_COMMIT})
     response, _ = yield from _ask(step, plan, request, what, of="group", settled=settled)
@@ -162,7 +154,7 @@ def read_marker(step: Step, plan: CommitPlan, *, is_stable: bool = True, waits: 
 def has_offsets(step: Step, plan: CommitPlan) -> Generator[Operation, Reply, bool]:
     """Whether the marker's group has committed offsets of any topic."""
     group_id = _group(plan)
-    request = OffsetFetchRequest(group_id=group_id, topics=None, groups=[OffsetFetchRequestGroup(group_id=group_id, topics=None)])
+    request = offset_fetch(group_id, None)
     what = f"OffsetFetch of group {group_id}"
     response, _ = yield from _ask(step, plan, request, what, of="group")
     assert isinstance(response, OffsetFetchResponse)
