@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, Literal
+from typing import Literal
 
 from chaffinch.admin.many_brokers import PartitionAnswer, ask_leaders, by_topic
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
-from chaffinch.protocol.messages.fetch import READ_COMMITTED, READ_UNCOMMITTED
+from chaffinch.protocol.messages.fetch import ISOLATION_LEVELS
 from chaffinch.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -17,7 +17,6 @@ from chaffinch.protocol.messages.list_offsets import (
 )
 
 Isolation = Literal["read_committed", "read_uncommitted"]
-ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_committed": READ_COMMITTED, "read_uncommitted": READ_UNCOMMITTED}
 
 
 def list_offsets(

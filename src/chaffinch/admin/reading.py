@@ -11,12 +11,11 @@ from typing import Final
 from uuid import UUID
 
 from chaffinch.admin.many_brokers import PartitionAnswer, ask_leaders, by_topic, group_by_leader
-from chaffinch.admin.offsets import ISOLATION_LEVELS
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import CorruptRecordException, OffsetOutOfRangeException, Stored, TimeoutException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
-from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from chaffinch.protocol.messages.fetch import ISOLATION_LEVELS, FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import RecordsError

@@ -11,9 +11,10 @@ import re
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from chaffinch.client.addresses import Address
+from chaffinch.client.arguments import INT64_MAX
 from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
 from chaffinch.client.effects import CompleteCall
@@ -47,8 +48,6 @@ class TimePassed:
 
 
 Event: TypeAlias = TimePassed | Answered | Failed | Written | Connected | Disconnected
-
-INT64_MAX: Final = 2**63 - 1
 
 
 class ConsumerCore:

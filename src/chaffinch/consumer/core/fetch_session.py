@@ -44,9 +44,9 @@ class FetchSession:
 
     def next_request(self, wanted: Mapping[TopicPartition, Wanted]) -> tuple[FetchRequest, int]:
         """The request for these partitions, names and session only, and the last version that it fits."""
-        uses_ids = all(asked.topic_id != ZERO_UUID for asked in wanted.values())
+        uses_ids = _uses_ids(wanted)
         known = self.partitions
-        if known is None or self.epoch == EPOCH_INITIAL or self._uses_ids(known) != uses_ids:
+        if known is None or self.epoch == EPOCH_INITIAL or _uses_ids(known) != uses_ids:
             self.epoch = EPOCH_INITIAL
             named, forgotten = dict(wanted), dict[TopicPartition, Wanted]()
         else:
@@ -57,10 +57,6 @@ class FetchSession:
             session_id=self.id, session_epoch=self.epoch, topics=_topics(named), forgotten_topics_data=_forgotten(forgotten)
         )
         return request, LAST_VERSION if uses_ids else LAST_VERSION_WITH_NAMES
-
-    @staticmethod
-    def _uses_ids(partitions: Mapping[TopicPartition, Wanted]) -> bool:
-        return all(asked.topic_id != ZERO_UUID for asked in partitions.values())
 
     def answered(self, response: FetchResponse) -> None:
         """Take note of what the broker says of the session."""
@@ -87,6 +83,10 @@ class FetchSession:
             found[place.topic, place.partition] = place
             found[asked.topic_id, place.partition] = place
         return found
+
+
+def _uses_ids(partitions: Mapping[TopicPartition, Wanted]) -> bool:
+    return all(asked.topic_id != ZERO_UUID for asked in partitions.values())
 
 
 def _topics(named: Mapping[TopicPartition, Wanted]) -> list[FetchTopic]:

@@ -16,7 +16,7 @@ from chaffinch.client.hints import CONSUMER_HINTS
 from chaffinch.client.options import METADATA_OPTIONS, STRING_BYTES_MAX, connection_options
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST
-from chaffinch.protocol.messages.fetch import READ_COMMITTED, READ_UNCOMMITTED
+from chaffinch.protocol.messages.fetch import ISOLATION_LEVELS
 from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
 
 MS_MAX: Final = INT_MAX
@@ -28,7 +28,6 @@ OFFSET_RESET: Final = "auto.offset.reset"
 NEW_PARTITIONS: Final = "auto.offset.reset.new.partitions"
 ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 JAVA_ASSIGNORS: Final = {"Range": "range", "RoundRobin": "roundrobin", "Sticky": "sticky", "CooperativeSticky": "cooperative-sticky"}
-ISOLATION_LEVELS: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 _GROUP: Final = (
     Option(

@@ -11,15 +11,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
+from chaffinch.consumer.core.call_errors import names_of
 from chaffinch.consumer.core.options import NONE, ResetStrategy
 from chaffinch.errors import ErrorCode, IllegalStateException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import ZERO_UUID
-
-NAMED_MAX: Final = 5
 
 
 class Stage(Enum):
@@ -176,9 +175,7 @@ class Subscriptions:
 
     def in_words(self) -> str:
         """The partitions assigned, the first few of many."""
-        places = sorted(self.assigned)
-        more = len(places) - NAMED_MAX
-        return (", ".join(map(str, places[:NAMED_MAX])) or "none") + (f" and {more} more" if more > 0 else "")
+        return names_of(self.assigned.keys()) or "none"
 
     def matches(self, topics: Iterable[str]) -> frozenset[str]:
         """Those of the topics that the pattern matches as a whole."""

@@ -12,11 +12,12 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
 from chaffinch.client.effects import CompleteCall, Disconnect, FailCall, Report, SendRequest
 from chaffinch.client.known_cluster import KnownCluster
-from chaffinch.consumer.core.options import ISOLATION_LEVELS, ResetStrategy, reset_strategy
+from chaffinch.consumer.core.options import ResetStrategy, reset_strategy
 from chaffinch.consumer.core.positions import Subscriptions
 from chaffinch.consumer.core.topic_ids import TopicIds
 from chaffinch.errors import KafkaException, Stored, TimeoutException
 from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.fetch import ISOLATION_LEVELS
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import Settings
 

@@ -8,6 +8,7 @@ leaders (KIP-951); 17 adds directory ids (KIP-853); 18 the follower's high water
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
@@ -17,6 +18,8 @@ from chaffinch.protocol.schema import Message, wire
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
+ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+"""By the names that clients' options have for them."""
 
 
 class ReplicaState(Message):

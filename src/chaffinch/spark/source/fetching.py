@@ -262,8 +262,7 @@ class Fetches:
         return topic.partitions[0]
 
     def _request(self, position: int, end: int) -> FetchRequest:
-        from chaffinch.admin.offsets import ISOLATION_LEVELS
-        from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+        from chaffinch.protocol.messages.fetch import ISOLATION_LEVELS, FetchPartition, FetchRequest, FetchTopic
 
         options, where = self._options, self._where
         wanted = bytes_wanted(end - position, self._bytes_seen, self._offsets_seen, options.partition_bytes_max)
