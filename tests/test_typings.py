@@ -1,12 +1,15 @@
-"""`typings/` against the installed pyarrow: each module, class, function and attribute that it names is there, with those parameters."""
+"""`typings/` against the installed pyarrow: each module, class, function and attribute that it names is there, with those parameters and
+base classes."""
 
 import ast
+import builtins
 import importlib
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import pyarrow as pa
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "typings"
@@ -45,9 +48,18 @@ def missing_in(found: object, body: list[ast.stmt], at: str) -> Iterator[str]:
         if not has(found, name, node):
             yield f"{at}.{name}"
         elif isinstance(node, ast.ClassDef):
+            yield from bases_missing(getattr(found, name), node, f"{at}.{name}")
             yield from missing_in(getattr(found, name), node.body, f"{at}.{name}")
         elif isinstance(node, ast.FunctionDef) and name not in ("__init__", *BY_PYTHON):
             yield from parameters_missing(getattr(found, name), node, f"{at}.{name}")
+
+
+def bases_missing(found: type, node: ast.ClassDef, at: str) -> Iterator[str]:
+    """Base classes of pyarrow's and of Python's own; those of `typing` and `collections` describe what a class does without them."""
+    for name in (base.id for base in node.bases if isinstance(base, ast.Name)):
+        known = next((vars(module)[name] for module in (pa.lib, pa, builtins) if name in vars(module)), object)
+        if not issubclass(found, known):
+            yield f"{at}({name})"
 
 
 def parameters_missing(found: object, node: ast.FunctionDef, at: str) -> Iterator[str]:
@@ -68,7 +80,7 @@ def test_what_a_stub_names_is_there(stub: str) -> None:
     assert list(missing_in(module_of(stub), tree.body, stub)) == []
 
 
-def test_a_name_or_a_parameter_that_is_not_there_is_found() -> None:
-    text = "class Table:\n    def joined(self) -> int: ...\ndef nulls(size: int, kind: str) -> None: ...\ndef none() -> None: ...\n"
+def test_a_name_a_parameter_or_a_base_class_that_is_not_there_is_found() -> None:
+    text = "class Table(Array):\n    def joined(self) -> int: ...\ndef nulls(size: int, kind: str) -> None: ...\ndef none() -> None: ...\n"
     missing = list(missing_in(module_of("pyarrow.pyi"), ast.parse(text).body, "pa"))
-    assert missing == ["pa.Table.joined", "pa.nulls(kind=)", "pa.none"]
+    assert missing == ["pa.Table(Array)", "pa.Table.joined", "pa.nulls(kind=)", "pa.none"]

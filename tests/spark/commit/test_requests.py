@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from chaffinch.errors import codes
-from chaffinch.identifiers import ProducerIdentity
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.operations import Ask, Lost, Operation, Reply, Step, Wait
 from chaffinch.spark.commit.patience import MOMENT_MS
@@ -97,3 +100,22 @@ def test_an_abort_that_nobody_answers_is_soon_given_up(block_max_ms: int, tried_
                 value = Lost(reason="connection closed")
             operation = aborting.send(Reply(now_ms=now_ms, value=value))
     assert tried_ms <= now_ms < tried_ms + 1_500
+
+
+def test_each_topic_is_named_once_where_partitions_join_in_any_order() -> None:
+    """AddPartitionsToTxn has one list of partitions for each topic."""
+    places = [TopicPartition("b", 1), TopicPartition("a", 2), TopicPartition("b", 0), TopicPartition("a", 10)]
+    asked = next(requests.add_partitions(Step.ADD_PARTITIONS, plan(), ProducerIdentity(7, 0), places))
+    assert isinstance(asked, Ask)
+    assert isinstance(asked.message, AddPartitionsToTxnRequest)
+    assert [(topic.name, topic.partitions) for topic in asked.message.v3_and_below_topics] == [("a", [2, 10]), ("b", [0, 1])]
+
+
+def test_a_transaction_that_nothing_has_joined_is_started_again_all_the_same() -> None:
+    """The coordinator has nothing to abort, and says INVALID_TXN_STATE."""
+    again = requests.start_again(Step.ABORT, plan(), 60_000, ProducerIdentity(7, 0))
+    asked = [next(again), again.send(Reply(now_ms=1, value=EndTxnResponse(error_code=codes.INVALID_TXN_STATE.number)))]
+    assert [type(ask.message) for ask in asked if isinstance(ask, Ask)] == [EndTxnRequest, InitProducerIdRequest]
+    with pytest.raises(StopIteration) as done:
+        again.send(Reply(now_ms=2, value=InitProducerIdResponse(producer_id=7, producer_epoch=1)))
+    assert done.value.value == (ProducerIdentity(7, 1), 2)

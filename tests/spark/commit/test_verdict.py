@@ -210,3 +210,5 @@ def test_marker_that_was_deleted_tells_nothing_of_a_batch_whose_end_was_not_note
     assert judge(replace(batch, writes_without_marker=True), None, ending) is WRITE
     assert judge(batch, None, replace(before, remembered=remembered(5, "written"))) is SKIP
     assert judge(batch, marker(4), ending) is WRITE
+    rows_gone = replace(ending, written_to=(TopicPartition("m", 0),))
+    assert judge(batch, None, rows_gone) is WRITE, "its rows are gone with the marker"
