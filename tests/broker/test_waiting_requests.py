@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import pytest
 
 from chaffinch.broker.connections import RequestsHeld
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.broker.pretend_line import Line, produce_request
+from tests.support.traced_memory import traced
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -20,12 +19,10 @@ def test_a_request_that_waits_counts_for_what_it_takes_as_it_is_read() -> None:
     line.lets_wait = True
     many_small = MetadataRequest(topics=[MetadataRequestTopic(name="")] * 50_000)
     data = b"".join(ClientConnection("test", "test", "1").encode_request(many_small, 4)[1])
-    tracemalloc.start()
-    line.feed(data)
-    taken = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert taken > 20 * len(data)
-    assert taken < held.bytes_held < 2 * taken
+    with traced() as taken:
+        line.feed(data)
+    assert taken.size > 20 * len(data)
+    assert taken.size < held.bytes_held < 2 * taken.size
     line.lets_wait = False
     line.answer()
     assert held.bytes_held == 0

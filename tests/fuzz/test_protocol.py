@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tracemalloc
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -15,6 +14,7 @@ from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ServerConnection
 from chaffinch.protocol.violations import MalformedMessage, ProtocolViolation
 from tests.protocol.instances import CASES, messages, name_of, sample
+from tests.support.traced_memory import traced
 
 FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -81,12 +81,9 @@ def test_memory_is_bounded_by_the_frame(cls: type[Message], version: int, filler
     data = bytes([filler]) * 20_000
     for start in range(0, 64, 3):
         candidate = bytes(start) + b"\xff\x9f\x01" + data
-        tracemalloc.start()
-        with contextlib.suppress(MalformedMessage):
+        with traced() as taken, contextlib.suppress(MalformedMessage):
             cls.decode(candidate, version)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 150 * len(candidate) + 500_000
+        assert taken.peak < 150 * len(candidate) + 500_000
 
 
 @FUZZ

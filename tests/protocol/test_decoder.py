@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from uuid import UUID
 
@@ -20,6 +19,7 @@ from chaffinch.protocol.primitives import Array, Bytes, Float64, Int32, String, 
 from chaffinch.protocol.schema import Message, wire
 from chaffinch.protocol.violations import MalformedMessage
 from tests.protocol.instances import CASES, name_of, sample
+from tests.support.traced_memory import traced
 
 PRODUCE_9 = "00 ffff 00001000 02 07 6f7264657273 02 00000003"
 """A Produce request v9 up to the records of `orders-3`."""
@@ -130,12 +130,9 @@ def test_a_large_claim_costs_no_memory() -> None:
     for cls, version, encoded in claims:
         data = bytes.fromhex(encoded)
         cls.decode(b"".join(cls().encode(version)), version)  # Compiled before it is measured.
-        tracemalloc.start()
-        with pytest.raises(MalformedMessage, match="elements of at least"):
+        with traced() as taken, pytest.raises(MalformedMessage, match="elements of at least"):
             cls.decode(data, version)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 100_000
+        assert taken.peak < 100_000
 
 
 def test_structures_of_one_message_are_limited() -> None:
@@ -170,12 +167,9 @@ def test_numbers_of_one_message_are_limited(cls: type[Message], version: int, be
     with pytest.raises(MalformedMessage):
         cls.decode(b"", version)  # Compiled before memory is measured.
     data = bytes.fromhex(before) + count.to_bytes(4, "big") + b"\0" * (4 * count)
-    tracemalloc.start()
-    with pytest.raises(MalformedMessage, match="too many structures"):
+    with traced() as taken, pytest.raises(MalformedMessage, match="too many structures"):
         cls.decode(data, version)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 100_000
+    assert taken.peak < 100_000
 
 
 @pytest.mark.parametrize(

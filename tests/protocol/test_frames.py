@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import resource
 import ssl
-import tracemalloc
 from mmap import mmap
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from chaffinch.protocol.frames import (
     FrameBudget,
 )
 from chaffinch.protocol.violations import ProtocolViolation
+from tests.support.traced_memory import traced
 
 STATM = Path("/proc/self/statm")
 
@@ -342,11 +342,9 @@ class TestLimits:
 
     def test_a_claim_of_100_mib_costs_little(self) -> None:
         assembler = FrameAssembler()
-        tracemalloc.start()
-        feed(assembler, (100 << 20).to_bytes(4, "big") + b"x" * 10)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak <= EAGER_BYTES_MAX + 2 * CHUNK_BYTES
+        with traced() as taken:
+            feed(assembler, (100 << 20).to_bytes(4, "big") + b"x" * 10)
+        assert taken.peak <= EAGER_BYTES_MAX + 2 * CHUNK_BYTES
 
     def test_a_claim_of_100_mib_gets_eight_times_what_was_sent(self) -> None:
         assembler = FrameAssembler()
@@ -394,12 +392,10 @@ class TestLimits:
     def test_claims_allocate_no_more_than_the_budget_and_a_chunk_each(self) -> None:
         budget = FrameBudget(10 * EAGER_BYTES_MAX)
         claiming = [FrameAssembler(budget=budget) for _ in range(100)]
-        tracemalloc.start()
-        for assembler in claiming:
-            feed(assembler, (100 << 20).to_bytes(4, "big") + b"x" * 10)
-        allocated = tracemalloc.get_traced_memory()[0]
-        tracemalloc.stop()
-        assert allocated <= 11 * EAGER_BYTES_MAX + 100 * 2 * CHUNK_BYTES
+        with traced() as taken:
+            for assembler in claiming:
+                feed(assembler, (100 << 20).to_bytes(4, "big") + b"x" * 10)
+        assert taken.size <= 11 * EAGER_BYTES_MAX + 100 * 2 * CHUNK_BYTES
         small = FrameAssembler(budget=budget)
         assert feed(small, framed(body(3_000_000))) == [body(3_000_000)], "it begins small, and grows"
         for assembler in claiming:

@@ -4,7 +4,6 @@ import gzip
 import pickle
 import resource
 import struct
-import tracemalloc
 
 import aiokafka.codec
 import cramjam
@@ -27,6 +26,7 @@ from chaffinch.records.compression import (
     zstd_content_size,
 )
 from chaffinch.records.faults import RecordsError
+from tests.support.traced_memory import traced
 
 CODECS = list(Compression)
 REAL_CODECS = CODECS[1:]
@@ -262,23 +262,19 @@ class TestKept:
     def test_what_is_kept_is_no_larger_than_what_it_holds(self, codec: Compression) -> None:
         payload, count = bytes(compress(codec, NOISE[:2000])), 300
         decompress(codec, payload, 128 * MIB)
-        tracemalloc.start()
-        kept = [decompress(codec, payload, 128 * MIB) for _ in range(count)]
-        size, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
+        with traced() as taken:
+            kept = [decompress(codec, payload, 128 * MIB) for _ in range(count)]
         assert sum(map(len, kept)) == 2000 * count
-        assert size < 3000 * count
-        assert peak < size + MIB // 2
+        assert taken.size < 3000 * count
+        assert taken.peak < taken.size + MIB // 2
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
     def test_one_that_holds_a_thousand_times_its_size_takes_little_more_than_that(self, codec: Compression) -> None:
         payload = bytes(compress(codec, bytes(4 * MIB)))
-        tracemalloc.start()
-        assert len(decompress(codec, payload, 512 * MIB)) == 4 * MIB
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
+        with traced() as taken:
+            assert len(decompress(codec, payload, 512 * MIB)) == 4 * MIB
         # While it grows, the size before is there, too.
-        assert peak < (1 + 1 / 8) * 8 * 4 * MIB
+        assert taken.peak < (1 + 1 / 8) * 8 * 4 * MIB
 
 
 def streamed(data: bytes) -> bytes:

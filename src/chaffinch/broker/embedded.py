@@ -8,41 +8,32 @@ Without `data_dir` everything lives in memory and is gone at the end, but surviv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.broker.core.refusal import RequestRefused
-from chaffinch.broker.core.topics.registry import Partition
-from chaffinch.errors import codes
-from chaffinch.records import batch
-from chaffinch.records.batch import BatchView
-from chaffinch.records.control_batch import committed
-from chaffinch.storage.files import BytesLike
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, TypeVar
 
 from chaffinch.broker import arguments
 from chaffinch.broker.arguments import TopicArgument, Topics, config_texts, parse_python
+from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.counters import ALL_TOPICS
+from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.broker.listeners import Address, listen, nodes_of
 from chaffinch.broker.server import BrokerServer
-from chaffinch.errors import UnknownTopicOrPartitionException
+from chaffinch.errors import UnknownTopicOrPartitionException, codes
 from chaffinch.foreign_names import OF_BROKER, missing_attributes
+from chaffinch.records import batch
+from chaffinch.records.batch import BatchView
+from chaffinch.records.control_batch import committed
 from chaffinch.runtime.loop import LoopThread
 from chaffinch.storage.file_system import DiskFileSystem, MemoryFileSystem
+from chaffinch.storage.files import BytesLike
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
 
 HOST = "127.0.0.1"
 
@@ -347,7 +338,7 @@ class PartitionRecords:
 
 
 def collect(core: BrokerCore, topic: str, *, is_committed: bool) -> list[PartitionRecords]:
-    """The batches of every partition; below the last stable offset, if only committed records are wanted."""
+    """The batches of every partition; below the last stable offset, if only committed records are wanted. Called on the core's thread."""
     found = core.topics.get(topic)
     if found is None:
         raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} does not exist")
@@ -371,7 +362,8 @@ def _collect_partition(partition: Partition, is_committed: bool) -> PartitionRec
 
 
 def to_table(partitions: list[PartitionRecords]) -> pa.Table:
-    """Columns partition int32, offset int64, and those of `arrow_columns.to_arrow`: key, value, timestamp, headers."""
+    """Columns partition int32, offset int64, and those of `arrow_columns.to_arrow`: key, value, timestamp, headers. Called on the caller's
+    thread: to decode takes long."""
     import numpy as np
     import pyarrow as pa
 
