@@ -3,11 +3,12 @@
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && { echo $$p; break; }; done)
 BIN := .venv/bin
+PYTEST := $(BIN)/pytest
 SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit unit-spark unit-waiting unit-computing unit-simulation format lint types layers simulate cuts fuzz interop versions pyspark cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs lock clean all
+.PHONY: help setup demo test unit unit-spark unit-waiting unit-computing unit-simulation quick pythons coverage format lint types layers simulate cuts fuzz interop versions pyspark cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -31,16 +32,26 @@ unit: setup ## the tests alone, in four processes
 	@$(MAKE) --no-print-directory --jobs=4 --keep-going --output-sync=target unit-spark unit-waiting unit-computing unit-simulation
 
 unit-spark:
-	@$(BIN)/pytest $(SPARK)
+	@$(PYTEST) $(SPARK)
 
 unit-waiting:
-	@$(BIN)/pytest $(WAITING)
+	@$(PYTEST) $(WAITING)
 
 unit-computing:
-	@$(BIN)/pytest $(addprefix --ignore=,$(SPARK) $(WAITING) tests/simulation)
+	@$(PYTEST) $(addprefix --ignore=,$(SPARK) $(WAITING) tests/simulation)
 
 unit-simulation:
-	@$(BIN)/pytest tests/simulation
+	@$(PYTEST) tests/simulation
+
+quick: setup ## the tests that need a minute at most in one process: no Spark, no processes, few examples; says what it leaves out
+	@$(PYTEST) --quick
+
+pythons: setup ## the quick tests and a write from Spark, with each Python from 3.11 up of this machine (5 minutes for the first run of each)
+	@$(BIN)/python -m tools.pythons --quick -- tests/spark/test_spark_write.py
+
+coverage: setup ## the tests, and which share of each package's lines and branches they run (20 minutes)
+	@$(BIN)/coverage erase
+	@$(MAKE) --no-print-directory unit PYTEST="$(BIN)/coverage run -m pytest"; failed=$$?; $(BIN)/python -m tools.coverage_table && exit $$failed
 
 format: setup ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

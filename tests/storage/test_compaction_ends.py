@@ -13,6 +13,8 @@ from chaffinch.storage.partition_log import PartitionLog
 from tests.storage.compacted_log import busy_log, committed, compact, last_values, live, records
 from tests.storage.orders_log import DIRECTORY, ORDERS
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("seed", range(40))
 def test_readers_find_the_last_values_and_producers_their_sequences(seed: int) -> None:

@@ -22,6 +22,8 @@ from chaffinch.storage.partition_log import LogConfig, PartitionLog
 from tests.storage.compacted_log import ONE, TWO, committed, records
 from tests.storage.orders_log import DIRECTORY, ORDERS
 
+pytestmark = pytest.mark.long
+
 STEPS = 45
 
 

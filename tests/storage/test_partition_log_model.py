@@ -21,6 +21,8 @@ from chaffinch.storage.file_system import Interrupted, MemoryFileSystem, Storage
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
 from tests.storage.batches import batch
 
+pytestmark = pytest.mark.long
+
 PRODUCERS = (1, 2, 3)
 NOBODY = ProducerIdentity(-1, -1)
 

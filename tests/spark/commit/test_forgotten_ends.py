@@ -26,6 +26,8 @@ from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetS
 from tests.spark.commit.commit_world import TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 from tests.spark.commit.test_protocol import FIRST_ROWS, OPERATIONS, ROWS, assert_exactly_once, two_batches
 
+pytestmark = pytest.mark.long
+
 FIRST_STEPS = two_batches()[1].commit(0).steps
 FIRST_SEND, ADDS_OFFSETS, ENDS = (FIRST_STEPS.index(step) for step in (Step.PUSH, Step.ADD_OFFSETS, Step.END_TRANSACTION))
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,8 @@ from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRe
 from chaffinch.storage.file_system import MemoryFileSystem
 from chaffinch.storage.journal import Journal
 from chaffinch.storage.wall_time import WallTime
+
+pytestmark = pytest.mark.long
 
 CLIENT = Client(client_id="test", host="/127.0.0.1")
 SESSION_MS, REBALANCE_MS = 10_000, 20_000

@@ -23,6 +23,8 @@ from tests.broker.core.transactions.test_transactions import add, add_group, com
 from tests.broker.core.transactions.transactional_ends import finish
 from tests.broker.core_client import Client, Cluster
 
+pytestmark = pytest.mark.long
+
 PARTITIONS = 2
 AGAIN = frozenset({16, 19, 51, 56})
 """Codes after which a client asks again."""
