@@ -1,12 +1,14 @@
 """Record batches: what other clients write and read, taking records out, splitting, and bytes that lie."""
 
 import struct
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import aiokafka.record.default_records as aiokafka_records
 import kafka.record.default_records as kafka_records
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -258,14 +260,26 @@ class TestWithout:
         with pytest.raises(IndexError, match=f"record {index} of 2"):
             without(encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2])), [index])
 
-    @pytest.mark.parametrize(
-        ("payload", "count"),
-        [(b"", 1), (b"\x0e\0\0\0\1\2v\0", 2), (b"\x0e\0\0\0\1\2v\0" * 2, 1), (b"\x10\0\0\0\1\2v\0", 1)],
-        ids=["no record", "one record fewer", "one record more", "cut short"],
-    )
-    def test_lengths_that_lie(self, payload: bytes, count: int) -> None:
-        with pytest.raises(CorruptBatch):
-            without(batch_with_payload(payload, count, Compression.NONE), [])
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP], ids=["plain", "compressed"])
+@pytest.mark.parametrize(
+    "read", [without, stripped, lambda batch, indices: keys_at(batch, indices, 5)], ids=["without", "stripped", "keys_at"]
+)
+@pytest.mark.parametrize(
+    ("payload", "count"),
+    [(b"", 1), (b"\x0e\0\0\0\1\2v\0", 2), (b"\x10\0\0\0\1\2v\0", 1)],
+    ids=["no record", "one record fewer", "cut short"],
+)
+def test_lengths_that_lie(
+    read: Callable[[bytearray, npt.NDArray[np.int64]], object], payload: bytes, count: int, codec: Compression
+) -> None:
+    with pytest.raises(CorruptBatch):
+        read(batch_with_payload(payload, count, codec), np.array([0], np.int64))
+
+
+def test_one_record_more_than_the_header_counts() -> None:
+    with pytest.raises(CorruptBatch):
+        without(batch_with_payload(b"\x0e\0\0\0\1\2v\0" * 2, 1, Compression.NONE), [])
 
 
 class TestKeysAt:

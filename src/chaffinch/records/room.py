@@ -6,23 +6,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from typing import Any, Final
 
+_make: Final[Any] = ctypes.pythonapi.PyByteArray_FromStringAndSize
+"""Of CPython's stable ABI; it copies nothing when it is given no string."""
 
-def _of_the_interpreter() -> Callable[[None, int], bytearray] | None:
-    """PyByteArray_FromStringAndSize of CPython's stable ABI, which copies nothing when given no string; other interpreters may lack it."""
-    make: Any = getattr(getattr(ctypes, "pythonapi", None), "PyByteArray_FromStringAndSize", None)
-    if make is None:
-        return None
-    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_char_p, ctypes.c_ssize_t)
-    found: Callable[[None, int], bytearray] = make
-    return found
-
-
-_make: Final = _of_the_interpreter()
+_make.restype, _make.argtypes = ctypes.py_object, (ctypes.c_char_p, ctypes.c_ssize_t)
 
 
 def uninitialised(size: int) -> bytearray:
     """Room for `size` bytes. MemoryError as from `bytearray`."""
-    return bytearray(size) if _make is None else _make(None, size)
+    made: bytearray = _make(None, size)
+    return made
