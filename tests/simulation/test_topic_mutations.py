@@ -144,6 +144,7 @@ MUTATIONS = [
         knobs=ASKED,
         says=("was made",),
         by="topics_are_told_apart",
+        seeds=40,
         first=12,
     ),
     Mutation(name="a handler says RETRY and the record fails", breaks=does_not_try_again, knobs=ASKED, says=("for no good reason",)),

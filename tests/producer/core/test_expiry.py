@@ -9,6 +9,7 @@ import pytest
 from chaffinch.errors import KafkaException, TimeoutException, TransactionAbortableException, codes
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches import produce_requests
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from tests.producer.core.rig import LOST, NOT_SENT, OK, TIMED_OUT, Answer, Rig
 
 OPTIONS: dict[str, Any] = {"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000}
@@ -65,6 +66,43 @@ def test_in_a_transaction() -> None:
     assert isinstance(error, TransactionAbortableException)
     assert isinstance(error.__cause__, TimeoutException)
     assert f"the last error was {REPLICAS}; not stored; abort the transaction and go on" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("hold", "answers", "stored"),
+    [({AddPartitionsToTxnRequest}, [], "no"), (set(), [], "possibly"), (set(), [Answer(codes.NOT_ENOUGH_REPLICAS)], "no")],
+    ids=["never sent", "under way", "waits to go again"],
+)
+def test_a_transaction_cannot_be_committed_without_it(hold: set[type], answers: list[Answer | str], stored: str) -> None:
+    """Wherever it is when its time is up, and though its answer comes after that."""
+    again = {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000}
+    rig = Rig(options=OPTIONS | again | {"transactional.id": "t"}, hold=hold)
+    rig.call(events.InitTransactionsCalled, "init")
+    rig.call(events.BeginTransactionCalled, "begin")
+    rig.send("a")
+    for answer in answers:
+        rig.answer(answer)
+    rig.sleep(2_000)
+    assert rig.fate("a") == [f"TransactionAbortableException {stored}"]
+    if rig.open:
+        rig.answer(OK)
+    assert isinstance(rig.call(events.CommitCalled, "commit"), TransactionAbortableException)
+
+
+@pytest.mark.parametrize(("answer", "next_batch"), [(LOST, "b@0/1"), (Answer(codes.NOT_ENOUGH_REPLICAS), "b@0/0")])
+def test_numbers_of_what_may_be_stored_are_not_given_again(answer: Answer | str, next_batch: str) -> None:
+    """The next transaction goes on where it began only if it is surely not stored."""
+    again = {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000}
+    rig = Rig(options=OPTIONS | again | {"transactional.id": "t"})
+    rig.call(events.InitTransactionsCalled, "init")
+    rig.call(events.BeginTransactionCalled, "begin")
+    rig.send("a")
+    rig.answer(answer)
+    rig.sleep(2_000)
+    assert rig.call(events.AbortCalled, "abort") == "done"
+    rig.call(events.BeginTransactionCalled, "begin again")
+    rig.send("b")
+    assert rig.trace == ["a@0/0", next_batch]
 
 
 MOVED = Answer(codes.NOT_LEADER_OR_FOLLOWER, message="it moved")

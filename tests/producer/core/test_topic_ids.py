@@ -286,6 +286,27 @@ class TestAnotherNumberOfPartitions:
         assert rig.sent[-1].place == ORDERS_0
         assert rig.fate("a") == ["0"]
 
+    def test_innocents_that_wait_for_another_number_move(self) -> None:
+        rig = Rig(topic_id=OLD, partitions=3)
+        first, culprit, innocent, behind = [value for value in map(chr, range(97, 123)) if partition_of_key(value.encode(), 3) == 2][:4]
+        for values in (first, culprit + innocent, behind):
+            for value in values:
+                rig.append_to_partition_of_key(value, 3, is_given=False)
+            rig.step(events.TimePassed())
+            if values == first:
+                rig.answer(OK)
+        rig.answer(Answer(codes.INVALID_RECORD, [0]))
+        assert rig.trace[1:] == [f"{culprit}{innocent}@1/0", f"{behind}@3/0"], "the innocent waits for the answer to what is behind it"
+        rig.topic_id, rig.partitions = NEW, 1
+        hear(rig)
+        assert rig.sent[-1].place == ORDERS_0
+        assert str(rig.sent[-1]) == f"{innocent}@0/0"
+        rig.answer(Answer(codes.UNKNOWN_TOPIC_ID))
+        while rig.open:
+            rig.answer(OK)
+        assert rig.fate(culprit + innocent + behind) == ["InvalidRecordException no", "0", "0"]
+        assert rig.core.accumulator.memory_unused == rig.core.accumulator.memory_bytes
+
     @pytest.mark.parametrize(("chosen", "fate"), [(True, "0"), (False, "UnknownTopicOrPartitionException no")])
     def test_a_table_whose_partitions_were_chosen_just_before(self, chosen: bool, fate: str) -> None:
         rig = Rig(topic_id=OLD, partitions=3)

@@ -114,7 +114,6 @@ class BatchCompleter:
         self._wiring.counts["records_failed"] += batch.count - len(dropped)
         self._wiring.counts["records_dropped"] += len(dropped)
         self.release(batch.memory_bytes)
-        batch.memory_bytes = 0
         self._wiring.out.append(FailRecords(batch=batch, error=self._with_advice(error), errors=errors, dropped=dropped))
 
     def _with_advice(self, error: KafkaException) -> KafkaException:

@@ -232,9 +232,11 @@ class ProducerBatch:
 
     def move(self, move: Move) -> None:
         """Make a move of the table."""
-        after = MOVES.get((self.state, move))
-        assert after is not None, f"{self.topic_partition}: no move {move.name} for a batch that is {self.state.name}"
-        self.state = after
+        try:
+            self.state = MOVES[self.state, move]
+        except KeyError:
+            text = f"{self.topic_partition}: no move {move.name} for a batch that is {self.state.name}"
+            raise AssertionError(text) from None
 
     def goes_again(self, now_ms: int) -> None:
         """It has to be sent again."""

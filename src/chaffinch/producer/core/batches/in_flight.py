@@ -27,7 +27,7 @@ from uuid import UUID
 from chaffinch.client.addresses import Address
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import NO_PRODUCER, SEQUENCE_MODULUS, ProducerIdentity, TopicPartition, sequence_add
-from chaffinch.producer.core.batches.batch import BatchState, Move, ProducerBatch, Receipts
+from chaffinch.producer.core.batches.batch import Move, ProducerBatch, Receipts
 from chaffinch.producer.core.options import IDEMPOTENT_IN_FLIGHT_MAX
 
 BROKER_REMEMBERED_BATCHES: Final = IDEMPOTENT_IN_FLIGHT_MAX
@@ -301,10 +301,12 @@ class PartitionQueue:
         return [*numbered, *returned]
 
     def _remove(self, batch: ProducerBatch, move: Move) -> None:
-        batches = {BatchState.RETRYING: self.retries, BatchState.RETURNED: self.returned}.get(batch.state, self.in_flight)
-        assert batch in batches, f"{batch.topic_partition}: a batch that is not under way"
-        batches.remove(batch)
-        batch.move(move)
+        for batches in (self.in_flight, self.retries, self.returned):
+            if batch in batches:
+                batch.move(move)  # May refuse: the batch is where it was then.
+                batches.remove(batch)
+                return
+        raise AssertionError(f"{batch.topic_partition}: a batch that is not under way")
 
 
 def _lower(position: int | None, other: int) -> int:
