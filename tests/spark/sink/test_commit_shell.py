@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -99,9 +99,9 @@ def committed(
 OPTIONS = SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.request.timeout.ms": "10000"}, is_stream=True)
 
 
-def shell(client: SyncClient, plan: CommitPlan | None = None) -> CommitShell:
+def shell(client: SyncClient, plan: CommitPlan | None = None, after_step: Callable[[Step, int], None] | None = None) -> CommitShell:
     plan = Query(Broker(), [()]).plan(0, "run-1") if plan is None else plan
-    return CommitShell(plan, OPTIONS, client, staging=Folder("/none", "stagingLocation"), state=None)
+    return CommitShell(plan, OPTIONS, client, staging=Folder("/none", "stagingLocation"), state=None, after_step=after_step)
 
 
 def values(broker: EmbeddedBroker, topic: str) -> Counter[bytes | None]:
@@ -341,6 +341,22 @@ def test_it_waits_in_ms(monkeypatch: pytest.MonkeyPatch) -> None:
     with SyncClient("127.0.0.1:1") as client:
         assert shell(client).run(waiting()).outcome == "empty"
     assert waits == [0.07]
+
+
+def test_a_step_may_pause_where_it_has_a_result_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait has none."""
+    steps: list[tuple[Step, int]] = []
+    monkeypatch.setattr(commit_shell, "find_remains", lambda *_: Remains())
+
+    def commit() -> Commit:
+        yield Wait(step=Step.FINISH_COMMIT, ms=0)
+        assert steps == []
+        yield FindRemains(step=Step.FINISH_COMMIT, producer_id=1, partitions=(), refresh=False)
+        return CommitResult(outcome="empty")
+
+    with SyncClient("127.0.0.1:1") as client:
+        shell(client, after_step=lambda step, batch_id: steps.append((step, batch_id))).run(commit())
+    assert steps == [(Step.FINISH_COMMIT, 0)]
 
 
 def test_an_answer_is_waited_for_until_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
