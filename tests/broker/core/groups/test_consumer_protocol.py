@@ -475,12 +475,6 @@ class TestRestart:
         cluster.restart()
         assert consumer_group_of(cluster).topics == topics
 
-    def test_a_group_of_a_type_that_a_later_version_wrote_is_not_taken_for_another(self, cluster: Cluster) -> None:
-        fields = {"type": "share", "epoch": 1, "assignment_epoch": 1}
-        cluster.core._journals["offsets"].put({group_journal.key_of(GROUP): json.dumps(fields).encode()})
-        with pytest.raises(AssertionError, match="group 'g' is of an unknown type 'share'"):
-            cluster.restart()
-
     def test_a_full_disk_changes_nothing(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
