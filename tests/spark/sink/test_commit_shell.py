@@ -343,22 +343,6 @@ def test_it_waits_in_ms(monkeypatch: pytest.MonkeyPatch) -> None:
     assert waits == [0.07]
 
 
-def test_a_step_may_pause_where_it_has_a_result_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wait has none."""
-    steps: list[tuple[Step, int]] = []
-    monkeypatch.setattr(commit_shell, "find_remains", lambda *_: Remains())
-
-    def commit() -> Commit:
-        yield Wait(step=Step.FINISH_COMMIT, ms=0)
-        assert steps == []
-        yield FindRemains(step=Step.FINISH_COMMIT, producer_id=1, partitions=(), refresh=False)
-        return CommitResult(outcome="empty")
-
-    with SyncClient("127.0.0.1:1") as client:
-        shell(client, after_step=lambda step, batch_id: steps.append((step, batch_id))).run(commit())
-    assert steps == [(Step.FINISH_COMMIT, 0)]
-
-
 def test_an_answer_is_waited_for_until_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     replies, pumped, times_ms = [], [], iter((60, 60, 90, 100, 100))
     monkeypatch.setattr(commit_shell, "_now_ms", lambda: next(times_ms))
