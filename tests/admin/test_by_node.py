@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 
+from chaffinch.admin import many_brokers
 from chaffinch.admin.groups import list_groups
 from chaffinch.admin.transactions import list_transactions
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import CoordinatorLoadInProgressException, GroupAuthorizationException, TimeoutException, codes
+from chaffinch.errors import (
+    BrokerNotAvailableException,
+    CoordinatorLoadInProgressException,
+    GroupAuthorizationException,
+    TimeoutException,
+    codes,
+)
 from chaffinch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from chaffinch.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, ListTransactionsState
 from chaffinch.protocol.messages.metadata import MetadataRequest
@@ -98,3 +105,24 @@ def test_one_that_leaves_meanwhile_is_not_asked(ask: Callable[[SyncClient], Any]
     with ScriptedServer(script) as server, SyncClient(server.bootstrap_servers, reconnect_backoff=late) as client:
         (found,) = ask(client)
         assert name in repr(found)
+
+
+def test_nodes_that_go_on_leaving_are_not_waited_for_beyond_the_client_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = ManualClock(), []
+
+    def left(client: SyncClient, node: int, *_: object) -> None:
+        asked.append(node)
+        assert len(asked) < 10
+        clock.advance(400)
+        raise BrokerNotAvailableException(f"node {node} has left")
+
+    monkeypatch.setattr(many_brokers, "_answer", left)
+    monkeypatch.setattr(many_brokers, "PAUSE_MS", 0)
+    with (
+        ScriptedServer(lambda *_: None) as server,
+        SyncClient(server.bootstrap_servers, clock=clock, timeout_ms=1_000) as client,
+        pytest.raises(TimeoutException, match=r"to every node .*the last error was BROKER_NOT_AVAILABLE") as raised,
+    ):
+        list_groups(client)
+    assert isinstance(raised.value.__cause__, BrokerNotAvailableException)
+    assert asked == [1, 1, 1]

@@ -13,7 +13,7 @@ from chaffinch import EmbeddedBroker
 from chaffinch.admin import group_offsets, groups, options, topics
 from chaffinch.admin.group_offsets import commit_offsets, committed_offsets
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import UnknownTopicIdException, UnknownTopicOrPartitionException, UnsupportedVersionException
+from chaffinch.errors import GroupNotEmptyException, UnknownTopicIdException, UnknownTopicOrPartitionException, UnsupportedVersionException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tests.client.scripted_server import ScriptedServer
@@ -136,3 +136,23 @@ def test_offsets_of_a_deleted_topic_are_not_committed(monkeypatch: pytest.Monkey
         if ends == "created again":
             assert "topic 't' was deleted, and perhaps created again" in str(raised.value)
         assert committed_offsets(client, "g") == {}
+
+
+def listing(group: str, state: str) -> groups.GroupListing:
+    return groups.GroupListing(group=group, group_type="classic", protocol_type="consumer", state=state, coordinator=1)
+
+
+@pytest.mark.parametrize("state", ["Stable", "PreparingRebalance", "Empty", ""])
+def test_only_a_group_without_members_is_reset(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    """An old broker names no state; it refuses by itself."""
+    place = TopicPartition("t", 0)
+    monkeypatch.setattr(groups, "list_groups", lambda _: [listing("other", "Stable"), listing("g", state)])
+    with EmbeddedBroker(topics=["t"]) as broker, options.connect(bootstrap_servers=broker.bootstrap_servers) as client:
+        plan = groups.plan_reset(client, "g", [place], groups.Target("earliest"))
+        if state in ("Empty", ""):
+            groups.execute_reset(client, "g", plan)
+            assert list(committed_offsets(client, "g")) == [place]
+        else:
+            with pytest.raises(GroupNotEmptyException, match=f"group 'g' is in state {state}: its offsets can be reset only without"):
+                groups.execute_reset(client, "g", plan)
+            assert committed_offsets(client, "g") == {}

@@ -83,6 +83,17 @@ def test_what_stands_below_the_start_is_not_told(client: Client, start: int, end
         assert data.diverging_epoch is None or data.diverging_epoch.end_offset > start
 
 
+def test_a_log_that_starts_within_a_batch() -> None:
+    """The batch is still there as a whole."""
+    cluster = Cluster()
+    cluster.topic("orders")
+    client = cluster.client()
+    cluster.partition("orders", 0).replicas.leader_epoch = 3
+    client.produce("orders", batch_of(b"a", b"b", b"c"))
+    cluster.partition("orders", 0).log.delete_records_before(2, cluster.now_ms)
+    assert (ask(client, 1).leader_epoch, ask(client, 1).end_offset) == (1, 2)
+
+
 @pytest.mark.parametrize("kill", [True, False])
 def test_small_logs_after_a_restart(kill: bool) -> None:
     """Their segments have no index in a file."""
