@@ -37,15 +37,17 @@ LONG = frozenset(
         "examples",
         "fuzz",
         "interop",
+        "kips",
         "producer",
         "simulation",
         "soak",
         "spark",
+        "storage",
         "test_documents.py",
         "upgrades",
     }
 )
-"""Of tests/: sockets, processes, Spark, many worlds."""
+"""Of tests/: sockets, disks, processes, Spark, many worlds."""
 
 QUICK = ("broker/core", "producer/core", "consumer/core", "spark/commit")
 """Within LONG."""

@@ -25,6 +25,8 @@ from chaffinch.protocol.messages.produce import (
 )
 from chaffinch.protocol.violations import ProtocolViolation, UnencodableMessage
 
+pytestmark = pytest.mark.long
+
 VERSIONS = st.integers(produce_path.FIRST_VERSION, produce_path.LAST_VERSION)
 NAMES = st.one_of(st.text(max_size=8), st.integers(120, 130).map("n".__mul__))
 INT16, INT32, INT64 = (st.integers(-(1 << bits), (1 << bits) - 1) for bits in (15, 31, 63))

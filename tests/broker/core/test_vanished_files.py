@@ -21,6 +21,8 @@ from tests.broker.core.test_full_disk import commit
 from tests.broker.core.transactions.transactional_writer import Writer
 from tests.broker.core_client import Cluster
 
+pytestmark = pytest.mark.long
+
 ACCEPTED = "accept.data.loss"
 REBUILT = (".index", ".txnindex", ".closed", ".start", ".snapshot")
 """Files whose contents are known elsewhere; snapshots not where segments were deleted."""
