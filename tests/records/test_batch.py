@@ -277,6 +277,12 @@ def test_lengths_that_lie(
         read(batch_with_payload(payload, count, codec), np.array([0], np.int64))
 
 
+def test_what_stays_may_be_too_large_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chaffinch.records.batch.BATCH_BYTES_MAX", 61)
+    with pytest.raises(BatchTooLarge):
+        without(encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2])), [0])
+
+
 def test_one_record_more_than_the_header_counts() -> None:
     with pytest.raises(CorruptBatch):
         without(batch_with_payload(b"\x0e\0\0\0\1\2v\0" * 2, 1, Compression.NONE), [])

@@ -16,6 +16,7 @@ from tests.support.raw_batches import NOW_MS
 from tests.support.raw_messages import message, wrapper
 
 FOREVER = 2**31
+LAST_OFFSET_DELTA_END = 27
 
 
 def batch(
@@ -102,6 +103,13 @@ def test_what_is_not_to_be_seen_is_passed_over() -> None:
     assert (nothing.read(FOREVER), nothing.position) == (None, 3)
 
 
+@pytest.mark.parametrize("records_max", [1, FOREVER])
+def test_a_batch_whose_records_all_lie_before_is_passed_over(records_max: int) -> None:
+    thinned = batch(0, [b"a", b"b"])
+    thinned[LAST_OFFSET_DELTA_END - 1] = 5  # As where compaction has taken its last records.
+    assert pieces(FetchedRecords(thinned + batch(6, [b"c"]), 3, checks_crc=False), records_max) == [([6], [b"c"], 0, 0, 7)]
+
+
 def test_the_last_batch_may_be_cut_short() -> None:
     log = bytes(batch(0, [b"a"]) + batch(1, [b"b"]))
     for cut in range(1, len(batch(1, [b"b"])) + 1):
@@ -109,7 +117,9 @@ def test_the_last_batch_may_be_cut_short() -> None:
 
 
 @pytest.mark.parametrize("records_max", [1, FOREVER])
-@pytest.mark.parametrize(("at", "checks_crc", "says"), [(80, True, "checksum of the batch at offset 2"), (61, False, "record")])
+@pytest.mark.parametrize(
+    ("at", "checks_crc", "says"), [(80, True, "checksum of the batch at offset 2"), (61, False, "record"), (57, False, "records in")]
+)
 def test_damage_is_told_after_what_comes_before_it(records_max: int, at: int, checks_crc: bool, says: str) -> None:
     bad = batch(2, [b"c", b"d"])
     bad[at] ^= 0x7F
@@ -172,6 +182,7 @@ class TestOldFormats:
         [
             message(crc=1),
             message(key_length=1000),
+            message(key_length=4),  # To where the value's length would be.
             message(value_length=1000),
             wrapper(b"no gzip", Compression.GZIP),
             wrapper([], Compression.GZIP),

@@ -5,15 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaffinch.identifiers import ProducerIdentity
+from chaffinch.records import key_filter
 from chaffinch.records.batch import TimestampType, decode, encode, patch_log_append_time, patch_max_timestamp, read_header, views
 from chaffinch.records.batch_header import ATTRIBUTE_DELETE_HORIZON, HEADER_BYTES, BatchView
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
-from chaffinch.records.faults import CorruptBatch
+from chaffinch.records.faults import BatchTooLarge, CorruptBatch
 from chaffinch.records.key_filter import emptied, read_keys, retained
 from tests.records.record_strategies import Row, columns_of, offsets_of, row_lists, rows_of
 
 BYTES_MAX = 1 << 20
+COUNT_POSITION = 57
 HORIZON = 1_800_000_000_000
 
 
@@ -97,3 +99,16 @@ def test_what_cannot_be_read_is_said() -> None:
     batch[-1] = 9
     with pytest.raises(CorruptBatch):
         read_keys(view_of(batch), BYTES_MAX)
+
+
+def test_more_records_than_bytes() -> None:
+    batch = encode(columns_of([(b"a", b"1", 5, [])]))
+    batch[COUNT_POSITION] = 1
+    with pytest.raises(CorruptBatch, match="16777217 records in"):
+        read_keys(view_of(batch), BYTES_MAX)
+
+
+def test_what_stays_may_be_too_large_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_filter, "BATCH_BYTES_MAX", HEADER_BYTES)
+    with pytest.raises(BatchTooLarge):
+        kept(encode(columns_of([(b"a", b"1", 5, [])])), [1])

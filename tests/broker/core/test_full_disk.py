@@ -27,6 +27,7 @@ from chaffinch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from chaffinch.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from chaffinch.storage.file_system import MemoryFileSystem, StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core.test_metadata_synced import UPSERTION
@@ -98,6 +99,21 @@ REQUESTS: dict[str, tuple[Callable[[], Any], Callable[[Any], int], int]] = {
         lambda answer: answer.error_code,
         COORDINATOR,
     ),
+    "WriteTxnMarkers": (
+        lambda: WriteTxnMarkersRequest(
+            markers=[
+                WritableTxnMarker(
+                    producer_id=7,
+                    producer_epoch=0,
+                    transaction_result=False,
+                    topics=[WritableTxnMarkerTopic(name="orders", partition_indexes=[0])],
+                    coordinator_epoch=0,
+                )
+            ]
+        ),
+        lambda answer: answer.markers[0].topics[0].partitions[0].error_code,
+        STORAGE,
+    ),
     "AlterUserScramCredentials": (
         lambda: AlterUserScramCredentialsRequest(upsertions=[UPSERTION]),
         lambda answer: answer.results[0].error_code,
@@ -154,6 +170,17 @@ def test_a_change_is_refused_and_works_again(name: str, harm: Callable[[MemoryFi
     assert code_of(client.ask(make(), 8 if name == "OffsetCommit" else None)) == 0
     cluster.restart()
     assert {topic.name for topic in cluster.core.topics} - {"new", "doomed"} == {"orders"}
+
+
+@pytest.mark.parametrize("harm", [fill, make_read_only])
+def test_an_idempotent_producer_gets_no_id_that_a_restart_would_give_again(harm: Callable[[MemoryFileSystem], None]) -> None:
+    cluster = cluster_with_topics()
+    client = cluster.client()
+    harm(cluster.file_system)
+    asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
+    assert client.ask(asked).error_code == COORDINATOR
+    relieve(cluster.file_system)
+    assert client.ask(asked).error_code == 0
 
 
 @pytest.mark.parametrize("harm", [fill, make_read_only])

@@ -25,9 +25,6 @@ class Timers(Generic[Key]):
         self._queued: dict[Key, int] = {}  # The live entry of the heap for each key.
         self._heap: list[tuple[int, Any]] = []
 
-    def __len__(self) -> int:
-        return len(self._deadlines)
-
     def get(self, key: Key) -> int | None:
         return self._deadlines.get(key)
 

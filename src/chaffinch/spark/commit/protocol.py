@@ -19,6 +19,7 @@ Why it writes each row exactly once, whatever is cut where:
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from chaffinch.errors import codes
@@ -182,14 +183,11 @@ class _Writer:
 
     def write(self) -> Commit:
         """Pushes and commits; starts the transaction again from the staging as long as that can help."""
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
+        for _ in range(1, ATTEMPTS_MAX):
+            with suppress(StartAgain):
                 return (yield from self._attempt(self.began_ms))
-            except StartAgain:
-                if attempt == ATTEMPTS_MAX:
-                    raise
-                yield from self._start_again()
-        raise AssertionError("the last attempt returns or raises")
+            yield from self._start_again()
+        return (yield from self._attempt(self.began_ms))
 
     def _attempt(self, began_ms: int) -> Commit:
         plan, identity = self.plan, self.identity

@@ -232,9 +232,25 @@ class TestGenerations:
         assert follower.sync().error_code == 22
         assert follower.commit() == 22
         follower.generation -= 1
+        follower.protocol = "cooperative-sticky"
+        assert follower.sync().error_code == 23
         follower.id = "who"
         assert (follower.heartbeat(), follower.sync().error_code, follower.commit()) == (25, 25, 25)
         assert leader.heartbeat() == 0
+
+    def test_of_two_that_ask_for_their_assignment_the_later_one_has_it(self, cluster: Cluster) -> None:
+        """A client that has lost its connection asks again while the broker still waits for the leader."""
+        leader, follower = ClassicMember(cluster), ClassicMember(cluster)
+        leader.send_join()
+        follower.send_join()
+        cluster.advance(2 * DELAY_MS)
+        leader.taken(), follower.taken()
+        follower.send_sync()
+        first, follower.client = follower.client, cluster.client()
+        assert follower.sync() is None
+        assert first.answers.pop().error_code == 27
+        leader.sync({leader.id: b"0", follower.id: b"1"})
+        assert follower.taken().assignment == b"1"
 
     def test_between_join_and_assignment_nothing_is_committed(self, cluster: Cluster) -> None:
         member = ClassicMember(cluster)

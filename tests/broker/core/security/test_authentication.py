@@ -124,6 +124,13 @@ def test_something_else_in_the_middle_is_answered_where_there_is_room_and_then_t
     assert client.closed == ""
 
 
+def test_a_produce_request_in_the_middle_has_no_room_for_an_error(cluster: Cluster) -> None:
+    client = cluster.client()
+    client.ask(SaslHandshakeRequest(mechanism="PLAIN"))
+    client.send(ProduceRequest(acks=-1, topics=[]))
+    assert (client.answers, client.closed) == ([], "")
+
+
 @pytest.mark.parametrize("message", [SaslHandshakeRequest(mechanism="PLAIN"), None], ids=["handshake", "versions"])
 def test_nor_may_a_login_begin_again_in_the_middle(message: Any, cluster: Cluster) -> None:
     client = cluster.client()

@@ -61,11 +61,6 @@ class DynamicSettings(Mapping[str, Any]):
         """Names set at start, with or without an effect."""
         return self._static.given | self._static.ignored.keys()
 
-    @property
-    def ignored(self) -> Mapping[str, Any]:
-        """Options set at start that Kafka knows and that have no effect here."""
-        return self._static.ignored
-
     def check(self, overrides: Mapping[str, str], *, is_default: bool) -> dict[str, Any]:
         """All values as they would be with this layer. Raises RequestRefused (42, as Kafka) when these cannot be set at run time.
 
