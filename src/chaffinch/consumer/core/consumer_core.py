@@ -119,12 +119,11 @@ class ConsumerCore:
                 self.lookups.epochs_answered(event, now_ms)
             case MetadataAsked():
                 self._metadata_heard(event, now_ms)
-            case _ if self.group is not None:
+            case _:
+                assert self.group is not None, f"an answer to nothing: {event}"
                 if isinstance(token, TopicsAsked):
                     self.renewals.take(self.watch.learn(event.message, now_ms))
                 self.group.answered(event, now_ms)
-            case _:
-                raise AssertionError(f"an answer to nothing: {event}")
 
     def _failed(self, event: Failed, now_ms: int) -> None:
         token = event.token
@@ -137,10 +136,9 @@ class ConsumerCore:
                 self.lookups.epochs_failed(token, event, now_ms)
             case MetadataAsked():
                 self.watch.unanswered(network_error(event), now_ms)
-            case _ if self.group is not None:
-                self.group.failed(event, now_ms)
             case _:
-                raise AssertionError(f"a failure of nothing: {event}")
+                assert self.group is not None, f"a failure of nothing: {event}"
+                self.group.failed(event, now_ms)
 
     def _metadata_heard(self, event: Answered, now_ms: int) -> None:
         renewals = self.watch.answered(event.message, now_ms)

@@ -49,10 +49,9 @@ class Group:
                 commits.commit_answered(event, now_ms)
             case TopicsAsked():
                 commits.topics_answered(event)
-            case Lookup():
-                commits.committed.answered(event, now_ms)
             case _:
-                raise AssertionError(f"an answer to nothing: {event}")
+                assert isinstance(token, Lookup), f"an answer to nothing: {event}"
+                commits.committed.answered(event, now_ms)
 
     def failed(self, event: Failed, now_ms: int) -> None:
         """No answer: it is asked for again. That the connection is gone, and the coordinator perhaps with it, comes by `lost`."""
@@ -70,10 +69,9 @@ class Group:
                 membership.refused_join.ended(token)
             case CommitSent() | TopicsAsked():
                 commits.commit_failed(token, event, now_ms)
-            case Lookup():
-                commits.committed.failed(token, event, now_ms)
             case _:
-                raise AssertionError(f"a failure of nothing: {event}")
+                assert isinstance(token, Lookup), f"a failure of nothing: {event}"
+                commits.committed.failed(token, event, now_ms)
 
     def lost(self, address: Address) -> None:
         """A connection is gone."""
