@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -231,6 +231,12 @@ class TestEveryErrorCode:
         assert client.ask(fetch({"topic": "orders"}), 12).responses[0].partitions[0].error_code == code.number
         assert cluster.partition("orders", 0).log.log_end_offset == 0
 
+    def test_no_bytes_are_counted_as_too_many(self, cluster: Cluster) -> None:
+        """The batch is not larger than it may be."""
+        cluster.core.faults.add(error="MESSAGE_TOO_LARGE")
+        assert cluster.client().produce("orders", batch_of(b"a")).error_code == codes.MESSAGE_TOO_LARGE.number
+        assert cluster.core.counters.total("BytesRejectedPerSec", "orders") == 0
+
     @pytest.mark.parametrize(
         "api", [api for api in APIS.values() if api.served and api.key not in PER_PARTITION_FAULTS], ids=lambda api: api.name
     )
@@ -241,6 +247,23 @@ class TestEveryErrorCode:
             for code in (codes.UNKNOWN_SERVER_ERROR, codes.CLUSTER_AUTHORIZATION_FAILED):
                 answer = api.response.decode(b"".join(error_answer(request, code.number).encode(version)), version)
                 assert code.number in set(numbers_in(answer)), (api.name, version)
+
+    @pytest.mark.parametrize(
+        ("name", "version", "says"),
+        [
+            ("FindCoordinator", 3, lambda answer: (answer.node_id, answer.host, answer.port) == (-1, "", -1)),
+            ("FindCoordinator", 6, lambda answer: {(one.node_id, one.host, one.port) for one in answer.coordinators} == {(-1, "", -1)}),
+            ("DeleteRecords", 2, lambda answer: answer.topics[0].partitions[0].low_watermark == -1),
+            ("InitProducerId", 5, lambda answer: answer.producer_epoch == -1),
+            ("CreateTopics", 7, lambda answer: answer.topics[0].configs is None),
+            ("JoinGroup", 9, lambda answer: answer.member_id == "té4"),
+        ],
+    )
+    def test_the_rest_of_the_answer_says_nothing(self, name: str, version: int, says: Callable[[Any], bool]) -> None:
+        """But for the member's id, which is the request's."""
+        (api,) = (api for api in APIS.values() if api.name == name)
+        request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="c", message=sample(api.request, version))
+        assert says(error_answer(request, 41))
 
     @pytest.mark.parametrize("name", ["OffsetCommit", "DeleteTopics", "TxnOffsetCommit"])
     def test_topics_known_by_id_are_told_by_id(self, name: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaffinch.broker.core.events import CloseConnection, RequestReceived, Respond
-from chaffinch.broker.core.transactions.metadata import BLOCK_SIZE
+from chaffinch.broker.core.transactions.coordinator import PRODUCER_IDS_PER_BLOCK
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
 from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest
@@ -62,7 +62,7 @@ def test_a_producer_id_is_not_given_twice() -> None:
         assert (answer.error_code, answer.base_offset) == (0, len(ids) - 1)
         cluster.partition("orders", 0).log.sync()
         lose_power(cluster)
-    assert ids == [0, BLOCK_SIZE]
+    assert ids == [0, PRODUCER_IDS_PER_BLOCK]
 
 
 def topics(cluster: Cluster) -> dict[str, int]:

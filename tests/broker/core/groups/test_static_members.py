@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.core.groups.members import DELAY_MS, REBALANCE_MS, SESSION_MS, ClassicMember, assign, subscription
+from chaffinch.broker.core.groups.classic_group import ClassicGroup
+from tests.broker.core.groups.members import DELAY_MS, GROUP, REBALANCE_MS, SESSION_MS, ClassicMember, assign, subscription
 from tests.broker.core_client import Cluster
 
 
@@ -91,3 +92,18 @@ def test_a_static_member_that_does_not_join_again_stays(cluster: Cluster, member
     cluster.advance(REBALANCE_MS)
     answer = members[0].taken()
     assert {member.group_instance_id for member in answer.members} == {"i-0", "i-1", None}
+
+
+def test_who_leads_is_known_after_a_restart_wherever_it_stands_among_the_members(cluster: Cluster, members: list[ClassicMember]) -> None:
+    silent, leader = members
+    leader.protocols = {"range": subscription("bills")}
+    leader.send_join()
+    for _ in range(REBALANCE_MS // DELAY_MS):
+        cluster.advance(DELAY_MS)
+        assert silent.heartbeat() in (27, 22)
+    assert leader.taken().leader == leader.id
+    assign([leader])
+    cluster.restart()
+    group = cluster.core.state.groups.find(GROUP)
+    assert isinstance(group, ClassicGroup)
+    assert (list(group.members), group.leader) == ([silent.id, leader.id], leader.id)

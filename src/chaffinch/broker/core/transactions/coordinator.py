@@ -21,7 +21,7 @@ from chaffinch.broker.core.timers import Timers
 from chaffinch.broker.core.transactions import metadata as transaction_epochs
 from chaffinch.broker.core.transactions import metadata as transaction_metadata
 from chaffinch.broker.core.transactions import moves as transaction_moves
-from chaffinch.broker.core.transactions.metadata import ProducerIds, TransactionMetadata
+from chaffinch.broker.core.transactions.metadata import TransactionMetadata
 from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP, Ending, Move, Refused, TransactionState
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -49,6 +49,11 @@ NOT_WRITTEN = codes.NOT_COORDINATOR
 
 _KEY_PREFIX = b"transaction/"
 
+PRODUCER_IDS_PER_BLOCK = 1000
+"""Each block costs a sync. The figure is Kafka's."""
+
+_PRODUCER_IDS_KEY = b"producer.ids"
+
 
 class Participants(Protocol):
     """Where decisions are carried out. Both methods may be called again for the same transaction after a crash."""
@@ -63,6 +68,27 @@ class Participants(Protocol):
 
     def sync(self, topic_partitions: Iterable[TopicPartition], groups: Iterable[str]) -> None:
         """Return once markers and offsets written there survive a loss of power. Raises StorageError."""
+
+
+class ProducerIds:
+    """Hands out producer ids, from 0 upwards, each once: from blocks whose end is on disk before the first of them is used.
+
+    A crash skips the rest of a block, as in Apache Kafka's ProducerIdManager. Whatever `flush.policy` is: after a loss of power a log may
+    know batches of an id that the journal has forgotten, and would take those of the next producer of this id for them, sent again.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._next = self._block_end = int(journal.items().get(_PRODUCER_IDS_KEY, b"0"))
+
+    def allocate(self) -> int:
+        """The next id. Raises StorageError when a new block cannot be written down; nothing is handed out then."""
+        if self._next == self._block_end:
+            self._journal.put({_PRODUCER_IDS_KEY: b"%d" % (self._block_end + PRODUCER_IDS_PER_BLOCK)})
+            self._journal.sync()
+            self._block_end += PRODUCER_IDS_PER_BLOCK
+        self._next += 1
+        return self._next - 1
 
 
 @dataclass(frozen=True, slots=True)

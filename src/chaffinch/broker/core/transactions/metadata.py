@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from chaffinch.broker.core.transactions.moves import COMPLETED, VERSION_WITH_EPOCH_BUMP, TransactionState
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
-from chaffinch.storage.journal import Journal
 
 NO_EPOCH = -1
 EPOCH_MAX = 32767
@@ -90,33 +89,6 @@ def from_bytes(transactional_id: str, value: bytes) -> TransactionMetadata:
     fields["partitions"] = frozenset(TopicPartition(topic, partition) for topic, partition in fields["partitions"])
     fields["groups"] = frozenset(fields["groups"])
     return TransactionMetadata(transactional_id=transactional_id, **fields)
-
-
-BLOCK_SIZE = 1000
-"""Ids per sync, Kafka's own figure."""
-
-_KEY = b"producer.ids"
-
-
-class ProducerIds:
-    """Hands out producer ids, from 0 upwards, each once: from blocks whose end is on disk before the first of them is used.
-
-    A crash skips the rest of a block, as in Apache Kafka's ProducerIdManager. Whatever `flush.policy` is: after a loss of power a log may
-    know batches of an id that the journal has forgotten, and would take those of the next producer of this id for them, sent again.
-    """
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._next = self._block_end = int(journal.items().get(_KEY, b"0"))
-
-    def allocate(self) -> int:
-        """The next id. Raises StorageError when a new block cannot be written down; nothing is handed out then."""
-        if self._next == self._block_end:
-            self._journal.put({_KEY: b"%d" % (self._block_end + BLOCK_SIZE)})
-            self._journal.sync()
-            self._block_end += BLOCK_SIZE
-        self._next += 1
-        return self._next - 1
 
 
 NO_PRODUCER_ID = NO_PRODUCER.producer_id
