@@ -184,6 +184,15 @@ class TestDurable:
         folder.write("state", [b"one"])
         assert done == ["sync file", "move", "sync folder"]
 
+    def test_a_file_is_closed_before_it_has_its_name(self, asked: tuple[Folder, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+        """An object store has it from then on."""
+        folder, _ = asked
+        closed = []
+        with folder.replacing("state") as out:
+            out.write(b"one")
+            monkeypatch.setattr(folder, "_settle", lambda *_: closed.append(out.closed))
+        assert closed == [True]
+
     def test_a_new_name_is_synced_with_its_folder(self, asked: tuple[Folder, list[str]]) -> None:
         folder, done = asked
         folder.write("hidden", [b"one"])
@@ -217,7 +226,7 @@ class TestOwnFolder:
         OwnFolder(str(tmp_path / "own"), "stagingLocation").write("a", [b"1"])
         assert stat.filemode((tmp_path / "own").stat().st_mode) == "drwx------"
 
-    @pytest.mark.parametrize("wrong", ["of another user", "writable for others", "a link", "a file"])
+    @pytest.mark.parametrize("wrong", ["of another user", "writable for others", "writable for its group", "a link", "a file"])
     def test_one_that_another_user_may_have_made_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
         root, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
         elsewhere.mkdir()
@@ -228,7 +237,7 @@ class TestOwnFolder:
                 root.write_text("")
             case _:
                 root.mkdir()
-                root.chmod(0o777 if wrong == "writable for others" else 0o700)
+                root.chmod({"writable for others": 0o702, "writable for its group": 0o720}.get(wrong, 0o700))
         if wrong == "of another user":
             monkeypatch.setattr(os, "getuid", lambda: root.stat().st_uid + 1)
         with pytest.raises(

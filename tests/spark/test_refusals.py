@@ -8,10 +8,31 @@ from typing import NoReturn
 
 import pytest
 
-from chaffinch.errors import ConfigException, KafkaException, ProducerFencedException, TimeoutException, TopicAuthorizationException
-from chaffinch.errors.codes import Group
+from chaffinch.errors import (
+    ConfigException,
+    KafkaException,
+    ProducerFencedException,
+    TimeoutException,
+    TopicAuthorizationException,
+    codes,
+    exception_for,
+)
+from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.refusals import ADVICE, REMEDIES, ErrorTag, Kind, Refusal, Remedy, advised, line_first, refusal_of, tag_in, worded_for
+from chaffinch.spark.refusals import (
+    ADVICE,
+    REMEDIES,
+    ErrorTag,
+    Kind,
+    Refusal,
+    Remedy,
+    advised,
+    line_first,
+    refusal_for,
+    refusal_of,
+    tag_in,
+    worded_for,
+)
 
 REFUSAL = Refusal(Group.INVALID_CONFIGURATION, "CHECKPOINT_RESTORED", "batch 1 is older than batch 2: bring back the newest copy")
 TAG = ErrorTag(group=REFUSAL.group, name=REFUSAL.name, text=REFUSAL.text)
@@ -105,6 +126,13 @@ def test_a_client_s_error_is_one_line_with_its_code_and_its_advice_once(error: K
 @pytest.mark.parametrize("group", [group for group in Group if group is not Group.NONE])
 def test_every_group_has_an_advice(group: Group) -> None:
     assert advised(group, "X", "it failed;").text == f"it failed; {ADVICE[REMEDIES[group]][Kind.QUERY]}"
+
+
+@pytest.mark.parametrize("code", [codes.OFFSET_OUT_OF_RANGE, codes.REBALANCE_IN_PROGRESS])
+def test_what_kip_1050_puts_in_no_group_is_recoverable(code: ErrorCode) -> None:
+    assert code.group is Group.NONE
+    for refusal in (refusal_for(code, "it failed"), refusal_of(exception_for(code, message="it failed"))):
+        assert str(refusal) == f"KAFKA[ApplicationRecoverable] {code.name}: it failed; {ADVICE[Remedy.AGAIN][Kind.QUERY]}"
 
 
 @pytest.mark.parametrize("remedy", Remedy)

@@ -17,8 +17,10 @@ from chaffinch.spark import target
 from chaffinch.spark.kept import Kept
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.options import SinkOptions
-from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.sink.writers import task_plan
+from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.target import check_codec, check_replication, take_snapshot
+from chaffinch.spark.task_facts import TaskContextFacts
 from tests.spark.played_query import PlayedQuery
 
 INCONSISTENT = TopicSnapshot(topic="orders", topic_id=bytes(16), partition_count=1, replica_count=1, in_sync_min=3)
@@ -140,3 +142,19 @@ def test_a_long_wait_is_told_with_the_option_that_names_the_brokers(
     target.client_for(options)
     made["on_wait"]("no broker reachable; still asking")
     assert [record.message for record in caplog.records] == ["kafka.bootstrap.servers=a:1,b:2: no broker reachable; still asking"]
+
+
+@pytest.mark.parametrize(("guarantee", "is_refused"), [("exactly-once", True), ("at-least-once", True), ("none", False)])
+def test_a_topic_that_rows_name_needs_its_replicas_where_they_acknowledge(
+    monkeypatch: pytest.MonkeyPatch, guarantee: str, is_refused: bool
+) -> None:
+    few = TopicSnapshot(topic="few", topic_id=bytes(16), partition_count=1, replica_count=1, in_sync_min=2)
+    monkeypatch.setattr(target, "client_for", lambda _: None)
+    monkeypatch.setattr(target, "find_topic", lambda *_: few)
+    options = SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "deliveryGuarantee": guarantee}, is_stream=False)
+    plan = task_plan(options, TargetSnapshot(topics=(), replication_policy="strict"), TaskContextFacts(task=0), "q")
+    if is_refused:
+        with pytest.raises(Refusal, match=r"topic few has replication factor 1, below its min\.insync\.replicas of 2"):
+            plan.snapshot_of("few", 0)
+    else:
+        assert plan.snapshot_of("few", 0) == few

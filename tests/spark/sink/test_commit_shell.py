@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -99,9 +99,9 @@ def committed(
 OPTIONS = SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "topic": "t", "kafka.request.timeout.ms": "10000"}, is_stream=True)
 
 
-def shell(client: SyncClient, plan: CommitPlan | None = None) -> CommitShell:
+def shell(client: SyncClient, plan: CommitPlan | None = None, after_step: Callable[[Step, int], None] | None = None) -> CommitShell:
     plan = Query(Broker(), [()]).plan(0, "run-1") if plan is None else plan
-    return CommitShell(plan, OPTIONS, client, staging=Folder("/none", "stagingLocation"), state=None)
+    return CommitShell(plan, OPTIONS, client, staging=Folder("/none", "stagingLocation"), state=None, after_step=after_step)
 
 
 def values(broker: EmbeddedBroker, topic: str) -> Counter[bytes | None]:

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from chaffinch.spark.commit.operations import Step
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.spark.commit.operations import FindRemains, Remains, Step, Wait
+from chaffinch.spark.commit.plan import Commit, CommitResult
+from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.pause import FILE_VARIABLE, STEP_VARIABLE, go_path, pauses_asked_for
+from tests.spark.sink.test_commit_shell import shell
 
 
 @pytest.mark.parametrize(
@@ -35,3 +39,19 @@ def test_which_steps_of_which_batches_pause(wanted: str, is_due: bool, tmp_path:
 @pytest.mark.parametrize("environment", [{}, {STEP_VARIABLE: ""}])
 def test_nothing_pauses_where_nobody_has_asked_for_it(environment: dict[str, str]) -> None:
     assert pauses_asked_for(environment) is None
+
+
+def test_a_step_may_pause_where_it_has_a_result_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait has none."""
+    steps: list[tuple[Step, int]] = []
+    monkeypatch.setattr(commit_shell, "find_remains", lambda *_: Remains())
+
+    def commit() -> Commit:
+        yield Wait(step=Step.FINISH_COMMIT, ms=0)
+        assert steps == []
+        yield FindRemains(step=Step.FINISH_COMMIT, producer_id=1, partitions=(), refresh=False)
+        return CommitResult(outcome="empty")
+
+    with SyncClient("127.0.0.1:1") as client:
+        shell(client, after_step=lambda step, batch_id: steps.append((step, batch_id))).run(commit())
+    assert steps == [(Step.FINISH_COMMIT, 0)]

@@ -178,3 +178,15 @@ def test_what_a_batch_write_advises(monkeypatch: pytest.MonkeyPatch, given: Mapp
         writer.commit([writers.CommitMessage(failed)])
     assert planned.value.text == f"no answer; {advice}"
     assert committed.value.text == f"task 0: no answer; {advice}"
+
+
+@pytest.mark.parametrize(
+    ("given", "told", "batch_id"),
+    [(OF_KAFKA_SINK, None, 3), (OF_KAFKA_SINK, 5, 3), ({}, 5, 5), ({}, None, 0)],
+    ids=["KafkaSink on Spark Connect", "KafkaSink", "a stream", "a batch write"],
+)
+def test_letters_name_the_batch_that_they_are_of(given: Mapping[str, str], told: int | None, batch_id: int) -> None:
+    """On Spark Connect tasks do not hear of it from Spark."""
+    options = SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "topic": TOPIC, **given}, is_stream=False)
+    plan = writers.task_plan(options, SNAPSHOT, replace(FACTS, batch_id=told), "q")
+    assert (plan.origin.query, plan.origin.batch_id, plan.origin.task) == ("q", batch_id, FACTS.task)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from chaffinch.admin.topics import add_partitions, delete_topics
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
+from chaffinch.spark.commit.marker import CheckpointState
 from chaffinch.spark.commit.operations import SendBatch
 from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.sink import rows_lost, writers
@@ -408,3 +410,14 @@ class TestItIsSaidOnce:
         assert state["written_to"] == {}, "those were partitions of the deleted topic"
         query().run(KEYED, batch_id=2)
         assert len(self.lines(caplog)) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"), [(1, 3, "3 partitions, was 1"), (3, 1, "1 partition, were 3"), (None, 2, "2 partitions")]
+)
+def test_how_many_partitions_there_were_is_said_where_it_is_known(
+    caplog: pytest.LogCaptureFixture, before: int | None, now: int, said: str
+) -> None:
+    old = CheckpointState(topic_ids={"t": UUID(int=1)}, partition_counts={} if before is None else {"t": before})
+    rows_lost.warn_of_rows_lost("q", 5, old, CheckpointState(topic_ids={"t": UUID(int=2)}, partition_counts={"t": now}))
+    assert [f"; {said}): rows written before are not in it" in record.getMessage() for record in caplog.records] == [True]

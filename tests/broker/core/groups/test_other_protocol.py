@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
+from chaffinch.broker.core.groups import group_journal
 from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from chaffinch.protocol.messages.describe_groups import DescribeGroupsRequest
 from tests.broker.core.groups.members import GROUP, ConsumerMember, stable_group
@@ -31,3 +36,10 @@ def test_group_that_is_not_there_is_of_no_protocol(cluster: Cluster) -> None:
     classic = client.ask(DescribeGroupsRequest(groups=[GROUP])).groups[0]
     assert consumer.error_message == f"there is no consumer group {GROUP!r}"
     assert classic.error_message == f"there is no classic group {GROUP!r}"
+
+
+def test_a_group_of_a_type_that_a_later_version_wrote_is_not_taken_for_another(cluster: Cluster) -> None:
+    fields = {"type": "share", "epoch": 1, "assignment_epoch": 1}
+    cluster.core._journals["offsets"].put({group_journal.key_of(GROUP): json.dumps(fields).encode()})
+    with pytest.raises(AssertionError, match="group 'g' is of an unknown type 'share'"):
+        cluster.restart()

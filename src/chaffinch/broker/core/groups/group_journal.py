@@ -53,6 +53,7 @@ class GroupJournal:
             if fields["type"] == "classic":
                 groups[group_id] = _classic_group(group_id, fields)
             else:
+                assert fields["type"] == "consumer", f"group {group_id!r} is of an unknown type {fields['type']!r}"
                 groups[group_id] = consumers[group_id] = _consumer_group(group_id, fields)
         for (group_id,), value in entries.get(TOPICS_KIND, ()):
             consumers[group_id].topics = _topics_from(json.loads(value))

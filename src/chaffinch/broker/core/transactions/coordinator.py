@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from chaffinch.broker.core.timers import Timers
-from chaffinch.broker.core.transactions import metadata as transaction_epochs
 from chaffinch.broker.core.transactions import metadata as transaction_metadata
 from chaffinch.broker.core.transactions import moves as transaction_moves
 from chaffinch.broker.core.transactions.metadata import TransactionMetadata
@@ -191,7 +190,7 @@ class TransactionCoordinator:
         metadata = self._transactions.get(transactional_id)
         if metadata is None:
             metadata = TransactionMetadata(transactional_id=transactional_id, producer_id=self._producer_ids.allocate())
-        if expected != NO_PRODUCER and not transaction_epochs.is_known_producer(metadata, expected):
+        if expected != NO_PRODUCER and not transaction_metadata.is_known_producer(metadata, expected):
             return IdentityAnswer(codes.PRODUCER_FENCED)
         answer = transaction_moves.INIT_PRODUCER_ID[metadata.state]
         if isinstance(answer, Refused):
@@ -201,7 +200,7 @@ class TransactionCoordinator:
                 return IdentityAnswer(codes.PRODUCER_FENCED)
             self._fence_and_abort(metadata, now_ms)
             return IdentityAnswer(codes.CONCURRENT_TRANSACTIONS)
-        renewed = transaction_epochs.renewed(metadata, expected, self._producer_ids.allocate)
+        renewed = transaction_metadata.renewed(metadata, expected, self._producer_ids.allocate)
         if renewed is None:
             return IdentityAnswer(codes.PRODUCER_FENCED)
         empty = replace(renewed, timeout_ms=timeout_ms, state=TransactionState.EMPTY, started_ms=-1, updated_ms=self._wall.at(now_ms))
@@ -264,7 +263,7 @@ class TransactionCoordinator:
         is_again = (
             metadata is not None
             and transaction_version >= VERSION_WITH_EPOCH_BUMP
-            and transaction_epochs.repeats_last_end(metadata, identity)
+            and transaction_metadata.repeats_last_end(metadata, identity)
         )
         if metadata is None or not is_again:
             metadata, code = self._identified(transactional_id, identity)
@@ -322,7 +321,7 @@ class TransactionCoordinator:
     def fence(self, metadata: TransactionMetadata, seen_epoch: int, partitions: frozenset[TopicPartition]) -> None:
         """Raise an id's epoch above its own and `seen_epoch`, that nobody goes on with it; see `power_loss.py`. At start only. What is
         decided gets its markers under the raised one, in these of its partitions. Raises StorageError."""
-        lifted = replace(transaction_epochs.above(metadata, seen_epoch), partitions=partitions)
+        lifted = replace(transaction_metadata.above(metadata, seen_epoch), partitions=partitions)
         self._journal.put({_key(lifted.transactional_id): transaction_metadata.to_bytes(lifted)})
         self._transactions[lifted.transactional_id] = lifted
 
@@ -343,7 +342,7 @@ class TransactionCoordinator:
         In version 2 every abort does that, and its producer, once it asks to abort too, is told how to go on.
         """
         if self._transaction_version < VERSION_WITH_EPOCH_BUMP:
-            before, metadata = metadata, transaction_epochs.fenced(metadata)
+            before, metadata = metadata, transaction_metadata.fenced(metadata)
             _check_move(before.state, metadata.state)
         self._decide(metadata, False, self._transaction_version, now_ms)
 
@@ -352,7 +351,7 @@ class TransactionCoordinator:
 
         Returns the identity with which the producer goes on.
         """
-        decided = transaction_epochs.decided(
+        decided = transaction_metadata.decided(
             metadata,
             is_commit=is_commit,
             transaction_version=transaction_version,
@@ -361,7 +360,7 @@ class TransactionCoordinator:
         )
         self._move(metadata, decided, now_ms)
         self._complete_or_later(decided, now_ms)
-        return transaction_epochs.completed(decided, self._wall.at(now_ms)).identity
+        return transaction_metadata.completed(decided, self._wall.at(now_ms)).identity
 
     def _complete_or_later(self, metadata: TransactionMetadata, now_ms: int) -> bool:
         """Carry a decision out; whether it was done. A failure is no reason to take it back: it is tried again later."""
@@ -382,7 +381,7 @@ class TransactionCoordinator:
         if self._sync_decisions:
             # Before the completion: were it kept by a loss of power and a marker not, nobody would write that marker again.
             self._participants.sync(metadata.partitions, metadata.groups)
-        self._move(metadata, transaction_epochs.completed(metadata, self._wall.at(now_ms)), now_ms)
+        self._move(metadata, transaction_metadata.completed(metadata, self._wall.at(now_ms)), now_ms)
 
     def _move(self, before: TransactionMetadata, after: TransactionMetadata, now_ms: int) -> TransactionMetadata:
         """The only place where a state changes: checked, written down, remembered."""
