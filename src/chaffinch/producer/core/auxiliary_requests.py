@@ -177,11 +177,10 @@ class AuxiliaryRequests:
                     self._completer.give_up(refusal)
             case FactsAsked():
                 self._facts_heard(token.topic, event.message, now_ms)
-            case StepAsked():
+            case _:
+                assert isinstance(token, StepAsked), f"an answer to nothing: {event}"
                 assert self._transaction is not None
                 self._wiring.out += self._transaction.answered(token.step, event.message, self._step_wait_ms(), now_ms)
-            case _:
-                raise AssertionError(f"an answer to nothing: {event}")
 
     def failed(self, event: Failed, now_ms: int) -> None:
         """One of them will get no answer."""
@@ -196,14 +195,13 @@ class AuxiliaryRequests:
                     self._completer.give_up(error)
             case FactsAsked():
                 self._facts_heard(token.topic, None, now_ms)
-            case StepAsked() if is_final:
-                assert self._transaction is not None
-                self._wiring.out += self._transaction.not_served(token.step, error, was_sent=event.was_sent)
-            case StepAsked():
-                assert self._transaction is not None
-                self._wiring.out += self._transaction.unanswered(token.step, error, self._step_wait_ms(), now_ms)
             case _:
-                raise AssertionError(f"a failure of nothing: {event}")
+                assert isinstance(token, StepAsked), f"a failure of nothing: {event}"
+                assert self._transaction is not None
+                if is_final:
+                    self._wiring.out += self._transaction.not_served(token.step, error, was_sent=event.was_sent)
+                else:
+                    self._wiring.out += self._transaction.unanswered(token.step, error, self._step_wait_ms(), now_ms)
 
     def _step_wait_ms(self) -> int:
         return self._wiring.wait_ms(self._identity.asking.failures + 1)
