@@ -188,6 +188,22 @@ class TestWaitingBatches:
         assert rig.fate("abc") == ["0" if fate == "open" else fate for fate in fates]
         assert rig.calls["flush"] == "done"
 
+    @pytest.mark.parametrize(("says", "fates"), ROWS)
+    def test_one_that_goes_again_under_its_number_is_asked_about_once(self, says: str, fates: list[str]) -> None:
+        """A broker may know its number: it did not say that the batch is not stored."""
+        rig = Rig(
+            options={"retry.backoff.ms": 1_000, "retry.backoff.max.ms": 1_000},
+            says={value: RETRIABLE[letter] for value, letter in zip("abc", says, strict=True)},
+        )
+        rig.sleep(1_500)  # Since metadata was last asked for.
+        rig.send("abc")
+        rig.hold.add(MetadataRequest)
+        rig.answer(Answer(codes.NOT_LEADER_OR_FOLLOWER))
+        (request,) = rig.held
+        rig.step(Answered(address=request.address, token=request.token, message=unknown_topic(), numbering="apache"))
+        assert rig.fate("abc") == fates
+        assert rig.asked == ["abc UNKNOWN_TOPIC_OR_PARTITION"]
+
     def test_without_a_handler_the_option_limits_them(self) -> None:
         rig = Rig(options={"linger.ms": 60_000, "retry.unknown.topic.partition.ms": 3_000})
         rig.append("a")
@@ -317,6 +333,14 @@ class TestWhileTheHandlerThinks:
         rig.sleep(2_000)
         assert rig.fate("a") == ["TimeoutException possibly"]
         rig.say()
+        assert rig.core.is_idle
+
+    def test_of_records_whose_time_was_up_nothing_is_asked(self) -> None:
+        rig = self.rig(**{"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000})
+        rig.sleep(2_000)
+        rig.answer(UNKNOWN)
+        assert rig.fate("a") == ["TimeoutException possibly"]
+        assert rig.questions == []
         assert rig.core.is_idle
 
     def test_time_runs_out_for_one_that_waits(self) -> None:

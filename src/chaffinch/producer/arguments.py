@@ -18,7 +18,7 @@ from chaffinch.client.arguments import illegal_topic as illegal_topic
 from chaffinch.client.named import name_of
 from chaffinch.client.options import STRING_BYTES_MAX
 from chaffinch.identifiers import ConsumerGroupMetadata
-from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord
+from chaffinch.producer.records import GroupMetadata, Headers
 from chaffinch.settings import shown_value
 
 # How to write other types as whole numbers, by the name of the type or one of its bases: those of numpy and pandas are not loaded here.
@@ -97,14 +97,11 @@ def _check_headers_may_be_read_again(headers: Any) -> None:
         raise TypeError(f"argument headers must be a sequence of (str, bytes) pairs, not {type(headers).__name__}{hint}")
 
 
-def record_of(record: Any, others: Mapping[str, Any]) -> ProducerRecord | None:
-    """The record when `send` was given one instead of a topic; nothing else may be given then."""
-    if not isinstance(record, ProducerRecord):
-        return None
+def check_is_alone(others: Mapping[str, Any]) -> None:
+    """When `send` is given a ProducerRecord instead of a topic, none of these may be given."""
     given = [name for name, value in others.items() if value is not None]
     if given:
         raise TypeError(f"argument {given[0]} is given beside a ProducerRecord, which has its own")
-    return record
 
 
 def checked_callback(callback: Any) -> Callable[..., object]:

@@ -196,10 +196,9 @@ class Producer:
         on_delivery: Callback | None,
     ) -> None:
         """Check a record step by step, and put it into its batch."""
-        record = arguments.record_of(
-            topic, {"value": value, "key": key, "partition": partition, "timestamp_ms": timestamp_ms, "headers": headers}
-        )
+        record = topic if isinstance(topic, ProducerRecord) else None
         if record is not None:
+            arguments.check_is_alone({"value": value, "key": key, "partition": partition, "timestamp_ms": timestamp_ms, "headers": headers})
             topic, value, key, partition = record.topic, record.value, record.key, record.partition
             timestamp_ms, headers = record.timestamp_ms, record.headers
         name = arguments.checked_topic(topic)
@@ -254,12 +253,11 @@ class Producer:
             if to_ask and (count := core.wiring.cluster.partition_count(topic)) is not None:
                 # Without the lock: it is the caller's own function, and may be slow, or send itself.
                 partition, to_ask = core.partitioner.ask(topic, record.key, record.value, count), False
-            place = TopicPartition(topic, -1 if partition is None else partition)
             with self._lock:
                 stop = door.refusal()
                 count = None if to_ask or size > self._size_max else core.usable_count(topic, partition)
                 if stop is None and count is not None and not core.accumulator.has_room_for(size):
-                    stop = door.wait_for_memory(size, waits_since_ms, place=place)
+                    stop = door.wait_for_memory(size, waits_since_ms, place=_place(topic, partition))
                     count = core.usable_count(topic, partition)  # Other partitions may have come meanwhile.
                     if count is None:  # Or the topic has gone: the memory is for whoever waits behind this one.
                         self._changed.notify_all()
@@ -267,7 +265,7 @@ class Producer:
                     wants_look = self._enter(record, partition, count)
                     break
             if stop is None and size > self._size_max:
-                stop = door.too_large(place, size, record.key, record.original)
+                stop = door.too_large(_place(topic, partition), size, record.key, record.original)
             elif stop is None:
                 waits_since_ms = self._clock.now_ms() if waits_since_ms is None else waits_since_ms
                 stop = door.wait_for_topic(topic, partition, record.original, waits_since_ms)
@@ -450,3 +448,8 @@ class Producer:
             reason = "" if why is None else f", because of {in_words(why)}"
             text = f"{what}() is not done after {timeout_ms} ms{reason}; it goes on"
             raise TimeoutException(text, stored=Stored.POSSIBLY) from why
+
+
+def _place(topic: str, partition: int | None) -> TopicPartition:
+    """Where a record goes, as far as that is chosen."""
+    return TopicPartition(topic, -1 if partition is None else partition)

@@ -15,7 +15,7 @@ from chaffinch.producer.core.partitioner import partition_of_key
 from chaffinch.producer.core.refusals.batch_answers import TopicFacts
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest
-from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, TIMED_OUT, Answer, Rig
+from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, TIMED_OUT, Answer, Rig, new_record
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 
@@ -262,6 +262,21 @@ class TestAnotherNumberOfPartitions:
         assert {batch.values: batch.place for batch in rig.sent} == {given: ORDERS_0, chosen: ORDERS_1}
         assert rig.fate(given + chosen) == ["0", "0"]
 
+    def test_all_memory_is_free_though_the_parts_of_a_batch_are_of_different_sizes(self) -> None:
+        rig = Rig(topic_id=OLD, partitions=3)
+        rig.hold.add(InitProducerIdRequest)
+        in_first = [value for value in map(chr, range(97, 123)) if partition_of_key(value.encode(), 3) == 0]
+        stays, also_stays, moves = sorted(in_first, key=lambda value: partition_of_key(value.encode(), 2))[:3]
+        for value, size in ((stays, 10), (also_stays, 21), (moves, 30)):
+            rig.core.append(ORDERS_0, new_record(value.encode(), b"v" * size, value, None), rig.now_ms)
+        rig.topic_id, rig.partitions = NEW, 2
+        hear(rig)
+        rig.release()
+        while rig.open:
+            rig.answer(OK)
+        assert len({batch.place for batch in rig.sent}) == 2
+        assert rig.core.accumulator.memory_unused == rig.core.accumulator.memory_bytes
+
     def test_records_whose_caller_named_a_partition_that_is_gone_fail_at_once(self) -> None:
         rig = self.waiting(1, is_given=True)
         gone = [value for value in "abcdef" if partition_of_key(value.encode(), 3) > 0]
@@ -274,13 +289,14 @@ class TestAnotherNumberOfPartitions:
         assert rig.asked
         assert rig.fate("abcdef").count("open") == 6
 
-    def test_what_was_in_flight_moves_when_it_comes_back_unstored(self) -> None:
+    @pytest.mark.parametrize("answer", [Answer(codes.UNKNOWN_TOPIC_ID), NOT_SENT], ids=["refused", "not sent"])
+    def test_what_was_in_flight_moves_when_it_comes_back_unstored(self, answer: Answer | str) -> None:
         rig = Rig(topic_id=OLD, partitions=3)
         rig.append_to_partition_of_key("a", 3, is_given=False)
         rig.step(events.TimePassed())
         rig.topic_id, rig.partitions = NEW, 1
         hear(rig)
-        rig.answer(Answer(codes.UNKNOWN_TOPIC_ID))
+        rig.answer(answer)
         rig.sleep(1_000)
         rig.answer(OK)
         assert rig.sent[-1].place == ORDERS_0

@@ -9,7 +9,7 @@ from chaffinch.producer.core import events
 from chaffinch.producer.core.transactions.moves import State
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from tests.producer.core.rig import Answer, Rig
+from tests.producer.core.rig import ORDERS_0, ORDERS_1, Answer, Rig
 from tests.producer.core.transactions.test_manager import rig_in
 
 OTHER, ADVICE = "another producer with transactional.id 't' took over", "; producers that are to live side by side need an id each"
@@ -52,6 +52,17 @@ def test_a_record_of_a_fenced_producer_is_told_why_beside_the_words_of_the_broke
     outcome = rig.call(events.CommitCalled, "commit")
     assert outcome.message == said
     assert outcome.__cause__ is None
+
+
+def test_a_record_under_way_when_the_producer_is_fenced_is_not_said_to_be_a_matter_of_the_transaction() -> None:
+    """There is nothing to abort any more: it fails with the error that ended the producer."""
+    rig = rig_in(State.IN_TRANSACTION)
+    rig.send("x", ORDERS_0)
+    rig.send("y", ORDERS_1)
+    rig.answer(Answer(codes.INVALID_PRODUCER_EPOCH))
+    rig.answer(Answer(codes.NOT_LEADER_OR_FOLLOWER))
+    assert rig.fate("xy") == ["InvalidProducerEpochException no", "InvalidProducerEpochException possibly"]
+    assert rig.error("y").topic_partition == ORDERS_1
 
 
 def test_who_is_fenced_before_the_transaction_is_told_of_the_other_producer_alone() -> None:
