@@ -446,7 +446,7 @@ class TestSync:
 
     def test_a_failed_sync_is_the_caller_s_to_know(self) -> None:
         files = MemoryFileSystem()
-        log = opened(files, flush_policy="always")
+        log = opened(files)
         log.append(batch(), now_ms=0)
         log.sync()  # The names are durable: from here on it is the bytes alone.
         log.append(batch(), now_ms=0)

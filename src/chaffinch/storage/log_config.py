@@ -1,7 +1,6 @@
 """What a partition's log needs to know of its topic's and broker's configuration."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from chaffinch.storage.offset_index import SPAN_MAX
 
@@ -21,7 +20,6 @@ class LogConfig:
     delete_retention_ms: how long compaction keeps tombstones and markers of transactions.
     compaction_lag_min_ms, compaction_lag_max_ms: how long records stay uncompacted at least and at most.
     dirty_ratio_min: `min.cleanable.dirty.ratio`.
-    flush_policy: whether the log is synced before an answer (`always`, by the caller of `append`) or when the system likes (`os`).
     checkpoint_bytes: so much is read again at most after a SIGKILL.
     verify_bytes_max: so much of what should be intact has its CRCs checked when the log is opened, from the end backwards.
     decompressed_bytes_max: `max.decompressed.bytes`, largest size a batch may unpack to.
@@ -40,7 +38,6 @@ class LogConfig:
     compaction_lag_min_ms: int = 0
     compaction_lag_max_ms: int = NEVER
     dirty_ratio_min: float = 0.5
-    flush_policy: Literal["os", "always"] = "os"
     checkpoint_bytes: int = 64 << 20
     verify_bytes_max: int = 16 << 20
     decompressed_bytes_max: int = 128 << 20

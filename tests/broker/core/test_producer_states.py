@@ -46,6 +46,7 @@ class TestSequences:
         assert [send(client, identity, sequence) for sequence in range(6)] == [(0, offset) for offset in range(6)]
         assert [send(client, identity, sequence) for sequence in range(1, 6)] == [(0, offset) for offset in range(1, 6)]
         assert send(client, identity, 0)[0] == 45, "the sixth last one is forgotten"
+        assert cluster.core.counters.total("OutOfOrderSequenceBatchesPerSec", "orders") == 1
         assert cluster.partition("orders", 0).log.log_end_offset == 6
 
     def test_sequences_begin_again_after_the_largest(self, cluster: Cluster) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from chaffinch.broker import embedded
 from chaffinch.broker.core.transactions.moves import TransactionState
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -282,6 +283,23 @@ def dies_at(operation_index: int) -> Callable[[str, str, int], None]:
             countdown[0] -= 1
 
     return die
+
+
+@pytest.mark.parametrize(("is_committed", "before", "after"), [(True, 0, 1), (False, 1, 1)])
+def test_a_table_of_committed_records_ends_before_an_open_transaction(
+    cluster: Cluster, is_committed: bool, before: int, after: int
+) -> None:
+    client = cluster.client()
+    identity = identity_of(client)
+    add(client, identity, 0)
+    assert write(client, identity) == 0
+
+    def row_count() -> int:
+        return embedded.to_table(embedded.collect(cluster.core, "orders", is_committed=is_committed)).num_rows
+
+    assert row_count() == before
+    assert end(client, identity, True) == 0
+    assert row_count() == after
 
 
 class TestRestart:

@@ -239,7 +239,6 @@ def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicC
             dirty_ratio_min=settings["min.cleanable.dirty.ratio"],
             deletes="delete" in policies,
             compacts="compact" in policies,
-            flush_policy=defaults["flush.policy"],
             decompressed_bytes_max=defaults["max.decompressed.bytes"],
         ),
     )
