@@ -374,10 +374,14 @@ class TestWhileTheHandlerThinks:
         rig.answer(OK)
         assert rig.fate("a") == ["0"]
 
-    def test_nobody_is_asked_twice_about_the_same_answer(self) -> None:
-        rig = Rig(options={"linger.ms": 60_000}, says={"a": RetriableResponse.SWALLOW})
+    @pytest.mark.parametrize(("options", "fate"), [({}, "dropped"), (WITHIN_4_S, UNKNOWN_NO)], ids=["delivery", "unknown topics"])
+    def test_nobody_is_asked_twice_about_the_same_answer(self, options: dict[str, int], fate: str) -> None:
+        rig = Rig(options={"linger.ms": 60_000, **options}, says={"a": RetriableResponse.SWALLOW})
         rig.thinks = True
         rig.append("a")
         topic_gone(rig)
         rig.sleep(5_000)
         assert len(rig.questions) == 1
+        assert rig.fate("a") == ["open"]
+        rig.say()
+        assert rig.fate("a") == [fate]
