@@ -147,6 +147,17 @@ class TestBatchesBehindOneRefused:
         assert rig.trace == ["z@0/0", "x@1/0", "b@2/0", "c@0/1"]
         assert [request.producer_epoch for request in rig.requests if isinstance(request, InitProducerIdRequest)] == [-1, 0]
 
+    def test_what_is_sent_next_in_the_transaction_fails_at_once_and_so_does_its_commit(self) -> None:
+        rig = Rig(options={"transactional.id": "t"}, says={"x": NonRetriableResponse.SWALLOW})
+        rig.call(events.InitTransactionsCalled, "init")
+        rig.call(events.BeginTransactionCalled, "begin")
+        pass_by(rig)
+        rig.send("c")
+        assert rig.trace == ["z@0/0", "x@1/0", "b@2/0"]
+        assert rig.fate("zxbc") == ["0", "dropped", "0", "TransactionAbortableException no"]
+        assert "the partition needs another epoch" in str(rig.error("c"))
+        assert isinstance(rig.call(events.CommitCalled, "commit"), TransactionAbortableException)
+
     def test_a_transaction_has_no_other_epoch_and_is_aborted(self) -> None:
         rig = initialized()
         rig.call(events.BeginTransactionCalled, "begin")
