@@ -412,6 +412,22 @@ class TestLeaderEpochs:
         rig.fail(OffsetForLeaderEpochRequest, is_unsupported=True)
         assert rig.core.subscriptions.of(P0).stage is Stage.READING
 
+    def test_an_epoch_that_a_broker_does_not_know_is_asked_for_later(self) -> None:
+        """As in a cluster whose brokers have several versions."""
+        rig = self.moved()
+        state = rig.core.subscriptions.of(P0)
+        rig.epoch = -1
+        rig.core.wiring.refresh()
+        rig.advance(1_000)
+        rig.tell_metadata()
+        self.told(rig, -1, -1, number_of("NOT_LEADER_OR_FOLLOWER"))
+        rig.advance(1_000)
+        assert (state.stage, state.position) == (Stage.READING, Position(2, 0, 0))
+        rig.epoch = 2
+        rig.tell_metadata()
+        assert state.stage is Stage.VALIDATING
+        assert rig.pending(OffsetForLeaderEpochRequest)[-1].message.topics[0].partitions[0].leader_epoch == 0
+
 
 class TestCommittedPositions:
     @pytest.mark.parametrize(

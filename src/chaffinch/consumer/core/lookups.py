@@ -193,8 +193,10 @@ class OffsetLookups:
     def _advance_validation(self, now_ms: int) -> None:
         by_leader: dict[int, list[PartitionState]] = {}
         for state in self._ready(Stage.VALIDATING, now_ms):
-            if (epoch := self._wiring.leader_epoch(state.place)) < 0:
-                state.validated(epoch)  # A cluster that tells no epochs cannot be asked about one.
+            assert state.position is not None, "only a position can be checked"
+            if self._wiring.leader_epoch(state.place) < 0:
+                # A cluster that tells no epochs cannot be asked about one. It may tell them later: the position is checked then.
+                state.validated(state.position.leader_epoch)
             else:
                 by_leader.setdefault(self._leader(state.place), []).append(state)
         for node_id, states in by_leader.items():
