@@ -107,4 +107,4 @@ def test_who_leads_is_known_after_a_restart_wherever_it_stands_among_the_members
     group = cluster.core.state.groups.find(GROUP)
     assert isinstance(group, ClassicGroup)
     assert (list(group.members), group.leader) == ([silent.id, leader.id], leader.id)
-    assert group.subscribed_topics == {"orders", "bills"}
+    assert group.subscribed_topics == frozenset({"orders", "bills"})
