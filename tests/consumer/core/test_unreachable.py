@@ -120,3 +120,16 @@ def test_a_position_that_waits_for_the_coordinator_says_so() -> None:
     rig.find_coordinator(code=codes.COORDINATOR_NOT_AVAILABLE.number)
     error = rig.core.wiring.time_out("the position was not told in time")
     assert "waiting for the coordinator of group 'g': COORDINATOR_NOT_AVAILABLE (looking for the coordinator of group 'g':" in str(error)
+    assert isinstance(error.__cause__, errors.CoordinatorNotAvailableException)
+    of_leaders = rig.core.wiring.time_out("the offsets were not told in time", uses_group=False)
+    assert "waiting for the coordinator" not in str(of_leaders)
+
+
+def test_the_same_error_is_raised_once() -> None:
+    rig = Rig()
+    error = errors.GroupAuthorizationException("no")
+    rig.core.wiring.fail(error)
+    rig.core.wiring.fail(error)
+    with pytest.raises(errors.GroupAuthorizationException):
+        rig.core.raise_error()
+    rig.core.raise_error()

@@ -8,6 +8,7 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Connected, Disconnected, Failed
 from chaffinch.consumer.core.lookups import OffsetsCall
 from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.positions import PartitionState
 from chaffinch.consumer.core.waits import ATTEMPTS_GAP_MS_MAX, PendingResponses
 from chaffinch.consumer.core.wiring import LANE_FETCH, LANE_GROUP
 from chaffinch.errors import KafkaException, codes
@@ -381,3 +382,11 @@ class TestHeartbeat:
         rig.find_coordinator()
         rig.advance(200)
         assert rig.pending(HeartbeatRequest)
+
+
+def test_a_wait_without_a_reason_keeps_the_leaders_last_one() -> None:
+    """As of a request that fails with its connection, after a refusal that passes."""
+    state = PartitionState(TopicPartition("t", 0))
+    state.wait(10, codes.NOT_LEADER_OR_FOLLOWER)
+    state.wait(20)
+    assert (state.retry_at_ms, state.refusal) == (20, codes.NOT_LEADER_OR_FOLLOWER)
