@@ -184,6 +184,7 @@ class Lane:
         try:
             self._express.fetch(receipts, None)
         except KeyboardInterrupt:
+            told.was_interrupted = True
             world.tell(self._who, "the caller is interrupted while he reads")
         if receipts.outcome is not None:
             offset = receipts.outcome(0).offset
