@@ -36,8 +36,8 @@ AIMS = {2000: 5.0, 150: 2.5}
 def ready_made_batch(records_per_batch: int) -> bytes:
     """A batch of records with keys, 100-byte values and the time of now."""
     keys = [b"key-%06d" % index for index in range(records_per_batch)]
-    now_ms = time.time_ns() // 1_000_000
-    return bytes(batch.encode(RecordColumns.from_lists(keys, [bytes(VALUE_BYTES)] * records_per_batch, [now_ms] * records_per_batch)))
+    steady_ms = time.time_ns() // 1_000_000
+    return bytes(batch.encode(RecordColumns.from_lists(keys, [bytes(VALUE_BYTES)] * records_per_batch, [steady_ms] * records_per_batch)))
 
 
 def produce(broker: BrokerProcess, records_per_batch: int, record_count: int) -> str:

@@ -91,7 +91,7 @@ class Lookups:
             if isinstance(event, Failed):
                 found(None, event.reason)
                 return
-            self.cluster.update(event.message, self._world.now_ms)
+            self.cluster.update(event.message, self._world.steady_ms)
             found(self._leader(topic_partition), f"no leader of {topic_partition}")
 
         topics = [MetadataRequestTopic(name=topic_partition.topic)]

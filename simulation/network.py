@@ -88,7 +88,7 @@ class Stream:
             is_cut = True
             data = data[: max(0, self.cut_at - start)]
         for piece in self._pieces(data):
-            arrives_ms = world.now_ms + link.delay_ms()
+            arrives_ms = world.steady_ms + link.delay_ms()
             if arrives_ms > self.arrives_ms:
                 self.arrives_ms = arrives_ms
             self.under_way += 1
@@ -116,7 +116,7 @@ class Stream:
             if receiver is not None:
                 self._world.after(self._link.delay_ms(), lambda: receiver.closed(reason))
             return
-        self.arrives_ms = max(self.arrives_ms, self._world.now_ms + self._link.delay_ms())
+        self.arrives_ms = max(self.arrives_ms, self._world.steady_ms + self._link.delay_ms())
         self._world.at(self.arrives_ms, lambda: self._say_closed(reason))
 
     def _say_closed(self, reason: str) -> None:

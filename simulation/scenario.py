@@ -160,7 +160,7 @@ class _Scene:
         """Where a topic comes and goes, whoever has written to it writes again once it is back for good."""
         if not self.knobs.deeds.remake_ms:
             return NOTHING
-        if self.quiet_since_ms is None or self.world.now_ms - self.quiet_since_ms < BACK_SINCE_MS:
+        if self.quiet_since_ms is None or self.world.steady_ms - self.quiet_since_ms < BACK_SINCE_MS:
             return None
         burst = self.workload.good_burst(REMADE)
         self.sent_last.update(record.number for record in burst.records)
@@ -276,17 +276,17 @@ class _Scene:
         nemesis = Nemesis(world, knobs.deeds, self.broker, self.administrator, kills, doubles, twins)
         for actor in everybody:
             actor.start()
-        trouble_ends_ms = world.now_ms + world.dice.randint(knobs.trouble_ms, 3 * knobs.trouble_ms)
+        trouble_ends_ms = world.steady_ms + world.dice.randint(knobs.trouble_ms, 3 * knobs.trouble_ms)
         world.at(trouble_ends_ms, lambda: None)
         is_done = all_hold(_has_nothing_to_do, self.actors)
         world.run(
-            lambda: not nemesis.owes_a_death and (world.now_ms >= trouble_ends_ms or is_done()),
+            lambda: not nemesis.owes_a_death and (world.steady_ms >= trouble_ends_ms or is_done()),
             limit_ms=4 * knobs.trouble_ms,
             waiting_for="the end of trouble",
         )
         nemesis.stop()
         world.count(CRASHES_UNDER_WAY, sum(world.counters[name] for name in CRASHES))
-        self.quiet_since_ms = world.now_ms
+        self.quiet_since_ms = world.steady_ms
         self.broker.stop_lying()
         self.network.heal()
         world.tell("world", "from here on nothing goes wrong")
@@ -327,7 +327,7 @@ class _Scene:
         world, names = self.world, tuple(f"{user.name}." for user in self.actors)
         until_ms = self.network.arrives_ms(lambda process: process.startswith(names))
         world.at(until_ms, lambda: None)
-        world.run(lambda: world.now_ms >= until_ms, limit_ms=max(0, until_ms - world.now_ms), waiting_for="late records")
+        world.run(lambda: world.steady_ms >= until_ms, limit_ms=max(0, until_ms - world.steady_ms), waiting_for="late records")
 
     def left(self) -> str:
         """Who is not done."""

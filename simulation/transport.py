@@ -49,7 +49,7 @@ class Connection:
 
     def take_in(self, data: bytes) -> None:
         """Bytes for the owner."""
-        self._transport.happened(self.core.take(data, self._transport.world.now_ms))
+        self._transport.happened(self.core.take(data, self._transport.world.steady_ms))
         assert self.core.violation is None, f"{self._transport.who}: no broker here breaks the protocol: {self.core.violation}"
         self._transport.flush(self)
 
@@ -104,9 +104,9 @@ class Transport:
     ) -> None:
         """Hand over a request. Its outcome is told once, with its token."""
         connection = self._connections.get(address) or self._connect(address)
-        now_ms = self.world.now_ms
+        steady_ms = self.world.steady_ms
         self.happened(
-            connection.core.send(message, token, now_ms, timeout_ms=timeout_ms, version_max=version_max, expects_answer=expects_answer)
+            connection.core.send(message, token, steady_ms, timeout_ms=timeout_ms, version_max=version_max, expects_answer=expects_answer)
         )
         self.flush(connection)
 
@@ -158,7 +158,7 @@ class Transport:
         connection = Connection(self, address)
         self._connections[address] = connection
         self._network.connect(self.who, address.first_lane, lambda link: self._connected(connection, link))
-        connection.timer.set(self.world.now_ms + self._connect_timeout_ms)
+        connection.timer.set(self.world.steady_ms + self._connect_timeout_ms)
         return connection
 
     def _connected(self, connection: Connection, link: Link | None) -> None:
@@ -175,7 +175,7 @@ class Transport:
 
     def _opened(self, connection: Connection) -> None:
         if not connection.is_lost:
-            connection.core.opened(self.world.now_ms)
+            connection.core.opened(self.world.steady_ms)
             self.flush(connection)
 
     def flush(self, connection: Connection) -> None:
@@ -194,7 +194,7 @@ class Transport:
         self.on_awake()
         if connection.link is None:
             self.lose(connection, "no connection in time")
-        elif connection.core.is_stuck(self.world.now_ms):
+        elif connection.core.is_stuck(self.world.steady_ms):
             self.world.count("request time-outs")
             self.lose(connection, "no answer within the request time-out")
 
@@ -208,4 +208,4 @@ class Transport:
             del self._connections[connection.core.address]
         if connection.link is not None:
             connection.link.close_by_client(reason)
-        self.happened(connection.core.lost(reason, now_ms=self.world.now_ms))
+        self.happened(connection.core.lost(reason, steady_ms=self.world.steady_ms))

@@ -21,7 +21,7 @@ class WakeTimer:
         self._wake = wake
         self._deadline_ms: int | None = None
         self._planned_ms: int | None = None
-        self._began_ms = world.now_ms
+        self._began_ms = world.steady_ms
         self._wakes = 0
 
     def set(self, deadline_ms: int | None) -> None:
@@ -38,12 +38,12 @@ class WakeTimer:
         if self._planned_ms != planned_ms:
             return  # Another one was planned for an earlier time.
         self._planned_ms = None
-        deadline_ms, now_ms = self._deadline_ms, self._world.now_ms
-        if deadline_ms is not None and deadline_ms > now_ms:
+        deadline_ms, steady_ms = self._deadline_ms, self._world.steady_ms
+        if deadline_ms is not None and deadline_ms > steady_ms:
             self._plan(deadline_ms)
         elif deadline_ms is not None:
             self._deadline_ms = None
             self._wakes += 1
-            life_ms = now_ms - self._began_ms
+            life_ms = steady_ms - self._began_ms
             assert self._wakes <= WAKES_FREE + WAKES_PER_S_MAX * life_ms // 1000, f"{self._who} spins: {self._wakes} wakes in {life_ms} ms"
             self._wake()

@@ -76,7 +76,7 @@ class Workload:
             topic_partition=TopicPartition(topic.name, dice.randrange(topic.partition_count)),
             key=self._key(topic.name, number, fault, may_share_key),
             value=value_of(number, size),
-            timestamp_ms=self._world.now_ms + (FUTURE_MS if fault is Fault.FUTURE else -dice.randint(0, 100_000)),
+            timestamp_ms=self._world.steady_ms + (FUTURE_MS if fault is Fault.FUTURE else -dice.randint(0, 100_000)),
             fault=fault,
         )
 
@@ -88,7 +88,7 @@ class Workload:
             topic_partition=TopicPartition(COUNTED.name, number % COUNTED.partition_count),
             key=b"%d" % number,
             value=value_of(made, 20),
-            timestamp_ms=self._world.now_ms,
+            timestamp_ms=self._world.steady_ms,
         )
 
     def _key(self, topic: str, number: int, fault: Fault | None, may_share: bool) -> bytes | None:
@@ -139,7 +139,9 @@ class Workload:
             place = TopicPartition(target.name, partition)
             value = value_of(number, 20)
             records.append(
-                Record(number=number, topic_partition=place, key=b"%d" % number, value=value, timestamp_ms=self._world.now_ms, fault=None)
+                Record(
+                    number=number, topic_partition=place, key=b"%d" % number, value=value, timestamp_ms=self._world.steady_ms, fault=None
+                )
             )
         return Burst(records=tuple(records), as_table=False, pause_ms=0)
 

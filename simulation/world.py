@@ -51,7 +51,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.dice = random.Random(seed)
-        self.now_ms = BEGIN_MS
+        self.steady_ms = BEGIN_MS
         self.counters: Counter[str] = Counter()
         self.lines: list[str] = []
         self._planned: dict[int, list[Action]] = {}
@@ -61,7 +61,7 @@ class World:
 
     @property
     def elapsed_ms(self) -> int:
-        return self.now_ms - BEGIN_MS
+        return self.steady_ms - BEGIN_MS
 
     @property
     def digest(self) -> str:
@@ -74,8 +74,8 @@ class World:
 
     def at(self, time_ms: int, action: Action) -> None:
         """Plan `action` for a time; one that has passed means now. It will run: who may change their mind has a `WakeTimer`."""
-        if time_ms < self.now_ms:
-            time_ms = self.now_ms
+        if time_ms < self.steady_ms:
+            time_ms = self.steady_ms
         actions = self._planned.get(time_ms)
         if actions is None:
             self._planned[time_ms] = [action]
@@ -84,26 +84,26 @@ class World:
             actions.append(action)
 
     def after(self, delay_ms: int, action: Action) -> None:
-        self.at(self.now_ms + delay_ms, action)
+        self.at(self.steady_ms + delay_ms, action)
 
     def run(self, until: Callable[[], bool], *, limit_ms: int, waiting_for: str) -> None:
         """Let things happen until the condition holds at the end of a millisecond.
 
         Raises Stuck after `limit_ms` of virtual time, naming what was waited for."""
-        deadline_ms = self.now_ms + limit_ms
+        deadline_ms = self.steady_ms + limit_ms
         times = self._times
         while True:
-            if (not times or times[0] > self.now_ms) and until():
+            if (not times or times[0] > self.steady_ms) and until():
                 return
             if not times or times[0] > deadline_ms:
                 why = f"not within {limit_ms} ms" if times else "and nothing is planned any more"
                 raise Stuck(f"{waiting_for}: {why}")
-            self.now_ms = times[0]
+            self.steady_ms = times[0]
             self._happen()
 
     def _happen(self) -> None:
         """All that is planned for now, and what that plans for now."""
-        for count, action in enumerate(self._planned[self.now_ms]):
+        for count, action in enumerate(self._planned[self.steady_ms]):
             if count > ACTIONS_PER_MS_MAX:
                 raise Stuck(f"time stands still at {self.elapsed_ms} ms")
             action()
@@ -118,4 +118,4 @@ class World:
 
     def tell(self, who: str, what: str) -> None:
         """One line of the story. No object's address or hash may be in it."""
-        self.lines.append(f"{self.now_ms - BEGIN_MS:>9} {who}: {what}")
+        self.lines.append(f"{self.steady_ms - BEGIN_MS:>9} {who}: {what}")

@@ -196,12 +196,12 @@ class BrokerProcess:
                 self._settings,
                 nodes=self.nodes,
                 dice=self._world.new_dice(),
-                now_ms=self._core_ms,
+                steady_ms=self._core_ms,
                 journal_rewrite_bytes=REWRITE_BYTES,
             )
             for topic in self._topics:
                 if core.topics.get(topic.name) is None and topic.name not in self.absent:
-                    core.create_topic(topic.name, topic.partition_count, self.replication, topic.config, now_ms=self._core_ms)
+                    core.create_topic(topic.name, topic.partition_count, self.replication, topic.config, steady_ms=self._core_ms)
         except Interrupted:
             self._world.count("deaths while starting")
             self._end(self.disk.armed_death)
@@ -259,14 +259,14 @@ class BrokerProcess:
     @property
     def _core_ms(self) -> int:
         """The core's steady time: that of the world, from where the machine's wall clock stood when the process began."""
-        return self._world.now_ms + self._core_ahead_ms
+        return self._world.steady_ms + self._core_ahead_ms
 
     def set_wall_clock(self, ahead_ms: int) -> None:
         """Somebody sets the machine's: now it is so far ahead of the world's time."""
         self._world.tell(WHO, f"the wall clock is set to {ahead_ms} ms ahead")
         self._wall_ahead_ms = ahead_ms
         if self.core is not None:
-            self.core.set_wall_clock(self._world.now_ms + ahead_ms, self._core_ms)
+            self.core.set_wall_clock(self._world.steady_ms + ahead_ms, self._core_ms)
             self._watch()
 
     # Nodes -----------------------------------------------------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ class BrokerProcess:
     def _note_topics(self) -> None:
         if self.core is not None:
             for topic in self.core.topics:
-                self.made_ms.setdefault(topic.topic_id, self._world.now_ms)
+                self.made_ms.setdefault(topic.topic_id, self._world.steady_ms)
                 for partition in topic.partitions:
                     place = partition.topic_partition
                     self.began[place] = max(self.began.get(place, 0), partition.log.log_start_offset)

@@ -111,12 +111,12 @@ class ConsumerShell:
         self._step_soon()
 
     def _polling(self, asked: Poll) -> Steps:
-        core, ends_ms = self.core, self._world.now_ms + asked.timeout_ms
+        core, ends_ms = self.core, self._world.steady_ms + asked.timeout_ms
         self._all_processed()
-        core.poll_begins(self._world.now_ms, self._world.now_ms)
+        core.poll_begins(self._world.steady_ms, self._world.steady_ms)
         try:
             while True:
-                while (callback := core.next_callback(self._world.now_ms)) is not None:
+                while (callback := core.next_callback(self._world.steady_ms)) is not None:
                     yield from self._telling(callback)
                     core.callback_done(callback)
                     self._push()
@@ -124,13 +124,13 @@ class ConsumerShell:
                 portions = core.take(self._records_max)
                 self._note(portions)
                 self._push()
-                if portions or self._world.now_ms >= ends_ms:
+                if portions or self._world.steady_ms >= ends_ms:
                     return portions
                 yield
         except KafkaException as error:
             return error
         finally:
-            core.poll_ends(self._world.now_ms)
+            core.poll_ends(self._world.steady_ms)
 
     @property
     def _group(self) -> Group:
@@ -152,7 +152,7 @@ class ConsumerShell:
     def _committing(self, waits: bool) -> Steps:
         self._all_processed()
         pending = Pending()
-        self._group.commits.commit(None, self._world.now_ms + CALL_MS, pending.end, retries=waits)
+        self._group.commits.commit(None, self._world.steady_ms + CALL_MS, pending.end, retries=waits)
         self._push()
         while waits and not pending.is_done:
             yield
@@ -165,7 +165,7 @@ class ConsumerShell:
         places, began = list(core.subscriptions.assigned), self._diary.next_moment()
         pending = Pending()
         if places:
-            self._group.commits.committed.look_up(places, self._world.now_ms + timeout_ms, pending)
+            self._group.commits.committed.look_up(places, self._world.steady_ms + timeout_ms, pending)
             self._push()
             while not pending.is_done:
                 yield
@@ -191,7 +191,7 @@ class ConsumerShell:
         self._all_processed()
         pending = Pending()
         if self._is_automatic:
-            self._group.commits.commit_all(self._world.now_ms + CALL_MS, pending.end, retries=True)
+            self._group.commits.commit_all(self._world.steady_ms + CALL_MS, pending.end, retries=True)
             self._push()
             while not pending.is_done:
                 yield
@@ -199,7 +199,7 @@ class ConsumerShell:
         if callback is not None:
             yield from self._telling(callback)
         call = Pending()
-        core.close(call, self._world.now_ms + CLOSE_MS)
+        core.close(call, self._world.steady_ms + CLOSE_MS)
         self._push()
         while not call.is_done:
             yield
@@ -232,11 +232,11 @@ class ConsumerShell:
         for event in heard:
             if isinstance(event, Answered | Failed):
                 self._commit_ended(event)
-        self._perform_all(self.core.handle_all(heard, self._world.now_ms))
+        self._perform_all(self.core.handle_all(heard, self._world.steady_ms))
 
     def _push(self) -> None:
         """The caller has changed the core."""
-        self._perform_all(self.core.drain(self._world.now_ms))
+        self._perform_all(self.core.drain(self._world.steady_ms))
 
     def _perform_all(self, effects: Sequence[Effect]) -> None:
         self._look_at_positions()

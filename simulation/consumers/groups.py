@@ -105,8 +105,8 @@ class Group:
     @property
     def is_over(self) -> bool:
         """Whether members may end: all that is there to read is read and committed. Once so, for good."""
-        if self._is_finishing and not self._is_over and self.world.now_ms >= self._looks_at_ms:
-            self._looks_at_ms = self.world.now_ms + LOOK_MS
+        if self._is_finishing and not self._is_over and self.world.steady_ms >= self._looks_at_ms:
+            self._looks_at_ms = self.world.steady_ms + LOOK_MS
             self._is_over = self._is_all_read()
         return self._is_over
 

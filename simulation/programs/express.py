@@ -127,7 +127,7 @@ class Lane:
         self.is_open, deadline_ms = core.takes_express and core.is_idle, core.next_deadline_ms
         if not self.is_open:
             return deadline_ms
-        look_at_ms = self._world.now_ms + self._express.open()
+        look_at_ms = self._world.steady_ms + self._express.open()
         return look_at_ms if deadline_ms is None else min(look_at_ms, deadline_ms)
 
     def close(self) -> None:
@@ -220,5 +220,5 @@ class Lane:
         self._world.tell(self._who, f"the record on the lane is a batch in flight, {'interrupted' if is_lost else 'as sent'}")
         self._transport.take_back(address, events, is_lost=is_lost)
 
-    def now_ms(self) -> int:
-        return self._world.now_ms
+    def steady_ms(self) -> int:
+        return self._world.steady_ms

@@ -40,7 +40,7 @@ class HastyProcess(ProducerProcess):
         self._world.count("closes in the midst of a commit")
         self._world.tell(self.who, f"is closed within {limit_ms} ms")
         self._core.shut()
-        self.handle(events.CloseCalled(call=CLOSE, deadline_ms=self._world.now_ms + limit_ms))
+        self.handle(events.CloseCalled(call=CLOSE, deadline_ms=self._world.steady_ms + limit_ms))
 
     def _returned(self, call: Call | None, error: KafkaException | None) -> None:
         if call is CLOSE:

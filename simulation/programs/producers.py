@@ -224,16 +224,16 @@ class ProducerProcess(ProgramProcess):
         """One after the other; a caller without metadata or memory waits, up to max.block.ms. With a lane some wait for each outcome."""
         left = list(burst.records)
         waits = self._lane is not None and not burst.as_table and self._world.chance(WAITS_SHARE)
-        began_ms = self._world.now_ms
+        began_ms = self._world.steady_ms
 
         def try_all() -> bool:
             nonlocal began_ms
             while left:
                 if self._awaited_record is not None:  # Its caller waits for it, as long as it takes.
-                    began_ms = self._world.now_ms
+                    began_ms = self._world.steady_ms
                     return False
                 count = self._try_table(left, began_ms) if burst.as_table else self._try_send(left[0], waits=waits)
-                if not count and self._world.now_ms - began_ms >= MAX_BLOCK_MS:
+                if not count and self._world.steady_ms - began_ms >= MAX_BLOCK_MS:
                     topic, partition = left[0].topic_partition
                     error = self._core.records_refused(1, self._core.reasons.waited_in_vain(topic, partition, MAX_BLOCK_MS))
                     self._note(left[0]).errors.append(error)
@@ -275,7 +275,7 @@ class ProducerProcess(ProgramProcess):
             size=size,
             receipt=self._note(record),
         )
-        self._core.append(record.topic_partition, new, self._world.now_ms)
+        self._core.append(record.topic_partition, new, self._world.steady_ms)
         return 1
 
     def _try_table(self, records: Sequence[Record], handed_over_ms: int) -> int:
@@ -303,7 +303,7 @@ class ProducerProcess(ProgramProcess):
     def _screened(self, records: list[Record], handed_over_ms: int) -> list[Record]:
         """Those that go on; the others fail before they are encoded."""
         place = records[0].topic_partition
-        reason = self._core.screening.of_rows(place.topic, handed_over_ms, self._world.now_ms).get(place.partition)
+        reason = self._core.screening.of_rows(place.topic, handed_over_ms, self._world.steady_ms).get(place.partition)
         keyless = [] if reason is None else [record for record in records if record.key is None]
         if reason is None or not keyless:
             return records
@@ -311,7 +311,7 @@ class ProducerProcess(ProgramProcess):
         for record, error in zip(keyless, ScreenedErrors(range(len(rows)), rows, place, reason).values(), strict=True):
             told = self._note(record)
             told.errors.append(error)
-            told.ended_ms = self._world.now_ms
+            told.ended_ms = self._world.steady_ms
         self._core.screening.failed(len(rows))
         self._world.count("records screened before they are encoded", len(rows))
         self._world.tell(self.who, f"records {rows.tolist()} of {place} fail unsent")
@@ -327,13 +327,13 @@ class ProducerProcess(ProgramProcess):
             rows=np.arange(len(taken), dtype=np.int64),
             timestamps=columns.timestamps,
             data=self._core.accumulator.encode_rows(columns),
-            created_ms=self._world.now_ms,
+            created_ms=self._world.steady_ms,
             position=0,
             memory_bytes=memory_bytes,
             key_valid=columns.key_valid,
             handed_over_ms=handed_over_ms,
         )
-        self._core.append_batch(batch, self._world.now_ms)
+        self._core.append_batch(batch, self._world.steady_ms)
 
     def _refusal(self) -> KafkaException | None:
         transaction = self._core.transaction
@@ -355,7 +355,7 @@ class ProducerProcess(ProgramProcess):
 
     def _call(self, call: Call) -> None:
         self._awaited = call
-        deadline_ms = self._world.now_ms + MAX_BLOCK_MS
+        deadline_ms = self._world.steady_ms + MAX_BLOCK_MS
         match call.verb:
             case Verb.INIT:
                 event: events.Event = events.InitTransactionsCalled(call=call, deadline_ms=deadline_ms)
@@ -371,7 +371,7 @@ class ProducerProcess(ProgramProcess):
             case Verb.FLUSH:
                 event = events.FlushCalled(call=call)
             case Verb.CLOSE:
-                event = events.CloseCalled(call=call, deadline_ms=self._world.now_ms + CLOSE_WITHIN_MS)
+                event = events.CloseCalled(call=call, deadline_ms=self._world.steady_ms + CLOSE_WITHIN_MS)
         self.handle(event)
 
     def _offsets(self, call: Call) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
@@ -390,7 +390,7 @@ class ProducerProcess(ProgramProcess):
             return
         if self._lane is not None:
             self._lane.close()
-        for effect in self._core.handle_all(heard, self._world.now_ms):
+        for effect in self._core.handle_all(heard, self._world.steady_ms):
             self._perform(effect)
         self._timer.set(self._core.next_deadline_ms if self._lane is None else self._lane.open())
 
@@ -406,7 +406,7 @@ class ProducerProcess(ProgramProcess):
 
     def is_told(self, told: Told) -> None:
         """A record has its outcome."""
-        told.ended_ms = self._world.now_ms
+        told.ended_ms = self._world.steady_ms
         if told is self._awaited_record:
             self._awaited_record = None
             self._world.after(MAX_BLOCK_MS, self._wake)

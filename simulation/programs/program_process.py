@@ -70,7 +70,7 @@ class ProgramProcess(ABC):
         for told in self._user.ledger.told.values():
             if told.sender == self.who and not (told.offsets or told.errors or told.drops):
                 told.is_orphan = True
-                told.ended_ms = self._world.now_ms
+                told.ended_ms = self._world.steady_ms
 
     def _end(self) -> None:
         self._is_dead = True
@@ -80,7 +80,7 @@ class ProgramProcess(ABC):
     def _note(self, record: Record) -> Told:
         self._serial += 1
         ledger = self._user.ledger
-        told = Told(record=record, sender=self.who, serial=self._serial, transaction=self._transaction, sent_ms=self._world.now_ms)
+        told = Told(record=record, sender=self.who, serial=self._serial, transaction=self._transaction, sent_ms=self._world.steady_ms)
         assert record.number not in ledger.told, f"record {record.number} is sent twice by the program"
         ledger.told[record.number] = told
         return told

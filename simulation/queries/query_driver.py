@@ -161,7 +161,7 @@ class Driver:
         return CommitPlan(
             query=query.name,
             batch_id=batch_id,
-            wall_ms=self._world.now_ms,
+            wall_ms=self._world.steady_ms,
             writer_id=self.who,
             outcomes=outcomes,
             target=TargetSnapshot(topics=()),
@@ -252,7 +252,7 @@ class Driver:
             return
         if after is CutKind.BROKER_DIES_AFTER:
             self._supervisor.cut_broker(after)
-        reply = Reply(now_ms=self._world.now_ms, value=value)
+        reply = Reply(steady_ms=self._world.steady_ms, value=value)
         self._world.after(0, lambda: None if self._is_dead else self._advance(lambda commit: commit.send(reply)))
 
     def _loses(self, kind: CutKind, step: Step) -> bool:
@@ -430,7 +430,7 @@ class Driver:
         self._waits_for_answer = operation
         self._give_answer()
         if operation.until_ms is not None:
-            self._world.after(max(0, operation.until_ms - self._world.now_ms), end)
+            self._world.after(max(0, operation.until_ms - self._world.steady_ms), end)
 
     def _give_answer(self) -> None:
         if self._waits_for_answer is not None and self._settled:
@@ -449,7 +449,7 @@ class Driver:
         rejections: list[Rejection] = list(operation.culprits)
         rows = _blamed(operation)
         origin = Origin(query=self._query.name, batch_id=self._batch_id, task=-1)
-        found = broker_found(rows, rejections, origin, self._query.dead_letter_target, self._world.now_ms)
+        found = broker_found(rows, rejections, origin, self._query.dead_letter_target, self._world.steady_ms)
         self._world.count("rows set aside", len(rejections))
         return DeadLetters(
             batches=tuple(StagedBatch(topic_partition=where, record_count=count, bytes=inline(data)) for where, count, data in found),

@@ -49,7 +49,7 @@ class Cluster:
         self.users = dict(users or {})
         self.node_count = nodes
         self.disk = file_system or MemoryFileSystem()
-        self.now_ms = NOW_MS
+        self.steady_ms = NOW_MS
         self._wall_ahead_ms = 0
         self.lines: list[str] = []
         self.clients: dict[int, Client] = {}
@@ -65,12 +65,12 @@ class Cluster:
     def _core(self) -> BrokerCore:
         nodes = [Node(id=number, host=f"node{number}", port=9092 + number) for number in range(self.node_count)]
         dice = random.Random(self._seed)
-        return BrokerCore(self.disk, self.config, nodes=nodes, dice=dice, now_ms=self.now_ms, users=self.users)
+        return BrokerCore(self.disk, self.config, nodes=nodes, dice=dice, steady_ms=self.steady_ms, users=self.users)
 
     def topic(self, name: str, partitions: int = 1, replication: int = 1, **config: str) -> None:
         """Create a topic; options with underscores for dots."""
         overrides = {key.replace("_", "."): value for key, value in config.items()}
-        self.core.create_topic(name, partitions, replication, overrides, now_ms=self.now_ms)
+        self.core.create_topic(name, partitions, replication, overrides, steady_ms=self.steady_ms)
 
     def topic_named(self, name: str) -> Topic:
         found = self.core.topics.get(name)
@@ -101,26 +101,26 @@ class Cluster:
 
     def advance(self, by_ms: int) -> None:
         """Let time pass, stopping at each deadline on the way."""
-        until_ms = self.now_ms + by_ms
+        until_ms = self.steady_ms + by_ms
         while (deadline_ms := self.core.next_deadline_ms) is not None and deadline_ms <= until_ms:
-            self.now_ms = max(self.now_ms, deadline_ms)
-            self.carry_out(self.core.handle(TimePassed(), self.now_ms))
-        self.now_ms = until_ms
+            self.steady_ms = max(self.steady_ms, deadline_ms)
+            self.carry_out(self.core.handle(TimePassed(), self.steady_ms))
+        self.steady_ms = until_ms
 
     @property
     def wall_ms(self) -> int:
-        return self.now_ms + self._wall_ahead_ms
+        return self.steady_ms + self._wall_ahead_ms
 
     def set_wall_clock(self, by_ms: int) -> None:
         """Somebody sets it: so much forward, or back."""
         self._wall_ahead_ms += by_ms
-        self.core.set_wall_clock(self.wall_ms, self.now_ms)
+        self.core.set_wall_clock(self.wall_ms, self.steady_ms)
 
     def stop_node(self, node_id: int, *, abruptly: bool = False) -> None:
-        self.carry_out(self.core.handle(NodeStopped(node_id=node_id, abruptly=abruptly), self.now_ms))
+        self.carry_out(self.core.handle(NodeStopped(node_id=node_id, abruptly=abruptly), self.steady_ms))
 
     def start_node(self, node_id: int) -> None:
-        self.carry_out(self.core.handle(NodeStarted(node_id=node_id), self.now_ms))
+        self.carry_out(self.core.handle(NodeStarted(node_id=node_id), self.steady_ms))
 
     def restart(self, *, kill: bool = True) -> None:
         """A new core on the same files. With `kill` the old one gets no chance to write."""
@@ -130,7 +130,7 @@ class Cluster:
         else:
             self.core.close()
         self.clients.clear()
-        self.now_ms, self._wall_ahead_ms = self.wall_ms, 0  # A process begins with what the wall clock shows.
+        self.steady_ms, self._wall_ahead_ms = self.wall_ms, 0  # A process begins with what the wall clock shows.
         self.core = self._core()
 
     def carry_out(self, effects: list[Effect]) -> None:
@@ -183,7 +183,7 @@ class Client:
                 node_id=self.node,
                 client_software_name=self.server.client_software_name,
             )
-            self.cluster.carry_out(self.cluster.core.handle(event, self.cluster.now_ms))
+            self.cluster.carry_out(self.cluster.core.handle(event, self.cluster.steady_ms))
 
     def ask(self, message: Any, version: int | None = None) -> Any:
         """Send, and return the answer, which must come at once."""
@@ -196,7 +196,7 @@ class Client:
     def lose(self) -> None:
         """The connection breaks."""
         self.closed = "lost"
-        self.cluster.carry_out(self.cluster.core.handle(ConnectionLost(connection_id=self.connection_id), self.cluster.now_ms))
+        self.cluster.carry_out(self.cluster.core.handle(ConnectionLost(connection_id=self.connection_id), self.cluster.steady_ms))
 
     def answered(self, request: ReceivedRequest, message: Any) -> None:
         data = b"".join(self.server.encode_response(request, message))

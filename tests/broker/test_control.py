@@ -189,7 +189,7 @@ def test_what_the_disk_refuses_is_for_the_log(
 ) -> None:
     broker, port = controlled
 
-    def refuse(node_id: int, now_ms: int, *, abruptly: bool) -> None:
+    def refuse(node_id: int, steady_ms: int, *, abruptly: bool) -> None:
         raise StorageError("/data/journals/cluster.journal", "append to", "No space left on device")
 
     monkeypatch.setattr(broker._running.core.state.membership, "stop", refuse)

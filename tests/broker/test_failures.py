@@ -82,10 +82,10 @@ def test_a_failure_of_the_broker_costs_one_connection(
     server = broker._running
     original = server.core.apply
 
-    def fail_on_produce(event: object, now_ms: int) -> object:
+    def fail_on_produce(event: object, steady_ms: int) -> object:
         if getattr(getattr(event, "request", None), "api", None) is not None and event.request.api.key == 0:  # type: ignore[attr-defined]
             raise RuntimeError("a mistake of ours")
-        return original(event, now_ms)  # type: ignore[arg-type]
+        return original(event, steady_ms)  # type: ignore[arg-type]
 
     monkeypatch.setattr(server.core, "apply", fail_on_produce)
     with SocketClient(broker.bootstrap_servers) as client:

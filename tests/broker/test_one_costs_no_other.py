@@ -97,7 +97,7 @@ def records_bytes(effect: Any) -> int:
 def fails_later(*_: object) -> Waiting:
     """In place of what handles a request: its answer waits until something is written to `orders`, and fails then."""
 
-    def fail(_now_ms: int, _is_last: bool) -> None:
+    def fail(_steady_ms: int, _is_last: bool) -> None:
         raise RuntimeError("a mistake of ours")
 
     return Waiting(deadline_ms=1 << 60, keys=(TopicPartition("orders", 0),), answer=fail)

@@ -53,7 +53,7 @@ def ask(broker: EmbeddedBroker, message: Message, version: int) -> Callable[[], 
     request = ReceivedRequest(api=api_of(message), version=version, correlation_id=0, client_id=None, message=message)
 
     def happens() -> None:
-        server._performer.unsent += server.core.apply(RequestReceived(NOBODY, request), server._time.now_ms())
+        server._performer.unsent += server.core.apply(RequestReceived(NOBODY, request), server._time.steady_ms())
 
     return happens
 

@@ -81,9 +81,9 @@ def test_and_goes_on_from_there(tmp_path: Path, how: str) -> None:
     """Appends, a compaction, retention, and another start."""
     cluster = unpacked(tmp_path, how)
     orders, keyed = log_of(cluster, "orders"), log_of(cluster, "keyed")
-    orders.append(batch_of(b"3", identity=ProducerIdentity(77, 0), sequence=3), now_ms=cluster.now_ms)
-    keyed.roll(cluster.now_ms)
-    orders.delete_records_before(2, cluster.now_ms)
+    orders.append(batch_of(b"3", identity=ProducerIdentity(77, 0), sequence=3), steady_ms=cluster.steady_ms)
+    keyed.roll(cluster.steady_ms)
+    orders.delete_records_before(2, cluster.steady_ms)
     cluster.advance(3_600_000)
     assert [offset for offset, _ in values(keyed)] == [3, 4]
     cluster.core.close()

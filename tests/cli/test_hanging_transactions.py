@@ -25,7 +25,7 @@ def hang(broker: EmbeddedBroker, topic: str) -> ProducerIdentity:
     def append(core: BrokerCore) -> None:
         found = core.topics.get(topic)
         assert found is not None
-        found.partitions[0].log.append(data, now_ms=TIME_MS, leader_epoch=0)
+        found.partitions[0].log.append(data, steady_ms=TIME_MS, leader_epoch=0)
 
     broker._call(append)
     return identity

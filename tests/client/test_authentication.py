@@ -124,7 +124,7 @@ class Wire:
         self.connection = BrokerConnection(Address("b", 1), client_id="me", request_timeout_ms=100, make_login=login)
         self.server = ServerConnection()
         self.apis = apis
-        self.now_ms = 0
+        self.steady_ms = 0
         self.connection.opened(0)
 
     def requests(self) -> list[Any]:
@@ -140,7 +140,7 @@ class Wire:
             buffer = self.connection.get_buffer()
             count = min(len(buffer), len(data))
             buffer[:count] = data[:count]
-            events += self.connection.received(count, self.now_ms)
+            events += self.connection.received(count, self.steady_ms)
             data = data[count:]
         return events
 
@@ -181,11 +181,11 @@ def test_a_login_is_renewed_before_the_next_request() -> None:
     wire = Wire()
     wire.negotiate()
     wire.log_in(lifetime_ms=1_000)
-    wire.now_ms = 849
-    wire.connection.send(MetadataRequest(topics=[]), "in time", wire.now_ms)
+    wire.steady_ms = 849
+    wire.connection.send(MetadataRequest(topics=[]), "in time", wire.steady_ms)
     (early,) = wire.requests()
-    wire.now_ms = 950
-    wire.connection.send(MetadataRequest(topics=[]), "late", wire.now_ms)
+    wire.steady_ms = 950
+    wire.connection.send(MetadataRequest(topics=[]), "late", wire.steady_ms)
     handshake_at = len(wire.requests())
     assert handshake_at == 1, "the login, and not the request"
     assert wire.answer(early, MetadataResponse())[0].token == "in time", "what is under way is answered all the same"
@@ -195,8 +195,8 @@ def test_the_request_goes_once_the_login_is_renewed() -> None:
     wire = Wire()
     wire.negotiate()
     wire.log_in(lifetime_ms=1_000)
-    wire.now_ms = 950
-    wire.connection.send(MetadataRequest(topics=[]), "late", wire.now_ms)
+    wire.steady_ms = 950
+    wire.connection.send(MetadataRequest(topics=[]), "late", wire.steady_ms)
     wire.log_in(lifetime_ms=1_000)
     (request,) = wire.requests()
     assert wire.answer(request, MetadataResponse())[0].token == "late"

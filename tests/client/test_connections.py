@@ -44,13 +44,13 @@ class Wire:
         self.events += self.connection.written(len(data))
         self.requests += self.server.receive(data)
 
-    def answer(self, message: Any, now_ms: int = 0, *, step: int | None = None) -> None:
+    def answer(self, message: Any, steady_ms: int = 0, *, step: int | None = None) -> None:
         data = b"".join(self.server.encode_response(self.requests.pop(0), message))
         while data:
             buffer = self.connection.get_buffer()
             count = min(len(buffer), len(data), step or len(data))
             buffer[:count] = data[:count]
-            self.events += self.connection.received(count, now_ms)
+            self.events += self.connection.received(count, steady_ms)
             data = data[count:]
 
 
@@ -152,7 +152,7 @@ def test_a_lost_connection_says_which_requests_may_have_reached_the_broker() -> 
     wire.connection.send(produce(-1), "partly", 0)
     wire.to_server(5)
     wire.connection.send(produce(-1), "not at all", 0)
-    events = wire.connection.lost("gone", now_ms=5)
+    events = wire.connection.lost("gone", steady_ms=5)
     failed = [event for event in events if isinstance(event, Failed)]
     assert [(event.token, event.was_sent, event.is_timeout) for event in failed] == [
         ("whole", True, False),
@@ -168,7 +168,7 @@ def test_before_the_negotiation_nothing_was_sent() -> None:
     wire.connection.opened(0)
     wire.connection.send(produce(-1), "waiting", 0)
     wire.to_server()
-    failed, _ = wire.connection.lost("refused", now_ms=2000)
+    failed, _ = wire.connection.lost("refused", steady_ms=2000)
     assert isinstance(failed, Failed)
     assert (failed.was_sent, failed.is_timeout, failed.version) == (False, True, None)
 

@@ -74,16 +74,16 @@ def test_who_waits_for_seconds_is_told_what_for_and_seldom_again(refuses: bool, 
         clock=clock,
         reconnect_backoff=steady,
         dice=random.Random(1),
-        on_wait=lambda text: said.append((clock.now_ms(), text)),
+        on_wait=lambda text: said.append((clock.steady_ms(), text)),
     )
     pretend(client, PretendNetwork(clock, refuses=refuses))
     with pytest.raises(TimeoutException):
         client.refresh_metadata()
     assert len(said) == 3
-    for (now_ms, text), due_ms in zip(said, (2_500, 12_500, 32_500), strict=True):
-        assert due_ms <= now_ms <= due_ms + 500
-        left_ms = 70_000 - now_ms
-        assert text == f"metadata request, for {now_ms} ms: {why}; still asking, for up to {left_ms} ms more"
+    for (steady_ms, text), due_ms in zip(said, (2_500, 12_500, 32_500), strict=True):
+        assert due_ms <= steady_ms <= due_ms + 500
+        left_ms = 70_000 - steady_ms
+        assert text == f"metadata request, for {steady_ms} ms: {why}; still asking, for up to {left_ms} ms more"
 
 
 class PartlyReachable(PretendNetwork):
@@ -123,20 +123,20 @@ def test_a_caller_without_time_says_nothing_about_an_advertised_address() -> Non
 def test_what_the_broker_was_asked_to_wait_for_is_no_silence() -> None:
     clock = ManualClock()
     said: list[int] = []
-    client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1), on_wait=lambda text: said.append(clock.now_ms()))
+    client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1), on_wait=lambda text: said.append(clock.steady_ms()))
     pretend(client, PretendNetwork(clock, refuses=False))
     with pytest.raises(TimeoutException):
         client.request(FetchRequest(max_wait_ms=5_000, min_bytes=1, topics=[]), timeout_ms=7_400)
     assert said == []
     with pytest.raises(TimeoutException):
         client.request(FetchRequest(max_wait_ms=5_000, min_bytes=1, topics=[]), timeout_ms=9_000)
-    assert [now_ms - 7_400 for now_ms in said] == [7_500]
+    assert [steady_ms - 7_400 for steady_ms in said] == [7_500]
 
 
 def test_many_calls_that_take_long_are_spoken_of_as_seldom_as_one() -> None:
     clock = ManualClock()
     said: list[int] = []
-    client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1), on_wait=lambda text: said.append(clock.now_ms()))
+    client = SyncClient("127.0.0.1:9092", clock=clock, dice=random.Random(1), on_wait=lambda text: said.append(clock.steady_ms()))
     pretend(client, PretendNetwork(clock, refuses=False))
     for _ in range(10):
         with pytest.raises(TimeoutException):
@@ -174,9 +174,9 @@ def test_what_nobody_can_be_told_ends_no_command(monkeypatch: pytest.MonkeyPatch
 
 def test_pauses_between_lines_about_one_cause_grow_to_a_minute() -> None:
     wait_log, lines = WaitLog(), []
-    for now_ms in range(0, 200_000, 100):
-        if wait_log.line(Wait("unreachable", "t-0 at h:1", 0, "refused", "1 record waits", 120_000, "delivery.timeout.ms"), now_ms):
-            lines.append(now_ms)
+    for steady_ms in range(0, 200_000, 100):
+        if wait_log.line(Wait("unreachable", "t-0 at h:1", 0, "refused", "1 record waits", 120_000, "delivery.timeout.ms"), steady_ms):
+            lines.append(steady_ms)
     assert lines == [2_500, 12_500, 32_500, 72_500, 132_500, 192_500]
 
 

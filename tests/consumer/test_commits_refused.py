@@ -50,19 +50,19 @@ def test_of_metadata_that_is_too_long(broker: EmbeddedBroker, topic: str, consum
 @pytest.mark.parametrize("began_ms", [0, 1_000])
 def test_of_a_partition_that_is_not_there(began_ms: int) -> None:
     rig = Rig()
-    rig.now_ms = began_ms
+    rig.steady_ms = began_ms
     rig.assign(0)
     refused = [OffsetCommitResponsePartition(partition_index=7, error_code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)]
     told: list[errors.KafkaException | None] = []
-    rig.group.commits.commit({TopicPartition("t", 7): OffsetAndMetadata(1)}, rig.now_ms + 60_000, told.append, retries=True)
+    rig.group.commits.commit({TopicPartition("t", 7): OffsetAndMetadata(1)}, rig.steady_ms + 60_000, told.append, retries=True)
     rig.step()
     while not told:
         for commit in rig.group.commits._commits:
-            assert commit.unknown_since_ms == (None if rig.now_ms == began_ms else began_ms)
+            assert commit.unknown_since_ms == (None if rig.steady_ms == began_ms else began_ms)
         for _ in rig.pending(OffsetCommitRequest):
             rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=refused)]))
         rig.advance(100)
-    assert 3_000 <= rig.now_ms - began_ms <= 5_000
+    assert 3_000 <= rig.steady_ms - began_ms <= 5_000
     assert isinstance(told[0], errors.UnknownTopicOrPartitionException)
 
 
@@ -72,7 +72,7 @@ def test_of_one_partition_of_several(is_late: bool) -> None:
     rig = Rig().assign(0)
     told: list[errors.KafkaException | None] = []
     offsets = {TopicPartition("t", number): OffsetAndMetadata(1) for number in (0, 2, 9)}
-    rig.group.commits.commit(offsets, rig.now_ms + (1_000 if is_late else 60_000), told.append, retries=True)
+    rig.group.commits.commit(offsets, rig.steady_ms + (1_000 if is_late else 60_000), told.append, retries=True)
     rig.step()
     parts = [OffsetCommitResponsePartition(partition_index=number, error_code=code) for number, code in ((0, 0), (9, 3), (2, 0))]
     while not told:
@@ -89,7 +89,7 @@ def test_of_one_partition_after_the_other() -> None:
     rig = Rig().assign(0)
     told: list[errors.KafkaException | None] = []
     offsets = {TopicPartition("t", number): OffsetAndMetadata(1) for number in (0, 1)}
-    rig.group.commits.commit(offsets, rig.now_ms + 60_000, told.append, retries=True)
+    rig.group.commits.commit(offsets, rig.steady_ms + 60_000, told.append, retries=True)
     rig.step()
     for codes_told in ((0, 3), (3, 0)):
         assert not told
@@ -130,8 +130,8 @@ class TestWhileNobodyTellsWhereTheCoordinatorIs:
         rig.poll()
         assert rig.state is State.JOINING
         rig.step(Disconnected(address=Address("b", 1), reason="refused"))
-        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.now_ms + 60_000, told.append, retries=retries)
-        rig.group.commits.committed.look_up([TopicPartition("t", 0)], rig.now_ms + 60_000, "looked up")
+        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.steady_ms + 60_000, told.append, retries=retries)
+        rig.group.commits.committed.look_up([TopicPartition("t", 0)], rig.steady_ms + 60_000, "looked up")
         rig.advance(59_999)
         assert told == []
         return rig, told
@@ -163,11 +163,11 @@ class TestWhileNobodyTellsWhereTheCoordinatorIs:
         rig.group.membership.lose("a test")
         if not is_known:
             rig.group.finder.forget()
-        callback = rig.core.next_callback(rig.now_ms)
+        callback = rig.core.next_callback(rig.steady_ms)
         assert callback is not None
         assert callback.kind == "lost"
         told: list[errors.KafkaException | None] = []
-        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.now_ms + 60_000, told.append, retries=True)
+        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.steady_ms + 60_000, told.append, retries=True)
         assert isinstance(told[0], errors.CommitFailedException)
 
 
@@ -181,7 +181,7 @@ def test_while_a_cooperative_member_joins_again(state: State) -> None:
         rig.answer_join(generation=2)
     assert rig.state is state
     told: list[errors.KafkaException | None] = []
-    rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.now_ms + 60_000, told.append, retries=True)
+    rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.steady_ms + 60_000, told.append, retries=True)
     rig.step()
     assert isinstance(told[0], errors.RebalanceInProgressException)
     assert not rig.pending(OffsetCommitRequest)

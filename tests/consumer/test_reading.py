@@ -162,9 +162,9 @@ class TestPositions:
     ) -> None:
         topic = f"{name}-t"
         broker.create_topic(topic, 1)
-        now_ms = int(time.time() * 1000)
+        steady_ms = int(time.time() * 1000)
         for ago_ms in (7_200_000, 3_700_000, 60_000):
-            producer_of(broker).send(topic, b"", timestamp_ms=now_ms - ago_ms).result(60)
+            producer_of(broker).send(topic, b"", timestamp_ms=steady_ms - ago_ms).result(60)
         consumer = consumer_of(broker, auto_offset_reset=reset, group_id=None)
         consumer.assign([TopicPartition(topic, 0)])
         assert consumer.position(TopicPartition(topic, 0)) == expected

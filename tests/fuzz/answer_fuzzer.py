@@ -53,7 +53,7 @@ class Wire:
         self._world, self._number = world, number
         self._server = ServerConnection()
         self._backlog: deque[ReceivedRequest] = deque()
-        self.connection.opened(world.cluster.now_ms)
+        self.connection.opened(world.cluster.steady_ms)
 
     def write(self) -> None:
         """Let the broker have what the client has to say."""
@@ -69,7 +69,7 @@ class Wire:
         while self._backlog and self.closed is None and not cluster.core.waits(self._number):
             request = self._backlog.popleft()
             event = RequestReceived(connection_id=self._number, request=request, node_id=0, client_software_name=name)
-            cluster.carry_out(cluster.core.handle(event, cluster.now_ms))
+            cluster.carry_out(cluster.core.handle(event, cluster.steady_ms))
 
     def answered(self, request: ReceivedRequest, message: Any) -> None:
         data = b"".join(self._server.encode_response(request, message))
@@ -77,7 +77,7 @@ class Wire:
             buffer = self.connection.get_buffer()
             count = min(len(buffer), len(data))
             buffer[:count], data = data[:count], data[count:]
-            self._world.heard += self.connection.received(count, self._world.cluster.now_ms)
+            self._world.heard += self.connection.received(count, self._world.cluster.steady_ms)
 
 
 class World:
@@ -100,13 +100,13 @@ class World:
         for _ in range(STEPS):
             with suppress(KafkaException):  # What callers are told.
                 act()
-            self.carry_out(core.handle_all(self.take_heard(), self.cluster.now_ms))
+            self.carry_out(core.handle_all(self.take_heard(), self.cluster.steady_ms))
             if self._wires and self.dice.random() < 0.03:
                 self._lose(self.dice.choice(list(self._wires)))
         finish("close")
         for _ in range(3):
             self.cluster.advance(CLOSE_MS)
-            self.carry_out(core.handle_all(self.take_heard(), self.cluster.now_ms))
+            self.carry_out(core.handle_all(self.take_heard(), self.cluster.steady_ms))
         assert self.ended["close"], "closing does not come to an end"
         assert max(self.ended.values()) == 1, f"ended more than once: {self.ended.most_common(1)}"
         return self.outcomes
@@ -150,14 +150,14 @@ class World:
         self.heard += wire.connection.send(
             request.message,
             request.token,
-            self.cluster.now_ms,
+            self.cluster.steady_ms,
             timeout_ms=request.timeout_ms,
             version_max=request.version_max,
             expects_answer=request.expects_answer,
         )
 
     def _lose(self, address: Address) -> None:
-        self.heard += self._wires.pop(address).connection.lost("closed by the broker", now_ms=self.cluster.now_ms)
+        self.heard += self._wires.pop(address).connection.lost("closed by the broker", steady_ms=self.cluster.steady_ms)
 
 
 def produce(seed: int) -> set[Outcome]:
@@ -173,22 +173,22 @@ def produce(seed: int) -> set[Outcome]:
     def act() -> None:
         what, transaction = dice.random(), core.transaction
         if transaction is not None and transaction.state is not State.IN_TRANSACTION and what < 0.7:
-            world.carry_out(core.handle(_call(transaction.state), cluster.now_ms))
+            world.carry_out(core.handle(_call(transaction.state), cluster.steady_ms))
         elif what < 0.5:
             place, key = TopicPartition(dice.choice(TOPICS[:2]), dice.randrange(3)), dice.choice((None, b"k"))
-            world.carry_out(core.handle(events.TopicWanted(topic=place.topic), cluster.now_ms))
+            world.carry_out(core.handle(events.TopicWanted(topic=place.topic), cluster.steady_ms))
             for _ in range(dice.choice((1, 3)) if core.usable_count(*place) and _takes_records(core) else 0):
                 sent.append(next(numbers))
-                core.append(place, new_record(key, b"v", sent[-1], place.partition, timestamp_ms=cluster.now_ms), cluster.now_ms)
+                core.append(place, new_record(key, b"v", sent[-1], place.partition, timestamp_ms=cluster.steady_ms), cluster.steady_ms)
         elif what < 0.6:
-            world.carry_out(core.handle(events.FlushCalled(call=f"flush {next(numbers)}"), cluster.now_ms))
+            world.carry_out(core.handle(events.FlushCalled(call=f"flush {next(numbers)}"), cluster.steady_ms))
         elif what < 0.65:
-            world.carry_out(core.handle(events.TopicWanted(topic=dice.choice(TOPICS), is_stale=True), cluster.now_ms))
+            world.carry_out(core.handle(events.TopicWanted(topic=dice.choice(TOPICS), is_stale=True), cluster.steady_ms))
         else:
             cluster.advance(dice.choice(WAITS_MS))
 
     def _call(state: State) -> events.Event:
-        call, deadline_ms = f"call {next(numbers)}", cluster.now_ms + CALL_MS
+        call, deadline_ms = f"call {next(numbers)}", cluster.steady_ms + CALL_MS
         if state is State.UNINITIALIZED:
             return events.InitTransactionsCalled(call=call, deadline_ms=deadline_ms)
         if state is State.READY:
@@ -196,7 +196,7 @@ def produce(seed: int) -> set[Outcome]:
         return dice.choice((events.CommitCalled, events.AbortCalled))(call=call, deadline_ms=deadline_ms)
 
     def finish(call: str) -> None:
-        world.carry_out(core.handle(events.CloseCalled(call=call, deadline_ms=cluster.now_ms + CLOSE_MS), cluster.now_ms))
+        world.carry_out(core.handle(events.CloseCalled(call=call, deadline_ms=cluster.steady_ms + CLOSE_MS), cluster.steady_ms))
 
     reached = world.run(core, act, finish)
     assert not set(sent) - world.ended.keys(), "records without an outcome"
@@ -229,30 +229,32 @@ def consume(seed: int) -> set[Outcome]:
     if dice.random() < 0.7:
         core.subscribe(TOPICS)
     else:
-        core.assign(places, cluster.now_ms)
+        core.assign(places, cluster.steady_ms)
 
     def act() -> None:
         what = dice.random()
         if what < 0.5:
-            core.poll_begins(cluster.now_ms, cluster.wall_ms)
+            core.poll_begins(cluster.steady_ms, cluster.wall_ms)
             try:
-                while (callback := core.next_callback(cluster.now_ms)) is not None:
+                while (callback := core.next_callback(cluster.steady_ms)) is not None:
                     core.callback_done(callback)
                 core.raise_error()
                 core.take(dice.choice((1, 500)))
             finally:
-                core.poll_ends(cluster.now_ms)
+                core.poll_ends(cluster.steady_ms)
         elif what < 0.6:
             named = {dice.choice(places): OffsetAndMetadata(3)}  # None commits the positions, by topic id.
             assert core.group is not None, "there is a group.id"
-            core.group.commits.commit(dice.choice((named, None)), cluster.now_ms + CALL_MS, lambda error: None, retries=dice.random() < 0.5)
+            core.group.commits.commit(
+                dice.choice((named, None)), cluster.steady_ms + CALL_MS, lambda error: None, retries=dice.random() < 0.5
+            )
         elif what < 0.65:
             core.seek_to(core.subscriptions.assigned, core.wiring.reset_strategy)
         else:
             cluster.advance(dice.choice(WAITS_MS))
-        world.carry_out(core.handle(ConsumerTimePassed(), cluster.now_ms))
+        world.carry_out(core.handle(ConsumerTimePassed(), cluster.steady_ms))
 
-    return world.run(core, act, lambda call: core.close(call, cluster.now_ms + CLOSE_MS))
+    return world.run(core, act, lambda call: core.close(call, cluster.steady_ms + CLOSE_MS))
 
 
 def run(seed: int, rounds: int) -> set[Outcome]:

@@ -94,7 +94,7 @@ class World:
 
     async def _story(self, port: int) -> None:
         for name, partitions in ((LARGE, 1), (QUIET, 1), (BOMBED, BOMB_PARTITIONS)):
-            self.server.core.create_topic(name, partitions, 1, {}, now_ms=self.server._time.now_ms())
+            self.server.core.create_topic(name, partitions, 1, {}, steady_ms=self.server._time.steady_ms())
         self._good = Client(random.Random(2), port)
         self._opened.callback(self._good.close)
         for _ in range(4):

@@ -201,7 +201,7 @@ class World:
                 node_id=self.dice.choice((0, 0, 1)),
                 client_software_name=connection.client_software_name,
             )
-            yield from self._outcomes(self.cluster.core.handle(event, self.cluster.now_ms), connection_id)
+            yield from self._outcomes(self.cluster.core.handle(event, self.cluster.steady_ms), connection_id)
 
     def _outcomes(self, effects: list[Any], sender_id: int | None) -> Iterator[Outcome]:
         """Each effect, carried out; only the sender may be closed."""
@@ -225,15 +225,15 @@ class World:
 
     def _lose(self, connection_id: int) -> None:
         del self.connections[connection_id]
-        self._carry_out(self.cluster.core.handle(ConnectionLost(connection_id=connection_id), self.cluster.now_ms))
+        self._carry_out(self.cluster.core.handle(ConnectionLost(connection_id=connection_id), self.cluster.steady_ms))
 
     def _serves_whoever_behaves(self) -> None:
         cluster = Cluster.__new__(Cluster)
         cluster.__dict__ = dict(self.cluster.__dict__)
         cluster.__dict__.pop("carry_out", None)
         cluster.clients = {}
-        topic = cluster.core.create_topic("good", 1, 1, None, now_ms=cluster.now_ms)
-        good = batch.encode(RecordColumns.from_lists([b"k"], [b"v"], [cluster.now_ms]))
+        topic = cluster.core.create_topic("good", 1, 1, None, steady_ms=cluster.steady_ms)
+        good = batch.encode(RecordColumns.from_lists([b"k"], [b"v"], [cluster.steady_ms]))
         answer = cluster.client(node=topic.partitions[0].replicas.leader).produce("good", good)
         assert answer.error_code == 0, answer
 

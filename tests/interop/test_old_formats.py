@@ -35,9 +35,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
     """(Produce version, format) of everything that reaches the append path."""
     seen = set()
 
-    def remembered(broker: BrokerState, partition: Partition, records: memoryview, terms: AppendTerms, now_ms: int) -> Outcome:
+    def remembered(broker: BrokerState, partition: Partition, records: memoryview, terms: AppendTerms, wall_ms: int) -> Outcome:
         seen.add((terms.version, records[MAGIC_POSITION]))
-        return append(broker, partition, records, terms, now_ms)
+        return append(broker, partition, records, terms, wall_ms)
 
     monkeypatch.setattr(produce, "append", remembered)
     return seen

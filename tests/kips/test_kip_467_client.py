@@ -302,7 +302,7 @@ class TestFate:
         rig.answer(LOST)
         rig.sleep(5_000)
         rig.answer(Answer(codes.CORRUPT_MESSAGE))
-        rig.now_ms += 30_000
+        rig.steady_ms += 30_000
         rig.step(events.TimePassed())
         assert rig.fate("a") == ["TimeoutException possibly"]
 

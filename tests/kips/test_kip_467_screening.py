@@ -68,7 +68,7 @@ def play(rig: Rig, steps: list[Any]) -> None:
             case Table():
                 rig.step(events.TopicWanted(topic=step.place.topic))
                 rig.hand_over(*step.batches, place=step.place)
-                rig.now_ms += step.passes_ms
+                rig.steady_ms += step.passes_ms
                 rig.step(events.TimePassed())
             case Sent():
                 rig.send(step.values)
@@ -335,24 +335,24 @@ WAITING = [
 @pytest.mark.parametrize("waiting", WAITING, ids=lambda waiting: waiting.name)
 def test_rows_fail_before_they_are_encoded(waiting: Waiting) -> None:
     rig = Rig(nodes=waiting.nodes, topic_id=UUID(int=1))
-    handed_over_ms = rig.now_ms + waiting.handed_over_ms
+    handed_over_ms = rig.steady_ms + waiting.handed_over_ms
     play(rig, [table("xyz", place=RETURNS_0, passes_ms=0), OK, table("aBc", passes_ms=0), refused(1), OK])
     if waiting.topic_id != rig.topic_id:
         rig.sleep(150)
         rig.topic_id = waiting.topic_id
         rig.step(events.TopicWanted(topic="orders", is_stale=True))
-    screening, now_ms = rig.core.screening, rig.now_ms + waiting.passes_ms
-    told = screening.of_rows(waiting.topic, handed_over_ms, now_ms)
+    screening, steady_ms = rig.core.screening, rig.steady_ms + waiting.passes_ms
+    told = screening.of_rows(waiting.topic, handed_over_ms, steady_ms)
     assert told == dict.fromkeys(waiting.partitions, REASON.format(waiting.passes_ms))
 
 
 def test_now_and_then_the_rows_of_a_partition_are_left() -> None:
     """And each of the leader's partitions in its turn."""
     rig = Rig(partitions=3)
-    handed_over_ms, left = rig.now_ms - 1, []
+    handed_over_ms, left = rig.steady_ms - 1, []
     play(rig, [table("aBc", passes_ms=0), refused(1), OK])
-    for now_ms in range(rig.now_ms, rig.now_ms + SCREEN_MS_MAX, LEFT_EVERY_MS // 2):
-        screened = rig.core.screening.of_rows("orders", handed_over_ms, now_ms)
+    for steady_ms in range(rig.steady_ms, rig.steady_ms + SCREEN_MS_MAX, LEFT_EVERY_MS // 2):
+        screened = rig.core.screening.of_rows("orders", handed_over_ms, steady_ms)
         left.append([partition for partition in range(3) if partition not in screened])
     assert left == [[], [], [0], [], [1], [], [2], [], [0], []]
 
@@ -440,7 +440,7 @@ class Story(Rig):
         ]
         if len(self.handed_over) < RECORDS_MAX:
             self.hand_over(*batches, place=place)
-            self.handed_over.update(dict.fromkeys("".join(batches), self.now_ms))
+            self.handed_over.update(dict.fromkeys("".join(batches), self.steady_ms))
             self.order[place] += "".join(batches)
 
     def answer_one(self) -> None:
@@ -458,7 +458,7 @@ class Story(Rig):
             self.screened_count += 1
             assert value.isupper()
             handed_over_ms = self.handed_over[value]
-            assert any(handed_over_ms < sent_ms and self.now_ms - sent_ms < SCREEN_MS_MAX for sent_ms in self.broker.refusals)
+            assert any(handed_over_ms < sent_ms and self.steady_ms - sent_ms < SCREEN_MS_MAX for sent_ms in self.broker.refusals)
 
 
 RECORDS_MAX = 180

@@ -71,7 +71,7 @@ def test_what_expires_while_it_waits(
     clock = producer._clock
 
     class Later:
-        now_ms = staticmethod(lambda: clock.now_ms() + 300_000_000)
+        steady_ms = staticmethod(lambda: clock.steady_ms() + 300_000_000)
 
     producer.send("orders", b"v", partition=0)
     until(lambda: producer.metrics()["record-retry-total"])

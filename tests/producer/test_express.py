@@ -31,11 +31,11 @@ def quiet(records: str = "a", **options: Any) -> Rig:
 
 def packed(rig: Rig, value: str = "x") -> Parcel | None:
     express = Express(rig.core)
-    track = express.track_to(ORDERS_0, rig.now_ms)
+    track = express.track_to(ORDERS_0, rig.steady_ms)
     if track is None:
         return None
     content = value.encode()
-    return express.pack(track, content, content, TIMESTAMP_MS, record_size(content, content, ()), rig.now_ms)
+    return express.pack(track, content, content, TIMESTAMP_MS, record_size(content, content, ()), rig.steady_ms)
 
 
 def departed(rig: Rig, value: str = "x") -> Parcel:
@@ -48,7 +48,7 @@ def departed(rig: Rig, value: str = "x") -> Parcel:
 
 def adopted(rig: Rig) -> SendRequest:
     """The core has a turn: what is on its way is its own."""
-    request = Express(rig.core).adopt(rig.now_ms)
+    request = Express(rig.core).adopt(rig.steady_ms)
     assert request is not None
     rig._take(request)
     rig.step(events.TimePassed())
@@ -56,7 +56,7 @@ def adopted(rig: Rig) -> SendRequest:
 
 
 def is_told(rig: Rig, parcel: Parcel, offset: int = 9) -> None:
-    Express(rig.core).written(parcel, lambda _: offset, rig.now_ms)
+    Express(rig.core).written(parcel, lambda _: offset, rig.steady_ms)
 
 
 def numbers(parcel: Parcel) -> tuple[int, int, int]:
@@ -98,7 +98,7 @@ REFUSED: list[tuple[str, Callable[[Rig], Any]]] = [
     ("a batch goes again", lost),
     ("numbering is to restart", held),
     ("the partition has no leader", lambda rig: rig.core.wiring.cluster.forget("orders")),
-    ("the leader is to be left alone", lambda rig: rig.core.wiring.attempts.throttled(BROKER, rig.now_ms + 1)),
+    ("the leader is to be left alone", lambda rig: rig.core.wiring.attempts.throttled(BROKER, rig.steady_ms + 1)),
 ]
 
 
@@ -189,8 +189,8 @@ def test_what_is_over_is_not_adopted() -> None:
     rig = quiet()
     free = rig.core.accumulator.memory_free
     parcel = departed(rig)
-    parcel.track.queue.passed_by(parcel.receipts, lambda _: 9, rig.now_ms)
-    assert Express(rig.core).adopt(rig.now_ms) is None
+    parcel.track.queue.passed_by(parcel.receipts, lambda _: 9, rig.steady_ms)
+    assert Express(rig.core).adopt(rig.steady_ms) is None
     assert (rig.core.is_idle, rig.core.parcel, rig.core.accumulator.memory_free) == (True, None, free)
     assert numbers(departed(rig))[2] == 2
 
@@ -199,7 +199,7 @@ def test_it_is_adopted_once() -> None:
     rig = quiet()
     departed(rig)
     adopted(rig)
-    assert Express(rig.core).adopt(rig.now_ms) is None
+    assert Express(rig.core).adopt(rig.steady_ms) is None
     assert rig.core.outstanding_count == 1
 
 
@@ -255,14 +255,14 @@ def test_others_are_told_by_the_core(waits: Callable[[Rig, Parcel], Any]) -> Non
     rig = quiet()
     parcel = departed(rig)
     waits(rig, parcel)
-    assert not Express(rig.core).written(parcel, lambda _: 9, rig.now_ms)
+    assert not Express(rig.core).written(parcel, lambda _: 9, rig.steady_ms)
     assert (parcel.is_over, parcel.receipts.outcome, rig.core.parcel) == (False, None, parcel)
 
 
 def test_who_waits_for_memory_hears_of_what_was_over() -> None:
     rig = quiet()
     parcel = departed(rig)
-    parcel.track.queue.passed_by(parcel.receipts, lambda _: 9, rig.now_ms)
+    parcel.track.queue.passed_by(parcel.receipts, lambda _: 9, rig.steady_ms)
     rig.core.waits_for_memory()
-    Express(rig.core).adopt(rig.now_ms)
-    assert WakeCallers() in rig.core.handle(events.TimePassed(), rig.now_ms)
+    Express(rig.core).adopt(rig.steady_ms)
+    assert WakeCallers() in rig.core.handle(events.TimePassed(), rig.steady_ms)

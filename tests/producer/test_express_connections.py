@@ -64,7 +64,7 @@ def begin(lent: LentConnection) -> Parcel:
 
 def take_back(network: Network, request: SendRequest, parcel: Parcel) -> None:
     """As the lane does when it is closed."""
-    network.take_back(request.address, parcel.go_on(request, network._clock.now_ms()), is_lost=parcel.is_unclear)
+    network.take_back(request.address, parcel.go_on(request, network._clock.steady_ms()), is_lost=parcel.is_unclear)
 
 
 def request(server: ScriptedServer) -> SendRequest:
@@ -163,7 +163,7 @@ def test_the_time_of_a_request_runs_since_it_was_sent(network: Network, server: 
     server.script = lambda server, message: STAY_SILENT
     lent = lent_by(network, server)
     parcel = begin(lent)
-    parcel.written, parcel.created_ms = 0, network._clock.now_ms() - 60_000
+    parcel.written, parcel.created_ms = 0, network._clock.steady_ms() - 60_000
     take_back(network, SendRequest(address=address(server), message=MESSAGE, token="late", timeout_ms=60_000), parcel)
     assert lent.connection.deadline_ms == parcel.created_ms + 60_000
     (failed,) = [event for event in until(network, 1) if isinstance(event, Failed)]

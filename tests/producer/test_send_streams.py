@@ -116,13 +116,13 @@ def test_a_slow_stream_is_gathered_by_the_clock(took_ms: list[int], rows: list[i
             clock.advance(ms)
             yield batch
 
-    assert [piece.num_rows for piece in pieces_of(reader(slow()), 1_000_000, clock.now_ms)[1]] == rows
+    assert [piece.num_rows for piece in pieces_of(reader(slow()), 1_000_000, clock.steady_ms)[1]] == rows
 
 
 def test_the_time_in_which_a_piece_is_sent_does_not_count() -> None:
     """A stream that waits for `buffer.memory` is not slow by itself."""
     clock, rows = ManualClock(), []
-    for piece in pieces_of(reader(batches(6, 10)), 200, clock.now_ms)[1]:
+    for piece in pieces_of(reader(batches(6, 10)), 200, clock.steady_ms)[1]:
         rows.append(piece.num_rows)
         clock.advance(10 * GATHERED_MS)
     assert rows == [20, 20, 20]
@@ -134,8 +134,8 @@ class MovedClock:
     def __init__(self, clock: Any) -> None:
         self._clock, self.moved_ms = clock, 0
 
-    def now_ms(self) -> int:
-        return int(self._clock.now_ms()) + self.moved_ms
+    def steady_ms(self) -> int:
+        return int(self._clock.steady_ms()) + self.moved_ms
 
 
 @pytest.mark.parametrize(("linger_ms", "stored"), [(0, 2), (GATHERED_MS, 2), (60_000, 0)])

@@ -37,7 +37,7 @@ def test_they_go_to_no_partition_without_a_leader(producer: Producer, monkeypatc
 
 
 def test_they_are_not_sent_where_none_without_a_key_is_taken(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Screening, "of_rows", lambda screening, topic, handed_over_ms, now_ms: {1: "it takes none"})
+    monkeypatch.setattr(Screening, "of_rows", lambda screening, topic, handed_over_ms, steady_ms: {1: "it takes none"})
     result = producer.send_table("orders", ROWS).result(60)
     assert np.unique(result.offsets.column("partition")).tolist() == [0, 2]
     assert set(result.rejected.column("partition").to_pylist()) == {1}

@@ -121,9 +121,9 @@ def test_batches_of_tables_know_whose_partition_was_named(
     with producer_of(strict_broker, partitioner=lambda *_: 0) as producer:
         append_batch = producer._core.append_batch
 
-        def noting(batch: Any, now_ms: int) -> Any:
+        def noting(batch: Any, steady_ms: int) -> Any:
             seen.append(batch.chosen)
-            return append_batch(batch, now_ms)
+            return append_batch(batch, steady_ms)
 
         monkeypatch.setattr(producer._core, "append_batch", noting)
         producer.send_table("orders", pa.table(columns)).result(LATEST_S)

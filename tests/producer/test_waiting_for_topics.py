@@ -35,11 +35,11 @@ class PlayedTime:
     """Time at a producer's door: it stands until there is something to be told, and then passes as long as its caller would wait."""
 
     def __init__(self, door: Door) -> None:
-        self._door, self._now_ms = door, door.clock.now_ms()
+        self._door, self._steady_ms = door, door.clock.steady_ms()
         self._wait, self._look_for = door.changed.wait, door._look_for
 
-    def now_ms(self) -> int:
-        return self._now_ms
+    def steady_ms(self) -> int:
+        return self._steady_ms
 
     def look_for(self, search: Any) -> Any:
         self._search = search
@@ -49,7 +49,7 @@ class PlayedTime:
         topic, partition, reasons = self._search.topic, self._search.partition, self._door.core.reasons
         is_unknown = reasons.unknown_topic(topic, partition, self._search.started_ms) is not None
         if is_unknown or "(refused)" in reasons.waited_in_vain(topic, partition, 0).message:
-            self._now_ms += math.ceil(1000 * timeout_s)
+            self._steady_ms += math.ceil(1000 * timeout_s)
             return False
         return self._wait(0.01)
 
@@ -324,7 +324,7 @@ def test_all_waits_of_a_call_share_one_limit(producer_of: Make, strict_broker: E
             woken: list[bool] = []
             patched.setattr(door.changed, "notify_all", lambda: woken.append(True))
             accumulator.memory_free = 70
-            error = door.wait_for_memory(100, door.clock.now_ms() - 60_000)
+            error = door.wait_for_memory(100, door.clock.steady_ms() - 60_000)
             assert isinstance(error, BufferExhaustedException)
             assert "70 free; waited for" in str(error)
             assert woken, "what was kept for this one may be enough for the next"

@@ -151,16 +151,16 @@ class TestParts:
         assert check_records(batch, COMPACTED, Origin.CLIENT, NOW_MS) == validate(batch, COMPACTED, Origin.CLIENT, NOW_MS)
 
     @pytest.mark.parametrize(
-        ("now_ms", "before", "after", "bounds"),
+        ("wall_ms", "before", "after", "bounds"),
         [
             (NOW_MS, 1000, 500, (NOW_MS - 1000, NOW_MS + 500)),
             (NOW_MS, 2**63 - 1, 2**63 - 1, (NOW_MS - (2**63 - 1), 2**63 - 1)),
             (-5, 2**63 - 1, 0, (-(2**63), -5)),
         ],
     )
-    def test_bounds_stay_within_64_bits(self, now_ms: int, before: int, after: int, bounds: tuple[int, int]) -> None:
+    def test_bounds_stay_within_64_bits(self, wall_ms: int, before: int, after: int, bounds: tuple[int, int]) -> None:
         policy = dataclasses.replace(POLICY, timestamp_before_max_ms=before, timestamp_after_max_ms=after)
-        assert policy.timestamp_bounds(now_ms) == bounds
+        assert policy.timestamp_bounds(wall_ms) == bounds
 
 
 class TestManyCulprits:

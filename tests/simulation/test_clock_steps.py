@@ -37,8 +37,8 @@ def test_every_promise_is_kept() -> None:
 def test_a_broker_that_waits_by_the_wall_clock_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     apply = BrokerCore.apply
 
-    def by_the_wall_clock(self: BrokerCore, event: Any, now_ms: int) -> Any:
-        return apply(self, event, self.state.wall.at(now_ms))
+    def by_the_wall_clock(self: BrokerCore, event: Any, steady_ms: int) -> Any:
+        return apply(self, event, self.state.wall.at(steady_ms))
 
     monkeypatch.setattr(BrokerCore, "apply", by_the_wall_clock)
     assert any(run(seed, deeds=STEPS).violations for seed in range(SEEDS))

@@ -141,11 +141,11 @@ def finds_nothing_in_time(patch: Patch) -> None:
     """Whoever asked for committed offsets is told that there are none when it took too long."""
     expire = CommittedOffsets.expire
 
-    def expires(self: CommittedOffsets, now_ms: int) -> None:
-        for lookup in [found for found in self._lookups if found.deadline_ms is not None and now_ms >= found.deadline_ms]:
+    def expires(self: CommittedOffsets, steady_ms: int) -> None:
+        for lookup in [found for found in self._lookups if found.deadline_ms is not None and steady_ms >= found.deadline_ms]:
             self._lookups.remove(lookup)
             self._wiring.out.append(CompleteCall(call=lookup.call, result=dict.fromkeys(lookup.places)))
-        expire(self, now_ms)
+        expire(self, steady_ms)
 
     patch.setattr(CommittedOffsets, "expire", expires)
 

@@ -38,7 +38,7 @@ def test_a_process_dies_inside_the_operation_chosen() -> None:
 def roll(disk: Disk) -> None:
     log = PartitionLog.open(disk.file_system, "orders-0", TopicPartition("orders", 0), LogConfig(compacts=True))
     for _ in range(2):
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
         log.roll(0)
 
 

@@ -44,8 +44,8 @@ def is_never_in_flight(patch: Patch) -> None:
     """What is adopted is sent, and no batch of its partition."""
     adopt = Express.adopt
 
-    def forgets(self: Express, now_ms: int) -> Any:
-        parcel, request = self._core.parcel, adopt(self, now_ms)
+    def forgets(self: Express, steady_ms: int) -> Any:
+        parcel, request = self._core.parcel, adopt(self, steady_ms)
         if parcel is not None and request is not None:
             parcel.track.queue.in_flight.clear()
         return request

@@ -100,7 +100,7 @@ def accepts_old_epochs(patch: Patch) -> None:
 
 def forgets_decisions(patch: Patch) -> None:
     """A decision found at start is not carried out."""
-    patch.setattr(TransactionCoordinator, "complete_decided", lambda _self, _now_ms: 0)
+    patch.setattr(TransactionCoordinator, "complete_decided", lambda _self, _steady_ms: 0)
 
 
 def recovered_logs_are_not_synced(patch: Patch) -> None:
@@ -119,10 +119,10 @@ def parts_are_not_synced(patch: Patch) -> None:
     """What adds itself to a transaction is stored before it is certain that the coordinator remembers it. Decisions are still synced."""
     complete = TransactionCoordinator._complete
 
-    def completes(self: TransactionCoordinator, metadata: Any, now_ms: int) -> None:
+    def completes(self: TransactionCoordinator, metadata: Any, steady_ms: int) -> None:
         if self._sync_decisions:
             self._journal.sync()
-        complete(self, metadata, now_ms)
+        complete(self, metadata, steady_ms)
 
     patch.setattr(TransactionCoordinator, "sync", lambda self: None)
     patch.setattr(TransactionCoordinator, "_complete", completes)
@@ -276,9 +276,9 @@ def rolls_without_sync(patch: Patch) -> None:
     """What was appended to the last segment in this turn is forgotten when the next begins."""
     roll = PartitionLog._roll
 
-    def forgetful(self: PartitionLog, now_ms: int) -> Any:
+    def forgetful(self: PartitionLog, steady_ms: int) -> Any:
         self._has_unsynced_bytes = False
-        return roll(self, now_ms)
+        return roll(self, steady_ms)
 
     patch.setattr(PartitionLog, "_roll", forgetful)
 
@@ -286,8 +286,8 @@ def rolls_without_sync(patch: Patch) -> None:
 def forgets_names_of_segments(patch: Patch) -> None:
     begin = PartitionLog._new_segment
 
-    def forgetful(self: PartitionLog, now_ms: int) -> Any:
-        segment = begin(self, now_ms)
+    def forgetful(self: PartitionLog, steady_ms: int) -> Any:
+        segment = begin(self, steady_ms)
         self._has_unsynced_names = False
         return segment
 
@@ -296,7 +296,7 @@ def forgets_names_of_segments(patch: Patch) -> None:
 
 def forgets_topics(patch: Patch) -> None:
     """What a request says of topics is not synced before its answer, as with flush.policy=os it once was not."""
-    patch.setattr(BrokerCore, "_with_metadata_synced", lambda _self, _request, result, _now_ms: result)
+    patch.setattr(BrokerCore, "_with_metadata_synced", lambda _self, _request, result, _steady_ms: result)
 
 
 def leaves_swaps_undone(patch: Patch) -> None:

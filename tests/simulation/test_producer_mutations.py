@@ -58,7 +58,7 @@ def resends_innocents(patch: Patch) -> None:
 def forgets_lost_attempts(patch: Patch) -> None:
     """A lost answer counts as proof that nothing was stored."""
     lost = Delivery._lost
-    patch.setattr(Delivery, "_lost", lambda self, batch, error, now_ms, *, was_sent: lost(self, batch, error, now_ms, was_sent=False))
+    patch.setattr(Delivery, "_lost", lambda self, batch, error, steady_ms, *, was_sent: lost(self, batch, error, steady_ms, was_sent=False))
 
 
 def completes_twice(patch: Patch) -> None:
@@ -76,13 +76,13 @@ def forgets_rows(patch: Patch) -> None:
     separate = culprits.Separate
     carry_out = Delivery._carry_out
 
-    def drops(self: Delivery, batch: Any, verdict: Any, now_ms: int) -> None:
+    def drops(self: Delivery, batch: Any, verdict: Any, steady_ms: int) -> None:
         if isinstance(verdict, separate) and not batch.is_abandoned:
             self.queue(batch.topic_partition).failed(batch)
             self._completer.release(batch.memory_bytes)
             self._completer.fail_records(batch, verdict.errors, verdict.dropped)
         else:
-            carry_out(self, batch, verdict, now_ms)
+            carry_out(self, batch, verdict, steady_ms)
 
     patch.setattr(Delivery, "_carry_out", drops)
 
@@ -91,12 +91,12 @@ def innocents_go_last(patch: Patch) -> None:
     """What comes back is sent behind what waits in the accumulator, not before it."""
     next_batch = PartitionQueue.next_batch
 
-    def new_first(self: PartitionQueue, now_ms: int, identity: Any, take_new: Any) -> Any:
+    def new_first(self: PartitionQueue, steady_ms: int, identity: Any, take_new: Any) -> Any:
         if self.returned and not self.retries:
             waiting = take_new()
             if waiting is not None:
                 self.returned.insert(0, waiting)
-        return next_batch(self, now_ms, identity, take_new)
+        return next_batch(self, steady_ms, identity, take_new)
 
     patch.setattr(PartitionQueue, "next_batch", new_first)
 
@@ -109,7 +109,7 @@ def takes_gaps_for_proof(patch: Patch) -> None:
 
 def begins_with_several(patch: Patch) -> None:
     """Several batches are in flight before the broker knows the producer."""
-    patch.setattr(PartitionQueue, "_is_full", lambda self, _now_ms: len(self.in_flight) >= self.limit)
+    patch.setattr(PartitionQueue, "_is_full", lambda self, _steady_ms: len(self.in_flight) >= self.limit)
 
 
 def does_not_renumber(patch: Patch) -> None:
@@ -174,7 +174,7 @@ def commits_without_late_records(patch: Patch) -> None:
 
 def spins(patch: Patch) -> None:
     """Once real: while every broker had to wait, the sender woke each millisecond."""
-    patch.setattr(MetadataWatch, "next_deadline_ms", lambda self, now_ms: None if self._is_under_way else now_ms + 1)
+    patch.setattr(MetadataWatch, "next_deadline_ms", lambda self, steady_ms: None if self._is_under_way else steady_ms + 1)
 
 
 def forgets_late_requests(patch: Patch) -> None:
@@ -235,10 +235,10 @@ def screens_every_topic(patch: Patch) -> None:
     """What a broker refused of one topic it is taken to refuse of all."""
     screen_of = Screening._screen_of
 
-    def of_any_topic(self: Screening, _topic: str, handed_over_ms: Any, destination: Any, now_ms: int) -> Any:
+    def of_any_topic(self: Screening, _topic: str, handed_over_ms: Any, destination: Any, steady_ms: int) -> Any:
         for (topic, address), screen in list(self._screens.items()):
             if address == destination[0]:
-                return screen_of(self, topic, handed_over_ms, (address, screen.topic_id), now_ms)
+                return screen_of(self, topic, handed_over_ms, (address, screen.topic_id), steady_ms)
         return None
 
     patch.setattr(Screening, "_screen_of", of_any_topic)

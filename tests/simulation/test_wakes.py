@@ -15,7 +15,7 @@ def woken(*deadlines: tuple[int, int | None], until: int = 100) -> list[int]:
     world = World(1)
     seen: list[int] = []
     timer = WakeTimer(world, "somebody", lambda: seen.append(world.elapsed_ms))
-    begin_ms = world.now_ms
+    begin_ms = world.steady_ms
     for at, deadline in deadlines:
         world.after(at, partial(timer.set, None if deadline is None else begin_ms + deadline))
     world.after(until, lambda: None)
@@ -42,7 +42,7 @@ def test_the_deadline_set_last_counts(deadlines: list[tuple[int, int | None]], e
 
 def test_who_wakes_all_the_time_is_named() -> None:
     world = World(1)
-    timer = WakeTimer(world, "the sender", lambda: timer.set(world.now_ms + 1))
-    timer.set(world.now_ms)
+    timer = WakeTimer(world, "the sender", lambda: timer.set(world.steady_ms + 1))
+    timer.set(world.steady_ms)
     with pytest.raises(AssertionError, match="the sender spins"):
         world.run(lambda: False, limit_ms=2 * WAKES_FREE, waiting_for="rain")

@@ -34,7 +34,7 @@ class Died(BaseException):
 class Clock:
     """What a plan of the commit world asks its broker for."""
 
-    now_ms = BEGIN_MS
+    steady_ms = BEGIN_MS
 
 
 class Ends:

@@ -30,9 +30,9 @@ def records(*pairs: tuple[str | None, str | None], identity: ProducerIdentity = 
     return encode(RecordColumns.from_lists(keys, values, [1000] * len(pairs)), identity=identity, **options)
 
 
-def compact(log: PartitionLog, now_ms: int = 0, *, map_bytes_max: int = 1 << 30) -> Compaction:
-    found = cleanable(log.files.segments, log.files.state, log.config, log.last_stable_offset, now_ms)
-    job = Compaction(log, found.end_offset, now_ms, map_bytes_max=map_bytes_max)
+def compact(log: PartitionLog, steady_ms: int = 0, *, map_bytes_max: int = 1 << 30) -> Compaction:
+    found = cleanable(log.files.segments, log.files.state, log.config, log.last_stable_offset, steady_ms)
+    job = Compaction(log, found.end_offset, steady_ms, map_bytes_max=map_bytes_max)
     while not job.step():
         pass
     return job
@@ -68,7 +68,7 @@ def headers(log: PartitionLog) -> list[tuple[int, int, int]]:
 
 
 def transaction(log: PartitionLog, identity: ProducerIdentity, sequence: int, *pairs: tuple[str | None, str | None]) -> None:
-    log.append(records(*pairs, identity=identity, base_sequence=sequence, is_transactional=True), now_ms=0)
+    log.append(records(*pairs, identity=identity, base_sequence=sequence, is_transactional=True), steady_ms=0)
 
 
 def busy_log(files: MemoryFileSystem, seed: int, *, count: int = 60, **config: Any) -> PartitionLog:
@@ -80,7 +80,7 @@ def busy_log(files: MemoryFileSystem, seed: int, *, count: int = 60, **config: A
         pairs = [(f"k{dice.randrange(6)}", None if dice.random() < 0.2 else f"v{number}") for _ in range(dice.randint(1, 4))]
         roll = dice.random()
         if roll < 0.4:
-            log.append(records(*pairs, compression=dice.choice(list(Compression))), now_ms=0)
+            log.append(records(*pairs, compression=dice.choice(list(Compression))), steady_ms=0)
         elif roll < 0.8:
             producer_id = dice.choice((1, 2))
             transactional = producer_id == 2
@@ -88,7 +88,7 @@ def busy_log(files: MemoryFileSystem, seed: int, *, count: int = 60, **config: A
                 records(
                     *pairs, identity=ProducerIdentity(producer_id, 0), base_sequence=sequences[producer_id], is_transactional=transactional
                 ),
-                now_ms=0,
+                steady_ms=0,
             )
             sequences[producer_id] += len(pairs)
         else:

@@ -22,5 +22,5 @@ def filled(files: MemoryFileSystem, count: int = 6, **config: Any) -> PartitionL
     """`count` batches of one record; nothing closed."""
     log = opened(files, **config)
     for _ in range(count):
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
     return log

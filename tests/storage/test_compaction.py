@@ -21,12 +21,12 @@ class TestKeys:
     @pytest.mark.parametrize("codec", list(Compression))
     def test_the_last_record_of_each_key_stays_where_it_was(self, codec: Compression) -> None:
         log = opened(MemoryFileSystem())
-        log.append(records(("a", "1"), ("b", "1"), ("a", "2"), compression=codec), now_ms=0)
-        log.append(records(("c", "1"), compression=codec), now_ms=0)
-        log.append(records(("a", "3"), ("a", "4"), compression=codec), now_ms=0)
-        log.append(records(("b", "2"), compression=codec), now_ms=0)
+        log.append(records(("a", "1"), ("b", "1"), ("a", "2"), compression=codec), steady_ms=0)
+        log.append(records(("c", "1"), compression=codec), steady_ms=0)
+        log.append(records(("a", "3"), ("a", "4"), compression=codec), steady_ms=0)
+        log.append(records(("b", "2"), compression=codec), steady_ms=0)
         log.roll(0)
-        log.append(records(("c", "2")), now_ms=0)
+        log.append(records(("c", "2")), steady_ms=0)
         compact(log)
         assert rows(log) == [(3, b"c", b"1"), (5, b"a", b"4"), (6, b"b", b"2"), (7, b"c", b"2")]
         assert headers(log) == [(3, 3, 1), (4, 5, 1), (6, 6, 1), (7, 7, 1)]
@@ -35,15 +35,15 @@ class TestKeys:
     def test_the_last_segment_is_never_touched(self) -> None:
         log = opened(MemoryFileSystem())
         for value in "123":
-            log.append(records(("a", value)), now_ms=0)
+            log.append(records(("a", value)), steady_ms=0)
         assert cleanable(log.files.segments, log.files.state, log.config, 3, 0).dirty_bytes == 0
         compact(log)
         assert len(rows(log)) == 3
 
     def test_records_without_a_key_go(self) -> None:
         log = opened(MemoryFileSystem())
-        log.append(records((None, "1"), ("a", "1"), (None, None)), now_ms=0)
-        log.append(records((None, "2")), now_ms=0)
+        log.append(records((None, "1"), ("a", "1"), (None, None)), steady_ms=0)
+        log.append(records((None, "2")), steady_ms=0)
         log.roll(0)
         compact(log)
         assert rows(log) == [(1, b"a", b"1")]
@@ -53,7 +53,7 @@ class TestKeys:
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=300, index_interval_bytes=1)
         for number in range(30):
-            log.append(records((f"k{number % 3}", f"{number}" * 10)), now_ms=0)
+            log.append(records((f"k{number % 3}", f"{number}" * 10)), steady_ms=0)
         before = len(log.files.segments)
         compact(log)
         compact(log)  # Groups are made by the sizes before.
@@ -64,8 +64,8 @@ class TestKeys:
     def test_a_later_compaction_goes_over_all_of_it_again(self) -> None:
         log = opened(MemoryFileSystem())
         for value in ("1", "2", "3"):
-            log.append(records(("a", value), ("b", value)), now_ms=0)
-            log.append(records(("only" + value, value)), now_ms=0)
+            log.append(records(("a", value), ("b", value)), steady_ms=0)
+            log.append(records(("only" + value, value)), steady_ms=0)
             log.roll(0)
             compact(log)
         assert rows(log) == [(2, b"only1", b"1"), (5, b"only2", b"2"), (6, b"a", b"3"), (7, b"b", b"3"), (8, b"only3", b"3")]
@@ -73,7 +73,7 @@ class TestKeys:
     def test_keys_that_do_not_fit_are_left_for_later(self) -> None:
         log = opened(MemoryFileSystem())
         for number in range(20):
-            log.append(records((f"k{number % 10}", str(number))), now_ms=0)
+            log.append(records((f"k{number % 10}", str(number))), steady_ms=0)
         log.roll(0)
         compact(log, map_bytes_max=600)
         middle = log.files.state.first_dirty_offset
@@ -89,7 +89,7 @@ class TestKeys:
         for size in (1, 10_000):
             log = opened(MemoryFileSystem())
             for number in range(20):
-                log.append(records((f"k{number:02}", "v" * size)), now_ms=0)
+                log.append(records((f"k{number:02}", "v" * size)), steady_ms=0)
             log.roll(0)
             compact(log, map_bytes_max=10 * 153)
             ends.append(log.files.state.first_dirty_offset)
@@ -98,9 +98,9 @@ class TestKeys:
     def test_an_end_between_two_segments_leaves_the_rest_for_the_next_time(self) -> None:
         log = opened(MemoryFileSystem(), segment_bytes=100)
         for value in ("1", "2", "3"):
-            log.append(records(("a", value)), now_ms=0)
-            log.append(records(("b", value)), now_ms=0)
-        log.append(records(("c", "1")), now_ms=0)
+            log.append(records(("a", value)), steady_ms=0)
+            log.append(records(("b", value)), steady_ms=0)
+        log.append(records(("c", "1")), steady_ms=0)
         job = Compaction(log, 6, 0, map_bytes_max=1 << 30)
         while not log.files.state.gaps_below:
             assert not job.step()
@@ -112,7 +112,7 @@ class TestKeys:
     def test_nothing_changes_where_nothing_is_repeated(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
-        log.append(records(("a", "1"), ("b", "1")), now_ms=0)
+        log.append(records(("a", "1"), ("b", "1")), steady_ms=0)
         log.roll(0)
         before = files.open(f"{DIRECTORY}/{0:020d}.log").read(0, 1000)
         compact(log)
@@ -124,7 +124,7 @@ class TestKeys:
 class TestTombstones:
     def test_they_stay_for_a_while_after_the_first_compaction(self) -> None:
         log = opened(MemoryFileSystem(), delete_retention_ms=100)
-        log.append(records(("a", "1"), ("b", "1"), ("a", None)), now_ms=0)
+        log.append(records(("a", "1"), ("b", "1"), ("a", None)), steady_ms=0)
         log.roll(0)
         compact(log, 5000)
         assert rows(log) == [(1, b"b", b"1"), (2, b"a", None)]
@@ -140,20 +140,20 @@ class TestTombstones:
 
     def test_one_above_the_keys_that_fit_stays_however_old(self) -> None:
         log = opened(MemoryFileSystem(), delete_retention_ms=0)
-        log.append(records(("a", "1")), now_ms=0)
-        log.append(records(("x", "1")), now_ms=0)
-        log.append(records(("a", None)), now_ms=0)
+        log.append(records(("a", "1")), steady_ms=0)
+        log.append(records(("x", "1")), steady_ms=0)
+        log.append(records(("a", None)), steady_ms=0)
         log.roll(0)
         compact(log, 10, map_bytes_max=1)  # Knows of the first record only; the tombstone gets its horizon.
         compact(log, 20, map_bytes_max=1)
         assert [value for _, key, value in rows(log) if key == b"a"] == [b"1", None]
-        for now_ms in (30, 40):
-            compact(log, now_ms)
+        for steady_ms in (30, 40):
+            compact(log, steady_ms)
         assert rows(log) == [(1, b"x", b"1")]
 
     def test_a_value_after_a_tombstone_stays(self) -> None:
         log = opened(MemoryFileSystem(), delete_retention_ms=0)
-        log.append(records(("a", None), ("a", "2")), now_ms=0)
+        log.append(records(("a", None), ("a", "2")), steady_ms=0)
         log.roll(0)
         compact(log, 10)
         compact(log, 20)
@@ -161,21 +161,21 @@ class TestTombstones:
 
     def test_an_old_value_does_not_come_back_when_the_tombstone_goes(self) -> None:
         log = opened(MemoryFileSystem(), delete_retention_ms=0)
-        log.append(records(("a", "1")), now_ms=0)
-        log.append(records(("x", "1")), now_ms=0)
+        log.append(records(("a", "1")), steady_ms=0)
+        log.append(records(("x", "1")), steady_ms=0)
         log.roll(0)
         compact(log, 10)
-        log.append(records(("a", None)), now_ms=0)
+        log.append(records(("a", None)), steady_ms=0)
         log.roll(0)
-        for now_ms in (20, 30, 40):
-            compact(log, now_ms)
+        for steady_ms in (20, 30, 40):
+            compact(log, steady_ms)
         assert rows(log) == [(1, b"x", b"1")]
 
 
 class TestTransactions:
     def test_records_of_aborted_ones_go_and_do_not_hide_older_ones(self) -> None:
         log = opened(MemoryFileSystem(), delete_retention_ms=100)
-        log.append(records(("a", "old")), now_ms=0)
+        log.append(records(("a", "old")), steady_ms=0)
         transaction(log, ONE, 0, ("a", "aborted"), ("b", "aborted"))
         log.append_marker(False, ONE, 0, 1000)
         transaction(log, ONE, 2, ("c", "committed"))
@@ -190,7 +190,7 @@ class TestTransactions:
         log.append_marker(True, ONE, 0, 1000)
         transaction(log, ONE, 1, ("a", "2"))
         log.append_marker(True, ONE, 0, 1000)
-        log.append(records(("z", "1")), now_ms=0)
+        log.append(records(("z", "1")), steady_ms=0)
         log.roll(0)
         compact(log, 10_000)  # Takes the first record; its marker has been seen with it.
         assert headers(log) == [(1, 1, 1), (2, 2, 1), (3, 3, 1), (4, 4, 1)]
@@ -204,7 +204,7 @@ class TestTransactions:
     def test_a_marker_that_decided_about_a_record_outlives_what_went_for_it(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
-        log.append(records(("a", "old")), now_ms=0)
+        log.append(records(("a", "old")), steady_ms=0)
         transaction(log, ONE, 0, ("a", "new"))
         log.roll(0)
         log.append_marker(True, ONE, 0, 1000)
@@ -219,18 +219,18 @@ class TestTransactions:
         for sequence, key in enumerate(("a", "b", "b")):
             transaction(log, ONE, sequence, (key, "1"))
             log.append_marker(True, ONE, 0, 1000)
-        log.append(records(("z", "1")), now_ms=0)
+        log.append(records(("z", "1")), steady_ms=0)
         log.roll(0)
-        for now_ms in (10_000, 20_000, 30_000):
-            compact(log, now_ms)
+        for steady_ms in (10_000, 20_000, 30_000):
+            compact(log, steady_ms)
         assert headers(log) == [(0, 0, 1), (1, 1, 1), (4, 4, 1), (5, 5, 1), (6, 6, 1)]
 
     def test_nothing_of_an_open_one_is_touched(self) -> None:
         log = opened(MemoryFileSystem(), segment_bytes=1)
-        log.append(records(("a", "1")), now_ms=0)
-        log.append(records(("a", "2")), now_ms=0)
+        log.append(records(("a", "1")), steady_ms=0)
+        log.append(records(("a", "2")), steady_ms=0)
         transaction(log, ONE, 0, ("a", "3"))
-        log.append(records(("a", "4")), now_ms=0)
+        log.append(records(("a", "4")), steady_ms=0)
         log.roll(0)
         compact(log)
         assert [value for _, _, value in rows(log)] == [b"2", b"3", b"4"]
@@ -243,7 +243,7 @@ class TestTransactions:
         log = opened(files, segment_bytes=200, delete_retention_ms=0)
         for sequence in range(8):
             transaction(log, ONE, sequence, ("a", str(sequence)))
-            log.append(records(("b", str(sequence)), identity=TWO, base_sequence=sequence), now_ms=0)
+            log.append(records(("b", str(sequence)), identity=TWO, base_sequence=sequence), steady_ms=0)
             log.append_marker(sequence % 2 == 0, ONE, 0, 1000)
         log.roll(0)
         compact(log, 10)
@@ -268,11 +268,11 @@ class TestTransactions:
         """The last batch stays, empty, though its only record was overwritten."""
         files = MemoryFileSystem()
         log = opened(files)
-        log.append(records(("a", "1"), ("a", "2"), identity=ONE, base_sequence=7), now_ms=0)
+        log.append(records(("a", "1"), ("a", "2"), identity=ONE, base_sequence=7), steady_ms=0)
         transaction(log, TWO, 0, ("a", "3"))
         log.append_marker(False, TWO, 4, 1000)
-        log.append(records(("a", "4")), now_ms=0)
-        log.append(records(("z", "4")), now_ms=0)
+        log.append(records(("a", "4")), steady_ms=0)
+        log.append(records(("z", "4")), steady_ms=0)
         log.roll(0)
         compact(log)
         assert headers(log) == [(0, 1, 0), (2, 2, 0), (3, 3, 1), (4, 4, 1), (5, 5, 1)]
@@ -292,7 +292,7 @@ class TestTransactions:
         files = MemoryFileSystem()
         log = opened(files)
         for sequence in range(8):
-            log.append(records(("a", str(sequence)), identity=ONE, base_sequence=sequence), now_ms=0)
+            log.append(records(("a", str(sequence)), identity=ONE, base_sequence=sequence), steady_ms=0)
         log.roll(0)
         log.sync()
         compact(log)
@@ -305,10 +305,10 @@ class TestTransactions:
         files = MemoryFileSystem()
         log = opened(files, delete_retention_ms=0)
         log.append_marker(False, ProducerIdentity(1, 5), 0, 1000)
-        log.append(records(("z", "4")), now_ms=0)
+        log.append(records(("z", "4")), steady_ms=0)
         log.roll(0)
-        for now_ms in (10, 20, 30):
-            compact(log, now_ms)
+        for steady_ms in (10, 20, 30):
+            compact(log, steady_ms)
         assert headers(log)[0] == (0, 0, 1)
         log.forget_idle_producers(10**15, 1)
         compact(log, 40)
@@ -319,7 +319,7 @@ class TestReading:
     def test_offsets_in_a_gap_lead_to_what_comes_next(self) -> None:
         log = opened(MemoryFileSystem(), segment_bytes=400, index_interval_bytes=1)
         for number in range(20):
-            log.append(records((f"k{number // 19}", "x" * 30)), now_ms=0)
+            log.append(records((f"k{number // 19}", "x" * 30)), steady_ms=0)
         compact(log)
         for offset in range(20):
             header = read_header(log.read(offset, 10_000)[0])
@@ -330,9 +330,9 @@ class TestReading:
         log = opened(MemoryFileSystem())
         for number in range(6):
             columns = RecordColumns.from_lists([b"a", b"k%d" % number], [b"x", b"y"], [100 * number + 50, 100 * number])
-            log.append(encode(columns), now_ms=0)
+            log.append(encode(columns), steady_ms=0)
         log.roll(0)
-        log.append(records(("z", "1")), now_ms=0)
+        log.append(records(("z", "1")), steady_ms=0)
         compact(log)
         assert [log.offset_for_timestamp(time) for time in (0, 1, 50, 101, 500, 550, 551)] == [
             (1, 0),
@@ -347,34 +347,34 @@ class TestReading:
 
     def test_a_batch_larger_than_may_be_unpacked_is_said_so(self) -> None:
         log = opened(MemoryFileSystem(), decompressed_bytes_max=100)
-        log.append(records(("a", "1" * 1000), compression=Compression.GZIP), now_ms=0)
+        log.append(records(("a", "1" * 1000), compression=Compression.GZIP), steady_ms=0)
         with pytest.raises(Exception, match="100"):
             log.offset_for_timestamp(0)
 
 
 class TestWhen:
-    def state_of(self, log: PartitionLog, now_ms: int = 0) -> tuple[int, bool]:
-        found = cleanable(log.files.segments, log.files.state, log.config, log.last_stable_offset, now_ms)
+    def state_of(self, log: PartitionLog, steady_ms: int = 0) -> tuple[int, bool]:
+        found = cleanable(log.files.segments, log.files.state, log.config, log.last_stable_offset, steady_ms)
         return found.end_offset, found.is_due(log.config)
 
     def test_from_the_dirty_ratio_on(self) -> None:
         log = opened(MemoryFileSystem(), dirty_ratio_min=0.5)
-        log.append(records(("a", "1")), now_ms=0)
+        log.append(records(("a", "1")), steady_ms=0)
         assert self.state_of(log) == (0, False)
         log.roll(0)
         assert self.state_of(log) == (1, True)
         compact(log)
         assert self.state_of(log) == (1, False)
-        log.append(records(("b", "1")), now_ms=0)
+        log.append(records(("b", "1")), steady_ms=0)
         log.roll(0)
         assert self.state_of(log) == (2, False)  # As many dirty bytes as clean ones: not more than half.
-        log.append(records(("c", "1")), now_ms=0)
+        log.append(records(("c", "1")), steady_ms=0)
         log.roll(0)
         assert self.state_of(log) == (3, True)
 
     def test_not_before_records_have_the_least_age(self) -> None:
         log = opened(MemoryFileSystem(), compaction_lag_min_ms=100)
-        log.append(records(("a", "1")), now_ms=0)
+        log.append(records(("a", "1")), steady_ms=0)
         log.roll(0)
         assert self.state_of(log, 1099) == (0, False)
         assert cleanable(log.files.segments, log.files.state, log.config, 1, 1099).check_again_ms == 1100
@@ -382,7 +382,7 @@ class TestWhen:
 
     def test_at_once_when_records_have_waited_too_long(self) -> None:
         log = opened(MemoryFileSystem(), compaction_lag_max_ms=100, dirty_ratio_min=1.0)
-        log.append(records(("a", "1")), now_ms=0)
+        log.append(records(("a", "1")), steady_ms=0)
         log.roll(0)
         assert self.state_of(log, 1100) == (1, False)
         assert cleanable(log.files.segments, log.files.state, log.config, 1, 1099).check_again_ms == 1101
@@ -390,7 +390,7 @@ class TestWhen:
 
     def test_a_topic_that_is_not_compacted_never(self) -> None:
         log = opened(MemoryFileSystem())
-        log.append(records(("a", "1")), now_ms=0)
+        log.append(records(("a", "1")), steady_ms=0)
         log.roll(0)
         log.config = LogConfig()
         assert not self.state_of(log)[1]
@@ -400,7 +400,7 @@ def test_what_is_deleted_meanwhile_ends_it() -> None:
     files = MemoryFileSystem()
     log = opened(files, segment_bytes=3 << 20, retention_ms=0)
     for number in range(4):
-        log.append(records((f"k{number}", "x" * (2 << 20))), now_ms=0)
+        log.append(records((f"k{number}", "x" * (2 << 20))), steady_ms=0)
     job = Compaction(log, 3, 0, map_bytes_max=1 << 30)
     for _ in range(4):
         assert not job.step()
@@ -417,7 +417,7 @@ def test_deletion_of_old_segments_before_any_step_ends_it(is_changed: bool) -> N
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=3 << 20, retention_ms=0)
         for number in range(4):
-            log.append(records(("k" if is_changed else f"k{number}", "x" * (2 << 20))), now_ms=0)
+            log.append(records(("k" if is_changed else f"k{number}", "x" * (2 << 20))), steady_ms=0)
         job = Compaction(log, 3, 0, map_bytes_max=1 << 30)
         is_done = any(job.step() for _ in range(steps))
         log.expire(10**9)
@@ -434,7 +434,7 @@ def test_a_segment_never_outgrows_its_index(monkeypatch: pytest.MonkeyPatch, fit
     sizes = []
     for batch in range(3):
         data = records(*((f"{batch}-{number}", None) for number in range(20)))
-        log.append(data, now_ms=0)
+        log.append(data, steady_ms=0)
         sizes.append(len(data))
     log.roll(0)
     before = rows(log)
@@ -450,8 +450,8 @@ def test_a_segment_never_outgrows_its_index(monkeypatch: pytest.MonkeyPatch, fit
 
 def test_what_goes_makes_room_for_what_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     log = opened(MemoryFileSystem())
-    log.append(records(("a", "1" * 1000)), now_ms=0)
-    log.append(records(("a", "2"), *((f"{number}", None) for number in range(20))), now_ms=0)
+    log.append(records(("a", "1" * 1000)), steady_ms=0)
+    log.append(records(("a", "2"), *((f"{number}", None) for number in range(20))), steady_ms=0)
     log.roll(0)
     monkeypatch.setattr(compaction, "SPAN_MAX", log.size_bytes)
     compact(log, 10**12)
@@ -461,8 +461,8 @@ def test_what_goes_makes_room_for_what_grows(monkeypatch: pytest.MonkeyPatch) ->
 def test_damage_is_not_copied() -> None:
     files = MemoryFileSystem()
     log = opened(files)
-    log.append(records(("a", "1"), ("a", "2")), now_ms=0)
-    log.append(records(("b", "1")), now_ms=0)
+    log.append(records(("a", "1"), ("a", "2")), steady_ms=0)
+    log.append(records(("b", "1")), steady_ms=0)
     log.roll(0)
     contents = files._root.names[DIRECTORY].names[f"{0:020d}.log"]  # type: ignore[union-attr]
     contents.data[70] ^= 1  # type: ignore[union-attr]

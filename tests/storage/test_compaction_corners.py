@@ -42,7 +42,7 @@ def test_a_state_that_may_or_may_not_be_on_disk_is_written_again_before_anything
     files = MemoryFileSystem()
     log = opened(files)
     for value in "123":
-        log.append(records(("a", value)), now_ms=0)
+        log.append(records(("a", value)), steady_ms=0)
     log.roll(0)
     files.hook = hook = AfterRename()
     with pytest.raises(StorageError):
@@ -63,7 +63,7 @@ class TestStarts:
     def log(self, files: MemoryFileSystem) -> PartitionLog:
         log = PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(), 0)
         for _ in range(5):
-            log.append(batch(timestamps=[0]), now_ms=0)
+            log.append(batch(timestamps=[0]), steady_ms=0)
         return log
 
     def test_only_the_last_one_stays(self) -> None:
@@ -96,9 +96,9 @@ def test_jitter_beyond_segment_ms_does_not_seal_every_segment(jitter_ms: int) ->
     files = MemoryFileSystem()
     log = PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(segment_ms=100, segment_jitter_ms=jitter_ms), 0)
     for _ in range(5):
-        log.append(batch(timestamps=[1000]), now_ms=0)
+        log.append(batch(timestamps=[1000]), steady_ms=0)
     assert len(log.files.segments) == 1
-    log.append(batch(timestamps=[1101]), now_ms=0)
+    log.append(batch(timestamps=[1101]), steady_ms=0)
     assert len(log.files.segments) == 2
 
 
@@ -107,8 +107,8 @@ def test_the_time_of_a_batch_without_records_is_nobody_s(loses_derived_files: bo
     """It stays for its producer's sequence; its record, the newest of all by its time, is gone."""
     files = MemoryFileSystem()
     log = opened(files, index_interval_bytes=1)
-    log.append(encode(RecordColumns.from_lists([b"a"], [b"1"], [5000]), identity=ONE, base_sequence=0), now_ms=0)
-    log.append(records(("a", "2")), now_ms=0)
+    log.append(encode(RecordColumns.from_lists([b"a"], [b"1"], [5000]), identity=ONE, base_sequence=0), steady_ms=0)
+    log.append(records(("a", "2")), steady_ms=0)
     log.roll(0)
     compact(log)
     if loses_derived_files:
@@ -126,8 +126,8 @@ def test_the_time_of_a_batch_without_records_is_nobody_s(loses_derived_files: bo
 def test_records_without_times_age_from_when_their_segments_began() -> None:
     """Compaction makes the segment anew, but its records do not become younger or older by it; several become as old as the youngest."""
     log = opened(MemoryFileSystem(), segment_ms=1, retention_ms=100, deletes=True)
-    for now_ms in (1000, 2000, 3000):
-        log.append(encode(RecordColumns.from_lists([b"a", b"k%d" % now_ms], [b"v", b"v"], [-1, -1])), now_ms=now_ms)
+    for steady_ms in (1000, 2000, 3000):
+        log.append(encode(RecordColumns.from_lists([b"a", b"k%d" % steady_ms], [b"v", b"v"], [-1, -1])), steady_ms=steady_ms)
     assert len(log.files.segments) == 3
     compact(log, 10_000)
     assert [segment.created_ms for segment in log.files.segments] == [2000, 3000]

@@ -23,14 +23,14 @@ def test_readers_find_the_last_values_and_producers_their_sequences(seed: int) -
     before = committed(log)
     end = log.log_end_offset
     duplicates = {number: [tuple(batch) for batch in state.batches] for number, state in log.producers._states.items()}
-    now_ms = 10_000
+    steady_ms = 10_000
     for _ in range(4):
-        compact(log, now_ms)
+        compact(log, steady_ms)
         after = committed(log)
         assert live(last_values(after)) == live(last_values(before))
         assert set(after) <= set(before)
         assert log.log_end_offset == end
-        now_ms += 60
+        steady_ms += 60
     files.kill()
     log = PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)
     assert committed(log) == after
@@ -137,7 +137,7 @@ def test_an_error_in_any_step_leaves_a_log_that_goes_on() -> None:
             compact(log, 10_000)
         files.hook = None
         assert live(last_values(committed(log))) == live(last_values(before)), at
-        log.append(records(("new", "1")), now_ms=0)
+        log.append(records(("new", "1")), steady_ms=0)
         if at % 2:
             log.roll(0)
             compact(log, 20_000)
@@ -184,7 +184,7 @@ class TestBelowTheStart:
             files.hook = None
             log.delete_records_before(end, 0)
             log.expire(0)
-            log.append(records(("new", "1")), now_ms=0)
+            log.append(records(("new", "1")), steady_ms=0)
             log.roll(0)
             compact(log, 20_000)
             assert strays(files, log) == [], at

@@ -14,7 +14,7 @@ from tests.storage.orders_log import DIRECTORY
 def test_work_comes_in_slices() -> None:
     log = opened(MemoryFileSystem())
     for number in range(64):
-        log.append(records((f"k{number % 2}", "x" * 100_000)), now_ms=0)
+        log.append(records((f"k{number % 2}", "x" * 100_000)), steady_ms=0)
     log.roll(0)
     job = Compaction(log, 64, 0, map_bytes_max=1 << 30)
     steps, before = 0, 0
@@ -22,7 +22,7 @@ def test_work_comes_in_slices() -> None:
         assert job.bytes_read - before <= 1_200_000
         before = job.bytes_read
         steps += 1
-        log.append(records(("new", "x")), now_ms=0)
+        log.append(records(("new", "x")), steady_ms=0)
     assert steps >= 12
     assert len(rows(log)) == 2 + steps
 
@@ -31,9 +31,9 @@ def small_segments(files: MemoryFileSystem, count: int) -> PartitionLog:
     """So many of one record each, of two keys, and one more that is written to."""
     log = opened(files, retention_ms=0)
     for number in range(count):
-        log.append(records((f"k{number % 2}", "x")), now_ms=0)
+        log.append(records((f"k{number % 2}", "x")), steady_ms=0)
         log.roll(0)
-    log.append(records(("last", "x")), now_ms=0)
+    log.append(records(("last", "x")), steady_ms=0)
     return log
 
 
@@ -80,7 +80,7 @@ def test_snapshots_are_corrected_one_in_a_slice() -> None:
     files = MemoryFileSystem()
     log = small_segments(files, 50)
     for _ in range(2):  # What a checkpoint leaves, and the one before.
-        log.append(records(("last", "y")), now_ms=0)
+        log.append(records(("last", "y")), steady_ms=0)
         log._checkpoint()
     read: list[str] = []
     removed: list[str] = []
@@ -176,7 +176,7 @@ def test_what_an_error_has_left_is_removed_in_slices_by_the_next_compaction() ->
         finish(job)
     assert logs_in(files) > 300
     log.roll(0)
-    log.append(records(("end", "x")), now_ms=0)
+    log.append(records(("end", "x")), steady_ms=0)
     job = Compaction(log, 401, 0, map_bytes_max=1 << 30)
     is_done = False
     while not is_done:

@@ -362,7 +362,7 @@ class TestLogs:
         with caplog.at_level(logging.WARNING):
             log = self.reopened(files, Expected(0, 6), accepts_loss=True)
         assert f"{DIRECTORY}: {6 - left} offsets are lost, {left} to 5: the loss is accepted" in caplog.text
-        assert log.append(batch(), now_ms=0).base_offset == 6
+        assert log.append(batch(), steady_ms=0).base_offset == 6
         assert (log.log_start_offset, log.log_end_offset) == (0 if left else 6, 7)
         found = log.find(left, 1000) if left else log.find(6, 1000)
         assert found is not None
@@ -389,7 +389,7 @@ class TestLogs:
         log = self.reopened(files, expected, accepts_loss=True, segment_bytes=2 * SIZE)
         assert [segment.base_offset for segment in log.files.segments] == sorted({0, 2, 4} - {number} | ({6} if number == 4 else set()))
         assert (log.log_start_offset, log.log_end_offset) == (2 if number == 0 else 0, 6)
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
         files.kill()
         assert self.reopened(files, Expected(log.log_start_offset, 7), segment_bytes=2 * SIZE).log_end_offset == 7
 

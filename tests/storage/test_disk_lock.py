@@ -148,14 +148,14 @@ def test_a_batch_that_the_disk_has_not_got_is_not_found_again(too_small_device: 
     """Else a repetition of it would be acknowledged, and gone with the next loss of power. Skipped where nothing may be mounted."""
     sent = batch(value=b"r" * 300_000, identity=ProducerIdentity(7, 0), base_sequence=0)
     files, lock, log = begun(too_small_device)
-    log.append(batch(), now_ms=0)
+    log.append(batch(), steady_ms=0)
     log.sync()
     os.sync()
     filler = too_small_device.parent / "device" / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while file.write(bytes(1 << 16)):
             pass
-    log.append(bytearray(sent), now_ms=0)
+    log.append(bytearray(sent), steady_ms=0)
     with pytest.raises(StorageError):
         log.sync()
     files.kill()
@@ -164,7 +164,7 @@ def test_a_batch_that_the_disk_has_not_got_is_not_found_again(too_small_device: 
     files, lock, log = begun(too_small_device)
     assert log.find_duplicate(read_header(sent)) is None
     assert log.log_end_offset == 1
-    log.append(bytearray(sent), now_ms=0)
+    log.append(bytearray(sent), steady_ms=0)
     log.sync()
     files.kill()
     lock.release()

@@ -58,7 +58,7 @@ class TestPut:
         files = MemoryFileSystem()
         journal = opened(files)
         journal.put({b"a": b"1", b"b": b"2", b"c": b""})
-        journal.put({b"a": b"3", b"b": None, b"absent": None}, now_ms=17)
+        journal.put({b"a": b"3", b"b": None, b"absent": None}, steady_ms=17)
         journal.put({})
         expected = {b"a": b"3", b"c": b""}
         assert (journal.items(), journal.get(b"a"), journal.get(b"b"), len(journal)) == (expected, b"3", None, 2)
@@ -83,7 +83,7 @@ class TestPut:
         journal = opened(files)
         writes = []
         files.hook = lambda operation, path, size: writes.append(operation)
-        journal.put({b"%d" % number: b"x" for number in range(50)}, now_ms=17)
+        journal.put({b"%d" % number: b"x" for number in range(50)}, steady_ms=17)
         assert writes == ["append"]
         (view,) = views(files.open(PATH).read(0, 1 << 20))
         assert (view.header.count, view.header.base_offset, view.header.max_timestamp) == (50, 0, 17)

@@ -25,7 +25,7 @@ def opened(files: MemoryFileSystem, **config: Any) -> PartitionLog:
 
 
 def append(log: PartitionLog) -> None:
-    log.append(batch(timestamps=[0]), now_ms=0)
+    log.append(batch(timestamps=[0]), steady_ms=0)
 
 
 def knows(log: PartitionLog) -> bool:
@@ -61,14 +61,14 @@ no_space_for_snapshots = refuses("append", ".snapshot", "No space left on device
 def with_producer(files: MemoryFileSystem, **config: Any) -> PartitionLog:
     """Its only transaction in a segment of its own."""
     log = opened(files, **config)
-    log.append(BEFORE, now_ms=0)
+    log.append(BEFORE, steady_ms=0)
     log.append_marker(True, ONE, 0, 0)
     log.roll(0)
     return log
 
 
 def abort(log: PartitionLog) -> None:
-    log.append(batch(identity=TWO, base_sequence=0, is_transactional=True), now_ms=0)
+    log.append(batch(identity=TWO, base_sequence=0, is_transactional=True), steady_ms=0)
     log.append_marker(False, TWO, 0, 0)
     log.roll(0)
     append(log)
@@ -134,7 +134,7 @@ def test_many_files_of_aborted_transactions_are_synced_at_once(files: MemoryFile
 def test_segments_go_for_no_snapshot_that_a_loss_of_power_takes(files: MemoryFileSystem) -> None:
     """One that was taken between two syncs counts as long as the power is there. What it tells of is read again from segments."""
     log = opened(files)
-    log.append(BEFORE, now_ms=0)
+    log.append(BEFORE, steady_ms=0)
     log.append_marker(True, ONE, 0, 0)
     files.hook = no_space_for_snapshots
     log.roll(0)
@@ -153,7 +153,7 @@ def test_a_log_does_not_start_beyond_what_is_on_disk(files: MemoryFileSystem) ->
     """It is to start behind a batch that is not synced: with the power its producer was forgotten. The simulation found it: the batch, of
     which nobody had been told yet, came again and was stored a second time."""
     log = opened(files)
-    log.append(BEFORE, now_ms=0)
+    log.append(BEFORE, steady_ms=0)
     log.delete_records_before(1, 0)
     log = lose_power(files)
     assert (log.log_start_offset, log.log_end_offset, knows(log)) == (1, 1, True)
@@ -163,7 +163,7 @@ def test_a_log_does_not_start_beyond_what_is_on_disk(files: MemoryFileSystem) ->
 def test_a_log_that_dies_while_its_start_is_named_forgets_nobody(files: MemoryFileSystem, steps: int) -> None:
     """The records are synced before that name is there, not only before the caller hears of it."""
     log = opened(files)
-    log.append(BEFORE, now_ms=0)
+    log.append(BEFORE, steady_ms=0)
     left = iter(range(steps))
 
     def dies(_operation: str, _path: str, _size: int) -> None:
@@ -229,10 +229,10 @@ def test_what_a_snapshot_tells_of_is_not_counted_again(files: MemoryFileSystem) 
     log = opened(files)
     sent = [batch(identity=TWO, base_sequence=sequence) for sequence in range(5)]
     for data in sent[:3]:
-        log.append(data, now_ms=0)
+        log.append(data, steady_ms=0)
     log.roll(0)
     for data in sent[3:]:
-        log.append(data, now_ms=0)
+        log.append(data, steady_ms=0)
     log.delete_records_before(5, 0)
     log.close()
     log = opened(files)
@@ -243,7 +243,7 @@ def test_what_a_snapshot_tells_of_is_not_counted_again(files: MemoryFileSystem) 
 def test_damage_below_the_start_is_none_of_the_log(files: MemoryFileSystem, is_removed: bool) -> None:
     """Nobody reads there any more. A transaction that is open before it may have ended in what is lost."""
     log = opened(files)
-    log.append(BEFORE, now_ms=0)
+    log.append(BEFORE, steady_ms=0)
     for _ in range(3):
         log.roll(0)
         append(log)

@@ -45,7 +45,7 @@ def child(root: str, kill_at: int, bytes_before: int) -> None:
     log = PartitionLog.open(files, "orders-0", ORDERS, CONFIG, 0)
     journal = Journal.open(files, "", "offsets", rewrite_bytes_min=1000)
     for number in range(10_000):
-        log.append(batch(2, identity=ProducerIdentity(1, 0), base_sequence=2 * number), now_ms=0)
+        log.append(batch(2, identity=ProducerIdentity(1, 0), base_sequence=2 * number), steady_ms=0)
         os.write(1, b"log %d\n" % number)
         journal.put({b"position": b"%d" % number, b"%d" % (number % 4): b"x"})
         os.write(1, b"journal %d\n" % number)

@@ -54,7 +54,7 @@ class Life:
         self.dice = random.Random(seed)
         self.files = MemoryFileSystem()
         self.model = Model()
-        self.now_ms = 0
+        self.steady_ms = 0
         self.config = LogConfig(
             segment_bytes=self.dice.choice([400, 1500]),
             segment_ms=self.dice.choice([20, 2**62]),
@@ -68,7 +68,7 @@ class Life:
         self.open()
 
     def open(self) -> None:
-        self.log = PartitionLog.open(self.files, DIRECTORY, ORDERS, self.config, self.now_ms)
+        self.log = PartitionLog.open(self.files, DIRECTORY, ORDERS, self.config, self.steady_ms)
         self.job: Compaction | None = None
 
     # Steps.
@@ -88,7 +88,7 @@ class Life:
         offset = self.log.log_end_offset
         before, size = offset, len(pairs)
         try:
-            self.log.append(batch, now_ms=self.now_ms)
+            self.log.append(batch, steady_ms=self.steady_ms)
         except Interrupted:
             self.files.hook = None
             self.restart()
@@ -106,7 +106,7 @@ class Life:
         is_commit = self.dice.random() < 0.6
         before = self.log.log_end_offset
         try:
-            self.log.append_marker(is_commit, TWO, 0, self.now_ms)
+            self.log.append_marker(is_commit, TWO, 0, self.steady_ms)
         except Interrupted:
             self.files.hook = None
             self.restart()
@@ -118,7 +118,7 @@ class Life:
                 record.is_committed = is_commit
 
     def roll(self) -> None:
-        self.log.roll(self.now_ms)
+        self.log.roll(self.steady_ms)
 
     def sync(self) -> None:
         self.log.sync()
@@ -127,21 +127,21 @@ class Life:
     def expire(self) -> None:
         before = self.log.log_start_offset
         self.model.starts = {before, *(segment.end_offset for segment in self.log.files.segments)}
-        self.log.expire(self.now_ms)
+        self.log.expire(self.steady_ms)
         self.model.starts = {self.log.log_start_offset}
 
     def delete(self) -> None:
         offset = self.dice.randint(0, self.log.log_end_offset)
         self.model.starts |= {offset}
-        self.log.delete_records_before(offset, self.now_ms)
+        self.log.delete_records_before(offset, self.steady_ms)
         self.model.starts = {self.log.log_start_offset}
 
     def compact(self) -> None:
         if not self.log.files.segments:
             return
-        found = cleanable(self.log.files.segments, self.log.files.state, self.config, self.log.last_stable_offset, self.now_ms)
+        found = cleanable(self.log.files.segments, self.log.files.state, self.config, self.log.last_stable_offset, self.steady_ms)
         if self.job is None:
-            self.job = Compaction(self.log, found.end_offset, self.now_ms, map_bytes_max=self.dice.choice([700, 1 << 20]))
+            self.job = Compaction(self.log, found.end_offset, self.steady_ms, map_bytes_max=self.dice.choice([700, 1 << 20]))
         slices = self.dice.choice([1, 2, 5, 1000])  # What happens between two of them is up to the other steps.
         try:
             if any(self.job.step() for _ in range(slices)):
@@ -190,7 +190,7 @@ class Life:
 
     def step(self) -> None:
         dice = self.dice
-        self.now_ms += dice.randrange(8)
+        self.steady_ms += dice.randrange(8)
         chosen = dice.choice(
             [*[self.append] * 8, *[self.mark] * 3, self.roll, self.sync, self.expire, self.delete, self.compact, self.compact]
         )

@@ -27,10 +27,10 @@ def filled(files: MemoryFileSystem, count: int = COUNT) -> list[PartitionLog]:
     """Each with a producer whose only batch has a segment of its own, and two records behind it."""
     logs = opened(files, count)
     for log in logs:
-        log.append(bytearray(BEFORE), now_ms=0)
+        log.append(bytearray(BEFORE), steady_ms=0)
         log.roll(0)
         for _ in range(2):
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
     return logs
 
 
@@ -60,7 +60,7 @@ class TestSync:
         logs = filled(files, count)
         sync_many(logs)
         for log in logs:
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
         syncs = Syncs(files)
         sync_many(logs)
         sync_many(logs)
@@ -88,7 +88,7 @@ class TestSync:
         files.hook = None
         for _ in range(2):
             for log in logs[:3] + logs[4:]:
-                log.append(batch(), now_ms=0)
+                log.append(batch(), steady_ms=0)
             with pytest.raises(StorageError, match="an earlier sync failed"):
                 sync_many(logs)
         assert syncs.seen["sync all"] == 1

@@ -32,7 +32,7 @@ def test_a_data_directory_is_private_to_its_user(tmp_path: Path) -> None:
     cluster = Cluster({"flush.policy": "always"}, file_system=DiskFileSystem(root))
     cluster.topic("orders", 2, cleanup_policy="compact", segment_ms="1")
     for number in range(4):
-        cluster.client().produce("orders", batch_of(b"a", timestamps=[cluster.now_ms - 100 + 10 * number]))
+        cluster.client().produce("orders", batch_of(b"a", timestamps=[cluster.steady_ms - 100 + 10 * number]))
     cluster.advance(60_000)
     cluster.restart(kill=False)
     cluster.core.close()

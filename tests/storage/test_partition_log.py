@@ -32,7 +32,7 @@ def test_a_file_that_became_shorter_is_said_to_be_damaged() -> None:
     files = MemoryFileSystem()
     log = opened(files)
     for _ in range(3):
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
     found = log.find(0, 10_000)
     assert found is not None
     files.open("topics/orders/0/00000000000000000000.log").truncate(2 * SIZE + 5)
@@ -43,8 +43,8 @@ def test_a_file_that_became_shorter_is_said_to_be_damaged() -> None:
 class TestAppend:
     def test_batches_get_consecutive_offsets_and_the_leader_s_epoch(self) -> None:
         log = opened()
-        assert log.append(batch(3), now_ms=0, leader_epoch=4) == AppendResult(0, 2, -1, 0)
-        assert log.append(batch(2), now_ms=0, leader_epoch=5) == AppendResult(3, 4, -1, 0)
+        assert log.append(batch(3), steady_ms=0, leader_epoch=4) == AppendResult(0, 2, -1, 0)
+        assert log.append(batch(2), steady_ms=0, leader_epoch=5) == AppendResult(3, 4, -1, 0)
         (data,) = log.read(0, 10_000)
         assert [(view.header.base_offset, view.header.leader_epoch, view.crc_is_valid()) for view in views(data)] == [
             (0, 4, True),
@@ -55,16 +55,16 @@ class TestAppend:
 
     def test_the_offset_is_written_where_the_batch_lies(self) -> None:
         log = opened()
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
         lent = memoryview(batch(2))
-        log.append(BatchView(lent, read_header(lent)), now_ms=0, leader_epoch=9)
+        log.append(BatchView(lent, read_header(lent)), steady_ms=0, leader_epoch=9)
         assert read_header(lent)[:3] == (1, len(lent) - 12, 9)
 
     def test_bytes_that_cannot_be_written_to_are_copied(self) -> None:
         log = opened()
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
         fixed = bytes(batch())
-        assert log.append(fixed, now_ms=0).base_offset == 1
+        assert log.append(fixed, steady_ms=0).base_offset == 1
         assert read_header(fixed).base_offset == 0
 
     def test_the_broker_s_time_is_in_the_answer(self) -> None:
@@ -72,13 +72,13 @@ class TestAppend:
         stamped = batch(2, identity=ONE, base_sequence=0)
         patch_log_append_time(stamped, 0, 777)
         assert read_header(stamped).timestamp_type is TimestampType.LOG_APPEND_TIME
-        first = log.append(stamped, now_ms=777)
+        first = log.append(stamped, steady_ms=777)
         assert first == AppendResult(0, 1, 777, 0)
         assert log.find_duplicate(read_header(stamped)) == first
 
     def test_what_a_producer_may_not_do_is_said_with_a_code(self) -> None:
         log = opened()
-        log.append(batch(identity=ProducerIdentity(1, 5), base_sequence=0), now_ms=0)
+        log.append(batch(identity=ProducerIdentity(1, 5), base_sequence=0), steady_ms=0)
         code, message = log.check_producer(read_header(batch(identity=ONE, base_sequence=1))) or (None, "")
         assert (code, "epoch 5" in message) == (codes.INVALID_PRODUCER_EPOCH, True)
         assert log.check_producer(read_header(batch())) is None
@@ -90,12 +90,12 @@ class TestAppend:
         log.append_marker(True, ONE, 0, 0)
         (marker,) = log.read(0, 1000)
         with pytest.raises(ValueError, match="append_marker"):
-            log.append(marker, now_ms=0)
+            log.append(marker, steady_ms=0)
 
     def test_a_duplicate_is_found_until_five_others_came(self) -> None:
         log = opened()
         for sequence in range(6):
-            log.append(batch(identity=ONE, base_sequence=sequence), now_ms=0)
+            log.append(batch(identity=ONE, base_sequence=sequence), steady_ms=0)
         headers = [read_header(batch(identity=ONE, base_sequence=sequence)) for sequence in range(7)]
         found = [log.find_duplicate(header) for header in headers]
         assert found == [None, *(AppendResult(at, at, -1, 0) for at in range(1, 6)), None]
@@ -103,18 +103,18 @@ class TestAppend:
     def test_a_failed_append_changes_nothing(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
-        log.append(batch(identity=ONE, base_sequence=0), now_ms=0)
+        log.append(batch(identity=ONE, base_sequence=0), steady_ms=0)
         files.bytes_free = SIZE - 1
         again = batch(identity=ONE, base_sequence=1, is_transactional=True)
         with pytest.raises(StorageError) as caught:
-            log.append(again, now_ms=0)
+            log.append(again, steady_ms=0)
         assert caught.value.error_number == errno.ENOSPC
         with pytest.raises(StorageError):
             log.append_marker(True, TWO, 0, 0)
         assert (log.log_end_offset, log.size_bytes, log.ongoing_transactions()) == (1, SIZE, [])
         assert log.find_duplicate(read_header(again)) is None
         files.bytes_free = None
-        assert log.append(again, now_ms=0).base_offset == 1
+        assert log.append(again, steady_ms=0).base_offset == 1
 
     def test_a_checkpoint_that_fails_refuses_no_records(self, caplog: pytest.LogCaptureFixture) -> None:
         """Space for batches only: everything derived is left out, and said so."""
@@ -127,15 +127,15 @@ class TestAppend:
 
         files.hook = hook
         for number in range(20):
-            assert log.append(batch(), now_ms=0).base_offset == number
+            assert log.append(batch(), steady_ms=0).base_offset == number
         assert [record.message.partition(":")[0] for record in caplog.records] == ["no checkpoint of orders-0 at offset 2"]
         assert offsets(log.read(4, 10_000)) == [(4, 4), (5, 5)]
         files.hook = None
         for _ in range(2):
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
         files.hook = hook
         for _ in range(4):
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
         assert len(caplog.records) == 2, "one for each time that checkpoints fail"
         assert opened(files).log_end_offset == 26
 
@@ -144,7 +144,7 @@ class TestAppend:
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=2 * SIZE, verify_bytes_max=0)
         for _ in range(2):
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
         tried: list[str] = []
 
         def hook(operation: str, path: str, size: int) -> None:
@@ -155,11 +155,11 @@ class TestAppend:
         files.hook = hook
         for _ in range(10):
             with pytest.raises(StorageError):
-                log.append(batch(), now_ms=0)
+                log.append(batch(), steady_ms=0)
         assert [operation for operation in tried if not operation.startswith("sync")] == ["open"] * 10
         assert not caplog.records
         files.hook = None
-        assert log.append(batch(), now_ms=0).base_offset == 2
+        assert log.append(batch(), steady_ms=0).base_offset == 2
         files.crash(lambda path, unsynced: unsynced)
         assert opened(files, verify_bytes_max=0).recovery_bytes_read == SIZE, "the checkpoint of what is sealed is durable"
 
@@ -169,7 +169,7 @@ class TestSegments:
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=2 * SIZE)
         for _ in range(5):
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
         logs = [name for name in files.list("topics/orders/0") if name.endswith(".log")]
         assert logs == ["00000000000000000000.log", "00000000000000000002.log", "00000000000000000004.log"]
         assert [offsets(log.read(offset, 10_000)) for offset in range(6)] == [
@@ -185,14 +185,14 @@ class TestSegments:
     def test_a_batch_larger_than_a_segment_gets_one_of_its_own(self) -> None:
         log = opened(segment_bytes=SIZE)
         for count in (1, 9, 1):
-            log.append(batch(count), now_ms=0)
+            log.append(batch(count), steady_ms=0)
         assert [offsets(log.read(offset, 10_000)) for offset in (0, 5, 10)] == [[(0, 0)], [(1, 9)], [(10, 10)]]
 
     def test_a_segment_is_sealed_before_its_index_cannot_count_further(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("chaffinch.storage.partition_log.SPAN_MAX", 5)
         log = opened()
         for _ in range(4):
-            log.append(batch(2), now_ms=0)
+            log.append(batch(2), steady_ms=0)
         assert offsets(log.read(0, 10_000)) == [(0, 1), (2, 3), (4, 5)]
 
     def test_nothing_is_made_on_disk_for_an_empty_partition_but_its_directory(self) -> None:
@@ -206,7 +206,7 @@ class TestSegments:
     def test_delete_removes_the_directory(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
         log.delete()
         assert files.list("topics/orders") == []
 
@@ -243,33 +243,33 @@ class TestRead:
     ) -> None:
         log = opened(index_interval_bytes=interval)
         for _ in range(10):
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
         found = log.read(offset, int(batches_max * SIZE), upper, at_least_one)
         assert offsets(found) == [(at, at) for at in expected]
 
     def test_the_batch_that_holds_the_offset_comes_first(self) -> None:
         log = opened(index_interval_bytes=1 << 20)
         for _ in range(3):
-            log.append(batch(10), now_ms=0)
+            log.append(batch(10), steady_ms=0)
         assert offsets(log.read(15, 10_000)) == [(10, 19), (20, 29)]
 
     def test_a_large_first_batch_comes_whole_however_small_the_limit(self) -> None:
         log = opened()
-        log.append(batch(value=b"x" * 100_000), now_ms=0)
-        log.append(batch(), now_ms=0)
+        log.append(batch(value=b"x" * 100_000), steady_ms=0)
+        log.append(batch(), steady_ms=0)
         (data,) = log.read(0, 1000)
         assert [view.crc_is_valid() for view in views(data)] == [True]
 
     def test_headers_beyond_one_chunk_are_walked(self) -> None:
         log = opened(index_interval_bytes=1 << 30)
         for number in range(300):
-            log.append(batch(value=b"x" * (number * 7)), now_ms=0)
+            log.append(batch(value=b"x" * (number * 7)), steady_ms=0)
         assert offsets(log.read(290, 1, at_least_one=True)) == [(290, 290)]
 
     @pytest.mark.parametrize("offset", [-1, 4])
     def test_offsets_outside_the_log(self, offset: int) -> None:
         log = opened()
-        log.append(batch(3), now_ms=0)
+        log.append(batch(3), steady_ms=0)
         with pytest.raises(OffsetOutOfRange, match=f"offset {offset} of orders-0 is not between 0 and 3"):
             log.read(offset, 100)
 
@@ -277,7 +277,7 @@ class TestRead:
         files = MemoryFileSystem()
         log = opened(files, index_interval_bytes=1 << 20)
         for _ in range(3):
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
         file = files.open("topics/orders/0/00000000000000000000.log")
         whole = file.read(0, 3 * SIZE)
         file.truncate(SIZE)
@@ -295,7 +295,7 @@ class TestRead:
         files = MemoryFileSystem()
         log = opened(files, index_interval_bytes=1 << 20)
         for _ in range(3):
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
         file = files.open("topics/orders/0/00000000000000000000.log")
         whole = bytearray(file.read(0, 3 * SIZE))
         whole[SIZE + at : SIZE + at + 4] = field.to_bytes(4, "big", signed=True)
@@ -315,23 +315,23 @@ class TestTimestamps:
         """Over batches and segments, timestamps out of order."""
         log = opened(index_interval_bytes=interval, segment_bytes=SIZE * 3)
         for timestamps in ([10, 30, 20], [5, 50], [5], [51, 60], [40]):
-            log.append(batch(len(timestamps), timestamps=timestamps), now_ms=0)
+            log.append(batch(len(timestamps), timestamps=timestamps), steady_ms=0)
         assert log.offset_for_timestamp(timestamp) == expected
 
     def test_compressed_and_stamped_batches_are_opened_too(self) -> None:
         log = opened()
         stamped = batch(3, timestamps=[1, 2, 3])
         patch_log_append_time(stamped, 0, 90)
-        log.append(stamped, now_ms=90)
+        log.append(stamped, steady_ms=90)
         assert log.offset_for_timestamp(80) == (0, 90)
 
 
 class TestTransactions:
     def test_what_is_stable_ends_where_the_oldest_open_transaction_begins(self) -> None:
         log = opened()
-        log.append(batch(2), now_ms=0)
-        log.append(batch(2, identity=ONE, base_sequence=0, is_transactional=True), now_ms=5)
-        log.append(batch(2, identity=TWO, base_sequence=0, is_transactional=True), now_ms=6)
+        log.append(batch(2), steady_ms=0)
+        log.append(batch(2, identity=ONE, base_sequence=0, is_transactional=True), steady_ms=5)
+        log.append(batch(2, identity=TWO, base_sequence=0, is_transactional=True), steady_ms=6)
         assert log.last_stable_offset == 2
         assert [tuple(entry) for entry in log.ongoing_transactions()] == [(1, 0, 2, 5), (2, 0, 4, 6)]
         log.append_marker(True, ONE, 0, 0)
@@ -351,7 +351,7 @@ class TestTransactions:
     def test_an_abort_with_data_here_is_listed_with_what_was_stable_then(self) -> None:
         log = opened()
         for producer in (1, 2, 3):
-            log.append(batch(2, identity=ProducerIdentity(producer, 0), base_sequence=0, is_transactional=True), now_ms=0)
+            log.append(batch(2, identity=ProducerIdentity(producer, 0), base_sequence=0, is_transactional=True), steady_ms=0)
         log.append_marker(False, TWO, 0, 0)  # Offset 6; the oldest open one begins at 0.
         log.append_marker(True, ONE, 0, 0)
         log.append_marker(False, ProducerIdentity(3, 0), 0, 0)  # Offset 8.
@@ -364,8 +364,8 @@ class TestTransactions:
 
     def test_an_older_transaction_that_is_aborted_later_is_not_missed(self) -> None:
         log = opened()
-        log.append(batch(2, identity=ONE, base_sequence=0, is_transactional=True), now_ms=0)
-        log.append(batch(2, identity=TWO, base_sequence=0, is_transactional=True), now_ms=0)
+        log.append(batch(2, identity=ONE, base_sequence=0, is_transactional=True), steady_ms=0)
+        log.append(batch(2, identity=TWO, base_sequence=0, is_transactional=True), steady_ms=0)
         log.append_marker(False, TWO, 0, 0)
         log.append_marker(False, ONE, 0, 0)
         assert log.aborted_transactions(0, 2) == [(1, 0)]
@@ -373,7 +373,7 @@ class TestTransactions:
     def test_aborts_are_found_in_later_segments(self) -> None:
         log = opened(segment_bytes=SIZE)
         for round_ in range(3):
-            log.append(batch(identity=ONE, base_sequence=round_, is_transactional=True), now_ms=0)
+            log.append(batch(identity=ONE, base_sequence=round_, is_transactional=True), steady_ms=0)
             log.append_marker(False, ONE, 0, 0)
         assert log.aborted_transactions(0, 6) == [(1, 0), (1, 2), (1, 4)]
         assert log.aborted_transactions(2, 3) == [(1, 2)]
@@ -381,9 +381,9 @@ class TestTransactions:
     def test_above_the_high_watermark_nothing_is_stable(self) -> None:
         """Declared replicas: a transaction whose marker is not yet everywhere is not yet decided for readers."""
         log = opened()
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
         log.high_watermark = 1
-        log.append(batch(2, identity=ONE, base_sequence=0, is_transactional=True), now_ms=0)
+        log.append(batch(2, identity=ONE, base_sequence=0, is_transactional=True), steady_ms=0)
         log.append_marker(True, ONE, 0, 0)
         assert (log.high_watermark, log.last_stable_offset, log.log_end_offset) == (1, 1, 4)
         log.high_watermark = 3
@@ -400,7 +400,7 @@ class TestSync:
         log = opened()
         log.sync()
         assert log.is_synced
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
         assert not log.is_synced
         log.sync()
         assert log.is_synced
@@ -411,12 +411,12 @@ class TestSync:
         """Nor does retention, which may then take the only segment."""
         files = MemoryFileSystem()
         log = opened(files, retention_ms=0)
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
         log.close()
         log = opened(files, retention_ms=0)
         files.bytes_free = 0
         with pytest.raises(StorageError):
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
         assert log.is_synced
         assert log.expire(1000) == 1
         log.sync()
@@ -425,7 +425,7 @@ class TestSync:
     def test_nor_does_what_was_cut_off(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
         log.close()
         log = opened(files)
 
@@ -435,7 +435,7 @@ class TestSync:
 
         files.hook = dies
         with pytest.raises(Interrupted):
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
         files.hook = None
         files.kill()
         log = opened(files, retention_ms=0)
@@ -447,9 +447,9 @@ class TestSync:
     def test_a_failed_sync_is_the_caller_s_to_know(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
         log.sync()  # The names are durable: from here on it is the bytes alone.
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
 
         def hook(operation: str, path: str, size: int) -> None:
             if operation == "sync":
@@ -464,7 +464,7 @@ class TestSync:
 
 def test_decoded_records_are_those_that_were_sent() -> None:
     log = opened()
-    log.append(batch(3, value=b"hello", timestamps=[7, 8, 9]), now_ms=0)
+    log.append(batch(3, value=b"hello", timestamps=[7, 8, 9]), steady_ms=0)
     (data,) = log.read(0, 1000)
     columns = decode(data)
     assert [(columns.key(at), columns.value(at), int(columns.timestamps[at])) for at in range(3)] == [
@@ -474,7 +474,7 @@ def test_decoded_records_are_those_that_were_sent() -> None:
 
 def test_idle_producers_are_forgotten() -> None:
     log = opened()
-    log.append(batch(identity=ONE, base_sequence=0), now_ms=10)
+    log.append(batch(identity=ONE, base_sequence=0), steady_ms=10)
     assert len(log.producers) == 1
-    assert log.forget_idle_producers(now_ms=20, idle_ms_max=10) == 1
+    assert log.forget_idle_producers(steady_ms=20, idle_ms_max=10) == 1
     assert len(log.producers) == 0

@@ -102,7 +102,7 @@ class LogLives(RuleBasedStateMachine):
     def store(self, entry: Entry) -> None:
         base_offset = Expected(self.entries).end
         if entry.commits is None:
-            result = self.log.append(bytearray(entry.data), now_ms=0, leader_epoch=1)
+            result = self.log.append(bytearray(entry.data), steady_ms=0, leader_epoch=1)
         else:
             result = self.log.append_marker(entry.commits, entry.identity, 0, 0)
         assert result[:2] == (base_offset, base_offset + entry.count - 1)
@@ -142,7 +142,7 @@ class LogLives(RuleBasedStateMachine):
         self.files.bytes_free = 60
         entry = self.next_entry(producer_id, 1, True)
         with pytest.raises(StorageError) as caught:
-            self.log.append(bytearray(entry.data), now_ms=0)
+            self.log.append(bytearray(entry.data), steady_ms=0)
         assert caught.value.error_number == errno.ENOSPC
         self.files.bytes_free = None
 

@@ -43,7 +43,7 @@ class Partition:
         if refusal is not None:
             assert str(batch.producer_id) in refusal.message
             return refusal.code
-        self.sequences.append(batch, self.end, now_ms=50)
+        self.sequences.append(batch, self.end, steady_ms=50)
         self.end += batch.last_offset_delta + 1
         return None
 
@@ -55,7 +55,7 @@ class Partition:
             return refusal.code
         self.end += 1
         return self.sequences.complete(
-            identity, is_commit=commit, coordinator_epoch=coordinator, offset=self.end - 1, timestamp=1300, now_ms=60
+            identity, is_commit=commit, coordinator_epoch=coordinator, offset=self.end - 1, timestamp=1300, steady_ms=60
         )
 
 
@@ -192,8 +192,8 @@ def test_idle_producers_are_forgotten_but_not_their_transactions() -> None:
     partition = Partition()
     partition.send(header(0, producer=8))
     partition.send(header(0, transactional=True))
-    assert partition.sequences.forget_idle(now_ms=149, idle_ms_max=100) == 0
-    assert partition.sequences.forget_idle(now_ms=150, idle_ms_max=100) == 1
+    assert partition.sequences.forget_idle(steady_ms=149, idle_ms_max=100) == 0
+    assert partition.sequences.forget_idle(steady_ms=150, idle_ms_max=100) == 1
     assert 8 not in partition.sequences
     assert partition.sequences.has_ongoing(PRODUCER)
     assert partition.send(header(77, producer=8)) is None
@@ -212,7 +212,7 @@ def test_a_snapshot_brings_everything_back() -> None:
     partition.mark(epoch=1, coordinator=3)
     partition.send(header(0, epoch=1, transactional=True))
     rows = rows_of(partition.sequences)
-    back = ProducerSequences.from_rows(rows, now_ms=70)
+    back = ProducerSequences.from_rows(rows, steady_ms=70)
     assert rows_of(back) == rows
     assert list(back.ongoing()) == list(partition.sequences.ongoing())
     assert back.find_duplicate(header(4, producer=9)) == partition.sequences.find_duplicate(header(4, producer=9))
@@ -224,7 +224,7 @@ def test_a_snapshot_keeps_the_oldest_transaction_first() -> None:
     partition.send(header(0, producer=9))
     partition.send(header(0, producer=8, transactional=True))
     partition.send(header(1, producer=9, transactional=True))
-    back = ProducerSequences.from_rows(rows_of(partition.sequences), now_ms=70)
+    back = ProducerSequences.from_rows(rows_of(partition.sequences), steady_ms=70)
     assert back.first_ongoing_offset == partition.sequences.first_ongoing_offset == 1
 
 
@@ -233,10 +233,10 @@ def test_a_snapshot_says_by_the_wall_clock_when_a_producer_was_last_seen() -> No
     partition = Partition()
     partition.send(header(0))
     rows = rows_of(partition.sequences, 1000)
-    for now_ms, is_idle in ((1149, False), (1150, True)):
-        assert ProducerSequences.from_rows(rows, now_ms=now_ms).forget_idle(now_ms, 100) == is_idle
-    late = ProducerSequences.from_rows(rows, now_ms=500)
-    assert [late.forget_idle(now_ms, 100) for now_ms in (599, 600)] == [0, 1]
+    for steady_ms, is_idle in ((1149, False), (1150, True)):
+        assert ProducerSequences.from_rows(rows, steady_ms=steady_ms).forget_idle(steady_ms, 100) == is_idle
+    late = ProducerSequences.from_rows(rows, steady_ms=500)
+    assert [late.forget_idle(steady_ms, 100) for steady_ms in (599, 600)] == [0, 1]
 
 
 def test_rows_are_kept_until_the_producer_changes() -> None:
@@ -258,7 +258,7 @@ def test_rows_are_kept_until_the_producer_changes() -> None:
         other, now = partition.sequences.to_rows(WallTime(offset_ms=999))
         assert other is kept
         assert now != before
-        assert rows_of(ProducerSequences.from_rows([json.loads(now)], now_ms=2000)) == [json.loads(now)]
+        assert rows_of(ProducerSequences.from_rows([json.loads(now)], steady_ms=2000)) == [json.loads(now)]
         assert partition.sequences.to_rows(WallTime(offset_ms=999))[1] is now
         before = now
 
@@ -275,7 +275,7 @@ def test_rows_follow_a_wall_clock_that_is_set() -> None:
 def test_a_snapshot_of_an_earlier_version_is_read() -> None:
     """Without the last timestamp, which tools are shown: then it is when the producer was last seen."""
     row = [PRODUCER, 2, 0, 50, 4, [[0, 0, 4, 4, -1]]]
-    back = ProducerSequences.from_rows([row], now_ms=50)
+    back = ProducerSequences.from_rows([row], steady_ms=50)
     assert rows_of(back) == [[*row, 50]]
     assert [entry.first_offset for entry in back.ongoing()] == [4]
 
@@ -317,7 +317,7 @@ class TestBeginningsOfTransactions:
     def test_forgotten_with_the_idle(self) -> None:
         partition = Partition()
         partition.sequences.expect(header(3))
-        partition.sequences.forget_idle(now_ms=1000, idle_ms_max=10)
+        partition.sequences.forget_idle(steady_ms=1000, idle_ms_max=10)
         assert partition.send(header(4)) is None
 
     def test_an_unknown_producer_of_version_2_begins_at_zero(self) -> None:

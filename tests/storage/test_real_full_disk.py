@@ -47,14 +47,14 @@ def test_a_disk_that_fills_up_and_is_emptied_by_retention(small_disk: Path) -> N
     files = DiskFileSystem(small_disk)
     log = PartitionLog.open(files, "orders-0", ORDERS, CONFIG, 0)
     journal = Journal.open(files, "", "offsets")
-    error = refusal_of(lambda: log.append(batch(value=VALUE), now_ms=0))
+    error = refusal_of(lambda: log.append(batch(value=VALUE), steady_ms=0))
     assert error.error_number == errno.ENOSPC
     appended = log.log_end_offset
     assert count_of(log) == appended > 100
     assert refusal_of(lambda: journal.put({b"%d" % len(journal): bytes(300)})).error_number == errno.ENOSPC
     kept = journal.items()
     assert log.expire(0) > 0
-    assert log.append(batch(value=VALUE), now_ms=0).base_offset == appended
+    assert log.append(batch(value=VALUE), steady_ms=0).base_offset == appended
     journal.put({b"after": b"x"})
     end = log.log_end_offset
     again = PartitionLog.open(DiskFileSystem(small_disk), "orders-0", ORDERS, CONFIG, 0)
@@ -68,10 +68,10 @@ def child(root: str) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, resource.RLIM_INFINITY))
     log = PartitionLog.open(DiskFileSystem(root), "orders-0", ORDERS, LogConfig(checkpoint_bytes=3_000), 0)
     for _ in range(10):
-        assert refusal_of(lambda: log.append(batch(value=VALUE), now_ms=0)).error_number == errno.EFBIG
+        assert refusal_of(lambda: log.append(batch(value=VALUE), steady_ms=0)).error_number == errno.EFBIG
         assert count_of(log) == 10
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert log.append(batch(), now_ms=0).base_offset == 10
+    assert log.append(batch(), steady_ms=0).base_offset == 10
 
 
 def test_a_process_that_may_write_no_larger_file(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class TestTornEnds:
         assert (cut.path, cut.position, cut.bytes_cut) == (FIRST + ".log", 3 * SIZE, kept)
         assert str(cut) in caplog.text
         assert (log.log_end_offset, log.size_bytes, end_offsets(log)) == (3, 3 * SIZE, [1, 2, 3])
-        assert log.append(batch(), now_ms=0).base_offset == 3
+        assert log.append(batch(), steady_ms=0).base_offset == 3
         files.kill()
         assert (opened(files).cuts, end_offsets(opened(files))) == ([], [1, 2, 3, 4])
 
@@ -225,10 +225,10 @@ def rich(files: MemoryFileSystem, **config: int) -> PartitionLog:
     """Producers, an open transaction, aborted ones, several segments."""
     log = opened(files, **config)
     for turn in range(8):
-        log.append(batch(2, timestamps=[turn, turn + 5], identity=ProducerIdentity(5, 0), base_sequence=2 * turn), now_ms=1000)
-        log.append(batch(2, identity=ProducerIdentity(6, turn), base_sequence=0, is_transactional=True), now_ms=1000)
+        log.append(batch(2, timestamps=[turn, turn + 5], identity=ProducerIdentity(5, 0), base_sequence=2 * turn), steady_ms=1000)
+        log.append(batch(2, identity=ProducerIdentity(6, turn), base_sequence=0, is_transactional=True), steady_ms=1000)
         log.append_marker(turn % 3 == 0, ProducerIdentity(6, turn), turn, 1000)
-    log.append(batch(1, identity=ONE, base_sequence=9, is_transactional=True), now_ms=1000)
+    log.append(batch(1, identity=ONE, base_sequence=9, is_transactional=True), steady_ms=1000)
     return log
 
 
@@ -282,7 +282,7 @@ def test_a_reopened_log_is_the_same_log(end: Callable[[MemoryFileSystem, Partiti
     again = opened(files, **config)
     assert again.cuts == []
     assert picture(again) == before
-    assert again.append(batch(), now_ms=0).base_offset == log.log_end_offset
+    assert again.append(batch(), steady_ms=0).base_offset == log.log_end_offset
 
 
 @pytest.mark.parametrize("suffix", [".index", ".txnindex", ".snapshot"])
@@ -311,7 +311,7 @@ def test_everything_derived_can_be_lost(suffix: str, how: str) -> None:
     files.kill()
     again = opened(files, **SMALL)
     assert picture(again) == before
-    again.append(batch(), now_ms=0)
+    again.append(batch(), steady_ms=0)
     again.close()
     files.kill()
     assert opened(files, **SMALL).log_end_offset == log.log_end_offset + 1
@@ -333,7 +333,7 @@ def test_a_snapshot_of_lost_batches_is_not_believed_later() -> None:
     files = MemoryFileSystem()
     log = opened(files, checkpoint_bytes=6 * SIZE)
     for sequence in range(6):
-        log.append(batch(identity=ONE, base_sequence=sequence), now_ms=0)
+        log.append(batch(identity=ONE, base_sequence=sequence), steady_ms=0)
         if sequence == 2:
             log.sync()
     files.crash(lambda path, unsynced: 0 if path.endswith(".log") else unsynced)
@@ -342,7 +342,7 @@ def test_a_snapshot_of_lost_batches_is_not_believed_later() -> None:
     assert log.log_end_offset == 3
     assert f"{6:020d}.snapshot" not in files.list(DIRECTORY)
     for _ in range(5):
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
     files.kill()
     log = opened(files)
     assert log.log_end_offset == 8
@@ -368,7 +368,7 @@ def test_what_a_failed_save_left_out_is_saved_later() -> None:
     """The disk is full when a segment with an aborted transaction is sealed; there is space again when the log is closed."""
     files = MemoryFileSystem()
     log = opened(files, segment_bytes=3 * SIZE)
-    log.append(batch(identity=ONE, base_sequence=0, is_transactional=True), now_ms=0)
+    log.append(batch(identity=ONE, base_sequence=0, is_transactional=True), steady_ms=0)
     log.append_marker(False, ONE, 0, 0)
 
     def hook(operation: str, path: str, size: int) -> None:
@@ -376,7 +376,7 @@ def test_what_a_failed_save_left_out_is_saved_later() -> None:
             raise StorageError(path, operation, "No space left on device")
 
     files.hook = hook
-    log.append(batch(), now_ms=0)
+    log.append(batch(), steady_ms=0)
     assert len([name for name in files.list(DIRECTORY) if name.endswith(".log")]) == 2
     files.hook = None
     log.close()
@@ -389,8 +389,8 @@ def test_entries_of_lost_batches_do_not_stay_in_the_way() -> None:
     files = MemoryFileSystem()
     log = filled(files, 2, index_interval_bytes=1)
     log.sync()
-    log.append(batch(5), now_ms=0)
-    log.append(batch(), now_ms=0)
+    log.append(batch(5), steady_ms=0)
+    log.append(batch(), steady_ms=0)
 
     def hook(operation: str, path: str, size: int) -> None:
         if size and path.endswith(".snapshot.new"):
@@ -399,13 +399,13 @@ def test_entries_of_lost_batches_do_not_stay_in_the_way() -> None:
     files.hook = hook
     log.config = LogConfig(checkpoint_bytes=1)
     with pytest.raises(Interrupted):
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
     files.hook = None
     files.crash(lambda path, unsynced: 0 if path.endswith(".log") else unsynced)
     log = opened(files, index_interval_bytes=1)
     assert end_offsets(log) == [1, 2]
     for _ in range(9):
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
     log.close()
     files.kill()
     assert files.open(FIRST + ".index").size == 11 * 16
@@ -424,8 +424,8 @@ def test_half_written_snapshots_are_swept_away() -> None:
 def test_producers_read_from_the_log_count_as_just_seen() -> None:
     files = MemoryFileSystem()
     log = opened(files)
-    log.append(batch(identity=ONE, base_sequence=0), now_ms=5)
+    log.append(batch(identity=ONE, base_sequence=0), steady_ms=5)
     files.kill()
     log = opened(files)
-    assert log.forget_idle_producers(now_ms=1099, idle_ms_max=100) == 0
-    assert log.forget_idle_producers(now_ms=1100, idle_ms_max=100) == 1
+    assert log.forget_idle_producers(steady_ms=1099, idle_ms_max=100) == 0
+    assert log.forget_idle_producers(steady_ms=1100, idle_ms_max=100) == 1

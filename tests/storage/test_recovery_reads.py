@@ -64,7 +64,7 @@ class TestHowMuchIsRead:
         log = opened(files, segment_bytes=60 * SIZE, checkpoint_bytes=10 * SIZE, verify_bytes_max=0)
         assert (log.recovery_bytes_read, log.log_end_offset) == (39 * SIZE, 99)
         for _ in range(20):
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
         files.crash(lambda path, unsynced: unsynced)
         log = opened(files, verify_bytes_max=0)
         assert (log.recovery_bytes_read, log.log_end_offset) == (59 * SIZE, 119)
@@ -75,7 +75,7 @@ class TestHowMuchIsRead:
         names = [name for name in files.list(DIRECTORY) if name.endswith(".snapshot")]
         assert names == [f"{offset:020d}.snapshot" for offset in (180, 190)]
         for _ in range(30):
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
         names = [name for name in files.list(DIRECTORY) if name.endswith(".snapshot")]
         assert names == [f"{offset:020d}.snapshot" for offset in (180, 210, 220)]
 
@@ -100,7 +100,7 @@ class TestHowMuchIsRead:
         files = MemoryFileSystem()
         logs = [PartitionLog.open(files, f"orders-{number}", TopicPartition("orders", number)) for number in range(count)]
         for log in logs:
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
         syncs = []
         files.hook = lambda operation, path, size: syncs.append(operation) if "sync" in operation else None
         close_many(logs)

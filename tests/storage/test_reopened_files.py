@@ -55,7 +55,7 @@ def with_aborted(files: MemoryFileSystem) -> PartitionLog:
 
 
 def abort_at(log: PartitionLog, sequence: int) -> None:
-    log.append(batch(identity=TWO, base_sequence=sequence, is_transactional=True, timestamps=[0]), now_ms=0)
+    log.append(batch(identity=TWO, base_sequence=sequence, is_transactional=True, timestamps=[0]), steady_ms=0)
     log.append_marker(False, TWO, 0, 0)
 
 
@@ -145,7 +145,7 @@ class TestSnapshots:
 def test_a_compacted_segment_whose_index_is_lost_does_not_take_its_place(files: MemoryFileSystem) -> None:
     log = opened(files, index_interval_bytes=1)
     for number in range(6):
-        log.append(records((f"k{number % 3}", "v")), now_ms=0)
+        log.append(records((f"k{number % 3}", "v")), steady_ms=0)
     log.roll(0)
     before = rows(log)
 

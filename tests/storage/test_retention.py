@@ -17,13 +17,13 @@ from tests.storage.orders_log import DIRECTORY, ONE, ORDERS, SIZE
 HOUR = 3_600_000
 
 
-def opened(files: MemoryFileSystem, now_ms: int = 0, **config: Any) -> PartitionLog:
-    return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(**config), now_ms)
+def opened(files: MemoryFileSystem, steady_ms: int = 0, **config: Any) -> PartitionLog:
+    return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(**config), steady_ms)
 
 
-def append(log: PartitionLog, *timestamps: int, now_ms: int = 0) -> None:
+def append(log: PartitionLog, *timestamps: int, steady_ms: int = 0) -> None:
     for timestamp in timestamps:
-        log.append(batch(timestamps=[timestamp]), now_ms=now_ms)
+        log.append(batch(timestamps=[timestamp]), steady_ms=steady_ms)
 
 
 def bases(files: MemoryFileSystem) -> list[int]:
@@ -41,12 +41,12 @@ def no_space_for_snapshots(operation: str, path: str, _size: int) -> None:
 def with_transaction(files: MemoryFileSystem, *, rolls_behind: bool) -> PartitionLog:
     """Its data, and a snapshot of that; its marker and a batch of the next one behind it, in one segment or in two."""
     log = opened(files, retention_ms=100)
-    log.append(BEFORE, now_ms=0)
+    log.append(BEFORE, steady_ms=0)
     log.roll(0)
     log.append_marker(True, ONE, 0, 0)
     if rolls_behind:
         log.roll(0)
-    log.append(batch(identity=ONE, base_sequence=1, timestamps=[300]), now_ms=0)
+    log.append(batch(identity=ONE, base_sequence=1, timestamps=[300]), steady_ms=0)
     log.sync()
     return log
 
@@ -68,8 +68,8 @@ class TestRolling:
     def test_without_timestamps_the_clock_counts(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, segment_ms=100)
-        for now_ms in (5000, 5100, 5101):
-            append(log, -1, now_ms=now_ms)
+        for steady_ms in (5000, 5100, 5101):
+            append(log, -1, steady_ms=steady_ms)
         assert bases(files) == [0, 2]
 
     def test_jitter_makes_segments_of_different_logs_end_at_different_times(self) -> None:
@@ -120,7 +120,7 @@ class TestByTime:
     def test_a_log_all_of_which_is_old_goes_on_at_its_end(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, retention_ms=100)
-        log.append(batch(3, identity=ONE, base_sequence=0), now_ms=0)
+        log.append(batch(3, identity=ONE, base_sequence=0), steady_ms=0)
         assert log.expire(500) == 1
         assert (log.log_start_offset, log.log_end_offset, log.size_bytes, bases(files)) == (3, 3, 0, [])
         assert log.read(3, 1000) == []
@@ -129,7 +129,7 @@ class TestByTime:
         log = opened(files, retention_ms=100)
         assert (log.log_start_offset, log.log_end_offset) == (3, 3)
         assert log.find_duplicate(read_header(batch(3, identity=ONE, base_sequence=0))) is not None
-        assert log.append(batch(identity=ONE, base_sequence=3), now_ms=0).base_offset == 3
+        assert log.append(batch(identity=ONE, base_sequence=3), steady_ms=0).base_offset == 3
         log.close()
         assert bases(files) == [3]
 
@@ -172,7 +172,7 @@ class TestByTime:
     def test_records_without_timestamps_count_from_when_they_were_seen(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, retention_ms=100)
-        append(log, -1, now_ms=1000)
+        append(log, -1, steady_ms=1000)
         assert log.expire(1100) == 0
         files.kill()
         log = opened(files, 5000, retention_ms=100)
@@ -231,7 +231,7 @@ class TestOnDemand:
 
     def test_the_last_stable_offset_is_never_below(self) -> None:
         log = opened(MemoryFileSystem())
-        log.append(batch(identity=ONE, base_sequence=0, is_transactional=True), now_ms=0)
+        log.append(batch(identity=ONE, base_sequence=0, is_transactional=True), steady_ms=0)
         append(log, 0)
         assert log.last_stable_offset == 0
         log.delete_records_before(2, 0)
@@ -253,7 +253,7 @@ class TestOnDemand:
         files.crash(lambda path, unsynced: dice.choice([0, unsynced, dice.randint(0, unsynced)]))
         log = opened(files, segment_bytes=2 * SIZE)
         assert log.log_start_offset == start
-        assert log.append(batch(), now_ms=0).base_offset >= start
+        assert log.append(batch(), steady_ms=0).base_offset >= start
 
     def test_what_the_producers_were_outlives_them(self) -> None:
         """The next start does not read the segments below the log's: the snapshot that tells of them has to be there."""
@@ -283,10 +283,10 @@ class TestOnDemand:
     def test_what_the_producers_were_outlives_a_disk_too_full_for_snapshots(self, removes: bool, is_partly_known: bool) -> None:
         files = MemoryFileSystem()
         log = opened(files, checkpoint_bytes=1 if is_partly_known else 1 << 20)
-        log.append(BEFORE, now_ms=0)
+        log.append(BEFORE, steady_ms=0)
         files.hook = no_space_for_snapshots
         log.append_marker(True, ONE, 0, 0)
-        log.append(batch(identity=ONE, base_sequence=1), now_ms=0)
+        log.append(batch(identity=ONE, base_sequence=1), steady_ms=0)
         log.roll(0)
         append(log, 0)
         assert log.delete_records_before(3, 0) == 3
@@ -445,7 +445,7 @@ def test_a_death_in_any_step_of_deleting(operations: int, ends_by_power: bool) -
     files = MemoryFileSystem()
     log = opened(files, segment_bytes=2 * SIZE, index_interval_bytes=1)
     for sequence in range(9):
-        log.append(batch(identity=ProducerIdentity(7, 0), base_sequence=sequence), now_ms=0)
+        log.append(batch(identity=ProducerIdentity(7, 0), base_sequence=sequence), steady_ms=0)
     log.sync()
     left = operations
 

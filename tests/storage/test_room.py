@@ -226,7 +226,7 @@ class TestLog:
 
     def fill(self, log: PartitionLog, batches: int) -> None:
         for _ in range(batches):
-            log.append(batch(value=VALUE), now_ms=0)
+            log.append(batch(value=VALUE), steady_ms=0)
 
     def test_a_small_partition_takes_no_more_than_it_has(self, files: MemoryFileSystem, asked: list[tuple[str, int, int]]) -> None:
         self.fill(self.log(files), 6)

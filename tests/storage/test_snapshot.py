@@ -19,13 +19,13 @@ from tests.storage.orders_log import DIRECTORY
 def append(log: PartitionLog, count: int, *, start: int = 0) -> None:
     """A segment for each."""
     for number in range(start, start + count):
-        log.append(records((f"k{number % 3}", "v"), (f"only {number}", "v")), now_ms=0)
+        log.append(records((f"k{number % 3}", "v"), (f"only {number}", "v")), steady_ms=0)
         log.roll(0)
 
 
 def told(files: MemoryFileSystem, log: PartitionLog) -> list[SegmentMark]:
     """By a snapshot of this moment."""
-    log.append(records(("k", "v")), now_ms=0)
+    log.append(records(("k", "v")), steady_ms=0)
     log.close()
     found = snapshot.read(files, f"{DIRECTORY}/{snapshot.name_of(log.log_end_offset)}")
     assert found is not None
@@ -45,7 +45,7 @@ def test_on_disk_it_is_all_that_it_says_as_plain_json(files: MemoryFileSystem) -
     """In the order in which every version has written it."""
     log = opened(files)
     append(log, 2)
-    log.append(records(("k", "v")), now_ms=0)
+    log.append(records(("k", "v")), steady_ms=0)
     taken = Snapshot(
         incarnation='"one"', is_durable=True, log_start_offset=1, log_end_offset=5, segments=now(log), producers=[[1, 0, [(0, 1)]]]
     )
@@ -81,7 +81,7 @@ def test_one_whose_save_failed_is_saved_by_the_next_snapshot(files: MemoryFileSy
             raise StorageError(path, operation, "No space left on device")
 
     for _ in range(3):
-        log.append(records(("k", "v")), now_ms=0)
+        log.append(records(("k", "v")), steady_ms=0)
     files.hook = hook
     log.roll(0)
     append(log, 2)

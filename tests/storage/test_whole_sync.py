@@ -99,7 +99,7 @@ class TestFailure:
                 sync_many(logs)
             assert all(log.is_synced for log in logs)
             for log in logs:
-                log.append(batch(), now_ms=0)
+                log.append(batch(), steady_ms=0)
         assert system.calls == 1
         assert caplog.messages == [f"from now on each file in {tmp_path} is synced by itself: Input/output error"]
         lock.release()
@@ -173,7 +173,7 @@ class TestFailure:
         calls = system.calls
         for log in logs:
             again = PartitionLog.open(files, log.directory, log.topic_partition)
-            again.append(batch(), now_ms=0)
+            again.append(batch(), steady_ms=0)
             again.sync()
         journal = Journal.open(files, "meta", "topics")
         journal.sync()
@@ -198,7 +198,7 @@ class TestFailure:
         with pytest.raises(StorageError):
             files.sync_all()
         for log in logs:
-            log.append(batch(), now_ms=0)
+            log.append(batch(), steady_ms=0)
             log.sync()
         lock.release()
 
@@ -284,7 +284,7 @@ class TestRealDisks:
         logs = filled(files)
         for _ in range(6):
             for log in logs:
-                log.append(batch(value=b"x" * (1 << 20)), now_ms=0)
+                log.append(batch(value=b"x" * (1 << 20)), steady_ms=0)
         with pytest.raises(StorageError):
             other.sync_all()
         with pytest.raises(StorageError):
@@ -320,7 +320,7 @@ def too_small_device(tmp_path: Path) -> Iterator[Path]:
 def filled(files: DiskFileSystem) -> list[PartitionLog]:
     logs = [PartitionLog.open(files, f"orders-{number}", TopicPartition("orders", number)) for number in range(COUNT)]
     for log in logs:
-        log.append(batch(), now_ms=0)
+        log.append(batch(), steady_ms=0)
     return logs
 
 

@@ -8,6 +8,6 @@ from chaffinch.records.validation_policy import ValidationPolicy
 from chaffinch.records.verdicts import Accepted, Rejected
 
 
-def validate_set(message_set: MessageSet, policy: ValidationPolicy, now_ms: int) -> Accepted | Rejected:
+def validate_set(message_set: MessageSet, policy: ValidationPolicy, wall_ms: int) -> Accepted | Rejected:
     """`Accepted.batch` is the batch of format 2 to store."""
-    return check_set(message_set, policy) or convert(message_set, policy, now_ms)
+    return check_set(message_set, policy) or convert(message_set, policy, wall_ms)

@@ -145,14 +145,14 @@ def _read_producers(answer: DescribeProducersResponse) -> Iterator[PartitionAnsw
 
 
 def find_hanging(
-    client: SyncClient, partitions: Iterable[TopicPartition], *, now_ms: int, older_than_ms: int = TRANSACTION_TIMEOUT_MAX_MS
+    client: SyncClient, partitions: Iterable[TopicPartition], *, wall_ms: int, older_than_ms: int = TRANSACTION_TIMEOUT_MAX_MS
 ) -> list[PartitionProducer]:
     """Open transactions in these partitions, older than a living one can be, of which no coordinator knows (any more)."""
     suspects = [
         producer
         for producers in describe_producers(client, partitions).values()
         for producer in producers
-        if producer.transaction_start_offset is not None and now_ms - producer.last_timestamp_ms > older_than_ms
+        if producer.transaction_start_offset is not None and wall_ms - producer.last_timestamp_ms > older_than_ms
     ]
     if not suspects:
         return []

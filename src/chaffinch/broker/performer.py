@@ -150,7 +150,7 @@ class Performer:
     # Time, and lines in the log -------------------------------------------------------------------------------------------------------
 
     def _time_passed(self) -> None:
-        effects = self._core.apply(TimePassed(), self.time.now_ms())
+        effects = self._core.apply(TimePassed(), self.time.steady_ms())
         if self.syncs:
             self.send_later(effects)
         else:
@@ -163,7 +163,7 @@ class Performer:
     def say_of(self, what: str, address: str, text: str) -> None:
         """The same about who has this address."""
         refusals = self._core.state.refusals
-        refusals.say_seldom(what, address, text, self.time.now_ms())
+        refusals.say_seldom(what, address, text, self.time.steady_ms())
         self.carry_out(refusals.take())
         self.time.arm()
 
@@ -177,10 +177,10 @@ class Performer:
     async def give_due_answers(self) -> None:
         """Those that wait only for others to have their turn, large Produce requests among them."""
         for _ in range(TURNS_TO_ANSWER):
-            now_ms = self.time.now_ms()
-            if not self._core.has_answers_due(now_ms):
+            steady_ms = self.time.steady_ms()
+            if not self._core.has_answers_due(steady_ms):
                 return
-            self.unsent += self._core.apply(TimePassed(), now_ms)
+            self.unsent += self._core.apply(TimePassed(), steady_ms)
             self.send_unsent()
             await asyncio.sleep(0)
 
@@ -192,7 +192,7 @@ LOOK_INTERVAL_S: Final = 0.001
 class CoreTime:
     """Of one core, on one event loop. `due` is called when the core's deadline has come.
 
-    `start_ms`: what the clock's `wall_ms` was when its `now_ms` was 0: with it the core's time begins.
+    `start_ms`: what the clock's `wall_ms` was when its `steady_ms` was 0: with it the core's time begins.
     `looks_soon`: `look_soon` was called, and the core is not asked yet.
     """
 
@@ -209,16 +209,16 @@ class CoreTime:
         self._timer_ms: int | None = None
         self._has_ended = False
 
-    def now_ms(self) -> int:
+    def steady_ms(self) -> int:
         """The core's time: the steady clock, from where the wall clock stood at the start. Once a millisecond the wall clock is looked at,
         too: somebody may have set it, or the machine slept."""
-        now_ms = self._start_ms + self._clock.now_ms()
-        if now_ms != self._looked_ms:
-            self._looked_ms = now_ms
+        steady_ms = self._start_ms + self._clock.steady_ms()
+        if steady_ms != self._looked_ms:
+            self._looked_ms = steady_ms
             wall_ms = self._clock.wall_ms()
-            if wall_ms - now_ms != self._wall.offset_ms:
-                self._core.set_wall_clock(wall_ms, now_ms)
-        return now_ms
+            if wall_ms - steady_ms != self._wall.offset_ms:
+                self._core.set_wall_clock(wall_ms, steady_ms)
+        return steady_ms
 
     def look_soon(self) -> None:
         """The core may wait for something else than before. To ask for it has a price: once for all that comes within a millisecond."""
@@ -234,7 +234,7 @@ class CoreTime:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = deadline_ms
-        delay_ms = max(0, deadline_ms - self.now_ms())
+        delay_ms = max(0, deadline_ms - self.steady_ms())
         self._timer = self._loop.call_later(delay_ms / 1000, self._wake)
 
     def _wake(self) -> None:

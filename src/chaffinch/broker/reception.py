@@ -113,7 +113,7 @@ class Reception:
         if not self._kernels_asked_for and request.api.key == PRODUCE:
             self._load_kernels()
         self.traffic.requests[request.api.name] += 1
-        effects = self._core.apply(event, self._time.now_ms())
+        effects = self._core.apply(event, self._time.steady_ms())
         if not peer.is_known:
             self._door.look(peer)
         performer = self._performer
@@ -140,7 +140,7 @@ class Reception:
         self._door.gone(peer)
         self.traffic.count_gone(peer)
         if self._peers.pop(peer.connection_id, None) is not None and not self._performer.is_ending:
-            self._performer.carry_out(self._core.apply(ConnectionLost(connection_id=peer.connection_id), self._time.now_ms()))
+            self._performer.carry_out(self._core.apply(ConnectionLost(connection_id=peer.connection_id), self._time.steady_ms()))
 
     def left_unsent(self, peer: Peer) -> None:
         for victim in self._watch.left_unsent(peer):

@@ -71,12 +71,12 @@ class BrokerServer:
         """
         clock = clock or SystemClock()
         wall_ms = clock.wall_ms()
-        start_ms = wall_ms - clock.now_ms()
+        start_ms = wall_ms - clock.steady_ms()
         try:
             parsed = options.parse(settings)
             check_replication(parsed["default.replication.factor"], len(nodes))
             tls = tls_context(parsed)
-            core = BrokerCore(file_system, parsed, nodes=nodes, dice=dice, now_ms=wall_ms, users=users)
+            core = BrokerCore(file_system, parsed, nodes=nodes, dice=dice, steady_ms=wall_ms, users=users)
         except BaseException:
             for listener in listeners:
                 listener.close()
@@ -91,13 +91,13 @@ class BrokerServer:
 
     def _accept(self, stopped: Iterable[int]) -> None:
         for node_id in stopped:
-            self.core.apply(NodeStopped(node_id=node_id), self._time.now_ms())
+            self.core.apply(NodeStopped(node_id=node_id), self._time.steady_ms())
         for node_id, listener in enumerate(self._listeners):
             if node_id in self.core.state.nodes.stopped:
                 listener.stop()
             else:
                 listener.start(partial(self._reception.new_peer, node_id))
-        self._performer.carry_out(self.core.apply(TimePassed(), self._time.now_ms()))
+        self._performer.carry_out(self.core.apply(TimePassed(), self._time.steady_ms()))
         self._time.arm()
         self._reception.look_around()
 
@@ -120,7 +120,7 @@ class BrokerServer:
         when the port is lost to somebody else in this very moment.
         """
         was_running = node_id not in self.core.state.nodes.stopped
-        effects = self.core.apply(NodeStopped(node_id=node_id, abruptly=abruptly), self._time.now_ms())
+        effects = self.core.apply(NodeStopped(node_id=node_id, abruptly=abruptly), self._time.steady_ms())
         LOG.info("node %d is stopped%s", node_id, ", abruptly" if abruptly else "")
         try:
             if was_running:
@@ -142,7 +142,7 @@ class BrokerServer:
         listener = self._listeners[node_id]
         listener.start(partial(self._reception.new_peer, node_id))
         try:
-            effects = self.core.apply(NodeStarted(node_id=node_id), self._time.now_ms())
+            effects = self.core.apply(NodeStarted(node_id=node_id), self._time.steady_ms())
         except BaseException:
             listener.stop()
             raise
@@ -153,7 +153,7 @@ class BrokerServer:
 
     def create_topic(self, topic: TopicArgument) -> None:
         """Create a topic as CreateTopics does. Raises RequestRefused, StorageError."""
-        self.core.create_topic(topic.name, topic.partitions, topic.replication, topic.config, now_ms=self._time.now_ms())
+        self.core.create_topic(topic.name, topic.partitions, topic.replication, topic.config, steady_ms=self._time.steady_ms())
         self._performer.carry_out(self.core.state.refusals.take())
 
     def say_differences(self, argument: TopicArgument) -> None:

@@ -110,9 +110,9 @@ def reset_offsets(
     as_json: AsJson = False,
 ) -> None:
     """Let a group without members go on reading elsewhere. Only says what it would do, unless --execute is given."""
-    now_ms = SystemClock().wall_ms()
+    wall_ms = SystemClock().wall_ms()
     time_ms = None if to_datetime is None else parse_place_in_time("--to-datetime", to_datetime)
-    ago_ms = None if by_duration is None else parse_ago("--by-duration", by_duration, now_ms)
+    ago_ms = None if by_duration is None else parse_ago("--by-duration", by_duration, wall_ms)
     target = _target(
         {
             "--to-earliest": Target("earliest") if to_earliest else None,

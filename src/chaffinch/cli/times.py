@@ -28,13 +28,13 @@ def parse_place_in_time(option: str, text: str) -> int:
     return _not_before_1970(option, text, parse_time(option, text))
 
 
-def parse_ago(option: str, text: str, now_ms: int) -> int:
+def parse_ago(option: str, text: str, wall_ms: int) -> int:
     """As `parse_place_in_time`, from a span before now as in ISO 8601: P7D, PT1H30M."""
     found = _SPAN.fullmatch(text)
     if found is None or not any(found.groups()):
         raise ConfigException(f"{option} {text!r}: expected a span such as P7D or PT1H30M")
     return _not_before_1970(
-        option, text, now_ms - sum(int(number) * _SPAN_MS[unit] for unit, number in found.groupdict().items() if number)
+        option, text, wall_ms - sum(int(number) * _SPAN_MS[unit] for unit, number in found.groupdict().items() if number)
     )
 
 

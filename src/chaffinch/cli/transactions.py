@@ -116,7 +116,7 @@ def find_hanging(
         raise ConfigException("--partition needs --topic")
     with connect(bootstrap_server, command_config) as client:
         found = transactions.find_hanging(
-            client, _places(client, topic, partition), now_ms=SystemClock().wall_ms(), older_than_ms=max_transaction_timeout * MINUTE_MS
+            client, _places(client, topic, partition), wall_ms=SystemClock().wall_ms(), older_than_ms=max_transaction_timeout * MINUTE_MS
         )
     _print_producers(found, as_json)
 

@@ -84,37 +84,37 @@ class Attempts:
         for facts in (self._reasons, self._wait_until_ms):
             facts.pop(address, None)
 
-    def failed(self, address: Address, reason: str, now_ms: int, *, was_answered: bool = False) -> None:
+    def failed(self, address: Address, reason: str, steady_ms: int, *, was_answered: bool = False) -> None:
         """The address refused, was lost, or did not answer. `was_answered`: its connection had been of use."""
         forgiven = self._forgiven.pop(address, 0)
         failures = self._failures.get(address, 0 if was_answered else forgiven) + 1
         self._failures[address] = failures
         self._reasons[address] = reason.removeprefix(f"{address}: ")
-        self._wait_until_ms[address] = now_ms + self._backoff.wait_ms(failures, self._dice)
+        self._wait_until_ms[address] = steady_ms + self._backoff.wait_ms(failures, self._dice)
 
     def throttled(self, address: Address, until_ms: int) -> None:
         """The broker answered, and wants nothing more until then (`throttle_time_ms`, KIP-219)."""
         self._wait_until_ms[address] = max(until_ms, self._wait_until_ms.get(address, until_ms))
 
-    def may_try(self, address: Address, now_ms: int) -> bool:
+    def may_try(self, address: Address, steady_ms: int) -> bool:
         """Whether the wait after the last failure, or the one that the broker asked for, is over."""
-        return self._wait_until_ms.get(address, now_ms) <= now_ms
+        return self._wait_until_ms.get(address, steady_ms) <= steady_ms
 
-    def retry_at_ms(self, address: Address, now_ms: int) -> int:
-        """When the address may be tried again; `now_ms` if at once."""
-        return max(now_ms, self._wait_until_ms.get(address, now_ms))
+    def retry_at_ms(self, address: Address, steady_ms: int) -> int:
+        """When the address may be tried again; `steady_ms` if at once."""
+        return max(steady_ms, self._wait_until_ms.get(address, steady_ms))
 
-    def wait_ends_ms(self, now_ms: int) -> int | None:
+    def wait_ends_ms(self, steady_ms: int) -> int | None:
         """When the first of the addresses that have to wait may be tried again; None when none has to."""
-        return min([time_ms for time_ms in self._wait_until_ms.values() if time_ms > now_ms], default=None)
+        return min([time_ms for time_ms in self._wait_until_ms.values() if time_ms > steady_ms], default=None)
 
     def failures(self, address: Address) -> int:
         """Failures in a row; 0 after a success."""
         return self._failures.get(address, 0)
 
-    def pick(self, candidates: Sequence[Address], now_ms: int) -> Address | None:
+    def pick(self, candidates: Sequence[Address], steady_ms: int) -> Address | None:
         """The address with the fewest failures that may be tried now, the first of several; None when all have to wait."""
-        ready = [address for address in candidates if self.may_try(address, now_ms)]
+        ready = [address for address in candidates if self.may_try(address, steady_ms)]
         return min(ready, key=self.failures) if ready else None
 
     def describe(self, candidates: Iterable[Address], waited_ms: int | None = None) -> str:

@@ -84,11 +84,11 @@ class Bootstrap:
         """Metadata has come."""
         self._unanswered_since_ms = None
 
-    def unanswered(self, now_ms: int) -> None:
+    def unanswered(self, steady_ms: int) -> None:
         """A question for metadata got no answer: after too long a time without one, begin again."""
         if self._unanswered_since_ms is None:
-            self._unanswered_since_ms = now_ms
-        if now_ms - self._unanswered_since_ms >= self._trigger_ms:
+            self._unanswered_since_ms = steady_ms
+        if steady_ms - self._unanswered_since_ms >= self._trigger_ms:
             self.begin_again()
 
     def begin_again(self) -> None:

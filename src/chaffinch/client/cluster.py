@@ -56,26 +56,26 @@ class ClusterState:
         """Counts the answers taken in."""
         self._topics: dict[str, TopicState] = {}
 
-    def update(self, response: MetadataResponse, now_ms: int) -> None:
+    def update(self, response: MetadataResponse, steady_ms: int) -> None:
         """Take in an answer. Topics that it does not mention stay as they are: it may have been asked for a few only."""
         if response.brokers:
             self.nodes = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
         self.controller_id = response.controller_id
         self.cluster_id = response.cluster_id or self.cluster_id
-        self.updated_ms = now_ms
+        self.updated_ms = steady_ms
         self.version += 1
         for topic in response.topics:
             if topic.name is not None:
-                self._topics[topic.name] = self._merged(topic, topic.name, now_ms)
+                self._topics[topic.name] = self._merged(topic, topic.name, steady_ms)
 
-    def _merged(self, topic: MetadataResponseTopic, name: str, now_ms: int) -> TopicState:
+    def _merged(self, topic: MetadataResponseTopic, name: str, steady_ms: int) -> TopicState:
         code = codes.by_number(topic.error_code)
         known = self._topics.get(name)
         if code.is_retriable and known is not None and known.partitions and code is not codes.UNKNOWN_TOPIC_OR_PARTITION:
-            return TopicState(name=name, topic_id=known.topic_id, partitions=known.partitions, heard_ms=now_ms)
+            return TopicState(name=name, topic_id=known.topic_id, partitions=known.partitions, heard_ms=steady_ms)
         before = known.partitions if known is not None and known.topic_id == topic.topic_id else {}
         partitions = {p.partition_index: _newer(p, before.get(p.partition_index)) for p in topic.partitions}
-        return TopicState(name=name, topic_id=topic.topic_id, partitions=partitions, code=code, heard_ms=now_ms)
+        return TopicState(name=name, topic_id=topic.topic_id, partitions=partitions, code=code, heard_ms=steady_ms)
 
     def learn_leader(self, topic_partition: TopicPartition, leader_id: int, leader_epoch: int) -> bool:
         """A broker that does not lead a partition has said who does (KIP-951). Whether that is news."""
@@ -98,9 +98,9 @@ class ClusterState:
         """Drop what is known of a topic."""
         self._topics.pop(topic, None)
 
-    def learn_absence(self, topic: str, now_ms: int) -> None:
+    def learn_absence(self, topic: str, steady_ms: int) -> None:
         """All topics were asked for, and this one was not told."""
-        self._topics[topic] = TopicState(name=topic, topic_id=ZERO_UUID, code=codes.UNKNOWN_TOPIC_OR_PARTITION, heard_ms=now_ms)
+        self._topics[topic] = TopicState(name=topic, topic_id=ZERO_UUID, code=codes.UNKNOWN_TOPIC_OR_PARTITION, heard_ms=steady_ms)
 
     def topic(self, name: str) -> TopicState | None:
         """The topic as last heard; None when nothing was heard yet."""

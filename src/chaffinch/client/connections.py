@@ -185,27 +185,27 @@ class BrokerConnection:
         requests = [*self._in_flight.values(), *self._waiting, *self._unanswered]
         return min([request.deadline_ms for request in requests]) if requests else None
 
-    def opened(self, now_ms: int) -> None:
+    def opened(self, steady_ms: int) -> None:
         """The socket is connected: ask for the versions first."""
         self._negotiations += 1
         request = self._protocol.api_versions_request()
-        self._encode(_Request(NEGOTIATION_TOKEN, request, now_ms + self.request_timeout_ms, True, None))
+        self._encode(_Request(NEGOTIATION_TOKEN, request, steady_ms + self.request_timeout_ms, True, None))
 
     def send(
         self,
         message: Message,
         token: Any,
-        now_ms: int,
+        steady_ms: int,
         *,
         timeout_ms: int | None = None,
         version_max: int | None = None,
         expects_answer: bool = True,
     ) -> list[ConnectionEvent]:
         """Hand over a request; it waits for the negotiation if need be. A request that cannot be encoded fails at once."""
-        deadline_ms = now_ms + (self.request_timeout_ms if timeout_ms is None else timeout_ms)
+        deadline_ms = steady_ms + (self.request_timeout_ms if timeout_ms is None else timeout_ms)
         request = _Request(token, message, deadline_ms, expects_answer, version_max)
-        if self._session_ends_ms is not None and now_ms >= self._session_ends_ms:
-            self._log_in(now_ms)
+        if self._session_ends_ms is not None and steady_ms >= self._session_ends_ms:
+            self._log_in(steady_ms)
         if not self.is_negotiated:
             self._waiting.append(request)
             return []
@@ -290,7 +290,7 @@ class BrokerConnection:
         """Where the next bytes received belong; tell `received` how many they were."""
         return self._protocol.get_buffer()
 
-    def received(self, count: int, now_ms: int) -> list[ConnectionEvent]:
+    def received(self, count: int, steady_ms: int) -> list[ConnectionEvent]:
         """`count` bytes have come. If `violation` is set afterwards, the peer does not speak Kafka: close the connection."""
         try:
             responses: Sequence[ReceivedResponse] = self._protocol.buffer_updated(count)
@@ -301,9 +301,9 @@ class BrokerConnection:
         for response in responses:
             request = self._in_flight.pop(response.correlation_id)
             if request.token is NEGOTIATION_TOKEN:
-                self._negotiate(response.message, now_ms, events)
+                self._negotiate(response.message, steady_ms, events)
             elif request.token is LOGIN_TOKEN:
-                self._go_on_with_login(response.message, now_ms, events)
+                self._go_on_with_login(response.message, steady_ms, events)
             else:
                 self._was_answered = True
                 events.append(
@@ -317,7 +317,7 @@ class BrokerConnection:
                 )
         return events
 
-    def take(self, data: bytes, now_ms: int) -> list[ConnectionEvent]:
+    def take(self, data: bytes, steady_ms: int) -> list[ConnectionEvent]:
         """As `received`, of bytes that were read into other memory."""
         events: list[ConnectionEvent] = []
         left = memoryview(data)
@@ -325,29 +325,29 @@ class BrokerConnection:
             buffer = self.get_buffer()
             count = min(len(buffer), len(left))
             buffer[:count] = left[:count]
-            events += self.received(count, now_ms)
+            events += self.received(count, steady_ms)
             left = left[count:]
         return events
 
-    def _negotiate(self, answer: Message, now_ms: int, events: list[ConnectionEvent]) -> None:
+    def _negotiate(self, answer: Message, steady_ms: int, events: list[ConnectionEvent]) -> None:
         if self._protocol.versions is not None:
             if self._make_login is None:
                 self._ready(events)
             else:
-                self._log_in(now_ms)
+                self._log_in(steady_ms)
         elif self._negotiations < NEGOTIATIONS_MAX:
-            self.opened(now_ms)  # The broker does not know our version of ApiVersions and has said which it knows.
+            self.opened(steady_ms)  # The broker does not know our version of ApiVersions and has said which it knows.
         else:
             self.violation = f"the broker refuses ApiVersions: {answer}"
 
-    def _log_in(self, now_ms: int) -> None:
+    def _log_in(self, steady_ms: int) -> None:
         """Begin a login; requests wait until it is done."""
         assert self._make_login is not None
         self.is_negotiated, self._session_ends_ms = False, None
         self._login = self._make_login()
-        self._send_login(self._login.first(), now_ms)
+        self._send_login(self._login.first(), steady_ms)
 
-    def _go_on_with_login(self, answer: Message, now_ms: int, events: list[ConnectionEvent]) -> None:
+    def _go_on_with_login(self, answer: Message, steady_ms: int, events: list[ConnectionEvent]) -> None:
         assert self._login is not None
         try:
             message = self._login.next(answer)
@@ -355,14 +355,14 @@ class BrokerConnection:
             self.refusal = type(error)(f"{self.address}: {error.message}")
             return
         if message is not None:
-            self._send_login(message, now_ms)
+            self._send_login(message, steady_ms)
             return
-        self._session_ends_ms = now_ms + self._login.session_ms if self._login.session_ms else None
+        self._session_ends_ms = steady_ms + self._login.session_ms if self._login.session_ms else None
         self._login = None
         self._ready(events)
 
-    def _send_login(self, message: Message, now_ms: int) -> None:
-        if self._encode(_Request(LOGIN_TOKEN, message, now_ms + self.request_timeout_ms, True, None)):
+    def _send_login(self, message: Message, steady_ms: int) -> None:
+        if self._encode(_Request(LOGIN_TOKEN, message, steady_ms + self.request_timeout_ms, True, None)):
             self.refusal = IllegalSaslStateException(f"{self.address}: the broker does not know SaslHandshake: no login there")
 
     def _ready(self, events: list[ConnectionEvent]) -> None:
@@ -372,12 +372,12 @@ class BrokerConnection:
         while self._waiting:
             events.extend(self._encode(self._waiting.popleft()))
 
-    def is_stuck(self, now_ms: int) -> bool:
+    def is_stuck(self, steady_ms: int) -> bool:
         """Whether a request has been in flight longer than its time-out: the connection is to be given up."""
         deadline_ms = self.deadline_ms
-        return deadline_ms is not None and deadline_ms <= now_ms
+        return deadline_ms is not None and deadline_ms <= steady_ms
 
-    def lost(self, reason: str, *, now_ms: int | None = None, error: AuthenticationException | None = None) -> list[ConnectionEvent]:
+    def lost(self, reason: str, *, steady_ms: int | None = None, error: AuthenticationException | None = None) -> list[ConnectionEvent]:
         """The connection is gone: all its requests fail, in the order in which they were handed over."""
         if not self._was_answered and reason in _ENDED_BY_BROKER:
             reason += (
@@ -397,7 +397,7 @@ class BrokerConnection:
                 reason=reason,
                 was_sent=0 <= request.starts_at < self._sent_bytes,
                 version=request.version,
-                is_timeout=now_ms is not None and request.deadline_ms <= now_ms,
+                is_timeout=steady_ms is not None and request.deadline_ms <= steady_ms,
                 error=error,
             )
             for request in requests

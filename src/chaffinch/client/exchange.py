@@ -33,7 +33,7 @@ class Deadline:
         self._clock = clock
         self._api = api
         self._may_be_done = False
-        self.started_ms = clock.now_ms()
+        self.started_ms = clock.steady_ms()
         self.at_ms = self.started_ms + timeout_ms
         self.waits_since_ms = self.started_ms + asked_to_wait_ms
         self.what = what
@@ -41,11 +41,11 @@ class Deadline:
 
     @property
     def left_ms(self) -> int:
-        return max(0, self.at_ms - self._clock.now_ms())
+        return max(0, self.at_ms - self._clock.steady_ms())
 
     @property
     def is_over(self) -> bool:
-        return self._clock.now_ms() >= self.at_ms
+        return self._clock.steady_ms() >= self.at_ms
 
     @property
     def total_ms(self) -> int:
@@ -54,7 +54,7 @@ class Deadline:
 
     @property
     def waited_ms(self) -> int:
-        return self._clock.now_ms() - self.started_ms
+        return self._clock.steady_ms() - self.started_ms
 
     def note(self, error: ApiException, *, is_new: bool = True) -> None:
         """An attempt failed. One of the request itself may have been acted on; `is_new`: it says more than the attempts before."""

@@ -61,6 +61,6 @@ class KnownCluster:
         """The cluster's brokers, and where it was first looked for."""
         return self.bootstrap.candidates()
 
-    def any_address(self, now_ms: int) -> Address | None:
+    def any_address(self, steady_ms: int) -> Address | None:
         """A broker to ask; None while all have to wait after a failure."""
-        return self.attempts.pick(self.known_addresses, now_ms)
+        return self.attempts.pick(self.known_addresses, steady_ms)

@@ -37,15 +37,15 @@ class Metric(NamedTuple, Generic[CoreT]):
 
 def count(name: str) -> Callable[[Core, int], float]:
     """One of the core's own counters."""
-    return lambda core, now_ms: core.wiring.counts[name]
+    return lambda core, steady_ms: core.wiring.counts[name]
 
 
-def metadata_age_s(core: Core, now_ms: int) -> float:
+def metadata_age_s(core: Core, steady_ms: int) -> float:
     """Seconds since the last answer about the cluster; -1 before the first."""
     updated_ms = core.wiring.cluster.updated_ms
-    return -1.0 if updated_ms is None else (now_ms - updated_ms) / 1000
+    return -1.0 if updated_ms is None else (steady_ms - updated_ms) / 1000
 
 
-def read_all(metrics: Mapping[str, Metric[CoreT]], core: CoreT, now_ms: int) -> dict[str, float]:
+def read_all(metrics: Mapping[str, Metric[CoreT]], core: CoreT, steady_ms: int) -> dict[str, float]:
     """Every metric by its name. With the client's lock held."""
-    return {name: metric.read(core, now_ms) for name, metric in metrics.items()}
+    return {name: metric.read(core, steady_ms) for name, metric in metrics.items()}

@@ -94,18 +94,18 @@ class Network:
         expects_answer: bool = True,
     ) -> None:
         """Hand over a request. `token` comes back with its outcome from `poll`, exactly once, whatever happens."""
-        now_ms = self._clock.now_ms()
-        self._drop_if_idle(address, now_ms)
+        steady_ms = self._clock.steady_ms()
+        self._drop_if_idle(address, steady_ms)
         try:
-            transport = self._transports.get(address) or self._connect(address, now_ms)
+            transport = self._transports.get(address) or self._connect(address, steady_ms)
         except SocketFailed as failure:
             self._events.append(Failed(address=address, token=token, reason=str(failure), was_sent=False))
             self._events.append(Disconnected(address=address, reason=str(failure)))
             return
         self._events += transport.connection.send(
-            message, token, now_ms, timeout_ms=timeout_ms, version_max=version_max, expects_answer=expects_answer
+            message, token, steady_ms, timeout_ms=timeout_ms, version_max=version_max, expects_answer=expects_answer
         )
-        transport.active_ms = now_ms
+        transport.active_ms = steady_ms
         if transport.is_open:
             self._guarded(transport, self._write)
 
@@ -127,7 +127,7 @@ class Network:
         look_at_ms = self._look_at_ms()
         wait_ms = 0 if self._events else min(timeout_ms, WAIT_MS_MAX)
         if look_at_ms is not None and wait_ms:
-            wait_ms = min(wait_ms, max(0, look_at_ms - self._clock.now_ms()))
+            wait_ms = min(wait_ms, max(0, look_at_ms - self._clock.steady_ms()))
         ready = self._busy_poll.look(self._ready_now) if is_awaited and wait_ms != 0 else []
         ready = ready or self._selector.select(wait_ms / 1000)
         if self.on_awake is not None:
@@ -139,7 +139,7 @@ class Network:
                 continue
             self._guarded(transport, transport.advance, mask)
         # What the events above brought has deadlines of its own, later than those.
-        if look_at_ms is not None and self._clock.now_ms() >= look_at_ms:
+        if look_at_ms is not None and self._clock.steady_ms() >= look_at_ms:
             self._look_around()
         events, self._events = self._events, []
         return events
@@ -182,15 +182,15 @@ class Network:
 
     def was_used(self, addresses: Iterable[Address]) -> None:
         """Connections that were lent are not idle: requests went over them, and answers came."""
-        now_ms = self._clock.now_ms()
+        steady_ms = self._clock.steady_ms()
         for address in addresses:
-            self._transports[address].active_ms = now_ms
+            self._transports[address].active_ms = steady_ms
 
     def take_back(self, address: Address, events: Iterable[ConnectionEvent], *, is_lost: bool) -> None:
         """Use a connection again that was lent, and has adopted a request meanwhile. `events`: those of that request so far. `is_lost`: it
         has to be closed."""
         transport = self._transports[address]
-        transport.active_ms = self._clock.now_ms()
+        transport.active_ms = self._clock.steady_ms()
         self._events += events
         if is_lost:
             self._lose(transport, "who used the connection was interrupted")
@@ -252,13 +252,13 @@ class Network:
             return None
         return transport.active_ms + self._settings.idle_ms_max
 
-    def _drop_if_idle(self, address: Address, now_ms: int) -> None:
+    def _drop_if_idle(self, address: Address, steady_ms: int) -> None:
         """Close without a word, nobody waits for it: before the broker does, who would just then be sent something."""
         transport = self._transports.get(address)
-        if transport is not None and (deadline_ms := self._idle_deadline_ms(transport)) is not None and deadline_ms <= now_ms:
+        if transport is not None and (deadline_ms := self._idle_deadline_ms(transport)) is not None and deadline_ms <= steady_ms:
             self._forget(transport)
 
-    def _connect(self, address: Address, now_ms: int) -> _Transport:
+    def _connect(self, address: Address, steady_ms: int) -> _Transport:
         settings = self._settings
         connection = BrokerConnection(
             address, client_id=settings.client_id, request_timeout_ms=settings.request_timeout_ms, make_login=self._make_login
@@ -268,7 +268,7 @@ class Network:
         first = failures % max(1, len(found))
         opened, alternatives = self._open_first(found[first:] + found[:first])
         setup_ms = settings.setup_backoff.wait_ms(failures + 1, self._dice)
-        transport = _Transport(connection, opened, now_ms + setup_ms, self._finish_connecting, alternatives)
+        transport = _Transport(connection, opened, steady_ms + setup_ms, self._finish_connecting, alternatives)
         self._transports[address] = transport
         self._register(transport)
         return transport
@@ -346,16 +346,16 @@ class Network:
             self._opened(transport)
 
     def _opened(self, transport: _Transport) -> None:
-        now_ms = self._clock.now_ms()
+        steady_ms = self._clock.steady_ms()
         transport.is_open = True
         transport.advance = self._advance
-        transport.active_ms = now_ms
+        transport.active_ms = steady_ms
         self._setup_failures.pop(transport.connection.address, None)
-        transport.connection.opened(now_ms)
+        transport.connection.opened(steady_ms)
         self._write(transport)
 
     def _advance(self, transport: _Transport, mask: int) -> None:
-        transport.active_ms = self._clock.now_ms()
+        transport.active_ms = self._clock.steady_ms()
         if mask & selectors.EVENT_READ:
             self._read(transport)
         if transport.connection.wants_write:  # What was read may have led to it.
@@ -386,14 +386,14 @@ class Network:
 
     def _look_around(self) -> None:
         """Give up what takes too long, and close what nobody uses."""
-        now_ms = self._clock.now_ms()
+        steady_ms = self._clock.steady_ms()
         for address, transport in list(self._transports.items()):
-            if not transport.is_open and transport.setup_deadline_ms <= now_ms:
+            if not transport.is_open and transport.setup_deadline_ms <= steady_ms:
                 self._lose(transport, "no connection within socket.connection.setup.timeout.ms")
-            elif transport.connection.is_stuck(now_ms):
+            elif transport.connection.is_stuck(steady_ms):
                 self._lose(transport, "no answer within the request time-out")
             else:
-                self._drop_if_idle(address, now_ms)
+                self._drop_if_idle(address, steady_ms)
 
     def _lose(self, transport: _Transport, reason: str, error: AuthenticationException | None = None) -> None:
         address = transport.connection.address
@@ -402,7 +402,7 @@ class Network:
         if not transport.is_open:
             self._setup_failures[address] += 1
         self._forget(transport)
-        self._events += transport.connection.lost(reason, now_ms=self._clock.now_ms(), error=error)
+        self._events += transport.connection.lost(reason, steady_ms=self._clock.steady_ms(), error=error)
 
     def _forget(self, transport: _Transport) -> None:
         del self._transports[transport.connection.address]

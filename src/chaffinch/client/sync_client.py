@@ -239,9 +239,9 @@ class SyncClient:
 
     def pause(self, pause_ms: int, deadline: Deadline | None = None) -> None:
         """Wait, but go on moving bytes: between two questions about what no broker tells of itself."""
-        until_ms = min(self._clock.now_ms() + pause_ms, deadline.at_ms if deadline is not None else sys.maxsize)
+        until_ms = min(self._clock.steady_ms() + pause_ms, deadline.at_ms if deadline is not None else sys.maxsize)
         with self.lock:
-            while (left_ms := until_ms - self._clock.now_ms()) > 0:
+            while (left_ms := until_ms - self._clock.steady_ms()) > 0:
                 self.pump(left_ms if deadline is None else min(left_ms, self._until_line_ms(deadline)))
                 if deadline is not None:
                     self._say(deadline)
@@ -293,29 +293,29 @@ class SyncClient:
             case Disconnected():
                 # That the caller has no more time says nothing about the broker.
                 if not event.reason.startswith(OUT_OF_TIME):
-                    self._attempts.failed(event.address, event.reason, self._clock.now_ms(), was_answered=event.was_answered)
+                    self._attempts.failed(event.address, event.reason, self._clock.steady_ms(), was_answered=event.was_answered)
                 self._coordinators.forget_address(event.address)
 
     def _say(self, deadline: Deadline, asked: Address | None = None) -> None:
         """Report the wait when a line about it is due. `asked`: the broker whose answer is awaited."""
-        now_ms = self._clock.now_ms()
-        if self._on_wait is None or deadline.is_over or now_ms < self._wait_log.due_ms(None, deadline.waits_since_ms):
+        steady_ms = self._clock.steady_ms()
+        if self._on_wait is None or deadline.is_over or steady_ms < self._wait_log.due_ms(None, deadline.waits_since_ms):
             return
-        self._wait_log.logged(None, deadline.waits_since_ms, now_ms)
-        self._on_wait(deadline.wait(self._why(deadline) if asked is None else f"no answer from {asked} yet").line(now_ms))
+        self._wait_log.logged(None, deadline.waits_since_ms, steady_ms)
+        self._on_wait(deadline.wait(self._why(deadline) if asked is None else f"no answer from {asked} yet").line(steady_ms))
 
     def _until_line_ms(self, deadline: Deadline) -> int:
         """How long to wait at most before `_say` has something to report, or time is over."""
-        due_ms = self._wait_log.due_ms(None, deadline.waits_since_ms) - self._clock.now_ms()
+        due_ms = self._wait_log.due_ms(None, deadline.waits_since_ms) - self._clock.steady_ms()
         return min(deadline.left_ms, due_ms) if due_ms > 0 else deadline.left_ms
 
     def _until_found(self, find: Callable[[], Address | None], deadline: Deadline) -> Address:
         while (address := find()) is None:
             if deadline.is_over:
                 raise self._unreachable(deadline)
-            now_ms = self._clock.now_ms()
+            steady_ms = self._clock.steady_ms()
             # Of those that have to wait, as who is wanted does; the others may be tried now, and are not wanted.
-            self.pause(max(1, (self._attempts.wait_ends_ms(now_ms) or now_ms) - now_ms), deadline)
+            self.pause(max(1, (self._attempts.wait_ends_ms(steady_ms) or steady_ms) - steady_ms), deadline)
         return address
 
     def _unreachable(self, deadline: Deadline) -> TimeoutException:
@@ -397,24 +397,24 @@ class SyncClient:
     def _refresh(self, topics: list[str] | None, deadline: Deadline, node: Target = "any") -> None:
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        self.cluster.update(self._until_answered(lambda: self._address(node, deadline), request, deadline).message, self._clock.now_ms())
+        self.cluster.update(self._until_answered(lambda: self._address(node, deadline), request, deadline).message, self._clock.steady_ms())
 
     def _address(self, node: Target, deadline: Deadline) -> Address | None:
         """Where to send now; None while every candidate waits after a failure."""
-        now_ms = self._clock.now_ms()
+        steady_ms = self._clock.steady_ms()
         if isinstance(node, Address):
-            return self._attempts.pick([node], now_ms)
+            return self._attempts.pick([node], steady_ms)
         if node == "any":
             candidates = list(self.cluster.nodes.values())
-            return self._attempts.pick([*candidates, *self._bootstrap], now_ms)
+            return self._attempts.pick([*candidates, *self._bootstrap], steady_ms)
         address = self.cluster.address_of(node)
-        if address is None or not self._attempts.may_try(address, now_ms):
+        if address is None or not self._attempts.may_try(address, steady_ms):
             self._refresh([], deadline)
             address = self.cluster.address_of(node)
         if address is None:
             known = ", ".join(map(str, sorted(self.cluster.nodes))) or "none"
             raise exception_for(codes.BROKER_NOT_AVAILABLE, message=f"{_named(node)} is not in the cluster; its nodes are: {known}")
-        return self._attempts.pick([address], self._clock.now_ms())
+        return self._attempts.pick([address], self._clock.steady_ms())
 
     def _controller_address(self, deadline: Deadline) -> Address:
         nobody = exception_for(codes.NOT_CONTROLLER, message="the cluster has no controller", stored=Stored.NO, api="Metadata")
@@ -449,7 +449,7 @@ class SyncClient:
             if failures:
                 check()
             address = known()
-            if address is not None and self._attempts.may_try(address, self._clock.now_ms()):
+            if address is not None and self._attempts.may_try(address, self._clock.steady_ms()):
                 return address
             if address is None:
                 deadline.note(nobody)
@@ -473,14 +473,14 @@ class SyncClient:
         failures = 0
         while True:
             address = self._coordinators.address_of(key, kind)
-            if address is not None and self._attempts.may_try(address, self._clock.now_ms()):
+            if address is not None and self._attempts.may_try(address, self._clock.steady_ms()):
                 return address
             request = coordinators.find_request(key, kind)
             answer = self._until_answered(lambda: self._address("any", deadline), request, deadline).message
             found = coordinators.read_answer(answer)
             if found.code is codes.NONE:
                 self._coordinators.learn(key, kind, found.address)
-                if self._attempts.may_try(found.address, self._clock.now_ms()):
+                if self._attempts.may_try(found.address, self._clock.steady_ms()):
                     return found.address
             else:
                 error = exception_for(found.code, message=found.message, api="FindCoordinator")

@@ -35,12 +35,12 @@ class Wait(NamedTuple):
     limit: str = ""
     """The option or argument that sets `until_ms`."""
 
-    def line(self, now_ms: int) -> str:
+    def line(self, steady_ms: int) -> str:
         """The log line. Text of brokers in it must be on one line already (`in_words`)."""
-        left = "without a limit" if self.until_ms is None else f"for up to {max(0, self.until_ms - now_ms)} ms more"
+        left = "without a limit" if self.until_ms is None else f"for up to {max(0, self.until_ms - steady_ms)} ms more"
         limit = f" ({self.limit})" if self.limit else ""
         who = f"{self.who}, " if self.who else ""
-        return f"{self.what}, for {now_ms - self.since_ms} ms: {self.why}; {who}still asking, {left}{limit}"
+        return f"{self.what}, for {steady_ms - self.since_ms} ms: {self.why}; {who}still asking, {left}{limit}"
 
 
 class WaitLog:
@@ -59,19 +59,19 @@ class WaitLog:
         """When the next line about this cause is due."""
         return max(since_ms + FIRST_LINE_MS, self._pauses.get(cause, (since_ms, 0))[0])
 
-    def line(self, wait: Wait, now_ms: int) -> str | None:
+    def line(self, wait: Wait, steady_ms: int) -> str | None:
         """The line to log now; None while none is due."""
-        if now_ms < self.due_ms(wait.cause, wait.since_ms):
+        if steady_ms < self.due_ms(wait.cause, wait.since_ms):
             return None
-        self.logged(wait.cause, wait.since_ms, now_ms)
-        return wait.line(now_ms)
+        self.logged(wait.cause, wait.since_ms, steady_ms)
+        return wait.line(steady_ms)
 
-    def logged(self, cause: Hashable, since_ms: int, now_ms: int) -> None:
+    def logged(self, cause: Hashable, since_ms: int, steady_ms: int) -> None:
         """A line about this cause is logged now, by the caller."""
         next_ms, pause_ms = self._pauses.get(cause, (since_ms, 0))
         is_new = since_ms >= next_ms
         pause_ms = FIRST_PAUSE_MS if is_new else min(2 * pause_ms, LONGEST_PAUSE_MS)
-        self._pauses[cause] = now_ms + pause_ms, pause_ms
+        self._pauses[cause] = steady_ms + pause_ms, pause_ms
 
     def over(self) -> None:
         """Nothing is waited for: the next wait is logged after `FIRST_LINE_MS` again."""

@@ -76,7 +76,7 @@ class Consumer:
         self._value_deserializer = deserializer(self.settings, "value.deserializer")
         self._clock = SystemClock()
         self._core = ConsumerCore(self.settings, random.Random())
-        self._core.tell_time_of_day(self._clock.now_ms(), self._clock.wall_ms())  # A position may be asked for before the first poll.
+        self._core.tell_time_of_day(self._clock.steady_ms(), self._clock.wall_ms())  # A position may be asked for before the first poll.
         self._records_max: int = self.settings["max.poll.records"]
         self._table_records_max = self._records_max if "max.poll.records" in self.settings.given else TABLE_RECORDS
         self._refused: dict[TopicPartition, tuple[int, RecordDeserializationException]] = {}
@@ -156,7 +156,7 @@ class Consumer:
         """Read these partitions, without sharing them with anybody. Replaces what was assigned; positions of those that stay, stay."""
         places = arguments.checked_places(partitions)
         if places:
-            self._do("assign", lambda: self._core.assign(places, self._clock.now_ms()))
+            self._do("assign", lambda: self._core.assign(places, self._clock.steady_ms()))
         else:
             self._enter("assign", self.unsubscribe)
 
@@ -255,12 +255,12 @@ class Consumer:
         def step() -> Position | None:
             position = self._core.subscriptions.of(place).consumed
             if position is None:
-                self._core.raise_absence(place, self._clock.now_ms())
+                self._core.raise_absence(place, self._clock.steady_ms())
                 self._core.raise_error()
                 self._polls.check_woken()
             return position
 
-        limit_s = max(0, deadline_ms - self._clock.now_ms()) / 1000
+        limit_s = max(0, deadline_ms - self._clock.steady_ms()) / 1000
         found = self._enter("position", lambda: self._thread.run_until(step, limit_s))
         if found is None:
             text = f"the position of {place} was not told {limit}"
@@ -412,7 +412,7 @@ class Consumer:
 
     def metrics(self) -> dict[str, float]:
         """Counts since the consumer was made where the name ends in `total`, and how things are now: docs/consumer.md."""
-        return self._look("metrics", lambda: read_all(METRICS, self._core, self._clock.now_ms()))
+        return self._look("metrics", lambda: read_all(METRICS, self._core, self._clock.steady_ms()))
 
     # The end.
 
@@ -437,7 +437,7 @@ class Consumer:
         if self._door.is_closed:
             return
         self._polls.is_woken, error = False, None
-        deadline_ms = self._clock.now_ms() + (2**53 if timeout_ms is None else timeout_ms)
+        deadline_ms = self._clock.steady_ms() + (2**53 if timeout_ms is None else timeout_ms)
         was_stopping = self._thread.is_stopping
         try:
             if not was_stopping and self._thread.death is None:  # As a close that was interrupted may have left it.
@@ -490,7 +490,7 @@ class Consumer:
         timeout_ms, name = arguments.checked_timeout_ms(timeout), "timeout"
         if timeout_ms is None:
             timeout_ms, name = self.settings[API_TIMEOUT], API_TIMEOUT
-        return self._clock.now_ms() + timeout_ms, within(timeout_ms, name)
+        return self._clock.steady_ms() + timeout_ms, within(timeout_ms, name)
 
     def _group_for(self, what: str) -> Group:
         if self._core.group is None:

@@ -131,13 +131,13 @@ class ConsumerThread(ClientThread):
             raise IllegalStateException(
                 "a finalizer that Python calls in the consumer's own thread would wait for itself: call the consumer in the main flow"
             )
-        ends_ms = None if limit_s is None else self._clock.now_ms() + 1000 * limit_s
+        ends_ms = None if limit_s is None else self._clock.steady_ms() + 1000 * limit_s
         try:
             self._hand_over(job)
             if self.death is not None and job.is_over.locked():  # In this order: it may have been done, and have ended the thread.
                 self.check_alive()  # At its end the thread says so first, then it ends what was handed over.
             while not job.is_over.acquire(timeout=WAIT_S_MAX if ends_ms is None else self._left_s(ends_ms)):
-                if ends_ms is not None and self._clock.now_ms() >= ends_ms:
+                if ends_ms is not None and self._clock.steady_ms() >= ends_ms:
                     self.run(lambda: setattr(job, "is_given_up", True))  # It has been tried once then.
                     break
         except BaseException:  # Ctrl-C: nobody waits for it any more.
@@ -151,14 +151,14 @@ class ConsumerThread(ClientThread):
                 del error  # Its traceback holds this frame, which would hold it, and the consumer, until a collection of garbage.
 
     def _left_s(self, ends_ms: float) -> float:
-        return min(max(0.0, (ends_ms - self._clock.now_ms()) / 1000), WAIT_S_MAX)
+        return min(max(0.0, (ends_ms - self._clock.steady_ms()) / 1000), WAIT_S_MAX)
 
     def _loop(self) -> None:
         heard: list[Any] = []
         while not self._is_stopping and self._unclosed is None:
-            now_ms = self._clock.now_ms()
+            steady_ms = self._clock.steady_ms()
             if heard or not self._is_called:  # Else what callers want leads to a round of the core's, too.
-                self._take(self.core.handle_all(heard, now_ms))
+                self._take(self.core.handle_all(heard, steady_ms))
             self._work()
             requests, self._outbox = self._outbox, []
             for request in requests:
@@ -167,8 +167,8 @@ class ConsumerThread(ClientThread):
             for text in reports:
                 log.warning("%s", text)
             deadline_ms = self.core.next_deadline_ms
-            wakes_at_ms = now_ms + IDLE_WAIT_MS if deadline_ms is None else deadline_ms
-            heard = list(self._network.poll(0 if self._has_news else max(0, wakes_at_ms - self._clock.now_ms())))
+            wakes_at_ms = steady_ms + IDLE_WAIT_MS if deadline_ms is None else deadline_ms
+            heard = list(self._network.poll(0 if self._has_news else max(0, wakes_at_ms - self._clock.steady_ms())))
         for request in self._outbox:  # LeaveGroup, where close had no time left to wait for its answer.
             self._network.carry_out(request)
 
@@ -184,7 +184,7 @@ class ConsumerThread(ClientThread):
             self._take_over()
             over = [job for job in self._jobs if job.is_given_up or job.attempt()]
             if self._jobs:
-                self._take(self.core.drain(self._clock.now_ms()))
+                self._take(self.core.drain(self._clock.steady_ms()))
             for job in over:
                 self._jobs.remove(job)
                 job.end()

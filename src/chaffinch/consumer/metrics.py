@@ -11,13 +11,13 @@ from chaffinch.client.metrics import Metric, count, metadata_age_s
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 
 
-def _lag_max(core: ConsumerCore, now_ms: int) -> float:
+def _lag_max(core: ConsumerCore, steady_ms: int) -> float:
     states = core.subscriptions.assigned.values()
     lags = [state.end - position.offset for state in states if (position := state.consumed) and state.end >= 0]
     return max((lag for lag in lags if lag > 0), default=0)
 
 
-def _paused(core: ConsumerCore, now_ms: int) -> float:
+def _paused(core: ConsumerCore, steady_ms: int) -> float:
     return sum(state.is_paused for state in core.subscriptions.assigned.values())
 
 
@@ -28,7 +28,7 @@ METRICS: Final[Mapping[str, Metric[ConsumerCore]]] = {
     "fetch-answer-total": Metric("fetch requests answered", count("fetches_answered")),
     "records-lag-max": Metric("records up to the end of the partition that is furthest behind, now", _lag_max),
     "offset-reset-total": Metric("offsets that were not there, so that `auto.offset.reset` decided", count("offset_resets")),
-    "assigned-partitions": Metric("partitions that are read, now", lambda core, now_ms: len(core.subscriptions.assigned)),
+    "assigned-partitions": Metric("partitions that are read, now", lambda core, steady_ms: len(core.subscriptions.assigned)),
     "paused-partitions": Metric("those of them that are paused, now", _paused),
     "commit-total": Metric("commits sent, repetitions included", count("commits_sent")),
     "failed-commit-total": Metric("commits that failed", count("commits_failed")),

@@ -74,15 +74,15 @@ class Polls:
             raise IllegalStateException("poll within a rebalance callback: it would wait for the callback to end")
         try:
             portions = self._waited_for(timeout_ms, records_max)
-            self._core.poll_ends(self._clock.now_ms())
+            self._core.poll_ends(self._clock.steady_ms())
         except BaseException:  # Ctrl-C, in the midst of the line above, too.
-            self._core.poll_ends(self._clock.now_ms())
+            self._core.poll_ends(self._clock.steady_ms())
             raise
         return portions
 
     def _waited_for(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
         """Records, as soon as there are some. Until then callbacks are called: for partitions that come and go, and for commits."""
-        started_ms, taken = self._clock.now_ms(), Taken()
+        started_ms, taken = self._clock.steady_ms(), Taken()
 
         def step() -> Taken | Callback | None:
             if not taken.has_begun:
@@ -93,7 +93,7 @@ class Polls:
             if self._core.subscriptions.kind is Kind.NONE:  # Since a callback, or a signal handler: nothing would ever come.
                 taken.is_over = True
                 return taken
-            if (callback := self._core.next_callback(self._clock.now_ms())) is not None:
+            if (callback := self._core.next_callback(self._clock.steady_ms())) is not None:
                 return callback
             self.check_woken()
             self._core.raise_error()
@@ -104,7 +104,7 @@ class Polls:
             return taken
 
         while True:
-            left_ms = None if timeout_ms is None else max(0, started_ms + timeout_ms - self._clock.now_ms())
+            left_ms = None if timeout_ms is None else max(0, started_ms + timeout_ms - self._clock.steady_ms())
             found = self._thread.run_until(step, None if left_ms is None else left_ms / 1000)
             if isinstance(found, Callback):
                 self._tell(found)
@@ -121,9 +121,9 @@ class Polls:
 
     def _called_back(self, tell: Callable[[], T]) -> T:
         """Call the caller back. He does not poll meanwhile: where that takes longer than max.poll.interval.ms his place is another's."""
-        self._thread.run(lambda: self._core.poll_ends(self._clock.now_ms()))
+        self._thread.run(lambda: self._core.poll_ends(self._clock.steady_ms()))
         found = tell()
-        self._thread.run(lambda: self._core.poll_goes_on(self._clock.now_ms()))
+        self._thread.run(lambda: self._core.poll_goes_on(self._clock.steady_ms()))
         return found
 
 

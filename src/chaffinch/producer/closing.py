@@ -37,7 +37,7 @@ class Closing:
 
     def close(self, timeout_ms: int | None, *, is_interrupted: bool) -> None:
         """Send what is left and end, within `timeout_ms` if that is given. `is_interrupted`: somebody has pressed Ctrl-C, and waits."""
-        deadline_ms = self._clock.now_ms() + (NEVER_MS if timeout_ms is None else timeout_ms)
+        deadline_ms = self._clock.steady_ms() + (NEVER_MS if timeout_ms is None else timeout_ms)
         was_open = not self._door.is_closed
         try:
             if self._door.close():
@@ -94,7 +94,7 @@ class Closing:
         self._end(round(1000 * GRACE_S))  # The first call may have been interrupted, and its clean-up too.
 
     def _limit_s(self, deadline_ms: int) -> float:
-        return min((deadline_ms - self._clock.now_ms()) / 1000 + GRACE_S, threading.TIMEOUT_MAX)
+        return min((deadline_ms - self._clock.steady_ms()) / 1000 + GRACE_S, threading.TIMEOUT_MAX)
 
     def _wait_aloud(self, future: RecordFuture[None], deadline_ms: int, silent_s: float) -> None:
         """Wait for an end; after a while say what for, because a broker that is not there can take minutes."""
@@ -137,7 +137,7 @@ class Closing:
     def _abort_open_transaction(self, deadline_ms: int, silent_s: float) -> None:
         if not self._core.has_open_transaction:
             return
-        block_until_ms = self._clock.now_ms() + self._core.wiring.block_ms
+        block_until_ms = self._clock.steady_ms() + self._core.wiring.block_ms
         within = "close's timeout" if deadline_ms < block_until_ms else "max.block.ms"
         until_ms = min(deadline_ms, block_until_ms)
         future = self._sender.call(

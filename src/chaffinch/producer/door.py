@@ -181,7 +181,7 @@ class Door:
         illegal = arguments.illegal_topic(topic)
         if illegal is not None:
             return illegal
-        started_ms = self.clock.now_ms() if started_ms is None else started_ms
+        started_ms = self.clock.steady_ms() if started_ms is None else started_ms
         search = _Search(
             topic=topic, partition=partition, started_ms=started_ms, call=call, sends=record_of is not None, next_line_ms=SILENT_MS
         )
@@ -190,7 +190,7 @@ class Door:
             with self.lock:
                 found = self._look_for(search)
                 search.answered = self.core.wiring.cluster.version
-                waited_ms = self.clock.now_ms() - search.started_ms
+                waited_ms = self.clock.steady_ms() - search.started_ms
             if found == "still looking":
                 self._say(search, waited_ms)
             elif not isinstance(found, UnknownTopicOrPartitionException) or waited_ms >= self._retry_unknown_ms:
@@ -222,7 +222,7 @@ class Door:
             count = cluster.partition_count(topic)
             if count is not None and (partition is None or partition < count):
                 return None
-            waited_ms = self.clock.now_ms() - started_ms
+            waited_ms = self.clock.steady_ms() - started_ms
             error = self.core.reasons.topic_error(topic, started_ms)
             if error is not None:
                 return error
@@ -246,14 +246,14 @@ class Door:
         `place`: where the records are to go.
 
         The one method that is called with the lock held, once, since nothing refused the record: it lets it go while it waits."""
-        started_ms = self.clock.now_ms() if started_ms is None else started_ms
+        started_ms = self.clock.steady_ms() if started_ms is None else started_ms
         accumulator = self.core.accumulator
         claim, is_for_nothing = accumulator.claim(size), True
         try:
             if self.core.waits_for_memory():
                 self._sender.wakeup()
             while not accumulator.is_granted(claim):
-                waited_ms = self.clock.now_ms() - started_ms
+                waited_ms = self.clock.steady_ms() - started_ms
                 if waited_ms >= self._block_ms or self._sender.is_own_thread:
                     return self.core.reasons.no_memory(size, waited_ms, place, self.core.reasons.reason())
                 self._wait(self._block_ms - waited_ms)

@@ -127,7 +127,7 @@ class Parcel:
         """An interruption has hidden how much was written, or read: the connection has to be closed."""
         return self.written is None or self.is_reading
 
-    def go_on(self, request: SendRequest, now_ms: int) -> list[ConnectionEvent]:
+    def go_on(self, request: SendRequest, steady_ms: int) -> list[ConnectionEvent]:
         """Make it a request of the connection, as if that had sent `request`. Returns the events of what was read so far."""
         assert self.lent is not None
         connection = self.lent.connection
@@ -140,7 +140,7 @@ class Parcel:
             version=self.lent.version,
             deadline_ms=self.created_ms + request.timeout_ms,
         )
-        return [] if self.is_unclear else connection.take(self.received, now_ms)
+        return [] if self.is_unclear else connection.take(self.received, steady_ms)
 
 
 class Express:
@@ -152,43 +152,43 @@ class Express:
     def __init__(self, core: ProducerCore) -> None:
         self._core = core
 
-    def track_to(self, topic_partition: TopicPartition, now_ms: int) -> Track | None:
+    def track_to(self, topic_partition: TopicPartition, steady_ms: int) -> Track | None:
         """The track to a partition; None if more is needed than to send."""
         core, wiring = self._core, self._core.wiring
         address = wiring.cluster.leader_address(topic_partition)
-        if address is None or core.identity.is_missing or not wiring.attempts.may_try(address, now_ms):
+        if address is None or core.identity.is_missing or not wiring.attempts.may_try(address, steady_ms):
             return None
         queue, topic_id = core.outstanding.queue(topic_partition), wiring.cluster.topic_id(topic_partition.topic) or ZERO_UUID
-        if queue.sequence_now(now_ms, core.identity.current) is None:
+        if queue.sequence_now(steady_ms, core.identity.current) is None:
             return None
         return Track(topic_partition, address, topic_id, queue, core.accumulator.queue_of(topic_partition))
 
-    def pack(self, track: Track, key: bytes | None, value: bytes | None, timestamp_ms: int, size: int, now_ms: int) -> Parcel | None:
+    def pack(self, track: Track, key: bytes | None, value: bytes | None, timestamp_ms: int, size: int, steady_ms: int) -> Parcel | None:
         """Encode a record of at most `size` bytes (`record_size`), for which there is memory; None if it has to go through the core."""
         waiting, identity = track.waiting, self._core.identity.current
-        sequence = track.queue.sequence_now(now_ms, identity)
+        sequence = track.queue.sequence_now(steady_ms, identity)
         if sequence is None or waiting.growing is not None or waiting.closed:
             return None
         data = encode_few((key,), (value,), (timestamp_ms,), identity=identity, base_sequence=sequence)
-        return Parcel(track, Receipts(), data, sequence, timestamp_ms, size, waiting.closed_until, now_ms)
+        return Parcel(track, Receipts(), data, sequence, timestamp_ms, size, waiting.closed_until, steady_ms)
 
     def depart(self, parcel: Parcel) -> None:
         """The record is sent now; its receipts hold the future."""
         core, waiting, accumulator = self._core, parcel.track.waiting, self._core.accumulator
         waiting.closed_until, accumulator.memory_free, core.parcel = parcel.position + 1, accumulator.memory_free - parcel.size, parcel
 
-    def written(self, parcel: Parcel, outcome: Any, now_ms: int) -> bool:
+    def written(self, parcel: Parcel, outcome: Any, steady_ms: int) -> bool:
         """Complete the record: it is written, and `outcome` makes its result (`Receipts.outcome`).
 
         Returns False, and changes nothing, if the core has to notify others: threads that wait for memory, or watch the future."""
         core, accumulator = self._core, self._core.accumulator
-        if core.callers.for_memory or not parcel.track.queue.passed_by(parcel.receipts, outcome, now_ms):
+        if core.callers.for_memory or not parcel.track.queue.passed_by(parcel.receipts, outcome, steady_ms):
             return False
         accumulator.memory_free, core.parcel = accumulator.memory_free + parcel.size, None
-        self._count(parcel, now_ms)
+        self._count(parcel, steady_ms)
         return True
 
-    def _count(self, parcel: Parcel, now_ms: int) -> None:
+    def _count(self, parcel: Parcel, steady_ms: int) -> None:
         counts, track = self._core.wiring.counts, parcel.track
         counts["requests_sent"] += 1
         counts["batches_sent"] += 1
@@ -196,10 +196,10 @@ class Express:
         counts["bytes_sent"] += len(parcel.data)
         counts["batches_written"] += 1
         counts["records_written"] += 1
-        self._core.wiring.metadata.use(track.topic_partition.topic, now_ms)
-        self._core.outage.answered(track.address, now_ms)
+        self._core.wiring.metadata.use(track.topic_partition.topic, steady_ms)
+        self._core.outage.answered(track.address, steady_ms)
 
-    def adopt(self, now_ms: int) -> SendRequest | None:
+    def adopt(self, steady_ms: int) -> SendRequest | None:
         """Make the record on the lane a batch in flight, and return its request; None if there is none, or it is written already.
         Called by the sender thread only."""
         core = self._core
@@ -208,7 +208,7 @@ class Express:
             return None
         if parcel.is_over:  # Its caller was interrupted before the last steps of `written`.
             core.completer.release(parcel.size)
-            self._count(parcel, now_ms)
+            self._count(parcel, steady_ms)
             return None
         track = parcel.track
         batch = ProducerBatch(
@@ -228,7 +228,7 @@ class Express:
         batch.sent_ms = parcel.created_ms
         sent = ProduceSent(track.address)
         sent.add(batch, track.topic_id)
-        core.wiring.metadata.use(track.topic_partition.topic, now_ms)
+        core.wiring.metadata.use(track.topic_partition.topic, steady_ms)
         return core.sending.request_of(sent)
 
 
@@ -280,13 +280,13 @@ class ExpressLane:
         if self.was_used:
             self._network.was_used([track.address for track, _ in routes])
         if parcel is not None and request is not None:
-            self._network.take_back(request.address, parcel.go_on(request, self._clock.now_ms()), is_lost=parcel.is_unclear)
+            self._network.take_back(request.address, parcel.go_on(request, self._clock.steady_ms()), is_lost=parcel.is_unclear)
 
     def _stop(self) -> tuple[Parcel | None, SendRequest | None]:
         """Close, hand the record over to the core, and wake the thread that waits for it; the record and its request."""
         self._is_open = self.is_free = False
         parcel: Parcel | None = self._core.parcel
-        request = self._express.adopt(self._clock.now_ms())
+        request = self._express.adopt(self._clock.steady_ms())
         if parcel is not None and parcel.is_awaited and parcel.lent is not None:
             parcel.lent.socket.bell.ring()
         return parcel, request
@@ -309,13 +309,13 @@ class ExpressLane:
         future: RecordFuture[RecordMetadata],
     ) -> bool:
         """Send a record of at most `size` bytes (`record_size`), for which there is memory; whether it was sent. Only while `is_free`."""
-        routes, now_ms = self._routes, self._clock.now_ms()
+        routes, steady_ms = self._routes, self._clock.steady_ms()
         if topic_partition not in routes:
-            found = routes[topic_partition] = self._route_to(topic_partition, now_ms)
+            found = routes[topic_partition] = self._route_to(topic_partition, steady_ms)
             if found is not None and self._is_fetching:  # `close` knows the route already, and resumes its reads.
                 self._suspend_reads(found[1])
         route = routes[topic_partition]
-        parcel = None if route is None else self._express.pack(route[0], key, value, timestamp_ms, size, now_ms)
+        parcel = None if route is None else self._express.pack(route[0], key, value, timestamp_ms, size, steady_ms)
         if route is None or parcel is None:
             return False
         self._depart(parcel, route[1], future)
@@ -396,16 +396,16 @@ class ExpressLane:
         topic, partition = parcel.track.topic_partition
         metadata = RecordMetadata(topic, partition, base_offset, parcel.timestamp_ms if append_time_ms < 0 else append_time_ms)
         with SHARED_LOCK:
-            if not self._express.written(parcel, lambda _: metadata, self._clock.now_ms()):
+            if not self._express.written(parcel, lambda _: metadata, self._clock.steady_ms()):
                 return False
         # An interruption before this leaves a lane that is not free until it is opened again.
         self._is_fetching, self.is_free = True, True
         parcel.receipts.clear()
         return True
 
-    def _route_to(self, topic_partition: TopicPartition, now_ms: int) -> tuple[Track, LentConnection] | None:
+    def _route_to(self, topic_partition: TopicPartition, steady_ms: int) -> tuple[Track, LentConnection] | None:
         """The track and connection to a partition, until the lane is closed; None if its records have to go through the core."""
-        track = self._express.track_to(topic_partition, now_ms)
+        track = self._express.track_to(topic_partition, steady_ms)
         found = None if track is None else self._network.lend(track.address)
         if track is None or found is None:
             return None

@@ -267,7 +267,7 @@ class Producer:
             if stop is None and size > self._size_max:
                 stop = door.too_large(_place(topic, partition), size, record.key, record.original)
             elif stop is None:
-                waits_since_ms = self._clock.now_ms() if waits_since_ms is None else waits_since_ms
+                waits_since_ms = self._clock.steady_ms() if waits_since_ms is None else waits_since_ms
                 stop = door.wait_for_topic(topic, partition, record.original, waits_since_ms)
             if stop is not None:
                 return door.stopped(stop, begun)
@@ -284,7 +284,7 @@ class Producer:
         is_plain = not record.headers and record.callback is None
         if express.is_free and is_plain and express.send(place, key, value, record.timestamp_ms, size, future):
             return False
-        receipts, wants_look = core.append(place, record, self._clock.now_ms())
+        receipts, wants_look = core.append(place, record, self._clock.steady_ms())
         future.batch, future.index = receipts, len(receipts) - 1
         if record.callback is not None:
             receipts.callbacks[future.index] = record.callback
@@ -359,7 +359,7 @@ class Producer:
         """Numbers by name, Kafka's where Kafka has them: counts since the producer was made, and how things are now. Also after `close`."""
         self._door.check_process("metrics")
         with self._lock:
-            return read_all(METRICS, self._core, self._clock.now_ms())
+            return read_all(METRICS, self._core, self._clock.steady_ms())
 
     # Transactions.
 
@@ -422,7 +422,7 @@ class Producer:
         self._call(make, None, name)
 
     def _block_until_ms(self) -> int:
-        return self._clock.now_ms() + self._max_block_ms
+        return self._clock.steady_ms() + self._max_block_ms
 
     def _await(self, call: RecordFuture[None], timeout_ms: int | None) -> None:
         try:

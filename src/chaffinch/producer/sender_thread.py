@@ -136,7 +136,7 @@ class SenderThread(ClientThread):
             with self.lock:
                 deadline_ms, is_awaited = self.core.next_deadline_ms, self.core.is_awaited
             self._tell_all()
-            wait_ms = IDLE_WAIT_MS if deadline_ms is None else max(0, deadline_ms - self._clock.now_ms())
+            wait_ms = IDLE_WAIT_MS if deadline_ms is None else max(0, deadline_ms - self._clock.steady_ms())
             if self._has_express and (has_news or effects):
                 wait_ms = min(wait_ms, self._open_express())
             heard = list(self._network.poll(0 if self._inbox else wait_ms, is_awaited=is_awaited))
@@ -151,17 +151,17 @@ class SenderThread(ClientThread):
     def _handle(self, heard: list[Any]) -> list[Effect]:
         """Let the core have its turn. A full batch is encoded before it and without the lock, which callers need for `send`."""
         with self.lock:
-            now_ms = self._clock.now_ms()
-            full = self.core.sending.full_head(now_ms)
+            steady_ms = self._clock.steady_ms()
+            full = self.core.sending.full_head(steady_ms)
             if full is None:
-                return self._advance(heard, now_ms)
+                return self._advance(heard, steady_ms)
         self.core.accumulator.encode_ahead(full)
         with self.lock:
-            return self._advance(heard, self._clock.now_ms())
+            return self._advance(heard, self._clock.steady_ms())
 
-    def _advance(self, heard: list[Any], now_ms: int) -> list[Effect]:
+    def _advance(self, heard: list[Any], steady_ms: int) -> list[Effect]:
         # The core may raise. What is in the inbox then stays there, to be told.
-        effects = self.core.handle_all([*self._inbox, *heard], now_ms)
+        effects = self.core.handle_all([*self._inbox, *heard], steady_ms)
         self._inbox.clear()
         if WakeCallers in map(type, effects):
             self.changed.notify_all()
@@ -172,7 +172,7 @@ class SenderThread(ClientThread):
         calls: list[events.Event] = []
         if self.core.has_open_transaction:
             log.warning("%s: nobody holds the producer any more, and it was not closed: its open transaction is aborted", self.name)
-            calls.append(events.AbortCalled(call=None, deadline_ms=self._clock.now_ms() + self.core.wiring.block_ms))
+            calls.append(events.AbortCalled(call=None, deadline_ms=self._clock.steady_ms() + self.core.wiring.block_ms))
         over: RecordFuture[None] = self.new_future()
         over.add_done_callback(lambda _: self.stop())
         return [*calls, events.CloseCalled(call=over, deadline_ms=NEVER_MS)]

@@ -78,13 +78,13 @@ _SEEN_FIRST_MAX = 256
 
 
 def validate(
-    view: BatchView, policy: ValidationPolicy, origin: Origin, now_ms: int, *, crc_was_checked: bool = False
+    view: BatchView, policy: ValidationPolicy, origin: Origin, wall_ms: int, *, crc_was_checked: bool = False
 ) -> Accepted | Rejected:
-    """Check one sliced batch against every rule. `now_ms`: the broker's clock, ms since 1970.
+    """Check one sliced batch against every rule. `wall_ms`: the broker's clock, ms since 1970.
 
     `crc_was_checked` saves doing it twice where the caller had to look at the CRC first.
     """
-    return check_batch(view, policy, origin, crc_was_checked=crc_was_checked) or check_records(view, policy, origin, now_ms)
+    return check_batch(view, policy, origin, crc_was_checked=crc_was_checked) or check_records(view, policy, origin, wall_ms)
 
 
 def check_batch(view: BatchView, policy: ValidationPolicy, origin: Origin, *, crc_was_checked: bool = False) -> Rejected | None:
@@ -98,7 +98,7 @@ def check_batch(view: BatchView, policy: ValidationPolicy, origin: Origin, *, cr
     return None
 
 
-def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now_ms: int) -> Accepted | Rejected:
+def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, wall_ms: int) -> Accepted | Rejected:
     """The rules about records, for a batch that `check_batch` let pass. What a leader sent is taken as it is: it has been checked."""
     header = view.header
     if origin is _REPLICATION:
@@ -114,10 +114,10 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
     count, size = header.count, len(records)
     # The count is a claim: what it makes `choose` expect must not exceed what the bytes can hold.
     loops = kernels.choose(min(count, size // walk.RECORD_BYTES_MIN))
-    terms = _terms(header, policy, now_ms)
+    terms = _terms(header, policy, wall_ms)
     right_count, right_bytes, max_timestamp = loops.walk_right(records, *terms)
     if right_count == count and right_bytes == size:
-        return _accepted(view, records, policy, now_ms, max_timestamp)
+        return _accepted(view, records, policy, wall_ms, max_timestamp)
     seen_first = _room(_SEEN_FIRST_MAX) if size > _SHORT_BYTES_MAX else _NO_ROOM
     fault, record_index, position, culprit_count = _walk(loops, records, terms, seen_first)
     if fault:
@@ -128,11 +128,11 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
     if listed_count > len(seen_first[0]):
         seen_first = _room(listed_count)
         _walk(loops, records, terms, seen_first)
-    return rejected(_findings(header, listed_count, seen_first), culprit_count, header.count, policy, now_ms)
+    return rejected(_findings(header, listed_count, seen_first), culprit_count, header.count, policy, wall_ms)
 
 
 def validate_columns(
-    columns: RecordColumns, policy: ValidationPolicy, now_ms: int, *, compression: Compression = Compression.NONE, level: int | None = None
+    columns: RecordColumns, policy: ValidationPolicy, wall_ms: int, *, compression: Compression = Compression.NONE, level: int | None = None
 ) -> tuple[Culprit, ...]:
     """The culprits among records that have not been sent yet, as a broker with this policy and clock would name them.
 
@@ -142,7 +142,7 @@ def validate_columns(
     rules: list[RecordRule | None] = [None, RECORD_SIZE_RULE, KEY_RULE, TIMESTAMP_RULE]
     seen = columns.timestamps.copy()
     broken = np.zeros(columns.count, np.uint8)
-    timestamp_min, timestamp_max = policy.timestamp_bounds(now_ms)
+    timestamp_min, timestamp_max = policy.timestamp_bounds(wall_ms)
     is_outside = (columns.timestamps < timestamp_min) | (columns.timestamps > timestamp_max)
     broken[is_outside & (columns.timestamps != walk.NO_TIMESTAMP)] = rules.index(TIMESTAMP_RULE)
     if policy.is_compacted and columns.key_valid is not None:
@@ -153,17 +153,17 @@ def validate_columns(
             broken[index], seen[index] = rules.index(RECORD_SIZE_RULE), size
     indices = np.flatnonzero(broken)
     found = zip(indices.tolist(), broken[indices].tolist(), seen[indices].tolist(), strict=True)
-    return culprits_of([(index, rule, value) for index, at, value in found if (rule := rules[at])], columns.count, policy, now_ms)
+    return culprits_of([(index, rule, value) for index, at, value in found if (rule := rules[at])], columns.count, policy, wall_ms)
 
 
 # --- the records of a batch ------------------------------------------------------------------------------------------------
 
 
-def _terms(header: BatchHeader, policy: ValidationPolicy, now_ms: int) -> Terms:
+def _terms(header: BatchHeader, policy: ValidationPolicy, wall_ms: int) -> Terms:
     """What both walks are told beside the records: see `kernels_reference/walk.py`."""
     if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
         return header.count, header.base_timestamp, 1, 0, False, policy.is_compacted  # An empty range: every record is a culprit.
-    timestamp_min, timestamp_max = policy.timestamp_bounds(now_ms)
+    timestamp_min, timestamp_max = policy.timestamp_bounds(wall_ms)
     return header.count, header.base_timestamp, timestamp_min, timestamp_max, True, policy.is_compacted
 
 
@@ -197,7 +197,7 @@ def _size_alone(record: RecordColumns, compression: Compression, level: int | No
     return len(encode(record, compression=compression, level=level))
 
 
-def _accepted(view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms: int, max_timestamp: int) -> Accepted | Rejected:
+def _accepted(view: BatchView, records: Bytes, policy: ValidationPolicy, wall_ms: int, max_timestamp: int) -> Accepted | Rejected:
     """The batch as the topic's configuration wants it stored.
 
     Records themselves are never rewritten: under LogAppendTime the header's largest timestamp stands for all of them, and
@@ -210,7 +210,7 @@ def _accepted(view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms:
         attributes = attributes & ~ATTRIBUTE_COMPRESSION | target
     if policy.timestamp_type is _LOG_APPEND_TIME:
         attributes |= ATTRIBUTE_LOG_APPEND_TIME
-        max_timestamp = now_ms
+        max_timestamp = wall_ms
     if attributes == header.attributes and max_timestamp == header.max_timestamp:
         return Accepted(view.data, max_timestamp, header.count, len(records))
     out = bytearray(HEADER_BYTES)

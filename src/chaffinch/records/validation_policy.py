@@ -43,9 +43,9 @@ class ValidationPolicy:
     compression_level: int | None = None
     decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
 
-    def timestamp_bounds(self, now_ms: int) -> tuple[int, int]:
+    def timestamp_bounds(self, wall_ms: int) -> tuple[int, int]:
         """The least and the largest timestamp that a record may have now, both allowed and both 64-bit numbers."""
         if self.timestamp_type is _LOG_APPEND_TIME:
             return INT64_MIN, INT64_MAX
-        first, last = now_ms - self.timestamp_before_max_ms, now_ms + self.timestamp_after_max_ms
+        first, last = wall_ms - self.timestamp_before_max_ms, wall_ms + self.timestamp_after_max_ms
         return first if first > INT64_MIN else INT64_MIN, last if last < INT64_MAX else INT64_MAX

@@ -261,9 +261,9 @@ class RecordRule:
     formats: tuple[int, ...] = (0, 1, MAGIC)
     where: Where = Where.ALL
 
-    def text(self, seen: int, policy: ValidationPolicy, now_ms: int) -> str:
+    def text(self, seen: int, policy: ValidationPolicy, wall_ms: int) -> str:
         if not isinstance(self.spelled, str):
-            return self.spelled(seen, policy, now_ms)
+            return self.spelled(seen, policy, wall_ms)
         return self.spelled.format(seen=seen, low=seen & 0xFF, high=seen >> 8, bytes_max=policy.batch_bytes_max)
 
     @property
@@ -275,11 +275,11 @@ def size_text(size: int, policy: ValidationPolicy) -> str:
     return f"a batch of {size} bytes, max.message.bytes allows {policy.batch_bytes_max} bytes"
 
 
-def _timestamp_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
-    if seen > now_ms:
-        distance, option, limit = f"{seen - now_ms} ms ahead of", "message.timestamp.after.max.ms", policy.timestamp_after_max_ms
+def _timestamp_text(seen: int, policy: ValidationPolicy, wall_ms: int) -> str:
+    if seen > wall_ms:
+        distance, option, limit = f"{seen - wall_ms} ms ahead of", "message.timestamp.after.max.ms", policy.timestamp_after_max_ms
     else:
-        distance, option, limit = f"{now_ms - seen} ms behind", "message.timestamp.before.max.ms", policy.timestamp_before_max_ms
+        distance, option, limit = f"{wall_ms - seen} ms behind", "message.timestamp.before.max.ms", policy.timestamp_before_max_ms
     return f"timestamp {seen} ms is {distance} the broker, {option} allows {limit} ms"
 
 

@@ -89,26 +89,26 @@ Finding: TypeAlias = tuple[int, RecordRule, int]
 """A culprit: its index, the rule it broke, and the value that broke it."""
 
 
-def culprits_of(found: Sequence[Finding], count: int, policy: ValidationPolicy, now_ms: int) -> tuple[Culprit, ...]:
+def culprits_of(found: Sequence[Finding], count: int, policy: ValidationPolicy, wall_ms: int) -> tuple[Culprit, ...]:
     """One culprit per finding, in the same order, out of `count` records."""
     told = told_of_record(policy.topic_partition, count)
     spelled = [
-        Culprit(index, rule.code, f"record {index}{told}{rule.text(seen, policy, now_ms)}")
+        Culprit(index, rule.code, f"record {index}{told}{rule.text(seen, policy, wall_ms)}")
         for index, rule, seen in found[:CULPRITS_SPELLED_MAX]
     ]
     return (*spelled, *(Culprit(index, rule.code, rule.short) for index, rule, _ in found[CULPRITS_SPELLED_MAX:]))
 
 
-def rejected(found: Sequence[Finding], culprit_count: int, count: int, policy: ValidationPolicy, now_ms: int) -> Rejected:
+def rejected(found: Sequence[Finding], culprit_count: int, count: int, policy: ValidationPolicy, wall_ms: int) -> Rejected:
     """The refusal of a batch of `count` records of which `culprit_count` are at fault, these (at least one) the first of them.
 
     A record rule counts one per culprit.
     """
-    culprits = culprits_of(found, count, policy, now_ms)
+    culprits = culprits_of(found, count, policy, wall_ms)
     if culprit_count == 1:
         message = culprits[0].message
     else:
-        named = [f"record {index}: {rule.text(seen, policy, now_ms)}" for index, rule, seen in found[:CULPRITS_IN_SUMMARY_MAX]]
+        named = [f"record {index}: {rule.text(seen, policy, wall_ms)}" for index, rule, seen in found[:CULPRITS_IN_SUMMARY_MAX]]
         if culprit_count > len(named):
             named.append(f"and {culprit_count - len(named)} more")
         message = f"{culprit_count} of {count} records for {policy.topic_partition} rejected: {'; '.join(named)}"

@@ -140,20 +140,20 @@ class Journal:
         """Whether `sync` has nothing to do."""
         return not (self._has_unsynced_bytes or self._has_unsynced_name)
 
-    def put(self, entries: Entries, *, now_ms: int = NO_TIMESTAMP) -> None:
+    def put(self, entries: Entries, *, steady_ms: int = NO_TIMESTAMP) -> None:
         """Store all of `entries` or none; None takes a key away. Not synced: see `sync`."""
         if self._failure is not None:
             raise self._failure
         if not entries:
             return
-        batch = _encode(entries, self._next_offset, now_ms)
+        batch = _encode(entries, self._next_offset, steady_ms)
         self._has_unsynced_bytes = True
         self._file.append((batch,))
         self._next_offset += len(entries)
         for key, value in entries.items():
             self._set(key, value)
         if self._rewrite is not None or self._file.size >= max(self._rewrite_bytes_next, GARBAGE_RATIO * self._live_bytes):
-            self._rewrite_if_possible(entries, now_ms)
+            self._rewrite_if_possible(entries, steady_ms)
 
     def sync(self) -> None:
         """Return once every `put` so far survives a loss of power."""
@@ -262,7 +262,7 @@ class Journal:
             self._items[key] = value
             self._live_bytes += len(key) + len(value) + ENTRY_BYTES
 
-    def _rewrite_if_possible(self, entries: Entries, now_ms: int) -> None:
+    def _rewrite_if_possible(self, entries: Entries, steady_ms: int) -> None:
         """Begin, or go on now that `entries` were put. A failure leaves the old file, which holds everything, and is tried again when the
         file has doubled."""
         try:
@@ -271,9 +271,9 @@ class Journal:
             if self._rewrite is None:
                 self._rewrite = _Rewrite(self._file_system.open(self._new_path), self._items)
             else:
-                self._rewrite.append(entries, now_ms)
+                self._rewrite.append(entries, steady_ms)
             self._rewrite.known_offset = self._next_offset
-            if self._rewrite.is_done_after_slice(now_ms):
+            if self._rewrite.is_done_after_slice(steady_ms):
                 self._take_new_file(self._rewrite)
         except StorageError as error:
             LOGGER.warning("journal %s stays as it is, %d bytes: %s", self._path, self._file.size, error)
@@ -327,13 +327,13 @@ class _Rewrite:
         if file.size:  # A rewrite failed, and then its removal: nothing of that may come before this.
             file.truncate(0)
 
-    def append(self, entries: Entries, now_ms: int) -> None:
+    def append(self, entries: Entries, steady_ms: int) -> None:
         if entries:
-            position = self.file.append((_encode(entries, self.next_offset, now_ms),))
+            position = self.file.append((_encode(entries, self.next_offset, steady_ms),))
             self.next_offset += len(entries)
             self.file.write_back(position)  # Else the sync at the end would take long.
 
-    def is_done_after_slice(self, now_ms: int) -> bool:
+    def is_done_after_slice(self, steady_ms: int) -> bool:
         """Write one slice; True once all is there."""
         entries: dict[bytes, bytes | None] = {}
         size = 0
@@ -344,12 +344,12 @@ class _Rewrite:
                 size += len(key) + len(value) + ENTRY_BYTES
             if size >= REWRITE_BATCH_BYTES:
                 break
-        self.append(entries, now_ms)
+        self.append(entries, steady_ms)
         return size < REWRITE_BATCH_BYTES
 
 
-def _encode(entries: Entries, base_offset: int, now_ms: int) -> bytearray:
-    keys, values, timestamps = list(entries), list(entries.values()), [now_ms] * len(entries)
+def _encode(entries: Entries, base_offset: int, steady_ms: int) -> bytearray:
+    keys, values, timestamps = list(entries), list(entries.values()), [steady_ms] * len(entries)
     if len(entries) <= FEW_RECORDS:
         return encode_few(keys, values, timestamps, base_offset=base_offset)
     return encode(RecordColumns.from_lists(keys, values, timestamps), base_offset=base_offset)

@@ -25,7 +25,7 @@ LOGGER = logging.getLogger(__name__)
 
 
 def recover_with_loss(
-    file_system: FileSystem, directory: str, config: LogConfig, now_ms: int, expected: Expected, refusal: CorruptLog
+    file_system: FileSystem, directory: str, config: LogConfig, steady_ms: int, expected: Expected, refusal: CorruptLog
 ) -> RecoveredLog:
     """Open the log that `recover` has refused, and log what is lost. The caller takes a snapshot: the older ones are removed.
 
@@ -39,7 +39,7 @@ def recover_with_loss(
         if file_system.open(f"{stem_of(directory, base)}{LOG_SUFFIX}", create=False).size == 0:
             remove_files(file_system, stem_of(directory, base))
     names = file_system.list(directory)
-    recovery = _LossyRecovery(file_system, directory, config, now_ms, names, state, NOTHING_EXPECTED)
+    recovery = _LossyRecovery(file_system, directory, config, steady_ms, names, state, NOTHING_EXPECTED)
     recovered = recovery.run_up_to(expected.end)
     where = file_system.describe(directory)
     for first, end in recovery.lost:
@@ -87,7 +87,7 @@ class _LossyRecovery(Recovery):
                 segments.pop().remove()
             if segments:
                 self.lost.append((segments[-1].end_offset, end))
-                segments.append(Segment(self._file_system, self._directory, end, self._config, created_ms=self._now_ms))
+                segments.append(Segment(self._file_system, self._directory, end, self._config, created_ms=self._steady_ms))
             else:
                 self._start_at(end)
                 recovered.log_start_offset = end

@@ -27,7 +27,7 @@ def close_many(logs: Sequence[PartitionLog]) -> None:
     carry_out_all([lambda: sync_many([log for log in logs if log.files.segments]), *(log.close for log in logs)])
 
 
-def start_many(offsets: Mapping[PartitionLog, int], now_ms: int) -> dict[PartitionLog, StorageError]:
+def start_many(offsets: Mapping[PartitionLog, int], steady_ms: int) -> dict[PartitionLog, StorageError]:
     """As `PartitionLog.delete_records_before` of each log up to its offset, with two syncs in all. Returns what failed, and why. Raises
     OffsetOutOfRange."""
     if sum(offset > log.log_start_offset or not log.is_synced for log, offset in offsets.items()) > SYNCS_MAX:
@@ -36,7 +36,7 @@ def start_many(offsets: Mapping[PartitionLog, int], now_ms: int) -> dict[Partiti
     failed = {}
     for log, offset in offsets.items():
         try:
-            log.delete_records_before(offset, now_ms)
+            log.delete_records_before(offset, steady_ms)
         except StorageError as error:
             failed[log] = error
     return failed

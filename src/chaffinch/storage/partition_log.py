@@ -53,7 +53,7 @@ class PartitionLog(ReadableLog):
 
     `cuts`: the torn ends that `open` cut off. `recovery_bytes_read`: how much of the log it had to read. `maintenance_wanted` is called
     with the log's name when a segment begins or records are deleted: there may be something for `expire` or compaction to do;
-    `start_moved` when the log starts later. `now_ms`, which methods take, is steady time; `wall` says what the wall clock shows then.
+    `start_moved` when the log starts later. `steady_ms`, which methods take, is steady time; `wall` says what the wall clock shows then.
     """
 
     __slots__ = (
@@ -98,12 +98,12 @@ class PartitionLog(ReadableLog):
         directory: str,
         topic_partition: TopicPartition,
         config: LogConfig | None = None,
-        now_ms: int = 0,
+        steady_ms: int = 0,
         *,
         expected: Expected = NOTHING_EXPECTED,
         accepts_loss: bool = False,
     ) -> "PartitionLog":
-        """Open or create the log in `directory` and recover it. `now_ms` is when its producers count as last seen.
+        """Open or create the log in `directory` and recover it. `steady_ms` is when its producers count as last seen.
 
         Raises CorruptLog where acknowledged records are damaged, or missing unless `accepts_loss`; StorageError where the disk fails. What
         was cut off is in `cuts`.
@@ -113,12 +113,12 @@ class PartitionLog(ReadableLog):
             file_system.make_directory(directory)
         has_loss = False
         try:
-            recovered = recover(file_system, directory, config, now_ms, expected)
+            recovered = recover(file_system, directory, config, steady_ms, expected)
         except CorruptLog as error:
             if not accepts_loss:
                 raise
             has_loss = True
-            recovered = recover_with_loss(file_system, directory, config, now_ms, expected, error)
+            recovered = recover_with_loss(file_system, directory, config, steady_ms, expected, error)
         log = cls(file_system, directory, topic_partition, config, recovered)
         if has_loss or recovered.lacks_snapshot:
             log.keep_producers(log.log_end_offset)
@@ -156,7 +156,7 @@ class PartitionLog(ReadableLog):
         return self._producers.check_marker(identity, coordinator_epoch, needs_higher_epoch=needs_higher_epoch)
 
     def append(
-        self, batch: BatchView | BytesLike, *, now_ms: int, leader_epoch: int = NO_LEADER_EPOCH, origin: Origin = Origin.CLIENT
+        self, batch: BatchView | BytesLike, *, steady_ms: int, leader_epoch: int = NO_LEADER_EPOCH, origin: Origin = Origin.CLIENT
     ) -> AppendResult:
         """Store one checked batch of data at the end. Its base offset and leader epoch are overwritten where it lies (a read-only buffer
         is copied first). Raises StorageError, after which the log is unchanged."""
@@ -168,23 +168,23 @@ class PartitionLog(ReadableLog):
         if attributes & ATTRIBUTE_CONTROL:
             raise ValueError(f"a control batch from {origin.value} for {self.topic_partition}: markers go through append_marker")
         base_offset = self.log_end_offset
-        self._store(data, header, base_offset, leader_epoch, now_ms)
+        self._store(data, header, base_offset, leader_epoch, steady_ms)
         if header.producer_id >= 0:
-            self._producers.append(header, base_offset, now_ms)
+            self._producers.append(header, base_offset, steady_ms)
         self._checkpoint_if_due(len(data))
         log_append_time_ms = header.max_timestamp if attributes & ATTRIBUTE_LOG_APPEND_TIME else NO_TIMESTAMP
         return _new_tuple(AppendResult, (base_offset, self.log_end_offset - 1, log_append_time_ms, self.log_start_offset))
 
     def append_marker(
-        self, is_commit: bool, identity: ProducerIdentity, coordinator_epoch: int, now_ms: int, *, leader_epoch: int = NO_LEADER_EPOCH
+        self, is_commit: bool, identity: ProducerIdentity, coordinator_epoch: int, steady_ms: int, *, leader_epoch: int = NO_LEADER_EPOCH
     ) -> AppendResult:
         """End the transaction of `identity` here; see `check_marker`. One offset is used. Raises StorageError."""
         offset = self.log_end_offset
-        timestamp = self.wall.at(now_ms)
+        timestamp = self.wall.at(steady_ms)
         data = encode_control_batch(is_commit, identity, coordinator_epoch, timestamp)
-        self._store(memoryview(data), read_header(data), offset, leader_epoch, now_ms)
+        self._store(memoryview(data), read_header(data), offset, leader_epoch, steady_ms)
         completed = self._producers.complete(
-            identity, is_commit=is_commit, coordinator_epoch=coordinator_epoch, offset=offset, timestamp=timestamp, now_ms=now_ms
+            identity, is_commit=is_commit, coordinator_epoch=coordinator_epoch, offset=offset, timestamp=timestamp, steady_ms=steady_ms
         )
         note_completed(self._segments[-1], completed, self._producers)
         if completed is not None and self._high_watermark is not None:
@@ -192,28 +192,28 @@ class PartitionLog(ReadableLog):
         self._checkpoint_if_due(len(data))
         return AppendResult(offset, offset, NO_TIMESTAMP, self.log_start_offset)
 
-    def _store(self, data: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int, now_ms: int) -> None:
+    def _store(self, data: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int, steady_ms: int) -> None:
         if data.readonly:
             data = memoryview(bytearray(data))
         patch_offset(data, 0, base_offset, leader_epoch, header.length)
         segments = self._segments
-        segment = segments[-1] if segments else self._new_segment(now_ms)
+        segment = segments[-1] if segments else self._new_segment(steady_ms)
         size, config = segment.known_size, self.config
         if size and (
             size + len(data) > config.segment_bytes
             or base_offset + header.last_offset_delta - segment.base_offset > SPAN_MAX
-            or retention.is_time_to_roll(segment, config, header.max_timestamp, self.wall, now_ms)
+            or retention.is_time_to_roll(segment, config, header.max_timestamp, self.wall, steady_ms)
         ):
-            segment = self._roll(now_ms)
+            segment = self._roll(steady_ms)
         elif size > segment.room_end:
             segment.make_room(config.segment_bytes)
         segment.append(data, header, base_offset)
         self._has_unsynced_bytes = True
         self.log_end_offset = segment.end_offset
 
-    def _new_segment(self, now_ms: int) -> Segment:
+    def _new_segment(self, steady_ms: int) -> Segment:
         """Begin one behind the last, which is sealed. Its file comes first: while there is no room for that, nothing else is tried."""
-        segment = self._files.create_segment(self.log_end_offset, self.config, self.wall.at(now_ms))
+        segment = self._files.create_segment(self.log_end_offset, self.config, self.wall.at(steady_ms))
         if self._segments:
             self._segments[-1].seal()
             self._checkpoint()  # Without the new one, whose name is not synced: it would not be durable.
@@ -226,23 +226,23 @@ class PartitionLog(ReadableLog):
         if self.maintenance_wanted is not None:
             self.maintenance_wanted(self.topic_partition)
 
-    def _roll(self, now_ms: int) -> Segment:
+    def _roll(self, steady_ms: int) -> Segment:
         """Seal the last segment. It is synced first, so that of all segments only the last can have a torn end."""
         self.sync()
-        return self._new_segment(now_ms)
+        return self._new_segment(steady_ms)
 
     # What goes.
 
-    def forget_idle_producers(self, now_ms: int, idle_ms_max: int) -> int:
+    def forget_idle_producers(self, steady_ms: int, idle_ms_max: int) -> int:
         """`producer.id.expiration.ms`: returns how many were forgotten."""
-        return self._producers.forget_idle(now_ms, idle_ms_max)
+        return self._producers.forget_idle(steady_ms, idle_ms_max)
 
-    def roll(self, now_ms: int) -> None:
+    def roll(self, steady_ms: int) -> None:
         """Seal the last segment, if there is something in it. Raises StorageError."""
         if self._segments and self._segments[-1].size:
-            self._roll(now_ms)
+            self._roll(steady_ms)
 
-    def delete_records_before(self, offset: int, now_ms: int) -> int:
+    def delete_records_before(self, offset: int, steady_ms: int) -> int:
         """Let the log start at `offset`, for good; returns where it starts now, which may be later. Durable on return.
 
         Raises OffsetOutOfRange above the high watermark, StorageError. The bytes go at the next `expire`.
@@ -254,14 +254,14 @@ class PartitionLog(ReadableLog):
         self._want_maintenance()
         return self.log_start_offset
 
-    def expire(self, now_ms: int, count_max: int = sys.maxsize) -> int:
+    def expire(self, steady_ms: int, count_max: int = sys.maxsize) -> int:
         """Delete the segments that are too old, too many, or below the log's start, at most `count_max` of them; returns how many.
 
         When all records are too old, the last segment goes too, and the next append begins one. A segment stays as long as no snapshot
         tells what its producers were, as on a full disk: that would stand nowhere else. Files that cannot be removed are tried again by a
         later call. Raises StorageError for what stays for that or another reason, when all others are gone.
         """
-        wanted = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, self.wall.at(now_ms))
+        wanted = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, self.wall.at(steady_ms))
         failure = self.keep_producers(self._segments[wanted - 1].end_offset) if wanted else None
         if failure is not None:
             wanted = sum(segment.end_offset <= self._files.snapshots.durable_offset for segment in self._segments[:wanted])

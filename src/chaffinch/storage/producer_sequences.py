@@ -234,17 +234,17 @@ class ProducerSequences:
             )
         return None
 
-    def append(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+    def append(self, header: BatchHeader, base_offset: int, steady_ms: int) -> None:
         """A batch of data with a producer id was written at `base_offset`; `header.base_offset` is not looked at."""
         state = self._states.get(header.producer_id)
         if state is None:
-            state = self._states[header.producer_id] = ProducerState(header.producer_epoch, now_ms)
+            state = self._states[header.producer_id] = ProducerState(header.producer_epoch, steady_ms)
         if self._expected:
             self._expected.pop(header.producer_id, None)
         if header.producer_epoch != state.epoch:
             state.take_epoch(header.producer_epoch)
         state.row = None
-        state.last_used_ms = now_ms
+        state.last_used_ms = steady_ms
         state.last_timestamp = header.max_timestamp
         batches = state.batches
         if len(batches) == BATCHES_KEPT:
@@ -264,16 +264,16 @@ class ProducerSequences:
             self._ongoing[header.producer_id] = base_offset
 
     def complete(
-        self, identity: ProducerIdentity, *, is_commit: bool, coordinator_epoch: int, offset: int, timestamp: int, now_ms: int
+        self, identity: ProducerIdentity, *, is_commit: bool, coordinator_epoch: int, offset: int, timestamp: int, steady_ms: int
     ) -> CompletedTransaction | None:
         """A marker with this timestamp was written at `offset`. None when there was nothing here to end."""
         state = self._states.get(identity.producer_id)
         if state is None:
-            state = self._states[identity.producer_id] = ProducerState(identity.epoch, now_ms)
+            state = self._states[identity.producer_id] = ProducerState(identity.epoch, steady_ms)
         state.take_epoch(identity.epoch)
         state.row = None
         state.coordinator_epoch = coordinator_epoch
-        state.last_used_ms = now_ms
+        state.last_used_ms = steady_ms
         state.last_timestamp = timestamp
         self._expected.pop(identity.producer_id, None)
         first_offset, state.first_offset = state.first_offset, NO_OFFSET
@@ -293,12 +293,12 @@ class ProducerSequences:
             state.first_offset, state.row = NO_OFFSET, None
         self._ongoing.clear()
 
-    def forget_idle(self, now_ms: int, idle_ms_max: int) -> int:
+    def forget_idle(self, steady_ms: int, idle_ms_max: int) -> int:
         """Drop producers without an open transaction that were last seen `idle_ms_max` ago or earlier; returns how many."""
         idle = [
             producer_id
             for producer_id, state in self._states.items()
-            if state.first_offset == NO_OFFSET and now_ms - state.last_used_ms >= idle_ms_max
+            if state.first_offset == NO_OFFSET and steady_ms - state.last_used_ms >= idle_ms_max
         ]
         for producer_id in idle:
             del self._states[producer_id]
@@ -316,12 +316,12 @@ class ProducerSequences:
         return [state.row or state.row_anew(producer_id, wall) for producer_id, state in self._states.items()]
 
     @classmethod
-    def from_rows(cls, rows: list[list[Any]], now_ms: int) -> "ProducerSequences":
+    def from_rows(cls, rows: list[list[Any]], steady_ms: int) -> "ProducerSequences":
         """The inverse of `to_rows`, read as JSON, when a process starts, that is, while steady time is that of the wall clock. Nobody was
-        last seen after `now_ms`, even if the clock was set back since. Earlier versions wrote no last timestamps."""
+        last seen after `steady_ms`, even if the clock was set back since. Earlier versions wrote no last timestamps."""
         sequences = cls()
         for producer_id, epoch, coordinator_epoch, last_used_ms, first_offset, batches, *later in rows:
-            state = sequences._states[producer_id] = ProducerState(epoch, min(last_used_ms, now_ms))
+            state = sequences._states[producer_id] = ProducerState(epoch, min(last_used_ms, steady_ms))
             state.coordinator_epoch = coordinator_epoch
             state.first_offset = first_offset
             state.batches = [StoredBatch(*batch) for batch in batches]

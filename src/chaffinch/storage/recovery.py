@@ -92,7 +92,9 @@ def note_completed(segment: Segment, completed: CompletedTransaction | None, pro
     segment.aborted.add(AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, stable))
 
 
-def recover(file_system: FileSystem, directory: str, config: LogConfig, now_ms: int, expected: Expected = NOTHING_EXPECTED) -> RecoveredLog:
+def recover(
+    file_system: FileSystem, directory: str, config: LogConfig, steady_ms: int, expected: Expected = NOTHING_EXPECTED
+) -> RecoveredLog:
     """Bring the log in `directory` into a state in which it can be appended to. Raises CorruptLog and StorageError."""
     names = file_system.list(directory)
     for name in names:
@@ -105,7 +107,7 @@ def recover(file_system: FileSystem, directory: str, config: LogConfig, now_ms: 
     if state.swap is not None or any(name.endswith(CLEANED_SUFFIX) for name in names):
         settle(file_system, directory, state)
         names = file_system.list(directory)
-    return Recovery(file_system, directory, config, now_ms, names, state, expected).run()
+    return Recovery(file_system, directory, config, steady_ms, names, state, expected).run()
 
 
 def with_start(file_system: FileSystem, directory: str, state: LogState, log_start_offset: int) -> LogState:
@@ -162,7 +164,7 @@ class Recovery:
         file_system: FileSystem,
         directory: str,
         config: LogConfig,
-        now_ms: int,
+        steady_ms: int,
         names: list[str],
         state: LogState,
         expected: Expected,
@@ -170,7 +172,7 @@ class Recovery:
         self._file_system = file_system
         self._directory = directory
         self._config = config
-        self._now_ms = now_ms
+        self._steady_ms = steady_ms
         self._bases = bases_of(names)
         self._snapshot_names = [name for name in names if name.endswith(snapshot.SUFFIX)]
         self._state = state
@@ -197,7 +199,7 @@ class Recovery:
         self._read_on()
         self._check_end(self._segments[-1].end_offset if self._segments else self._state.log_start_offset)
         if unusable is not None:
-            self._producers.add_unknown(ProducerSequences.from_rows(unusable.producers, self._now_ms))
+            self._producers.add_unknown(ProducerSequences.from_rows(unusable.producers, self._steady_ms))
         start = self._log_start(taken)
         end = self._segments[-1].end_offset if self._segments else start
         if unusable is not None and end < unusable.log_end_offset:  # Were it of use again, it would miss what was cut off.
@@ -243,7 +245,7 @@ class Recovery:
     def _begin_with(self, taken: Snapshot) -> None:
         """What a snapshot tells need not be read again."""
         self._verify_end(taken.segments)
-        self._producers = ProducerSequences.from_rows(taken.producers, self._now_ms)
+        self._producers = ProducerSequences.from_rows(taken.producers, self._steady_ms)
         self._producers_end = taken.log_end_offset
         self._remove_below(min(self._state.log_start_offset, taken.log_end_offset))
         if self._bases and self._bases[0] > taken.log_end_offset:
@@ -328,7 +330,7 @@ class Recovery:
         return True
 
     def _opened(self, base: int) -> Segment:
-        return Segment(self._file_system, self._directory, base, self._config, create=False, created_ms=self._now_ms)
+        return Segment(self._file_system, self._directory, base, self._config, create=False, created_ms=self._steady_ms)
 
     def _verify_end(self, marks: list[SegmentMark]) -> None:
         left = self._config.verify_bytes_max
@@ -384,7 +386,7 @@ class Recovery:
     def _note_producer(self, segment: Segment, position: int, view: BatchView) -> None:
         header = view.header
         if not header.is_control:
-            self._producers.append(header, header.base_offset, self._now_ms)
+            self._producers.append(header, header.base_offset, self._steady_ms)
             return
         try:
             is_commit, coordinator_epoch = read_control(view)
@@ -397,7 +399,7 @@ class Recovery:
                 coordinator_epoch=coordinator_epoch,
                 offset=header.base_offset,
                 timestamp=header.max_timestamp,
-                now_ms=self._now_ms,
+                steady_ms=self._steady_ms,
             )
             note_completed(segment, completed, self._producers)
 

@@ -12,12 +12,12 @@ from chaffinch.storage.segment import Segment
 from chaffinch.storage.wall_time import WallTime
 
 
-def is_time_to_roll(segment: Segment, config: LogConfig, timestamp: int, wall: WallTime, now_ms: int) -> bool:
+def is_time_to_roll(segment: Segment, config: LogConfig, timestamp: int, wall: WallTime, steady_ms: int) -> bool:
     """Whether a batch whose largest timestamp (ms) is `timestamp` belongs into a new segment, and not behind what is in this one."""
     if config.roll_ms == NEVER:
         return False
     first = segment.first_timestamp
-    waited_ms = timestamp - first if first >= 0 else wall.at(now_ms) - segment.created_ms
+    waited_ms = timestamp - first if first >= 0 else wall.at(steady_ms) - segment.created_ms
     if waited_ms <= config.roll_ms - config.segment_jitter_ms:
         return False  # Whatever the jitter; so asks nearly every append.
     return waited_ms > config.roll_ms - _jitter_ms(segment, config)

@@ -1,24 +1,23 @@
-"""What the wall clock shows, for those who are told another time.
+"""Conversion between the two clocks of a broker: `steady_ms` and `wall_ms`.
 
-A broker's events carry `now_ms`, a steady time: it never goes back and never jumps, and only differences of it mean anything. It begins at
-what the wall clock showed when the broker started. Whatever waits is measured by it, so that nobody's session ends, and no answer is an
-hour late, because somebody sets the machine's clock. What is stored or told as a time (of records, offsets, transactions) is the wall
-clock's, and so is the age of what was stored: see `WallTime.at`.
+Events carry `steady_ms`, a monotonic time that starts at the wall clock's value at broker start; only its differences have a meaning. All
+waits use it, so that setting the machine's clock ends no session and delays no response. Stored and reported times (of records, offsets,
+transactions), and the age of stored data, use the wall clock: see `WallTime.at`.
 """
 
 
 class WallTime:
-    """Shared by all parts of a broker. `offset_ms`: by how much the wall clock is ahead of `now_ms`; its shell keeps it up to date."""
+    """Shared by all parts of a broker. `offset_ms`: by how much the wall clock is ahead of `steady_ms`; its shell keeps it up to date."""
 
     __slots__ = ("offset_ms",)
 
     def __init__(self, offset_ms: int = 0) -> None:
         self.offset_ms = offset_ms
 
-    def at(self, now_ms: int) -> int:
-        """What the wall clock shows at `now_ms`, in ms since 1970."""
-        return now_ms + self.offset_ms
+    def at(self, steady_ms: int) -> int:
+        """What the wall clock shows at `steady_ms`, in ms since 1970."""
+        return steady_ms + self.offset_ms
 
     def when(self, wall_ms: int) -> int:
-        """The `now_ms` at which the wall clock shows `wall_ms`, unless somebody sets it before."""
+        """The `steady_ms` at which the wall clock shows `wall_ms`, unless somebody sets it before."""
         return wall_ms - self.offset_ms

@@ -23,7 +23,7 @@ def fill(cluster: Cluster, *ages_ms: int, topic: str = "orders", key: bytes = b"
     """One batch of one record per age."""
     client = cluster.client()
     for age_ms in ages_ms:
-        sent = batch_of(b"v" * 100, keys=[key], timestamps=[cluster.now_ms - age_ms])
+        sent = batch_of(b"v" * 100, keys=[key], timestamps=[cluster.steady_ms - age_ms])
         assert client.produce(topic, sent).error_code == 0
 
 

@@ -326,7 +326,7 @@ class TestOptions:
     def test_wrong_ones_are_refused_before_anything_is_touched(self, config: dict[str, Any], says: str) -> None:
         file_system = MemoryFileSystem()
         with pytest.raises(ConfigException, match=says):
-            BrokerCore(file_system, config, nodes=[Node(id=0, host="h", port=1)], dice=random.Random(1), now_ms=0)
+            BrokerCore(file_system, config, nodes=[Node(id=0, host="h", port=1)], dice=random.Random(1), steady_ms=0)
         assert file_system.list("") == []
 
     def test_documentation_is_printed_from_the_table(self) -> None:

@@ -189,7 +189,7 @@ class TestSlowDown:
         request = ReceivedRequest(
             api=APIS[0], version=9, correlation_id=1, client_id="c", message=produce_request("orders", batch_of(b"a"))
         )
-        effects = cluster.core.handle(RequestReceived(connection_id=5, request=request), cluster.now_ms)
+        effects = cluster.core.handle(RequestReceived(connection_id=5, request=request), cluster.steady_ms)
         assert effects[0] == SlowDown(5, 100, answers, requests)
         assert len(effects) == 2
         assert cluster.partition("orders", 0).log.log_end_offset == 1

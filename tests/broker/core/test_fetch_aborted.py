@@ -40,9 +40,9 @@ def write(log: PartitionLog, events: list[tuple[str, int, int]]) -> list[tuple[i
     for kind, number, count in events:
         producer, values = ProducerIdentity(number, 0), [b"v"] * count
         if kind == "plain":
-            log.append(batch_of(*values), now_ms=0)
+            log.append(batch_of(*values), steady_ms=0)
         elif kind == "data":
-            stored = log.append(batch_of(*values, identity=producer, sequence=sequences[number], transactional=True), now_ms=0)
+            stored = log.append(batch_of(*values, identity=producer, sequence=sequences[number], transactional=True), steady_ms=0)
             sequences[number] += count
             started.setdefault(number, stored.base_offset)
         else:

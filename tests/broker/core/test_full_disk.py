@@ -287,7 +287,7 @@ def test_a_roll_that_finds_no_space_changes_nothing(bytes_free: int) -> None:
     cluster = Cluster()
     cluster.topic("orders", segment_ms="1")
     client = cluster.client()
-    stamp = cluster.now_ms
+    stamp = cluster.steady_ms
     client.produce("orders", batch_of(b"0" * 100, timestamps=[stamp - 10]))
     cluster.file_system.bytes_free = bytes_free
     codes_seen = {client.produce("orders", batch_of(b"1" * 100, timestamps=[stamp])).error_code for _ in range(3)}

@@ -101,7 +101,7 @@ class TestRetention:
         cluster = Cluster({"log.retention.ms": MINUTE, "log.retention.check.interval.ms": 7_000})
         cluster.topic("orders")
         fill(cluster, 0)
-        cluster.now_ms += HOUR
+        cluster.steady_ms += HOUR
         cluster.restart()
         cluster.advance(6_999)
         assert log_of(cluster).log_start_offset == 0
@@ -112,7 +112,7 @@ class TestRetention:
         cluster = Cluster({"log.retention.ms": HOUR})
         cluster.topic("orders")
         fill(cluster, 0)
-        log_of(cluster).roll(cluster.now_ms)
+        log_of(cluster).roll(cluster.steady_ms)
         cluster.advance(2 * HOUR)
         assert log_of(cluster).log_start_offset == 1
         fill(cluster, 0)
@@ -125,13 +125,13 @@ class TestRetention:
         fill(cluster, 0)
         log_of(cluster).high_watermark = 0
         cluster.advance(1)
-        cluster.now_ms += DAY
-        cluster.carry_out(cluster.core.handle(TimePassed(), cluster.now_ms))
+        cluster.steady_ms += DAY
+        cluster.carry_out(cluster.core.handle(TimePassed(), cluster.steady_ms))
         assert log_of(cluster).log_start_offset == 0
         maintenance = next(chore for chore in cluster.core.state.chores if isinstance(chore, LogMaintenance))
         next_ms = maintenance._retention.next_ms
         assert next_ms is not None
-        assert cluster.now_ms < next_ms <= cluster.now_ms + RETENTION_CHECK
+        assert cluster.steady_ms < next_ms <= cluster.steady_ms + RETENTION_CHECK
 
     def test_a_disk_that_refuses_is_tried_again(self) -> None:
         cluster = Cluster({"log.retention.ms": MINUTE})
@@ -224,7 +224,7 @@ class TestCompaction:
         cluster = Cluster({"transaction.partition.verification.enable": False})
         cluster.topic("orders", cleanup_policy="compact", max_compaction_lag_ms=str(HOUR))
         log = log_of(cluster)
-        log.append(batch_of(b"t", identity=ProducerIdentity(1, 0), sequence=0, transactional=True, timestamps=[NOW_MS]), now_ms=NOW_MS)
+        log.append(batch_of(b"t", identity=ProducerIdentity(1, 0), sequence=0, transactional=True, timestamps=[NOW_MS]), steady_ms=NOW_MS)
         for _ in range(6):
             cluster.advance(HOUR // 2)
             fill(cluster, 0)
@@ -261,11 +261,11 @@ class TestCompaction:
         fill(cluster, 9, 7)
         log = log_of(cluster)
         one = ProducerIdentity(1, 0)
-        log.append(batch_of(b"t", identity=one, sequence=0, transactional=True, timestamps=[NOW_MS]), now_ms=NOW_MS)
+        log.append(batch_of(b"t", identity=one, sequence=0, transactional=True, timestamps=[NOW_MS]), steady_ms=NOW_MS)
         fill(cluster, -3, -5)
         cluster.advance(HOUR)
         assert offsets(log) == [1, 2, 3, 4]
-        log.append_marker(False, one, 0, cluster.now_ms)
+        log.append_marker(False, one, 0, cluster.steady_ms)
         cluster.advance(MINUTE)
         assert offsets(log) == [4, 5]
 
@@ -275,10 +275,10 @@ class TestCompaction:
         fill(cluster, 9, 7)
         log = log_of(cluster)
         one = ProducerIdentity(1, 0)
-        log.append(batch_of(b"t", identity=one, sequence=0, transactional=True, timestamps=[NOW_MS]), now_ms=NOW_MS)
-        log.roll(cluster.now_ms)
+        log.append(batch_of(b"t", identity=one, sequence=0, transactional=True, timestamps=[NOW_MS]), steady_ms=NOW_MS)
+        log.roll(cluster.steady_ms)
         cluster.advance(HOUR)
-        log.append_marker(True, one, 0, cluster.now_ms)
+        log.append_marker(True, one, 0, cluster.steady_ms)
         cluster.advance(MINUTE)
         assert offsets(log) == [2, 3]
 
@@ -362,10 +362,10 @@ class TestCost:
             looks += 1
             return check(self, *rest)
 
-        def watched(self: LogMaintenance, now_ms: int) -> Any:
+        def watched(self: LogMaintenance, steady_ms: int) -> Any:
             nonlocal looks, most
             looks = 0
-            lines = expire(self, now_ms)
+            lines = expire(self, steady_ms)
             most = max(most, looks)
             return lines
 
@@ -382,12 +382,12 @@ class TestCost:
         fill(cluster, *range(DAY, DAY - 10 * WORK_PER_CALL, -2))
         left = [len(log.files.segments)]
         cluster.advance(1)
-        cluster.now_ms += RETENTION_CHECK
+        cluster.steady_ms += RETENTION_CHECK
         while left[-1]:
             due_ms = cluster.core.next_deadline_ms
             assert due_ms is not None
-            assert due_ms <= cluster.now_ms
-            cluster.carry_out(cluster.core.handle(TimePassed(), cluster.now_ms))
+            assert due_ms <= cluster.steady_ms
+            cluster.carry_out(cluster.core.handle(TimePassed(), cluster.steady_ms))
             if len(log.files.segments) != left[-1]:
                 left.append(len(log.files.segments))
         assert left == list(range(5 * WORK_PER_CALL, -1, -WORK_PER_CALL))
@@ -413,13 +413,13 @@ class TestCost:
             client.produce("orders", batch_of(b"v", keys=[b"k"], timestamps=[NOW_MS]), partition=number)
         sealed: list[object] = []
         most = 0
-        monkeypatch.setattr(PartitionLog, "roll", lambda log, _now_ms: sealed.append(log))
+        monkeypatch.setattr(PartitionLog, "roll", lambda log, _steady_ms: sealed.append(log))
         expire = LogMaintenance.expire
 
-        def watched(self: LogMaintenance, now_ms: int) -> Any:
+        def watched(self: LogMaintenance, steady_ms: int) -> Any:
             nonlocal most
             before = len(sealed)
-            lines = expire(self, now_ms)
+            lines = expire(self, steady_ms)
             most = max(most, len(sealed) - before)
             return lines
 

@@ -55,7 +55,7 @@ def test_a_disk_that_stays_full_is_tried_ever_more_seldom() -> None:
     cluster = Cluster()
     log = compacted(cluster)
     cluster.file_system.bytes_free = 50
-    begun = cluster.now_ms
+    begun = cluster.steady_ms
     tried = []
     for _ in range(8 * HOUR // CLEANER_BACKOFF):
         cluster.advance(CLEANER_BACKOFF)
@@ -63,7 +63,7 @@ def test_a_disk_that_stays_full_is_tried_ever_more_seldom() -> None:
         if cluster.lines:
             assert [line.partition(":")[0] for line in cluster.lines] == ["compaction of orders-0 gave up"]
             cluster.lines.clear()
-            tried.append((cluster.now_ms - begun) // CLEANER_BACKOFF)
+            tried.append((cluster.steady_ms - begun) // CLEANER_BACKOFF)
     waits = [after - before for before, after in pairwise(tried)]
     assert waits[:8] == [1, 2, 4, 8, 16, 32, 64, 64]
     assert set(waits[8:]) == {64}
@@ -161,8 +161,8 @@ def test_what_a_compaction_could_not_remove_is_removed_a_little_at_a_time(still_
     log.config = replace(log.config, compacts=still_compacts)
     for _ in range(100):
         before = len(removed)
-        cluster.now_ms += CLEANER_BACKOFF // 10
-        cluster.carry_out(cluster.core.handle(TimePassed(), cluster.now_ms))
+        cluster.steady_ms += CLEANER_BACKOFF // 10
+        cluster.carry_out(cluster.core.handle(TimePassed(), cluster.steady_ms))
         assert len(removed) - before <= WORK_PER_CALL
     assert len(removed) == 4 * WORK_PER_CALL, "the one twice"
     assert log.files.state.swap is None

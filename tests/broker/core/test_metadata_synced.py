@@ -32,7 +32,7 @@ def effects_of(cluster: Cluster, message: Any, client: Client | None = None) -> 
     """Of one request as the server hands it over: no `handle`, no sync of its own."""
     client = client or cluster.client()
     (request,) = client.server.receive(b"".join(client.connection.encode_request(message)[1]))
-    return cluster.core.apply(RequestReceived(connection_id=client.connection_id, request=request), cluster.now_ms)
+    return cluster.core.apply(RequestReceived(connection_id=client.connection_id, request=request), cluster.steady_ms)
 
 
 def synced(cluster: Cluster) -> list[str]:
@@ -117,7 +117,7 @@ def test_a_topic_of_the_command_line_too() -> None:
 
 def test_what_a_killed_process_left_is_synced_before_anybody_hears_of_it() -> None:
     cluster = Cluster()
-    cluster.core.topics.create("orders", partition_count=2, now_ms=cluster.now_ms)
+    cluster.core.topics.create("orders", partition_count=2, steady_ms=cluster.steady_ms)
     cluster.restart()
     effects_of(cluster, MetadataRequest(topics=[MetadataRequestTopic(name="orders")]))
     lose_power(cluster)

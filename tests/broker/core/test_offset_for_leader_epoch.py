@@ -71,10 +71,10 @@ def test_what_stands_below_the_start_is_not_told(client: Client, start: int, end
     """Whether or not its segments are there still: a reader that is sent below the start could not read on."""
     cluster = client.cluster
     log = cluster.partition("orders", 0).log
-    log.delete_records_before(start, cluster.now_ms)
+    log.delete_records_before(start, cluster.steady_ms)
     for _ in range(2):
         assert {epoch: (ask(client, epoch).leader_epoch, ask(client, epoch).end_offset) for epoch in ends} == ends
-        log.expire(cluster.now_ms)
+        log.expire(cluster.steady_ms)
     request = fetch(start, topic_id=cluster.topic_named("orders").topic_id)
     for epoch in ends:
         request.topics[0].partitions[0].last_fetched_epoch = epoch
@@ -90,7 +90,7 @@ def test_a_log_that_starts_within_a_batch() -> None:
     client = cluster.client()
     cluster.partition("orders", 0).replicas.leader_epoch = 3
     client.produce("orders", batch_of(b"a", b"b", b"c"))
-    cluster.partition("orders", 0).log.delete_records_before(2, cluster.now_ms)
+    cluster.partition("orders", 0).log.delete_records_before(2, cluster.steady_ms)
     assert (ask(client, 1).leader_epoch, ask(client, 1).end_offset) == (1, 2)
 
 

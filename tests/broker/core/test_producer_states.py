@@ -131,9 +131,9 @@ class TestTools:
         add_group(client, identity)
         (state,) = self.describe(client, "t")
         assert (state.error_code, state.transaction_state, state.transaction_timeout_ms) == (0, "Ongoing", 60_000)
-        assert (state.transaction_start_time_ms, state.producer_id, state.producer_epoch) == (cluster.now_ms, *identity)
+        assert (state.transaction_start_time_ms, state.producer_id, state.producer_epoch) == (cluster.steady_ms, *identity)
         assert [(topic.topic, topic.partitions) for topic in state.topics] == [("orders", [0, 1])]
-        started_ms = cluster.now_ms
+        started_ms = cluster.steady_ms
         cluster.advance(10)
         end(client, identity, True)
         (state,) = self.describe(client, "t")

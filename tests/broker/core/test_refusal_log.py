@@ -19,23 +19,23 @@ class Diary:
 
     def __init__(self) -> None:
         self.log = RefusalLog()
-        self.now_ms = NOW_MS
+        self.steady_ms = NOW_MS
         self.lines: list[str] = []
 
     def refuse(
         self, client: str = "app", topic: str = "orders", partition: int = 0, code: str = "INVALID_RECORD", why: str = "why"
     ) -> None:
         self.log.refused(
-            api="Produce", client=client, place=f"{topic}-{partition}", within=topic, code=code, reason=why, now_ms=self.now_ms
+            api="Produce", client=client, place=f"{topic}-{partition}", within=topic, code=code, reason=why, steady_ms=self.steady_ms
         )
         self.lines += [line.text for line in self.log.take()]
 
     def advance(self, by_ms: int) -> None:
-        until_ms = self.now_ms + by_ms
+        until_ms = self.steady_ms + by_ms
         while (deadline_ms := self.log.next_deadline_ms) is not None and deadline_ms <= until_ms:
-            self.now_ms = max(self.now_ms, deadline_ms)
-            self.lines += self.log.expire(self.now_ms)
-        self.now_ms = until_ms
+            self.steady_ms = max(self.steady_ms, deadline_ms)
+            self.lines += self.log.expire(self.steady_ms)
+        self.steady_ms = until_ms
 
     def end(self) -> None:
         self.lines += [line.text for line in self.log.end()]
@@ -113,7 +113,7 @@ def test_a_refusal_soon_after_a_quiet_interval_begins_a_longer_one() -> None:
 def test_lines_of_chores_share_the_limit_and_none_is_lost() -> None:
     diary = Diary()
     for number in range(200):
-        diary.log.say_within_limit(f"transaction {number} aborted", diary.now_ms)
+        diary.log.say_within_limit(f"transaction {number} aborted", diary.steady_ms)
     diary.lines += [line.text for line in diary.log.take()]
     assert len(diary.lines) == LINES_PER_INTERVAL_MAX
     diary.advance(1000)
@@ -145,7 +145,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_counts_come_out_at_the_end() -> None:
     diary = Diary()
     for _ in range(9):
-        diary.log.say_seldom("broken requests", "127.0.0.1", "connection from 127.0.0.1:4711 closed", diary.now_ms)
+        diary.log.say_seldom("broken requests", "127.0.0.1", "connection from 127.0.0.1:4711 closed", diary.steady_ms)
     for _ in range(3):
         diary.refuse()
     diary.end()
@@ -162,13 +162,13 @@ def test_another_fault_of_the_same_origin_is_explained() -> None:
     """A single line left out is said itself; of several the last stands for all."""
     diary = Diary()
     for port, reason in ((1, "HTTP"), (2, "a frame of -5 bytes")):
-        diary.log.say_seldom("broken requests", "10.0.0.1", f"connection from 10.0.0.1:{port} closed: {reason}", diary.now_ms)
+        diary.log.say_seldom("broken requests", "10.0.0.1", f"connection from 10.0.0.1:{port} closed: {reason}", diary.steady_ms)
     diary.advance(1)
     diary.refuse()
     diary.refuse(partition=1, code="MESSAGE_TOO_LARGE")
     diary.advance(1000)
     for port, reason in ((3, "TLS"), (4, "API 999"), (5, "x" * 1000)):
-        diary.log.say_seldom("broken requests", "10.0.0.1", f"connection from 10.0.0.1:{port} closed: {reason}\n", diary.now_ms)
+        diary.log.say_seldom("broken requests", "10.0.0.1", f"connection from 10.0.0.1:{port} closed: {reason}\n", diary.steady_ms)
     diary.advance(2000)
     assert diary.lines == [
         "connection from 10.0.0.1:1 closed: HTTP",
@@ -198,7 +198,7 @@ def test_a_refusal_says_where_the_client_is() -> None:
     """Every program of librdkafka's is called 'rdkafka'. The address makes no lines of its own: it is still one client and one topic."""
     log = RefusalLog()
     for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
-        log.refused(api="Produce", client="rdkafka", place="t-0", within="t", code="NOT", reason="why", now_ms=NOW_MS, host=host)
+        log.refused(api="Produce", client="rdkafka", place="t-0", within="t", code="NOT", reason="why", steady_ms=NOW_MS, host=host)
     assert [line.text for line in log.take()] == ["refused: Produce from client 'rdkafka' at 10.0.0.1 for t-0: NOT: why"]
     assert log.expire(NOW_MS + 1000) == ["refused: client 'rdkafka' at t: 2 more since the last line: NOT 2"]
 

@@ -38,7 +38,7 @@ class TestStored:
         cluster.advance(MINUTE_MS)
         cluster.set_wall_clock(step_ms)
         cluster.advance(MINUTE_MS)
-        assert cluster.wall_ms == cluster.now_ms + step_ms
+        assert cluster.wall_ms == cluster.steady_ms + step_ms
         return cluster
 
     def test_log_append_time(self, step_ms: int) -> None:
@@ -156,7 +156,7 @@ class TestAge:
     def test_of_records(self, step_ms: int, is_too_old: bool) -> None:
         """Looked at within `log.retention.check.interval.ms`, though by the clock of before that is due in weeks."""
         cluster = cluster_with({"log.retention.ms": str(30 * DAY_MS)})
-        cluster.client().produce("orders", batch_of(b"a", timestamps=[cluster.now_ms]))
+        cluster.client().produce("orders", batch_of(b"a", timestamps=[cluster.steady_ms]))
         cluster.advance(HOUR_MS)
         cluster.set_wall_clock(step_ms)
         cluster.advance(5 * MINUTE_MS)
@@ -176,7 +176,7 @@ class TestAge:
         options: dict[str, Any] = {"cleanup_policy": "compact", "min_compaction_lag_ms": str(30 * DAY_MS), "min_cleanable_dirty_ratio": "0"}
         cluster.topic("orders", segment_ms="1", **options)
         for age_ms in (4, 2, 0):
-            cluster.client().produce("orders", batch_of(b"a", timestamps=[cluster.now_ms - age_ms]))
+            cluster.client().produce("orders", batch_of(b"a", timestamps=[cluster.steady_ms - age_ms]))
         cluster.advance(HOUR_MS)
         assert len(log_of(cluster).files.segments) == 3
         cluster.set_wall_clock(step_ms)

@@ -14,20 +14,20 @@ KEYS = [TimerKey("g", TimerKind.SESSION, name) for name in "abc"]
 @given(st.lists(st.tuples(st.sampled_from(["schedule", "cancel", "due"]), st.sampled_from(KEYS), st.integers(0, 30)), max_size=60))
 def test_as_a_table_of_deadlines(steps: list[tuple[str, TimerKey, int]]) -> None:
     timers, model = Timers[TimerKey](), dict[TimerKey, int]()
-    now_ms = 0
+    steady_ms = 0
     for action, key, number in steps:
         if action == "schedule":
-            timers.schedule(key, now_ms + number)
-            model[key] = now_ms + number
+            timers.schedule(key, steady_ms + number)
+            model[key] = steady_ms + number
         elif action == "cancel":
             timers.cancel(key)
             model.pop(key, None)
         else:
-            now_ms += number
+            steady_ms += number
             due = set()
-            while (found := timers.due(now_ms)) is not None:
+            while (found := timers.due(steady_ms)) is not None:
                 due.add(found)
-            assert due == {key for key, deadline_ms in model.items() if deadline_ms <= now_ms}
+            assert due == {key for key, deadline_ms in model.items() if deadline_ms <= steady_ms}
             for found in due:
                 del model[found]
         next_ms = timers.next_deadline_ms
@@ -52,10 +52,10 @@ def test_cancelled_deadlines_do_not_pile_up() -> None:
 def test_deadlines_far_and_near_in_turn_do_not_pile_up() -> None:
     """As of a transactional id: near while a transaction is open, days away between two."""
     timers = Timers[TimerKey]()
-    for now_ms in range(10_000):
-        timers.schedule(KEYS[0], now_ms + 1)
-        timers.schedule(KEYS[0], now_ms + 1_000_000)
-        assert timers.due(now_ms + 1) is None
+    for steady_ms in range(10_000):
+        timers.schedule(KEYS[0], steady_ms + 1)
+        timers.schedule(KEYS[0], steady_ms + 1_000_000)
+        assert timers.due(steady_ms + 1) is None
     assert len(timers._heap) < 100
     assert timers.due(9_999 + 999_999) is None
     assert timers.due(9_999 + 1_000_000) == KEYS[0]

@@ -44,7 +44,7 @@ def use(cluster: Cluster, name: str, value: bytes) -> None:
     cluster.topic(name, PARTITIONS, cleanup_policy="compact,delete", segment_ms="1")
     for partition in (0, PARTITIONS - 1):
         for number in range(3):
-            sent = batch_of(value, timestamps=[cluster.now_ms - 100 + 10 * number])
+            sent = batch_of(value, timestamps=[cluster.steady_ms - 100 + 10 * number])
             assert cluster.client().produce(name, sent, partition=partition).error_code == 0
     cluster.advance(60_000)  # It is compacted.
 

@@ -33,8 +33,8 @@ def turn(cluster: Cluster) -> None:
     """One more turn, which the core must have asked for."""
     deadline_ms = cluster.core.next_deadline_ms
     assert deadline_ms is not None
-    assert deadline_ms <= cluster.now_ms
-    cluster.carry_out(cluster.core.handle(TimePassed(), cluster.now_ms))
+    assert deadline_ms <= cluster.steady_ms
+    cluster.carry_out(cluster.core.handle(TimePassed(), cluster.steady_ms))
 
 
 def answered(clients: list[Client]) -> list[int]:
@@ -58,7 +58,7 @@ class TestAnswersThatWaited:
         cluster.client().produce("orders", batch_of(MEBIBYTE))
         if wakes == "time":
             assert sum(answered(readers)) == 0
-            cluster.now_ms += 500
+            cluster.steady_ms += 500
             turn(cluster)
         for done in range(each, count + 1, each):
             assert answered(readers) == [1] * done + [0] * (count - done)

@@ -81,9 +81,9 @@ def used(flush_policy: str, *, lives: int = 2) -> Cluster:
             value = b"%d" % number * 20
             identity = ProducerIdentity(50, 0)
             assert client.produce("small", batch_of(value)).error_code == 0
-            aged = cluster.now_ms - HOUR // 2 + 2000 * (number // 5)
+            aged = cluster.steady_ms - HOUR // 2 + 2000 * (number // 5)
             assert client.produce("rolled", batch_of(value, timestamps=[aged])).error_code == 0
-            assert client.produce("compacted", batch_of(value, timestamps=[cluster.now_ms - 100 + number])).error_code == 0
+            assert client.produce("compacted", batch_of(value, timestamps=[cluster.steady_ms - 100 + number])).error_code == 0
             assert client.produce("expired", batch_of(value, timestamps=[aged], identity=identity, sequence=sequence)).error_code == 0
             sequence += 1
         for commits in (True, False, True):

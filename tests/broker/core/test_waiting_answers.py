@@ -8,7 +8,7 @@ from chaffinch.broker.core.waiting_answers import STALE_MAX, WaitingAnswers
 
 
 def waiting(deadline_ms: int, *keys: str) -> Waiting:
-    return Waiting(deadline_ms=deadline_ms, keys=keys, answer=lambda _now_ms, _is_last: None)
+    return Waiting(deadline_ms=deadline_ms, keys=keys, answer=lambda _steady_ms, _is_last: None)
 
 
 def woken(waits: WaitingAnswers) -> list[tuple[int, bool]]:
@@ -101,7 +101,7 @@ class At:
     def __init__(self, next_deadline_ms: int | None) -> None:
         self.next_deadline_ms = next_deadline_ms
 
-    def expire(self, now_ms: int) -> list[str]:
+    def expire(self, steady_ms: int) -> list[str]:
         return []
 
 

@@ -61,7 +61,7 @@ class Rig:
     def __init__(self, **options: Any) -> None:
         named = {"bootstrap.servers": "b:1", "group.id": "g", "auto.offset.reset": "earliest", "enable.auto.commit": False}
         self.core = ConsumerCore(parse_options({**named, **options}), random.Random(7))
-        self.now_ms = 1_000
+        self.steady_ms = 1_000
         self.waiting: list[SendRequest] = []
         self.done: list[CompleteCall | FailCall] = []
         self.reports: list[str] = []
@@ -101,7 +101,7 @@ class Rig:
         return [done.error for done in failed]
 
     def step(self, *events: Any) -> None:
-        for effect in self.core.handle_all(events or (TimePassed(),), self.now_ms):
+        for effect in self.core.handle_all(events or (TimePassed(),), self.steady_ms):
             if isinstance(effect, SendRequest):
                 self.waiting.append(effect)
             elif isinstance(effect, CompleteCall | FailCall):
@@ -113,24 +113,24 @@ class Rig:
 
     def advance(self, by_ms: int) -> None:
         """Let time pass, stopping wherever the core wants to look."""
-        until_ms = self.now_ms + by_ms
+        until_ms = self.steady_ms + by_ms
         while (deadline_ms := self.core.next_deadline_ms) is not None and deadline_ms <= until_ms:
-            self.now_ms = max(deadline_ms, self.now_ms)
+            self.steady_ms = max(deadline_ms, self.steady_ms)
             self.step()
-        self.now_ms = until_ms
+        self.steady_ms = until_ms
         self.step()
 
     def poll(self, records_max: int = 500) -> list[Any]:
         """One look of the caller's poll; callbacks are noted as (kind, number of partitions)."""
-        self.core.poll_begins(self.now_ms, WALL_MS + self.now_ms)
+        self.core.poll_begins(self.steady_ms, WALL_MS + self.steady_ms)
         try:
-            while (callback := self.core.next_callback(self.now_ms)) is not None:
+            while (callback := self.core.next_callback(self.steady_ms)) is not None:
                 self.callbacks.append((callback.kind, len(callback.partitions)))
                 self.core.callback_done(callback)
             self.core.raise_error()
             portions = self.core.take(records_max)
         finally:
-            self.core.poll_ends(self.now_ms)
+            self.core.poll_ends(self.steady_ms)
         self.step()
         return [(portion.place.partition, portion.columns.value(row)) for portion in portions for row in range(len(portion.columns))]
 
@@ -263,7 +263,7 @@ class Rig:
     def assign(self, *numbers: int, position: int = 0) -> Rig:
         """Partitions by hand, with positions: ready to be fetched."""
         places = [TopicPartition("t", number) for number in numbers]
-        self.core.assign(places, self.now_ms)
+        self.core.assign(places, self.steady_ms)
         self.step()
         self.tell_metadata()
         if self.core.group is not None:

@@ -29,9 +29,9 @@ def alone() -> Rig:
 
 def go_on(rig: Rig, by_ms: int, *, tells: object = None) -> None:
     """Time passes, and whoever asks for metadata gets it."""
-    until_ms = rig.now_ms + by_ms
-    while rig.now_ms < until_ms:
-        rig.advance(min(200, until_ms - rig.now_ms))
+    until_ms = rig.steady_ms + by_ms
+    while rig.steady_ms < until_ms:
+        rig.advance(min(200, until_ms - rig.steady_ms))
         for _ in rig.pending(MetadataRequest):
             rig.answer(MetadataRequest, tells) if tells is not None else rig.tell_metadata()
 
@@ -43,7 +43,7 @@ def nothing_there() -> MetadataResponse:
 
 
 def assign(rig: Rig, *places: TopicPartition) -> None:
-    rig.core.assign(places, rig.now_ms)
+    rig.core.assign(places, rig.steady_ms)
     rig.step()
 
 
@@ -94,16 +94,16 @@ def test_position_tells_of_it_and_poll_does_not_repeat_it() -> None:
     rig = alone()
     assign(rig, ABSENT)
     go_on(rig, 2_800)
-    rig.core.raise_absence(ABSENT, rig.now_ms)
+    rig.core.raise_absence(ABSENT, rig.steady_ms)
     go_on(rig, 600)
     with pytest.raises(errors.UnknownTopicOrPartitionException, match=TOLD):
-        rig.core.raise_absence(ABSENT, rig.now_ms)
+        rig.core.raise_absence(ABSENT, rig.steady_ms)
     assert rig.poll() == []
 
 
 def test_offsets_that_are_asked_for() -> None:
     rig = alone()
-    rig.core.lookups.ask(OffsetsCall("mine", {PRESENT: -1, ABSENT: -1}, rig.now_ms + 60_000))
+    rig.core.lookups.ask(OffsetsCall("mine", {PRESENT: -1, ABSENT: -1}, rig.steady_ms + 60_000))
     rig.step()
     go_on(rig, 2_800)
     assert rig.done == []
@@ -117,9 +117,9 @@ def test_offsets_that_are_asked_for() -> None:
 def test_a_topic_that_is_not_there(asks: str) -> None:
     rig = alone()
     if asks == "offsets":
-        rig.core.lookups.ask(OffsetsCall("mine", {PRESENT: -1}, rig.now_ms + 60_000))
+        rig.core.lookups.ask(OffsetsCall("mine", {PRESENT: -1}, rig.steady_ms + 60_000))
     else:
-        rig.core.topic_calls.ask(TopicCall("mine", "t", rig.now_ms + 60_000))
+        rig.core.topic_calls.ask(TopicCall("mine", "t", rig.steady_ms + 60_000))
     rig.step()
     go_on(rig, 3_600, tells=nothing_there())
     assert len(rig.reports) == 1
@@ -147,7 +147,7 @@ def test_what_comes_in_time_is_no_absence() -> None:
     assign(rig, PRESENT)
     go_on(rig, 2_000, tells=nothing_there())
     go_on(rig, 5_000)
-    rig.core.raise_absence(PRESENT, rig.now_ms)
+    rig.core.raise_absence(PRESENT, rig.steady_ms)
     assert rig.poll() == []
 
 
@@ -156,14 +156,14 @@ def test_without_metadata_nothing_is_known_to_be_absent() -> None:
     assign(rig, ABSENT)
     rig.tell_metadata()
     rig.advance(20_000)
-    rig.core.raise_absence(ABSENT, rig.now_ms)
+    rig.core.raise_absence(ABSENT, rig.steady_ms)
     assert rig.poll() == []
 
 
 def test_beside_a_pattern_all_topics_are_asked_for_and_one_that_is_not_among_them_is_absent() -> None:
     rig = Rig()
     rig.core.subscribe_pattern(re.compile("t"))
-    rig.core.topic_calls.ask(TopicCall("mine", "elsewhere", rig.now_ms + 60_000))
+    rig.core.topic_calls.ask(TopicCall("mine", "elsewhere", rig.steady_ms + 60_000))
     rig.step()
     go_on(rig, 3_600)
     [error] = rig.errors
@@ -173,18 +173,18 @@ def test_beside_a_pattern_all_topics_are_asked_for_and_one_that_is_not_among_the
 
 def test_what_is_absent_for_long_hides_no_later_deadline() -> None:
     core = Rig().core
-    for topic, now_ms in (("first", 10_000), ("second", 12_000)):
-        core.wiring.cluster.learn_absence(topic, now_ms)
-        core.absences.look([TopicPartition(topic, -1)], now_ms)
+    for topic, steady_ms in (("first", 10_000), ("second", 12_000)):
+        core.wiring.cluster.learn_absence(topic, steady_ms)
+        core.absences.look([TopicPartition(topic, -1)], steady_ms)
     told_ms = [10_000 + ABSENT_MS, 12_000 + ABSENT_MS]
-    assert [core.absences.next_deadline_ms(now_ms) for now_ms in (12_000, *told_ms)] == [*told_ms, None]
+    assert [core.absences.next_deadline_ms(steady_ms) for steady_ms in (12_000, *told_ms)] == [*told_ms, None]
 
 
 def test_poll_does_not_repeat_what_a_call_was_told() -> None:
     rig = alone()
     assign(rig, PRESENT)
     rig.tell_metadata()
-    rig.core.topic_calls.ask(TopicCall("mine", "secret", rig.now_ms + 60_000))
+    rig.core.topic_calls.ask(TopicCall("mine", "secret", rig.steady_ms + 60_000))
     rig.step()
     answer = rig.metadata()
     answer.topics.append(MetadataResponseTopic(error_code=codes.TOPIC_AUTHORIZATION_FAILED.number, name="secret"))

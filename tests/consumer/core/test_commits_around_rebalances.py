@@ -95,8 +95,8 @@ class TestCommitsAroundRebalances:
             rig.answer_join(generation=2)
         assert rig.state is state
         told: list[errors.KafkaException | None] = []
-        rig.group.commits.commit_all(rig.now_ms + 30_000, told.append, retries=True)
-        rig.core.close("call", rig.now_ms + 30_000)
+        rig.group.commits.commit_all(rig.steady_ms + 30_000, told.append, retries=True)
+        rig.core.close("call", rig.steady_ms + 30_000)
         rig.step()
         assert not rig.pending(LeaveGroupRequest)
         return rig, told
@@ -152,7 +152,7 @@ class TestCommitsAroundRebalances:
         rig.answer_offsets({0: 5, 1: 7})
         rig.group.finder.forget()
         told: list[errors.KafkaException | None] = []
-        rig.group.commits.commit_all(rig.now_ms + 60_000, told.append, retries=False)
+        rig.group.commits.commit_all(rig.steady_ms + 60_000, told.append, retries=False)
         membership = rig.group.membership
         membership.joined_from, membership.identity = membership.identity, Identity(2, ME)
         rig.step()
@@ -164,7 +164,7 @@ class TestCommitsAroundRebalances:
         rig.group.finder.forget()
         rig.group.membership.rebalance("a test")
         told: list[errors.KafkaException | None] = []
-        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, told.append, retries=False)
+        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.steady_ms + 60_000, told.append, retries=False)
         rig.poll()
         rig.find_coordinator()
         assert rig.state is State.JOINING

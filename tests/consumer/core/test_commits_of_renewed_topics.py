@@ -57,21 +57,21 @@ def before_a_rebalance(rig: Rig) -> None:
 
 def in_close(rig: Rig) -> Told:
     told: Told = []
-    rig.group.commits.commit_all(rig.now_ms + 30_000, told.append, retries=True)
+    rig.group.commits.commit_all(rig.steady_ms + 30_000, told.append, retries=True)
     rig.step()
     return told
 
 
 def by_hand(rig: Rig) -> Told:
     told: Told = []
-    rig.group.commits.commit(None, rig.now_ms + 30_000, told.append, retries=True)
+    rig.group.commits.commit(None, rig.steady_ms + 30_000, told.append, retries=True)
     rig.step()
     return told
 
 
 def by_hand_without_waiting(rig: Rig) -> Told:
     told: Told = []
-    rig.group.commits.commit(None, rig.now_ms + 30_000, told.append, retries=False)
+    rig.group.commits.commit(None, rig.steady_ms + 30_000, told.append, retries=False)
     rig.step()
     return told
 
@@ -257,7 +257,7 @@ class TestOffsetsThatTheApplicationNames:
 
     def commit(self, rig: Rig) -> Told:
         told: Told = []
-        rig.group.commits.commit({P0: OffsetAndMetadata(3)}, rig.now_ms + 30_000, told.append, retries=True)
+        rig.group.commits.commit({P0: OffsetAndMetadata(3)}, rig.steady_ms + 30_000, told.append, retries=True)
         rig.step()
         return told
 

@@ -56,7 +56,7 @@ def test_what_is_kept_of_a_partition_holds_up_only_its_broker_and_only_while_it_
     if how == "paused":
         state.is_paused = True
     elif how == "waiting":
-        state.retry_at_ms = rig.now_ms + 10_000
+        state.retry_at_ms = rig.steady_ms + 10_000
     elif how == "unusable":
         state.is_usable = False
     elif how == "elsewhere":
@@ -64,7 +64,7 @@ def test_what_is_kept_of_a_partition_holds_up_only_its_broker_and_only_while_it_
         rig.core.wiring.cluster.learn_leader(P1, 2, 9)
     else:
         know_node(rig, 2)
-        state.preferred_replica, state.preferred_until_ms = 2, rig.now_ms + 10_000
+        state.preferred_replica, state.preferred_until_ms = 2, rig.steady_ms + 10_000
     rig.advance(0)
     assert [sent.address[0] for sent in rig.pending(FetchRequest)] == ["node-2" if how == "elsewhere" else "b"]
     assert asked(rig)[1] == ({1: 0} if how == "elsewhere" else {})

@@ -167,7 +167,7 @@ class TestHandingOut:
     def test_what_was_given_away_is_dropped(self) -> None:
         rig = Rig().assign(0, 1)
         rig.answer_fetch(p0=records(0, b"a"), p1=records(0, b"b"))
-        rig.core.assign([TopicPartition("t", 1)], rig.now_ms)
+        rig.core.assign([TopicPartition("t", 1)], rig.steady_ms)
         assert rig.poll() == [(1, b"b")]
 
     def test_a_damaged_batch_is_named_until_it_is_passed(self) -> None:
@@ -261,7 +261,7 @@ class TestErrors:
         rig = Rig(**{"isolation.level": level}).assign(0)
         rig.answer_fetch(p0=PartitionData(high_watermark=10, last_stable_offset=3, records=memoryview(records(0, b"v"))))
         assert rig.poll() == [(0, b"v")]
-        assert METRICS["records-lag-max"].read(rig.core, rig.now_ms) == lag
+        assert METRICS["records-lag-max"].read(rig.core, rig.steady_ms) == lag
 
     def test_a_leader_that_is_named_is_followed_at_once(self) -> None:
         rig = Rig().assign(0)
@@ -282,19 +282,19 @@ class TestErrors:
         assert rig.poll(1) == [(0, b"a")]
         assert rig.poll() == []
         listed = rig.pending(ListOffsetsRequest)[0].message.topics[0].partitions[0].timestamp
-        assert listed == (timestamp + rig.now_ms - 1_000 if timestamp > 0 else timestamp)
+        assert listed == (timestamp + rig.steady_ms - 1_000 if timestamp > 0 else timestamp)
         rig.answer_list({0: 40})
         assert asked(rig)[1] == {0: 40}
 
     def test_an_answer_for_who_had_the_partition_before_is_none_for_who_has_it_now(self) -> None:
         """It was given up and given again meanwhile: the end may lie elsewhere. The simulation found it."""
         rig = Rig(**{"auto.offset.reset": "latest", "group.id": None})
-        rig.core.assign([P0], rig.now_ms)
+        rig.core.assign([P0], rig.steady_ms)
         rig.step()
         rig.tell_metadata()
         late = rig.take(ListOffsetsRequest)
         for places in ([], [P0]):
-            rig.core.assign(places, rig.now_ms)
+            rig.core.assign(places, rig.steady_ms)
             rig.step()
         rig.waiting.append(late)
         rig.answer_list({0: 40})
@@ -317,7 +317,7 @@ class TestErrors:
 
     def test_a_topic_that_may_not_be_described(self) -> None:
         rig = Rig()
-        rig.core.assign([P0], rig.now_ms)
+        rig.core.assign([P0], rig.steady_ms)
         rig.step()
         rig.tell_metadata(number_of("TOPIC_AUTHORIZATION_FAILED"))
         with pytest.raises(errors.TopicAuthorizationException):
@@ -374,7 +374,7 @@ class TestLeaderEpochs:
     def test_that_of_a_committed_offset_is_asked_for(self) -> None:
         """Kept beside the offset (KIP-320)."""
         rig = Rig()
-        rig.core.assign([P0], rig.now_ms)
+        rig.core.assign([P0], rig.steady_ms)
         rig.step()
         rig.tell_metadata()
         rig.find_coordinator()
@@ -442,7 +442,7 @@ class TestCommittedPositions:
         from chaffinch.protocol.messages.offset_fetch import OffsetFetchResponse, OffsetFetchResponseGroup
 
         rig = Rig()
-        rig.core.assign([P0], rig.now_ms)
+        rig.core.assign([P0], rig.steady_ms)
         rig.step()
         rig.tell_metadata()
         rig.find_coordinator()
@@ -458,7 +458,7 @@ class TestCommittedPositions:
 
     def test_stable_offsets_are_wanted_where_brokers_know_them(self) -> None:
         rig = Rig()
-        rig.core.assign([P0], rig.now_ms)
+        rig.core.assign([P0], rig.steady_ms)
         rig.step()
         rig.tell_metadata()
         rig.find_coordinator()
@@ -470,7 +470,7 @@ class TestCommittedPositions:
 
 def test_a_caller_that_asks_for_offsets_hears_when_time_is_over() -> None:
     rig = Rig().assign(0)
-    rig.core.lookups.ask(OffsetsCall("call", {P0: -1, TopicPartition("u", 0): -1}, rig.now_ms + 500))
+    rig.core.lookups.ask(OffsetsCall("call", {P0: -1, TopicPartition("u", 0): -1}, rig.steady_ms + 500))
     rig.step()
     rig.answer_list({0: 7})
     rig.advance(500)

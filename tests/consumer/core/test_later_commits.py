@@ -43,7 +43,7 @@ class TestLaterCommits:
     @pytest.fixture
     def rig(self, told: list[errors.KafkaException | None]) -> Rig:
         rig = Rig().assign(0, 1)
-        rig.group.commits.commit(places(p0=3, p1=4), rig.now_ms + 60_000, told.append, retries=True)
+        rig.group.commits.commit(places(p0=3, p1=4), rig.steady_ms + 60_000, told.append, retries=True)
         rig.step()
         assert sent(rig) == {0: 3, 1: 4}
         answer(rig, "COORDINATOR_LOAD_IN_PROGRESS")
@@ -52,7 +52,7 @@ class TestLaterCommits:
 
     def commit(self, rig: Rig, **offsets: int) -> None:
         done: list[errors.KafkaException | None] = []
-        rig.group.commits.commit(places(**offsets), rig.now_ms + 60_000, done.append, retries=True)
+        rig.group.commits.commit(places(**offsets), rig.steady_ms + 60_000, done.append, retries=True)
         rig.step()
         assert sent(rig) == {int(name[1:]): offset for name, offset in offsets.items()}
         answer(rig)
@@ -81,7 +81,7 @@ class TestLaterCommits:
     def test_one_under_way_that_is_refused_later(self, told: list[errors.KafkaException | None]) -> None:
         rig = Rig().assign(0)
         for offset, heard in ((3, told), (7, [])):
-            rig.group.commits.commit(places(p0=offset), rig.now_ms + 60_000, heard.append, retries=True)
+            rig.group.commits.commit(places(p0=offset), rig.steady_ms + 60_000, heard.append, retries=True)
             rig.step()
         refused = OffsetCommitResponsePartition(partition_index=0, error_code=number_of("COORDINATOR_LOAD_IN_PROGRESS"))
         first, second = rig.pending(OffsetCommitRequest)
@@ -96,7 +96,7 @@ class TestLaterCommits:
 
     def test_a_later_one_that_is_refused_tells_of_nothing(self, rig: Rig, told: list[errors.KafkaException | None]) -> None:
         done: list[errors.KafkaException | None] = []
-        rig.group.commits.commit(places(p0=7), rig.now_ms + 60_000, done.append, retries=False)
+        rig.group.commits.commit(places(p0=7), rig.steady_ms + 60_000, done.append, retries=False)
         rig.step()
         rig.advance(1_000)
         assert sent(rig) == {0: 7}
@@ -149,7 +149,7 @@ class TestTopicsThatMetadataDoesNotKnow:
     def test_the_others_are_tried_again(self, rig: Rig, unknown: int) -> None:
         """Before partitions are given up, whatever the order of the answer."""
         told: list[errors.KafkaException | None] = []
-        rig.group.commits.commit_all(rig.now_ms + 60_000, told.append, retries=True)
+        rig.group.commits.commit_all(rig.steady_ms + 60_000, told.append, retries=True)
         rig.step()
         given = {unknown: "UNKNOWN_TOPIC_OR_PARTITION", 1 - unknown: "COORDINATOR_LOAD_IN_PROGRESS"}
         partitions = [OffsetCommitResponsePartition(partition_index=index, error_code=number_of(given[index])) for index in (0, 1)]

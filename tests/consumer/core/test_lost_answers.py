@@ -237,7 +237,7 @@ def test_lost_response_to_sync_leads_to_a_join_under_the_same_id() -> None:
 class TestLeaving:
     def test_lost_leave_is_repeated_once_over_another_connection(self) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.core.close("call", rig.now_ms + 30_000)
+        rig.core.close("call", rig.steady_ms + 30_000)
         rig.step()
         first = rig.pending(LeaveGroupRequest)[0]
         rig.advance(2_999)
@@ -253,7 +253,7 @@ class TestLeaving:
 
     def test_commits_on_their_way_go_before_it(self) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, lambda error: None, retries=False)
+        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.steady_ms + 60_000, lambda error: None, retries=False)
         rig.step()
         rig.core.leave("a test")
         rig.step()
@@ -271,7 +271,7 @@ class TestLeaving:
         rig.answer_join(generation=2)
         rig.answer_sync(0)
         rig.poll()
-        rig.core.close("call", rig.now_ms + 30_000)
+        rig.core.close("call", rig.steady_ms + 30_000)
         rig.step()
         rig.answer(late, LeaveGroupResponse())
         assert not rig.done

@@ -278,7 +278,7 @@ def test_a_commit_that_waits_while_its_member_is_replaced_is_told_so() -> None:
     beat = rig.take(HeartbeatRequest)
     rig.group.finder.forget()
     told: list[errors.KafkaException | None] = []
-    rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, told.append, retries=True)
+    rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.steady_ms + 60_000, told.append, retries=True)
     rig.answer(beat, HeartbeatResponse(error_code=number_of("FENCED_INSTANCE_ID")))
     assert [type(error) for error in told] == [errors.FencedInstanceIdException]
 
@@ -308,7 +308,7 @@ class TestTime:
 
     def test_who_waits_in_poll_stays(self) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.core.poll_begins(rig.now_ms, 0)
+        rig.core.poll_begins(rig.steady_ms, 0)
         rig.advance(3_000)
         for _ in range(110):
             rig.answer(HeartbeatRequest, HeartbeatResponse())
@@ -353,7 +353,7 @@ class TestLeaving:
     @pytest.mark.parametrize(("state", "lane"), [(State.STABLE, 2), (State.JOINING, 0), (State.SYNCING, 0)])
     def test_it_goes_behind_commits_but_not_behind_what_waits_for_other_members(self, state: State, lane: int) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, lambda error: None, retries=False)
+        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.steady_ms + 60_000, lambda error: None, retries=False)
         rig.step()
         assert rig.pending(OffsetCommitRequest)[0].address.lane == 2
         if state is not State.STABLE:
@@ -371,8 +371,8 @@ class TestLeaving:
         rig = Rig().reach(State.STABLE)
         rig.group.finder.forget()
         told: list[errors.KafkaException | None] = []
-        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, told.append, retries=False)
-        rig.core.close("call", rig.now_ms + 1_000)
+        rig.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.steady_ms + 60_000, told.append, retries=False)
+        rig.core.close("call", rig.steady_ms + 1_000)
         rig.step()
         rig.find_coordinator()
         assert not rig.pending(LeaveGroupRequest)
@@ -387,13 +387,13 @@ class TestLeaving:
 
     def test_closing_waits_for_the_answer_or_the_deadline(self) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.core.close("call", rig.now_ms + 1_000)
+        rig.core.close("call", rig.steady_ms + 1_000)
         rig.step()
         assert not rig.done
         rig.answer(LeaveGroupRequest, LeaveGroupResponse())
         assert [done.call for done in rig.done] == ["call"]
         rig = Rig().reach(State.STABLE)
-        rig.core.close("call", rig.now_ms + 1_000)
+        rig.core.close("call", rig.steady_ms + 1_000)
         rig.step()
         rig.advance(1_000)
         assert [done.call for done in rig.done] == ["call"]
@@ -442,7 +442,7 @@ class TestSubscriptions:
 @pytest.mark.parametrize(("state", "rebalances"), [(State.JOINING, True), (State.SYNCING, True), (State.STABLE, False)])
 def test_committed_offsets_that_come_late_say_whether_the_group_rebalances(state: State, rebalances: bool) -> None:
     rig = Rig().reach(state)
-    rig.group.commits.committed.look_up([TopicPartition("t", 0)], rig.now_ms + 2_000, "mine")
+    rig.group.commits.committed.look_up([TopicPartition("t", 0)], rig.steady_ms + 2_000, "mine")
     rig.step()
     rig.advance(2_000)
     (failed,) = [done for done in rig.done if isinstance(done, FailCall) and done.call == "mine"]

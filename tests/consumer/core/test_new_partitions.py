@@ -65,7 +65,7 @@ def test_committed_offset_decides() -> None:
 
 def test_topic_that_is_created_after_the_consumer_looked_for_it() -> None:
     rig = Rig(**{**SAFE, "group.id": None})
-    rig.core.assign([TopicPartition("t", 0)], rig.now_ms)
+    rig.core.assign([TopicPartition("t", 0)], rig.steady_ms)
     rig.step()
     rig.tell_metadata(code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)
     refresh(rig)
@@ -74,7 +74,7 @@ def test_topic_that_is_created_after_the_consumer_looked_for_it() -> None:
 
 def test_committed_offset_that_is_not_there_is_asked_for_again_until_the_topic_is_known() -> None:
     rig = Rig(**SAFE)
-    rig.core.assign([TopicPartition("t", 0)], rig.now_ms)
+    rig.core.assign([TopicPartition("t", 0)], rig.steady_ms)
     rig.step()
     rig.find_coordinator()
     rig.answer_offsets({0: -1})
@@ -117,7 +117,7 @@ def test_topic_that_is_created_again_is_new() -> None:
 def test_topic_that_is_created_again_under_latest_names_what_is_not_read(is_assigned: bool) -> None:
     rig = Rig(**{"auto.offset.reset": "latest", "group.id": None}).assign(0)
     if not is_assigned:
-        rig.core.assign([TopicPartition("other", 0)], rig.now_ms)
+        rig.core.assign([TopicPartition("other", 0)], rig.steady_ms)
     rig.topic_id = UUID(int=8)
     refresh(rig)
     starts = "reading starts again" if is_assigned else "once a partition is assigned, reading starts"

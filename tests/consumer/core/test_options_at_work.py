@@ -78,7 +78,7 @@ def test_strategies_in_order_of_preference() -> None:
 @pytest.mark.parametrize("may_create", [True, False])
 def test_topics_that_are_created(may_create: bool) -> None:
     rig = Rig(**{"allow.auto.create.topics": may_create})
-    rig.core.assign([P0], rig.now_ms)
+    rig.core.assign([P0], rig.steady_ms)
     rig.step()
     assert rig.pending(MetadataRequest)[0].message.allow_auto_topic_creation is may_create
 
@@ -105,7 +105,7 @@ def test_metadata_grows_old() -> None:
 @pytest.mark.parametrize(("commits", "interval_ms", "expected"), [(True, 500, 1), (True, 100_000, 0), (False, 500, 0)])
 def test_commits_of_polls(commits: bool, interval_ms: int, expected: int) -> None:
     rig = Rig(**{"enable.auto.commit": commits, "auto.commit.interval.ms": interval_ms}).assign(0)
-    rig.group.commits._auto_due_ms = rig.now_ms + interval_ms
+    rig.group.commits._auto_due_ms = rig.steady_ms + interval_ms
     rig.advance(1_000)
     rig.poll()
     assert len(rig.pending(OffsetCommitRequest)) == expected
@@ -141,7 +141,7 @@ def test_a_brokers_wish_for_a_rest_is_granted() -> None:
 
 def test_a_committed_offset_that_nobody_knows_is_an_error_with_none() -> None:
     rig = Rig(**{"auto.offset.reset": "none"})
-    rig.core.assign([P0], rig.now_ms)
+    rig.core.assign([P0], rig.steady_ms)
     rig.step()
     rig.tell_metadata()
     rig.find_coordinator()
@@ -154,7 +154,7 @@ def test_a_committed_offset_that_nobody_knows_is_an_error_with_none() -> None:
 @pytest.mark.parametrize(("strategy", "asked"), [("rebootstrap", {"b", "first"}), ("none", {"b"})])
 def test_who_is_asked_once_the_cluster_is_known(strategy: str, asked: set[str]) -> None:
     rig = Rig(**{"bootstrap.servers": "first:1", "group.id": None, "metadata.recovery.strategy": strategy})
-    rig.core.assign([TopicPartition("t", 0)], rig.now_ms)
+    rig.core.assign([TopicPartition("t", 0)], rig.steady_ms)
     rig.step()
     assert rig.pending(MetadataRequest)[0].address.host == "first"
     rig.tell_metadata()

@@ -62,7 +62,7 @@ def test_what_the_one_before_had_does_not_go_on_in_a_topic_made_anew() -> None:
 
 def test_nor_does_it_begin_where_the_one_before_began() -> None:
     rig = Rig()
-    rig.core.assign([P0], rig.now_ms)
+    rig.core.assign([P0], rig.steady_ms)
     rig.step()
     rig.tell_metadata()
     rig.find_coordinator()

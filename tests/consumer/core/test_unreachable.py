@@ -20,7 +20,7 @@ LIMIT = "within 3000 ms (timeout)"
 
 def test_who_is_not_answered_is_told_so() -> None:
     rig = Rig(**{"group.id": None})
-    rig.core.lookups.ask(OffsetsCall("mine", {TopicPartition("t", 0): -1}, rig.now_ms + 3_000))
+    rig.core.lookups.ask(OffsetsCall("mine", {TopicPartition("t", 0): -1}, rig.steady_ms + 3_000))
     rig.step()
     rig.tell_metadata()
     rig.advance(3_000)
@@ -36,7 +36,7 @@ class TestACallWhoseTimeIsOverSaysWhy:
     """Where nothing is known of the cluster, and where its leader or coordinator cannot be reached."""
 
     def ask(self, rig: Rig, call: str) -> None:
-        places, until_ms = [TopicPartition("t", 0), TopicPartition("t", 1)], rig.now_ms + 3_000
+        places, until_ms = [TopicPartition("t", 0), TopicPartition("t", 1)], rig.steady_ms + 3_000
         commits = rig.group.commits
         match call:
             case "offsets":
@@ -114,7 +114,7 @@ def test_a_few_of_many_partitions_are_named() -> None:
 
 def test_a_position_that_waits_for_the_coordinator_says_so() -> None:
     rig = Rig()
-    rig.core.assign([TopicPartition("t", 0)], rig.now_ms)
+    rig.core.assign([TopicPartition("t", 0)], rig.steady_ms)
     rig.step()
     rig.tell_metadata()
     rig.find_coordinator(code=codes.COORDINATOR_NOT_AVAILABLE.number)

@@ -71,10 +71,10 @@ class World(Rig):
                 self.answer(sent, FindCoordinatorResponse(coordinators=[found]))
 
     def go_on(self, by_ms: int) -> None:
-        until_ms = self.now_ms + by_ms
-        while self.now_ms < until_ms:
+        until_ms = self.steady_ms + by_ms
+        while self.steady_ms < until_ms:
             self.turn()
-            self.advance(min(50, until_ms - self.now_ms))
+            self.advance(min(50, until_ms - self.steady_ms))
         self.turn()
 
     def join(self) -> None:
@@ -82,7 +82,7 @@ class World(Rig):
         self.poll()
 
     def give(self, *numbers: int) -> None:
-        self.core.assign([TopicPartition("t", number) for number in numbers], self.now_ms)
+        self.core.assign([TopicPartition("t", number) for number in numbers], self.steady_ms)
         self.poll()
 
 
@@ -116,9 +116,9 @@ class TestAdvertisedAddress:
         world.is_silent = is_silent
         place = TopicPartition("t", 0)
         errors: list[KafkaException | None] = []
-        world.core.lookups.ask(OffsetsCall("offsets", {place: -1}, world.now_ms + 4_000))
-        world.group.commits.committed.look_up([place], world.now_ms + 4_000, "committed")
-        world.group.commits.commit({place: OffsetAndMetadata(1)}, world.now_ms + 4_000, errors.append, retries=True)
+        world.core.lookups.ask(OffsetsCall("offsets", {place: -1}, world.steady_ms + 4_000))
+        world.group.commits.committed.look_up([place], world.steady_ms + 4_000, "committed")
+        world.group.commits.commit({place: OffsetAndMetadata(1)}, world.steady_ms + 4_000, errors.append, retries=True)
         world.give(0)
         world.go_on(4_000)
         errors += world.errors
@@ -136,9 +136,9 @@ def test_coordinator_that_has_to_respond_to_nothing_is_not_waited_for() -> None:
     world.reach(State.STABLE)
     world.answer_offsets({0: 5, 1: 7})
     world.step(Connected(address=NODE._replace(lane=LANE_FETCH)))
-    world.core.wiring.attempts.failed(NODE._replace(lane=LANE_GROUP), "closed by the broker", world.now_ms, was_answered=True)
+    world.core.wiring.attempts.failed(NODE._replace(lane=LANE_GROUP), "closed by the broker", world.steady_ms, was_answered=True)
     world.group.finder.forget()
-    world.group.finder.answered(FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=0, host="n", port=9)]), world.now_ms)
+    world.group.finder.answered(FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=0, host="n", port=9)]), world.steady_ms)
     for _ in range(60):
         world.advance(50)
         for sent in world.pending(FetchRequest):
@@ -300,7 +300,7 @@ class TestCoordinator:
         code = number_of("COORDINATOR_LOAD_IN_PROGRESS")
         errors: list[KafkaException | None] = []
         if asks == "commit":
-            world.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, world.now_ms + 9_000, errors.append, retries=True)
+            world.group.commits.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, world.steady_ms + 9_000, errors.append, retries=True)
             world.step()
         else:
             world.give(0)
@@ -325,7 +325,7 @@ class TestCoordinator:
 
     def test_close_says_that_leaving_was_not_confirmed(self) -> None:
         rig = Rig().reach(State.STABLE)
-        rig.core.close("call", rig.now_ms + 1_000)
+        rig.core.close("call", rig.steady_ms + 1_000)
         rig.step()
         assert rig.pending(LeaveGroupRequest)
         rig.advance(1_000)
@@ -336,7 +336,7 @@ class TestCoordinator:
     def test_close_without_a_coordinator_says_so(self) -> None:
         rig = Rig().reach(State.STABLE)
         rig.group.finder.forget()
-        rig.core.close("call", rig.now_ms + 1_000)
+        rig.core.close("call", rig.steady_ms + 1_000)
         rig.step()
         assert "LeaveGroup is not sent, because the coordinator is not known now" in rig.reports[-1]
 
@@ -344,12 +344,12 @@ class TestCoordinator:
 class TestPendingResponses:
     def test_attempts_with_a_gap_are_different_waits(self) -> None:
         responses = PendingResponses()
-        for now_ms in (0, 1_000, 2_000):
-            responses.sent(NODE, now_ms)
-            responses.failed(NODE, now_ms, was_refused_here=False)
+        for steady_ms in (0, 1_000, 2_000):
+            responses.sent(NODE, steady_ms)
+            responses.failed(NODE, steady_ms, was_refused_here=False)
         assert responses.since_ms(NODE) == 0
-        responses.sent(NODE, now_ms + ATTEMPTS_GAP_MS_MAX + 1)
-        assert responses.since_ms(NODE) == now_ms + ATTEMPTS_GAP_MS_MAX + 1
+        responses.sent(NODE, steady_ms + ATTEMPTS_GAP_MS_MAX + 1)
+        assert responses.since_ms(NODE) == steady_ms + ATTEMPTS_GAP_MS_MAX + 1
 
     def test_request_that_was_never_sent_is_not_owed(self) -> None:
         responses = PendingResponses()

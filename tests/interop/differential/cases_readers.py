@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.interop.differential.cases_topics import BROKER, DELETE, SET, TOPIC, created
 from tests.interop.differential.peer import Peer, codes_in
-from tests.interop.differential.requests import fetch, list_offsets, now_ms, produce, records, request
+from tests.interop.differential.requests import fetch, list_offsets, produce, records, request, wall_ms
 
 HOUR_MS = 3_600_000
 
@@ -63,7 +63,7 @@ def session_of_a_deleted_topic(peer: Peer) -> None:
 def beginnings(peer: Peer) -> None:
     """Look-ups and reads after records were deleted from the middle of a batch."""
     _create(peer, created("trimmed"))
-    times = [now_ms() - HOUR_MS + 1000 * place for place in range(6)]
+    times = [wall_ms() - HOUR_MS + 1000 * place for place in range(6)]
     times[1] += HOUR_MS // 2  # The latest is among those that go.
     peer.quietly(produce("trimmed", records(b"a", b"b", b"c", timestamps=times[:3])), 9)
     peer.quietly(produce("trimmed", records(b"d", b"e", b"f", timestamps=times[3:])), 9)

@@ -9,7 +9,7 @@ from uuid import UUID
 from chaffinch.protocol.schema import Message
 from chaffinch.records.batch import Compression
 from tests.interop.differential.peer import Peer
-from tests.interop.differential.requests import API_BY_NAME, fetch, list_offsets, now_ms, produce, records, request
+from tests.interop.differential.requests import API_BY_NAME, fetch, list_offsets, produce, records, request, wall_ms
 
 HOUR_MS = 3_600_000
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
@@ -82,10 +82,10 @@ def refused(peer: Peer) -> None:
     ask("null keys", produce("compacted", records(b"a", b"b", b"c", keys=[b"k", None, None])))
     ask("one null key", produce("compacted", records(b"a", b"b", keys=[b"k", None])))
     ask("null keys v7", produce("compacted", records(b"a", keys=[None])), 7)
-    ask("old timestamps", produce("strict", records(b"a", b"b", timestamps=[now_ms() - HOUR_MS, now_ms()])))
-    ask("new timestamps", produce("strict", records(b"a", b"b", timestamps=[now_ms(), now_ms() + HOUR_MS])))
+    ask("old timestamps", produce("strict", records(b"a", b"b", timestamps=[wall_ms() - HOUR_MS, wall_ms()])))
+    ask("new timestamps", produce("strict", records(b"a", b"b", timestamps=[wall_ms(), wall_ms() + HOUR_MS])))
     ask("no timestamp", produce("strict", records(b"a", timestamps=[-1])))
-    ask("far ahead", produce("orders", records(b"a", timestamps=[now_ms() + 2 * HOUR_MS])))
+    ask("far ahead", produce("orders", records(b"a", timestamps=[wall_ms() + 2 * HOUR_MS])))
     for codec in CODECS:
         ask(f"null key {codec.name}", produce("compacted", records(b"a", b"b" * 100, keys=[b"k", None], compression=codec)))
     ask("internal topic", produce("__consumer_offsets", records(b"a")))

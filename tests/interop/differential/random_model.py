@@ -24,7 +24,7 @@ class Model:
     """What a sequence has done so far, as far as it knows: enough to make the next request likely to be taken."""
 
     dice: random.Random
-    now_ms: int
+    wall_ms: int
     sequences: Counter[tuple[Any, ...]] = field(default_factory=Counter)
     is_second_protocol: bool = field(init=False)
     """Of transactions: no producer speaks now one, now the other."""

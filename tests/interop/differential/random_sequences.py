@@ -18,13 +18,13 @@ from tests.interop.differential.random_groups import GROUPING
 from tests.interop.differential.random_model import TOPICS, Make, Model
 from tests.interop.differential.random_options import OPTIONS
 from tests.interop.differential.random_steps import WRITING
-from tests.interop.differential.requests import now_ms, request
+from tests.interop.differential.requests import request, wall_ms
 from tests.interop.differential.sequence import Step, compared, run
 
 LENGTH = 40
 KINDS: dict[str, tuple[tuple[int, Make], ...]] = {"writing": WRITING, "groups": GROUPING, "options": OPTIONS}
 _SHOWN = 300
-_runs = itertools.count(now_ms())  # An Apache Kafka may have been asked before.
+_runs = itertools.count(wall_ms())  # An Apache Kafka may have been asked before.
 
 
 def sequence(seed: int, begun_ms: int) -> list[Step]:
@@ -56,7 +56,7 @@ class Tried:
 
 def try_all(peers: tuple[Peer, Peer], seeds: Iterable[int]) -> Tried:
     """Prints each sequence that is answered differently, cut down."""
-    tried, begun_ms = Tried(), now_ms()
+    tried, begun_ms = Tried(), wall_ms()
     for peer, kind in itertools.product(peers, (0, 1)):
         # Apache Kafka creates what coordinators keep their state in when it is first asked for one.
         peer.quietly(request("FindCoordinator", coordinator_keys=["any"], key_type=kind), 4)

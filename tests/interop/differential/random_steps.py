@@ -51,7 +51,7 @@ def _batch(model: Model, place: tuple[str, int], name: str | None, *, is_transac
     return Batch(
         values=values,
         keys=keys,
-        timestamps=(model.now_ms + offsets,) * count,
+        timestamps=(model.wall_ms + offsets,) * count,
         compression=dice.choices(list(Compression)[:5], (6, 1, 1, 1, 1))[0],
         producer=model.identity(name) if name else (-1, -1),
         sequence=sequence,
@@ -174,7 +174,7 @@ def list_offsets(model: Model) -> Step:
     topic, partition = model.place()
     asked = {
         "partition_index": partition,
-        "timestamp": dice.choice((-1, -2, -3, -4, -5, -6, 0, model.now_ms, model.now_ms + 3 * DAY_MS, model.now_ms - DAY_MS, -7)),
+        "timestamp": dice.choice((-1, -2, -3, -4, -5, -6, 0, model.wall_ms, model.wall_ms + 3 * DAY_MS, model.wall_ms - DAY_MS, -7)),
     }
     values = {"isolation_level": dice.choice((0, 1)), "topics": [{"name": topic, "partitions": [asked]}]}
     return Step(api="ListOffsets", version=model.version("ListOffsets"), values=values)

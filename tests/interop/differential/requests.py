@@ -36,7 +36,7 @@ def _value(kind: Any, value: Any) -> Any:
     return value
 
 
-def now_ms() -> int:
+def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
@@ -50,7 +50,7 @@ def records(
     is_transactional: bool = False,
 ) -> bytearray:
     """One batch of format 2 with the time of now."""
-    columns = RecordColumns.from_lists(keys or [b"k"] * len(values), list(values), timestamps or [now_ms()] * len(values))
+    columns = RecordColumns.from_lists(keys or [b"k"] * len(values), list(values), timestamps or [wall_ms()] * len(values))
     identity = ProducerIdentity(*producer)
     return batch.encode(columns, compression=compression, identity=identity, base_sequence=sequence, is_transactional=is_transactional)
 

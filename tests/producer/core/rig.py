@@ -140,7 +140,7 @@ class Rig:
     def __post_init__(self) -> None:
         settings = parse_options({"bootstrap.servers": str(BROKER), "linger.ms": 0, "retry.backoff.ms": 100, **self.options})
         self.core = ProducerCore(settings, random.Random(7), questions=frozenset() if self.says is None else frozenset(Question))
-        self.now_ms = 1_000_000
+        self.steady_ms = 1_000_000
         self.open: list[SendRequest] = []
         """Produce requests without an answer, in the order sent."""
         self.sent: list[Batch] = []
@@ -168,7 +168,7 @@ class Rig:
         """Let the core handle an event, and whatever it leads to."""
         pending = [event]
         while pending:
-            for effect in self.core.handle(pending.pop(0), self.now_ms):
+            for effect in self.core.handle(pending.pop(0), self.steady_ms):
                 if isinstance(effect, SendRequest):
                     pending += self._take(effect)
                 elif isinstance(effect, AskHandler) and not self.thinks:
@@ -188,13 +188,13 @@ class Rig:
         for value in values:
             key = None if value == KEYLESS else value.encode()
             content = value.encode()
-            self.core.append(place, new_record(key, content, value, place.partition), self.now_ms)
+            self.core.append(place, new_record(key, content, value, place.partition), self.steady_ms)
 
     def append_to_partition_of_key(self, value: str, partition_count: int, *, is_given: bool) -> None:
         """Append one record to the partition that its key belongs to. `is_given`: its caller named that."""
         content = value.encode()
         place = TopicPartition("orders", partition_of_key(content, partition_count))
-        self.core.append(place, new_record(content, content, value, place.partition if is_given else None), self.now_ms)
+        self.core.append(place, new_record(content, content, value, place.partition if is_given else None), self.steady_ms)
 
     def send(self, values: str, place: TopicPartition = ORDERS_0) -> None:
         """Append records as one batch, and send what may be sent."""
@@ -217,14 +217,14 @@ class Rig:
                 rows=np.arange(len(values), dtype=np.int64),
                 timestamps=columns.timestamps,
                 data=data,
-                created_ms=self.now_ms,
+                created_ms=self.steady_ms,
                 position=0,
                 memory_bytes=len(data),
                 key_valid=columns.key_valid,
-                handed_over_ms=self.now_ms,
+                handed_over_ms=self.steady_ms,
                 chosen=chosen,
             )
-            looks.append(self.core.append_batch(batch, self.now_ms))
+            looks.append(self.core.append_batch(batch, self.steady_ms))
         return looks
 
     def answer(self, *answers: Answer | str, request: int = 0) -> None:
@@ -267,14 +267,14 @@ class Rig:
 
     def sleep(self, ms: int) -> None:
         """Let time pass, with a look at every deadline on the way."""
-        until_ms = self.now_ms + ms
+        until_ms = self.steady_ms + ms
         for _ in range(10_000):
             deadline_ms = self.core.next_deadline_ms
             if deadline_ms is None or deadline_ms > until_ms:
                 break
-            self.now_ms = max(self.now_ms, deadline_ms)
+            self.steady_ms = max(self.steady_ms, deadline_ms)
             self.step(events.TimePassed())
-        self.now_ms = until_ms
+        self.steady_ms = until_ms
         self.step(events.TimePassed())
 
     def release(self) -> None:
@@ -298,7 +298,7 @@ class Rig:
     def call(self, kind: type, name: str, **arguments: Any) -> Any:
         """One of the producer's calls, under a name; its outcome so far: None, "done" or the error."""
         if kind in (events.InitTransactionsCalled, events.SendOffsetsCalled, events.CommitCalled, events.AbortCalled):
-            arguments.setdefault("deadline_ms", self.now_ms + 60_000)
+            arguments.setdefault("deadline_ms", self.steady_ms + 60_000)
         self.step(kind(call=name, **arguments))
         return self.calls.get(name)
 

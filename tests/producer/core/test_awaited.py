@@ -32,7 +32,7 @@ def test_a_future_that_is_waited_for() -> None:
 
 def test_one_that_lingers_is_no_answer_to_wait_for() -> None:
     rig = Rig(options={"linger.ms": 1000})
-    receipts, _ = rig.core.append(ORDERS_0, new_record(None, b"a", object()), rig.now_ms)
+    receipts, _ = rig.core.append(ORDERS_0, new_record(None, b"a", object()), rig.steady_ms)
     receipts.apart.append(0)
     rig.step(events.TimePassed())
     assert not rig.core.is_awaited
@@ -60,5 +60,5 @@ def test_who_waits_for_memory_has_much_under_way() -> None:
 def test_who_waits_for_a_transaction() -> None:
     rig = Rig(options={"transactional.id": "t"})
     assert not rig.core.is_awaited
-    rig.core.handle(events.InitTransactionsCalled(call="init", deadline_ms=2**53), rig.now_ms)  # Nobody answers yet.
+    rig.core.handle(events.InitTransactionsCalled(call="init", deadline_ms=2**53), rig.steady_ms)  # Nobody answers yet.
     assert rig.core.is_awaited

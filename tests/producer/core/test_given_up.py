@@ -87,7 +87,7 @@ def committing_with(*answers: Answer | str) -> Rig:
 def test_a_close_that_ends_before_a_commit_has_its_records_aborts_it(answer: Answer | str, stored: str) -> None:
     """Half of the transaction would be committed else."""
     rig = committing_with(answer)
-    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms + 50)
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms + 50)
     rig.sleep(50)
     assert ends(rig) == [False]
     assert rig.fate("b") == [f"TransactionAbortableException {stored}"]
@@ -100,7 +100,7 @@ def test_a_close_that_ends_before_a_commit_has_its_records_aborts_it(answer: Ans
 
 def test_a_close_that_ends_while_records_are_under_way_commits_nothing_and_aborts_once_it_may() -> None:
     rig = committing_with()
-    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms)
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms)
     assert rig.fate("b") == ["TransactionAbortableException possibly"]
     assert isinstance(rig.error("b").__cause__, TimeoutException)
     assert isinstance(rig.calls["commit"], TransactionAbortableException)
@@ -135,7 +135,7 @@ def test_a_record_that_fails_while_its_transaction_is_aborted_asks_nobody_to_abo
 
 def test_nor_does_one_that_a_close_gives_up() -> None:
     rig = committing_with()
-    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms)
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms)
     assert str(rig.error("b")).endswith("; possibly stored; send it again with a new producer")
 
 
@@ -143,7 +143,7 @@ def test_a_commit_that_has_been_asked_for_is_not_turned_into_an_abort_by_a_close
     rig = committing_with()
     rig.hold.add(EndTxnRequest)
     rig.answer(OK)
-    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms)
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms)
     assert ends(rig) == [True]
     rig.release()
     assert rig.calls["commit"] == "done"
@@ -152,7 +152,7 @@ def test_a_commit_that_has_been_asked_for_is_not_turned_into_an_abort_by_a_close
 def test_a_transaction_that_fails_while_the_producer_is_closed_is_aborted_and_close_waits_for_it() -> None:
     rig = committing_with()
     rig.hold.add(EndTxnRequest)
-    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms + 300_000)
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms + 300_000)
     rig.answer(Answer(codes.INVALID_RECORD))
     assert ends(rig) == [False]
     assert rig.calls["commit"].code is codes.INVALID_RECORD
@@ -164,7 +164,7 @@ def test_a_transaction_that_fails_while_the_producer_is_closed_is_aborted_and_cl
 def test_the_abort_of_a_producer_that_is_closed_is_waited_for_as_long_as_a_call_may_take() -> None:
     rig = committing_with()
     rig.hold.add(EndTxnRequest)
-    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms + 300_000)
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms + 300_000)
     rig.answer(Answer(codes.INVALID_RECORD))
     rig.sleep(59_999)
     assert "close" not in rig.calls

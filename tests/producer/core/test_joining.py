@@ -70,7 +70,7 @@ def place(rig: Rig, key: bytes | None) -> TopicPartition:
     core = rig.core
     if (receipts := core.join("orders", key, b"v", 0, "receipt")) is None:
         chosen = TopicPartition("orders", core.choose_partition("orders", key, b"v", 4, 100))
-        receipts, _ = core.append(chosen, new_record(key, b"v", "receipt", chosen.partition, size=100), rig.now_ms)
+        receipts, _ = core.append(chosen, new_record(key, b"v", "receipt", chosen.partition, size=100), rig.steady_ms)
         core.open_lane(chosen, key)
     places = (TopicPartition("orders", number) for number in range(4))
     return next(place for place in places if (batch := core.accumulator.growing(place)) is not None and batch.receipts is receipts)

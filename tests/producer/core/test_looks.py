@@ -95,7 +95,7 @@ class Callers:
         for _ in range(self.dice.randint(1, 4)):
             value = next(self.values)
             content = value.encode()
-            if core.join("orders", None, content, self.rig.now_ms, value) is None:
+            if core.join("orders", None, content, self.rig.steady_ms, value) is None:
                 size = record_size(None, content, ())
                 place = TopicPartition("orders", core.choose_partition("orders", None, content, 2, size))
                 yield self.put(place, value, None)
@@ -103,7 +103,7 @@ class Callers:
 
     def put(self, place: TopicPartition, value: str, key: bytes | None) -> bool:
         content = value.encode()
-        return self.rig.core.append(place, new_record(key, content, value, place.partition), self.rig.now_ms)[1]
+        return self.rig.core.append(place, new_record(key, content, value, place.partition), self.rig.steady_ms)[1]
 
     def wait_for_memory(self) -> None:
         core = self.rig.core
@@ -133,7 +133,7 @@ class Callers:
             rig.step(events.TimePassed())
             return
         self.unasked += 1
-        assert rig.core.handle(events.TimePassed(), rig.now_ms) == []
+        assert rig.core.handle(events.TimePassed(), rig.steady_ms) == []
         deadline_ms = rig.core.next_deadline_ms
         assert deadline_ms is None or (asleep_until_ms is not None and asleep_until_ms <= deadline_ms)
 
@@ -156,7 +156,7 @@ def test_a_record_that_joins_another_batch_than_the_one_it_closed_asks_for_a_loo
     for _ in range(100):
         place = TopicPartition("orders", core.choose_partition("orders", None, b"b", 2, size))
         joins, other = core.accumulator.growing(place) is not None, ORDERS_1 if place == ORDERS_0 else ORDERS_0
-        wants_look = core.append(place, new_record(None, b"b", "b", place.partition, size=size), rig.now_ms)[1]
+        wants_look = core.append(place, new_record(None, b"b", "b", place.partition, size=size), rig.steady_ms)[1]
         if joins and core.accumulator.growing(other) is None:
             assert wants_look
             return

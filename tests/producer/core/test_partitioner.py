@@ -246,7 +246,7 @@ class TestCore:
         """Append a record without a key; where it went."""
         core = rig.core
         chosen = core.choose_partition("orders", None, b"v", rig.partitions, size)
-        core.append(TopicPartition("orders", chosen), new_record(None, b"v", "v", chosen, size=size), rig.now_ms)
+        core.append(TopicPartition("orders", chosen), new_record(None, b"v", "v", chosen, size=size), rig.steady_ms)
         return chosen
 
     def test_batches_are_full_and_none_is_left_half_empty(self) -> None:
@@ -264,7 +264,7 @@ class TestCore:
         for _ in range(9):
             self.place(rig)
         chosen = core.choose_partition("orders", None, b"v", 2, 100)
-        assert core.append(TopicPartition("orders", chosen), new_record(None, b"v", "v", chosen, size=100), rig.now_ms)[1], (
+        assert core.append(TopicPartition("orders", chosen), new_record(None, b"v", "v", chosen, size=100), rig.steady_ms)[1], (
             "the core has to look"
         )
 

@@ -113,7 +113,7 @@ class TestOptions:
             rig = Rig(options={"compression.type": codec, "batch.size": 100_000, **chosen})
             for word in range(500):
                 value = b"%d and %d" % (word * 37 % 101, word * word % 89)
-                rig.core.append(ORDERS_0, new_record(None, value, "v"), rig.now_ms)
+                rig.core.append(ORDERS_0, new_record(None, value, "v"), rig.steady_ms)
             rig.core.accumulator.queue_of(ORDERS_0).close()
             rig.step(events.TimePassed())
             made.append(bytes(rig.open[0].token.batches[ORDERS_0].data))
@@ -133,10 +133,10 @@ def accumulator(**more: Any) -> Accumulator:
     return Accumulator(**{"batch_bytes": 300, "linger_ms": 50, "memory_bytes": 10_000, **more})
 
 
-def put(into: Accumulator, value: bytes, place: TopicPartition = ORDERS_0, now_ms: int = 0, **more: Any) -> Appended:
+def put(into: Accumulator, value: bytes, place: TopicPartition = ORDERS_0, steady_ms: int = 0, **more: Any) -> Appended:
     headers = more.get("headers", ())
     key = more.get("key")
-    return into.append(place, new_record(key, value, value, place.partition, headers=headers, timestamp_ms=5), now_ms)[0]
+    return into.append(place, new_record(key, value, value, place.partition, headers=headers, timestamp_ms=5), steady_ms)[0]
 
 
 @pytest.mark.parametrize("name", ["n" * 1000, "é" * 500, "😀" * 250])
@@ -186,7 +186,7 @@ class TestAccumulator:
 
     def test_a_full_batch_is_ready_and_a_growing_one_lingers(self) -> None:
         made = accumulator()
-        assert [put(made, bytes(50), now_ms=7) for _ in range(4)] == [Appended.BEGAN, Appended.JOINED, Appended.FILLED, Appended.JOINED]
+        assert [put(made, bytes(50), steady_ms=7) for _ in range(4)] == [Appended.BEGAN, Appended.JOINED, Appended.FILLED, Appended.JOINED]
         assert made.ready_at_ms(ORDERS_0) == 7
         assert made.take(ORDERS_0) is not None
         assert made.ready_at_ms(ORDERS_0) == 57
@@ -269,8 +269,8 @@ class TestAccumulator:
 
     def test_what_is_too_old_is_taken_and_nothing_else(self) -> None:
         made = accumulator()
-        put(made, b"old", now_ms=1)
-        put(made, b"new", ORDERS_1, now_ms=2)
+        put(made, b"old", steady_ms=1)
+        put(made, b"new", ORDERS_1, steady_ms=2)
         assert [batch.receipt for batch in made.take_expired(1)] == [[b"old"]]
         assert made.partitions() == [ORDERS_1]
         assert made.oldest_ms() == 2

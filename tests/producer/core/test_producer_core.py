@@ -296,7 +296,7 @@ def test_a_producer_id_that_is_refused_fails_what_waits_and_is_asked_for_again()
 def test_close_waits_for_what_is_left_and_then_gives_up() -> None:
     rig = Rig(options={"linger.ms": 10_000})
     rig.append("a")
-    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms + 500)
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms + 500)
     assert rig.trace == ["a@0/0"]
     assert "close" not in rig.calls
     rig.sleep(500)
@@ -309,7 +309,7 @@ def test_of_several_closes_the_one_with_the_least_time_ends_it_for_all(limits_ms
     rig = Rig()
     rig.send("a")
     for name, limit_ms in zip(("first", "second"), limits_ms, strict=True):
-        rig.call(events.CloseCalled, name, deadline_ms=rig.now_ms + limit_ms)
+        rig.call(events.CloseCalled, name, deadline_ms=rig.steady_ms + limit_ms)
     rig.sleep(499)
     assert (rig.calls, rig.fate("a")) == ({}, ["open"])
     rig.sleep(1)
@@ -420,7 +420,7 @@ def test_a_full_batch_is_encoded_ahead_when_it_can_go() -> None:
         if values:
             rig.append(values, place)
             rig.core.accumulator.queue_of(place).close()
-        head = rig.core.sending.full_head(rig.now_ms)
+        head = rig.core.sending.full_head(rig.steady_ms)
         return None if head is None else list(head.receipts)
 
     assert full("ab") is None, "without a producer id nothing goes"
@@ -431,7 +431,7 @@ def test_a_full_batch_is_encoded_ahead_when_it_can_go() -> None:
     assert full("ef") is None, "one request is under way, and no other may be"
     assert full("gh", ORDERS_1) == ["g", "h"], "to another broker one may go"
     assert rig.trace == ["ab@0/0", "cd@2/0"]
-    head = rig.core.sending.full_head(rig.now_ms)
+    head = rig.core.sending.full_head(rig.steady_ms)
     assert head is not None
     rig.core.accumulator.encode_ahead(head)
     assert full("") is None, "it is encoded"

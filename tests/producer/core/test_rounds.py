@@ -22,13 +22,13 @@ OUTCOMES: tuple[Answer | str, ...] = (OK, OK, OK, LOST, NOT_SENT, *REFUSED)
 
 def at_rest_nothing_is_left_out(rig: Rig) -> bool:
     """Whether the core has no work. If so the whole round has no effect, and what it looks at has no deadline."""
-    core, now_ms = rig.core, rig.now_ms
+    core, steady_ms = rig.core, rig.steady_ms
     if core._has_work:
         return False
-    core._advance_records(now_ms)
+    core._advance_records(steady_ms)
     assert core.wiring.out == []
     deadlines = (
-        core.sending.next_deadline_ms(now_ms, hurries=False),
+        core.sending.next_deadline_ms(steady_ms, hurries=False),
         core.completer.next_deadline_ms(),
         core.delivery.next_deadline_ms(),
         core.callers.deadline_ms,
@@ -137,17 +137,17 @@ def test_what_lacks_of_the_cluster_is_found_again_after_each_answer() -> None:
     """Nobody looks at every topic in each round: what was there in an answer is there until the next one, and until a new topic is used."""
     rig = Rig()
     watch, cluster = rig.core.wiring.metadata, rig.core.wiring.cluster
-    rig.now_ms += 60_000
-    assert not watch.is_due(rig.now_ms), "all topics are there"
-    watch.use("payments", rig.now_ms)
-    assert watch.is_due(rig.now_ms), "one is new"
-    cluster.update(metadata({"payments": 1}, {1: 9092}), rig.now_ms)
-    assert not watch.is_due(rig.now_ms)
+    rig.steady_ms += 60_000
+    assert not watch.is_due(rig.steady_ms), "all topics are there"
+    watch.use("payments", rig.steady_ms)
+    assert watch.is_due(rig.steady_ms), "one is new"
+    cluster.update(metadata({"payments": 1}, {1: 9092}), rig.steady_ms)
+    assert not watch.is_due(rig.steady_ms)
     gone = metadata({"payments": 0}, {1: 9092})
     gone.topics[0].error_code = codes.LEADER_NOT_AVAILABLE.number
     cluster.forget("payments")
-    cluster.update(gone, rig.now_ms)
-    assert watch.is_due(rig.now_ms), "one is there no more"
+    cluster.update(gone, rig.steady_ms)
+    assert watch.is_due(rig.steady_ms), "one is there no more"
 
 
 def test_all_that_may_go_goes_in_one_round() -> None:

@@ -49,11 +49,11 @@ def refused(rig: Rig, request: type, answer: Any) -> None:
 
 def wait(rig: Rig, ms: int) -> None:
     """So much time passes, and the core is asked when it wants to be."""
-    until_ms = rig.now_ms + ms
+    until_ms = rig.steady_ms + ms
     while (deadline_ms := rig.core.next_deadline_ms) is not None and deadline_ms <= until_ms:
-        rig.now_ms = deadline_ms
+        rig.steady_ms = deadline_ms
         rig.step(events.TimePassed())
-    rig.now_ms = until_ms
+    rig.steady_ms = until_ms
     rig.step(events.TimePassed())
 
 
@@ -129,7 +129,7 @@ def test_an_abort_within_close_waits_as_long_as_close() -> None:
     rig.send("a")
     rig.answer(OK)
     refused(rig, EndTxnRequest, END_LOADING)
-    rig.call(events.AbortCalled, "close", deadline_ms=rig.now_ms + 10_000, closes_within="close's timeout")
+    rig.call(events.AbortCalled, "close", deadline_ms=rig.steady_ms + 10_000, closes_within="close's timeout")
     wait(rig, FIRST_LINE_MS)
     (line,) = rig.reports
     assert line.endswith("; close waits, still asking, for up to 7500 ms more (close's timeout)")
@@ -195,7 +195,7 @@ def test_a_close_that_waits_less_long_than_records_is_named() -> None:
     rig = Rig(options=OPTIONS)
     rig.hold.add(InitProducerIdRequest)
     rig.send("a")
-    rig.step(events.CloseCalled(call="close", deadline_ms=rig.now_ms + 5_000))
+    rig.step(events.CloseCalled(call="close", deadline_ms=rig.steady_ms + 5_000))
     wait(rig, FIRST_LINE_MS)
     assert rig.reports == [
         "InitProducerId at 127.0.0.1:9092, for 2500 ms: no answer yet; close waits, still asking, for up to 2500 ms more (close's timeout)"
@@ -218,7 +218,7 @@ def test_time_counts_from_the_call() -> None:
     """Called again after its time-out: who waits now does so since now, and the initialization has gone on meanwhile."""
     rig = transactional()
     refused(rig, InitProducerIdRequest, INIT_LOADING)
-    rig.call(events.InitTransactionsCalled, "init", deadline_ms=rig.now_ms + 1_000)
+    rig.call(events.InitTransactionsCalled, "init", deadline_ms=rig.steady_ms + 1_000)
     wait(rig, 100_000)
     rig.call(events.InitTransactionsCalled, "again")
     wait(rig, FIRST_LINE_MS - 1)

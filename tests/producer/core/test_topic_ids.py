@@ -161,7 +161,7 @@ def test_the_log_says_what_becomes_of_the_records() -> None:
 
 def test_a_topic_configuration_is_asked_for_again() -> None:
     rig = Rig(topic_id=OLD)
-    rig.core.delivery._facts["orders"] = TopicFacts(is_compacted=True, is_asked=True, heard_ms=rig.now_ms)
+    rig.core.delivery._facts["orders"] = TopicFacts(is_compacted=True, is_asked=True, heard_ms=rig.steady_ms)
     rig.topic_id = NEW
     hear(rig)
     assert "orders" not in rig.core.delivery._facts
@@ -268,7 +268,7 @@ class TestAnotherNumberOfPartitions:
         in_first = [value for value in map(chr, range(97, 123)) if partition_of_key(value.encode(), 3) == 0]
         stays, also_stays, moves = sorted(in_first, key=lambda value: partition_of_key(value.encode(), 2))[:3]
         for value, size in ((stays, 10), (also_stays, 21), (moves, 30)):
-            rig.core.append(ORDERS_0, new_record(value.encode(), b"v" * size, value, None), rig.now_ms)
+            rig.core.append(ORDERS_0, new_record(value.encode(), b"v" * size, value, None), rig.steady_ms)
         rig.topic_id, rig.partitions = NEW, 2
         hear(rig)
         rig.release()

@@ -24,11 +24,11 @@ EVERY_MS = 500
 
 def refused_for(rig: Rig, ms: int, answer: Answer | str = TOO_FEW, place: TopicPartition = ORDERS_0) -> None:
     """The open batch gets this answer each time, twice a second."""
-    until_ms = rig.now_ms + ms
-    while rig.now_ms < until_ms:
+    until_ms = rig.steady_ms + ms
+    while rig.steady_ms < until_ms:
         rig.answer(answer)
         rig.sleep(EVERY_MS)
-        rig.now_ms = min(rig.now_ms, until_ms)
+        rig.steady_ms = min(rig.steady_ms, until_ms)
 
 
 def patient(**options: object) -> Rig:
@@ -201,7 +201,7 @@ class TestWhatCannotBeSent:
     def test_records_that_close_gives_up_name_it(self, cause: Any) -> None:
         happens, _, name, why = cause
         rig = self.waiting(happens)
-        rig.step(events.CloseCalled(call="close", deadline_ms=rig.now_ms + 1_000))
+        rig.step(events.CloseCalled(call="close", deadline_ms=rig.steady_ms + 1_000))
         rig.sleep(1_000)
         error = rig.error("a")
         assert f"it waited for: {name} ({why}" in str(error)
@@ -222,7 +222,7 @@ class TestWhatCannotBeSent:
         rig.call(events.BeginTransactionCalled, "begin")
         happens(rig)
         rig.send("a", ORDERS_1)
-        rig.call(ends, "commit", deadline_ms=rig.now_ms + 5_000)
+        rig.call(ends, "commit", deadline_ms=rig.steady_ms + 5_000)
         rig.sleep(5_000)
         error = rig.calls["commit"]
         assert isinstance(error, TimeoutException)

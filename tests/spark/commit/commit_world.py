@@ -84,16 +84,16 @@ class Broker:
     def __init__(self, *, partitions: int = 2, config: dict[str, str] | None = None, settings: dict[str, Any] | None = None) -> None:
         self.files = MemoryFileSystem()
         self.settings = settings or {}
-        self.now_ms = BEGIN_MS
+        self.steady_ms = BEGIN_MS
         self.connection = 0
         self.offset_epochs: dict[tuple[str, int], int] = {}
         """Under which epoch a producer last wrote offsets of a group, which ours do not keep."""
         self.core = self._started()
-        self.core.create_topic(TOPIC, partitions, 1, config or {}, now_ms=self.now_ms)
-        self.core.create_topic(DEAD, 1, 1, {}, now_ms=self.now_ms)
+        self.core.create_topic(TOPIC, partitions, 1, config or {}, steady_ms=self.steady_ms)
+        self.core.create_topic(DEAD, 1, 1, {}, steady_ms=self.steady_ms)
 
     def _started(self) -> BrokerCore:
-        return BrokerCore(self.files, self.settings, nodes=[NODE], dice=random.Random(7), now_ms=self.now_ms)
+        return BrokerCore(self.files, self.settings, nodes=[NODE], dice=random.Random(7), steady_ms=self.steady_ms)
 
     def kill(self) -> None:
         """SIGKILL, and a start on the same directory."""
@@ -102,8 +102,8 @@ class Broker:
         self.core = self._started()
 
     def pass_time(self, by_ms: int) -> None:
-        self.now_ms += by_ms
-        self.core.handle(TimePassed(), self.now_ms)
+        self.steady_ms += by_ms
+        self.core.handle(TimePassed(), self.steady_ms)
 
     def ask(self, message: Any, version: int | None = None) -> Any:
         """The answer; None when the connection was closed instead."""
@@ -114,9 +114,9 @@ class Broker:
         self.connection += 1
         request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="test", message=message)
         event = RequestReceived(connection_id=self.connection, request=request, client_software_name="chaffinch")
-        effects = self.core.handle(event, self.now_ms)
+        effects = self.core.handle(event, self.steady_ms)
         answers = [effect.message for effect in effects if isinstance(effect, Respond) and effect.connection_id == self.connection]
-        self.core.handle(ConnectionLost(connection_id=self.connection), self.now_ms)
+        self.core.handle(ConnectionLost(connection_id=self.connection), self.steady_ms)
         return answers[0] if answers else None
 
     def read(self, topic: str) -> list[tuple[bytes | None, bytes | None]]:
@@ -188,7 +188,7 @@ class Driver:
                 except Refusal as refusal:
                     operation = commit.throw(refusal)
                     continue
-                operation = commit.send(Reply(now_ms=self.broker.now_ms, value=value))
+                operation = commit.send(Reply(steady_ms=self.broker.steady_ms, value=value))
         except StopIteration as done:
             result: CommitResult = done.value
             return result
@@ -367,7 +367,7 @@ class Query:
         fields: dict[str, Any] = {
             "query": "q",
             "batch_id": batch_id,
-            "wall_ms": self.broker.now_ms,
+            "wall_ms": self.broker.steady_ms,
             "writer_id": writer_id,
             "outcomes": self.batches[batch_id],
             "transactional_id": self.transactional_id,
@@ -407,7 +407,7 @@ class Query:
         columns = batches.decode(bytes(operation.batch.bytes.data or b""))
         picked = RecordColumns.concat([columns.slice(found.row, found.row + 1) for found in rejections])
         target = snapshot.TopicSnapshot(topic=DEAD, topic_id=bytes(16), partition_count=1) if self.dead_letter_topic else None
-        made = broker_found(picked, rejections, Origin(query="q", batch_id=0, task=-1), target, broker.now_ms)
+        made = broker_found(picked, rejections, Origin(query="q", batch_id=0, task=-1), target, broker.steady_ms)
         staged = [
             StagedBatch(topic_partition=where, record_count=count, bytes=StagedBytes(data=bytes(data), byte_count=len(data)))
             for where, count, data in made

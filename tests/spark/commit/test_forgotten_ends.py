@@ -428,14 +428,14 @@ def test_a_question_that_cannot_be_asked_has_not_been_answered(monkeypatch: pyte
 
 def answered(asked: Generator[Operation, Reply, object], state: DescribeTransactionsState) -> None:
     """Drives `last_transaction` with one state of the coordinator's for ever."""
-    now_ms, operation = 0, next(asked)
+    steady_ms, operation = 0, next(asked)
     while True:
         answer = None
         if isinstance(operation, Wait):
-            now_ms += operation.ms
+            steady_ms += operation.ms
         else:
             answer = DescribeTransactionsResponse(transaction_states=[state])
-        operation = asked.send(Reply(now_ms=now_ms, value=answer))
+        operation = asked.send(Reply(steady_ms=steady_ms, value=answer))
 
 
 def test_an_end_that_never_comes_is_not_taken_for_one() -> None:

@@ -61,7 +61,7 @@ class FakeLeader:
         self.sent: list[SendBatch] = []
         self.in_flight_max: dict[TopicPartition, list[int]] = {}
         self.under_way: deque[SendBatch] = deque()
-        self.now_ms = 0
+        self.steady_ms = 0
         self.waits: list[int] = []
         self.is_cut = False
         self.culprits: list[tuple[str, str]] = []
@@ -72,7 +72,7 @@ class FakeLeader:
             operation = next(push_steps)
             while True:
                 value = self.perform(operation)
-                operation = push_steps.send(Reply(now_ms=self.now_ms, value=value))
+                operation = push_steps.send(Reply(steady_ms=self.steady_ms, value=value))
         except StopIteration:
             return self
 
@@ -89,7 +89,7 @@ class FakeLeader:
                 return self.answer(self.under_way.popleft())
             case Wait():
                 self.waits.append(operation.ms)
-                self.now_ms += operation.ms
+                self.steady_ms += operation.ms
         return None
 
     def answer(self, sent: SendBatch) -> BatchAnswer:
@@ -233,22 +233,22 @@ def test_what_is_sent_again_waits_longer_each_time_and_an_answer_begins_anew() -
 def test_other_partitions_go_on_meanwhile_and_answers_that_do_not_come_keep_nobody_waiting() -> None:
     late, others = staged(["late"]), [staged([str(number)], OTHER) for number in range(100)]
     steps = Push(IDENTITY, 60_000, "", waited).send(Step.PUSH, [late, *others], FakeLeader().set_aside)
-    sent = [next_batch(steps), next_batch(steps, Reply(now_ms=0))]
-    waits = steps.send(Reply(now_ms=0))
+    sent = [next_batch(steps), next_batch(steps, Reply(steady_ms=0))]
+    waits = steps.send(Reply(steady_ms=0))
     refusal = BatchAnswer(ticket=sent[0].ticket, code=codes.NOT_ENOUGH_REPLICAS)
-    waits = steps.send(Reply(now_ms=0, value=refusal))
+    waits = steps.send(Reply(steady_ms=0, value=refusal))
     assert isinstance(waits, NextAnswer)
     assert waits.until_ms is not None
     assert 80 <= waits.until_ms <= 120
-    operation = steps.send(Reply(now_ms=50, value=BatchAnswer(ticket=sent[1].ticket, code=codes.NONE)))
+    operation = steps.send(Reply(steady_ms=50, value=BatchAnswer(ticket=sent[1].ticket, code=codes.NONE)))
     for _ in range(IN_FLIGHT_MAX):
         assert isinstance(operation, SendBatch)
         assert operation.batch.topic_partition == OTHER
-        operation = steps.send(Reply(now_ms=50))
+        operation = steps.send(Reply(steady_ms=50))
     assert operation == waits
-    again = next_batch(steps, Reply(now_ms=waits.until_ms, value=None))
+    again = next_batch(steps, Reply(steady_ms=waits.until_ms, value=None))
     assert (again.batch, again.refresh) == (late, True)
-    last = steps.send(Reply(now_ms=waits.until_ms))
+    last = steps.send(Reply(steady_ms=waits.until_ms))
     assert isinstance(last, NextAnswer)
     assert last.until_ms is None
 
@@ -256,10 +256,10 @@ def test_other_partitions_go_on_meanwhile_and_answers_that_do_not_come_keep_nobo
 def test_partitions_wait_beside_each_other() -> None:
     places = [TopicPartition("orders", number) for number in range(200)]
     leader = FakeLeader()
-    leader.judge = lambda kept: refused(codes.NOT_LEADER_OR_FOLLOWER) if leader.now_ms < 20_000 else None
+    leader.judge = lambda kept: refused(codes.NOT_LEADER_OR_FOLLOWER) if leader.steady_ms < 20_000 else None
     leader.run(Push(IDENTITY, 60_000, "", waited).send(Step.PUSH, [staged(["a"], place) for place in places], leader.set_aside))
     assert set(leader.stored) == set(places)
-    assert 20_000 <= leader.now_ms < 21_500
+    assert 20_000 <= leader.steady_ms < 21_500
 
 
 def test_time_ends_with_the_transaction_s() -> None:
@@ -360,15 +360,15 @@ def test_a_successor_that_may_be_stored_starts_again() -> None:
     push = Push(IDENTITY, 60_000, "", waited)
     steps = push.send(Step.PUSH, [staged([f"{number}a", f"{number}b"]) for number in range(3)], leader.set_aside)
     first = next_batch(steps)
-    steps.send(Reply(now_ms=0))
-    second = next_batch(steps, Reply(now_ms=0, value=BatchAnswer(ticket=first.ticket, code=codes.NONE)))
-    third = next_batch(steps, Reply(now_ms=0))
-    steps.send(Reply(now_ms=0))
+    steps.send(Reply(steady_ms=0))
+    second = next_batch(steps, Reply(steady_ms=0, value=BatchAnswer(ticket=first.ticket, code=codes.NONE)))
+    third = next_batch(steps, Reply(steady_ms=0))
+    steps.send(Reply(steady_ms=0))
     steps.send(
-        Reply(now_ms=0, value=BatchAnswer(ticket=second.ticket, code=codes.INVALID_RECORD, culprits=((0, codes.INVALID_RECORD, "w"),)))
+        Reply(steady_ms=0, value=BatchAnswer(ticket=second.ticket, code=codes.INVALID_RECORD, culprits=((0, codes.INVALID_RECORD, "w"),)))
     )
     with pytest.raises(StartAgain, match="an earlier attempt may be stored"):
-        steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=third.ticket, lost=Lost(reason="cut"))))
+        steps.send(Reply(steady_ms=0, value=BatchAnswer(ticket=third.ticket, lost=Lost(reason="cut"))))
 
 
 def test_a_batch_stored_whose_predecessor_was_refused_starts_again() -> None:
@@ -377,25 +377,25 @@ def test_a_batch_stored_whose_predecessor_was_refused_starts_again() -> None:
     push = Push(IDENTITY, 60_000, "", waited)
     steps = push.send(Step.PUSH, [staged([str(number)]) for number in range(3)], leader.set_aside)
     first = next_batch(steps)
-    steps.send(Reply(now_ms=0))
-    second = next_batch(steps, Reply(now_ms=0, value=BatchAnswer(ticket=first.ticket, code=codes.NONE)))
-    third = next_batch(steps, Reply(now_ms=0))
-    steps.send(Reply(now_ms=0))
-    steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=second.ticket, code=codes.NOT_LEADER_OR_FOLLOWER)))
+    steps.send(Reply(steady_ms=0))
+    second = next_batch(steps, Reply(steady_ms=0, value=BatchAnswer(ticket=first.ticket, code=codes.NONE)))
+    third = next_batch(steps, Reply(steady_ms=0))
+    steps.send(Reply(steady_ms=0))
+    steps.send(Reply(steady_ms=0, value=BatchAnswer(ticket=second.ticket, code=codes.NOT_LEADER_OR_FOLLOWER)))
     with pytest.raises(StartAgain, match="stored a batch whose predecessor it refused"):
-        steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=third.ticket, code=codes.NONE)))
+        steps.send(Reply(steady_ms=0, value=BatchAnswer(ticket=third.ticket, code=codes.NONE)))
 
 
 def test_partition_that_fails_says_what_it_waits_for() -> None:
     """Also while a response of another partition is waited for; the one that has failed for longest."""
     push = Push(IDENTITY, 60_000, "transaction.timeout.ms=60000", lambda failures: 100)
     steps = push.send(Step.PUSH, [staged(["a"]), staged(["b"], OTHER)], FakeLeader().set_aside)
-    first, second = next_batch(steps), next_batch(steps, Reply(now_ms=0))
-    answer = steps.send(Reply(now_ms=0))
+    first, second = next_batch(steps), next_batch(steps, Reply(steady_ms=0))
+    answer = steps.send(Reply(steady_ms=0))
     assert isinstance(answer, NextAnswer)
     assert answer.about is None
     lost = Lost(reason="orders-0 does not exist")
-    answer = steps.send(Reply(now_ms=5, value=BatchAnswer(ticket=first.ticket, lost=lost)))
+    answer = steps.send(Reply(steady_ms=5, value=BatchAnswer(ticket=first.ticket, lost=lost)))
     assert isinstance(answer, NextAnswer)
     assert answer.about is not None
     assert (answer.until_ms, answer.about.line(3_005)) == (
@@ -403,7 +403,7 @@ def test_partition_that_fails_says_what_it_waits_for() -> None:
         "an acknowledged batch for orders-0, for 3000 ms: orders-0 does not exist; "
         "still asking, for up to 56995 ms more (transaction.timeout.ms)",
     )
-    waiting = steps.send(Reply(now_ms=9, value=BatchAnswer(ticket=second.ticket, lost=lost)))
+    waiting = steps.send(Reply(steady_ms=9, value=BatchAnswer(ticket=second.ticket, lost=lost)))
     assert isinstance(waiting, Wait)
     assert waiting.about is not None
     assert waiting.about.since_ms == 5

@@ -36,7 +36,7 @@ def searched(
 ) -> tuple[set[TopicPartition], list[tuple[tuple[TopicPartition, ...], bool]]]:
     """Runs one search; `replies` are what comes to each question. Where something was found, and the questions (partitions, refresh)."""
     questions: list[tuple[tuple[TopicPartition, ...], bool]] = []
-    now_ms = 0
+    steady_ms = 0
     run = search.find(PRODUCER_ID, set(needed), others, PATIENCE, **options)
     replies = iter(replies)
     try:
@@ -44,13 +44,13 @@ def searched(
         while True:
             assert operation.step is Step.FIND_REMAINS
             if isinstance(operation, Wait):
-                now_ms, value = now_ms + operation.ms, None
+                steady_ms, value = steady_ms + operation.ms, None
             else:
                 assert isinstance(operation, FindRemains)
                 assert operation.producer_id == PRODUCER_ID
                 questions.append((operation.partitions, operation.refresh))
                 value = next(replies)
-            operation = run.send(Reply(now_ms=now_ms, value=value))
+            operation = run.send(Reply(steady_ms=steady_ms, value=value))
     except StopIteration as done:
         return {left.place for left in done.value}, questions
 

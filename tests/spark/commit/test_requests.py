@@ -43,8 +43,8 @@ def test_a_coordinator_is_looked_for_anew_where_another_may_be_it(said: AddOffse
     """Else the one that is not it would be asked until kafka.max.block.ms is over."""
     asking = requests.add_offsets(Step.ADD_OFFSETS, plan(), ProducerIdentity(7, 0))
     first = next(asking)
-    assert isinstance(asking.send(Reply(now_ms=0, value=said)), Wait)
-    again = asking.send(Reply(now_ms=MOMENT_MS, value=None))
+    assert isinstance(asking.send(Reply(steady_ms=0, value=said)), Wait)
+    again = asking.send(Reply(steady_ms=MOMENT_MS, value=None))
     assert isinstance(first, Ask)
     assert isinstance(again, Ask)
     assert (first.to.refresh, again.to.refresh) == (False, is_another)
@@ -60,10 +60,10 @@ def test_failures_in_a_row_are_waited_for_longer_and_an_end_that_takes_a_moment_
         codes.CONCURRENT_TRANSACTIONS,
         codes.NOT_COORDINATOR,
     ):
-        wait = asking.send(Reply(now_ms=0, value=answer(code)))
+        wait = asking.send(Reply(steady_ms=0, value=answer(code)))
         assert isinstance(wait, Wait)
         waited.append(wait.ms)
-        asking.send(Reply(now_ms=0, value=None))
+        asking.send(Reply(steady_ms=0, value=None))
     once, twice = PATIENCE.wait_ms(1), PATIENCE.wait_ms(2)
     assert waited == [once, twice, MOMENT_MS, once]
     assert len({once, twice, MOMENT_MS}) == 3
@@ -89,17 +89,17 @@ def test_leaders_that_fail_are_asked_again_after_growing_waits(monkeypatch: pyte
 def test_an_abort_that_nobody_answers_is_soon_given_up(block_max_ms: int, tried_ms: int) -> None:
     """Whoever comes next ends what is left open; the query has an error to tell."""
     patience = replace(PATIENCE, block_max_ms=block_max_ms)
-    aborting, now_ms = requests.abort(Step.ABORT, plan(patience=patience), 60_000, ProducerIdentity(7, 0)), 0
+    aborting, steady_ms = requests.abort(Step.ABORT, plan(patience=patience), 60_000, ProducerIdentity(7, 0)), 0
     operation = next(aborting)
     with suppress(StopIteration):
         while True:
             value = None
             if isinstance(operation, Wait):
-                now_ms += operation.ms
+                steady_ms += operation.ms
             else:
                 value = Lost(reason="connection closed")
-            operation = aborting.send(Reply(now_ms=now_ms, value=value))
-    assert tried_ms <= now_ms < tried_ms + 1_500
+            operation = aborting.send(Reply(steady_ms=steady_ms, value=value))
+    assert tried_ms <= steady_ms < tried_ms + 1_500
 
 
 def test_each_topic_is_named_once_where_partitions_join_in_any_order() -> None:
@@ -114,8 +114,8 @@ def test_each_topic_is_named_once_where_partitions_join_in_any_order() -> None:
 def test_a_transaction_that_nothing_has_joined_is_started_again_all_the_same() -> None:
     """The coordinator has nothing to abort, and says INVALID_TXN_STATE."""
     again = requests.start_again(Step.ABORT, plan(), 60_000, ProducerIdentity(7, 0))
-    asked = [next(again), again.send(Reply(now_ms=1, value=EndTxnResponse(error_code=codes.INVALID_TXN_STATE.number)))]
+    asked = [next(again), again.send(Reply(steady_ms=1, value=EndTxnResponse(error_code=codes.INVALID_TXN_STATE.number)))]
     assert [type(ask.message) for ask in asked if isinstance(ask, Ask)] == [EndTxnRequest, InitProducerIdRequest]
     with pytest.raises(StopIteration) as done:
-        again.send(Reply(now_ms=2, value=InitProducerIdResponse(producer_id=7, producer_epoch=1)))
+        again.send(Reply(steady_ms=2, value=InitProducerIdResponse(producer_id=7, producer_epoch=1)))
     assert done.value.value == (ProducerIdentity(7, 1), 2)

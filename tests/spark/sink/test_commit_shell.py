@@ -345,7 +345,7 @@ def test_it_waits_in_ms(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_answer_is_waited_for_until_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     replies, pumped, times_ms = [], [], iter((60, 60, 90, 100, 100))
-    monkeypatch.setattr(commit_shell, "_now_ms", lambda: next(times_ms))
+    monkeypatch.setattr(commit_shell, "_steady_ms", lambda: next(times_ms))
     monkeypatch.setattr(SyncClient, "pump", lambda _, timeout_ms: pumped.append(timeout_ms))
 
     def waiting() -> Commit:
@@ -440,11 +440,11 @@ def test_partitions_with_more_producers_than_one_answer_may_hold_are_asked_for_o
     number, asked = api_of(DescribeProducersRequest()).key, []
     handle = handlers.HANDLERS[number]
 
-    def limited(state: BrokerState, event: RequestReceived, message: DescribeProducersRequest, now_ms: int) -> object:
+    def limited(state: BrokerState, event: RequestReceived, message: DescribeProducersRequest, steady_ms: int) -> object:
         asked.append([index for found in message.topics for index in found.partition_indexes])
         if len(asked[-1]) > 1:
             raise AnswerTooLarge
-        return handle(state, event, message, now_ms)
+        return handle(state, event, message, steady_ms)
 
     monkeypatch.setitem(handlers.HANDLERS, number, limited)
     assert committed(broker, topic).outcome == "written"
@@ -476,17 +476,17 @@ def test_a_codec_that_the_broker_does_not_know_is_not_tried_again(
 
 def test_wait_that_lasts_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """One attempt takes two seconds: the line does not come after the next one only."""
-    now_ms = [0]
-    monkeypatch.setattr(commit_shell, "_now_ms", lambda: now_ms[0])
-    monkeypatch.setattr(CommitShell, "_ask", lambda *_: now_ms.__setitem__(0, now_ms[0] + 2_000))
-    passing = SimpleNamespace(sleep=lambda s: now_ms.__setitem__(0, now_ms[0] + int(s * 1000)))
+    steady_ms = [0]
+    monkeypatch.setattr(commit_shell, "_steady_ms", lambda: steady_ms[0])
+    monkeypatch.setattr(CommitShell, "_ask", lambda *_: steady_ms.__setitem__(0, steady_ms[0] + 2_000))
+    passing = SimpleNamespace(sleep=lambda s: steady_ms.__setitem__(0, steady_ms[0] + int(s * 1000)))
     monkeypatch.setattr(commit_shell, "time", passing)
 
     def asking() -> Commit:
         asked = Ask(step=Step.INIT_PRODUCER, message=FindCoordinatorRequest(), to=Coordinator(kind="group", key="g"))
         for _ in range(3):
             reply = yield asked
-            about = wait_log.Wait("c", "an answer", reply.now_ms, "a:1 cannot be reached", until_ms=60_000, limit="limit")
+            about = wait_log.Wait("c", "an answer", reply.steady_ms, "a:1 cannot be reached", until_ms=60_000, limit="limit")
             yield Wait(step=Step.INIT_PRODUCER, ms=100, about=about)
         return CommitResult(outcome="empty")
 

@@ -27,10 +27,10 @@ def wait(since_ms: int, why: str = "orders-3 does not exist") -> Wait:
 
 @pytest.mark.parametrize("attempt_ms", [1, 500, 2_000, 9_000])
 def test_first_line_comes_within_3_seconds_or_after_the_first_attempt(waits: CommitWaits, lines: list[str], attempt_ms: int) -> None:
-    now_ms = attempt_ms
+    steady_ms = attempt_ms
     while not lines:
-        waits.retry(wait(attempt_ms), now_ms, 100, attempt_ms)
-        logged_ms, now_ms = now_ms, now_ms + 100 + attempt_ms
+        waits.retry(wait(attempt_ms), steady_ms, 100, attempt_ms)
+        logged_ms, steady_ms = steady_ms, steady_ms + 100 + attempt_ms
     assert logged_ms <= max(3_000, attempt_ms)
     assert lines == [
         f"an acknowledged batch for orders-3, for {logged_ms} ms: orders-3 does not exist; "
@@ -39,14 +39,14 @@ def test_first_line_comes_within_3_seconds_or_after_the_first_attempt(waits: Com
 
 
 def test_short_wait_is_not_logged(waits: CommitWaits, lines: list[str]) -> None:
-    for now_ms in range(0, 2_000, 100):
-        waits.retry(wait(0), now_ms, 100, 1)
+    for steady_ms in range(0, 2_000, 100):
+        waits.retry(wait(0), steady_ms, 100, 1)
     assert lines == []
 
 
 def test_lines_come_after_growing_pauses(waits: CommitWaits, lines: list[str]) -> None:
-    for now_ms in range(0, 100_000, 100):
-        waits.retry(wait(0), now_ms, 100, 1)
+    for steady_ms in range(0, 100_000, 100):
+        waits.retry(wait(0), steady_ms, 100, 1)
     assert len(lines) == 4
 
 

@@ -56,7 +56,7 @@ def run(
         **{
             "options": TaskOptions(**options), "context": TaskContextFacts(task=task),
             "origin": Origin(query="q", batch_id=5, task=task), "dead_letter_target": dead,
-            "snapshot_of": lambda name, patience_ms: known.get(name), "now_ms": NOW_MS, **changes,
+            "snapshot_of": lambda name, patience_ms: known.get(name), "wall_ms": NOW_MS, **changes,
         }
     )  # fmt: skip
     data = pa.record_batch(columns)

@@ -60,11 +60,11 @@ class AppendTerms:
 Outcome: TypeAlias = AppendResult | Rejected
 
 
-def append(broker: BrokerState, partition: Partition, records: Buffer | None, terms: AppendTerms, now_ms: int) -> Outcome:
+def append(broker: BrokerState, partition: Partition, records: Buffer | None, terms: AppendTerms, steady_ms: int) -> Outcome:
     """Check one partition's records from a client and store them. Raises StorageError when the disk refuses; nothing is stored then."""
     view = sliced(records, partition.topic_partition, terms)
     if not isinstance(view, BatchView):
-        return view if isinstance(view, Rejected) else _append_set(broker, partition, view, terms, now_ms)
+        return view if isinstance(view, Rejected) else _append_set(broker, partition, view, terms, steady_ms)
     if not view.crc_is_valid():
         wrong = batch_message(partition.topic_partition, checksum_text(view))
         return Rejected(codes.CORRUPT_MESSAGE, wrong, counts=counted_once(INVALID_CRC))
@@ -84,17 +84,17 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
         return Rejected(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, batch_message(partition.topic_partition, wrong))
     if config.in_sync_min > 1 and (rejected := replication_fault(broker, partition, terms.acks)) is not None:
         return rejected
-    verdict = check_records(view, policy, Origin.CLIENT, broker.wall.at(now_ms))
+    verdict = check_records(view, policy, Origin.CLIENT, broker.wall.at(steady_ms))
     if isinstance(verdict, Rejected):
         broker.bytes_handled += policy.decompressed_bytes_max if header.compression_id else size
         return verdict
     broker.bytes_handled += verdict.records_bytes
     if len(verdict.batch) > config.log.segment_bytes:
         return _larger_than_segment(len(verdict.batch), partition)
-    if has_producer and (rejected := _producer_fault(broker, partition, header, terms, now_ms)) is not None:
+    if has_producer and (rejected := _producer_fault(broker, partition, header, terms, steady_ms)) is not None:
         return rejected
     stored = verdict.batch if verdict.is_rewritten else view
-    result = log.append(stored, now_ms=now_ms, leader_epoch=partition.replicas.leader_epoch)
+    result = log.append(stored, steady_ms=steady_ms, leader_epoch=partition.replicas.leader_epoch)
     broker.counters.add_stored(topic.name, verdict.count, size)
     broker.grown.append(partition)
     return result
@@ -111,13 +111,13 @@ def _duplicate(broker: BrokerState, partition: Partition, header: BatchHeader, t
     return duplicate
 
 
-def _append_set(broker: BrokerState, partition: Partition, message_set: MessageSet, terms: AppendTerms, now_ms: int) -> Outcome:
+def _append_set(broker: BrokerState, partition: Partition, message_set: MessageSet, terms: AppendTerms, steady_ms: int) -> Outcome:
     """The same for messages of formats 0 and 1. Nothing tells that a set was stored already: producers have no ids in these formats."""
     size = len(message_set.data)
     rejected = check_set(message_set, partition.policy) or replication_fault(broker, partition, terms.acks)
     if rejected is not None:
         return rejected
-    verdict = convert(message_set, partition.policy, broker.wall.at(now_ms))
+    verdict = convert(message_set, partition.policy, broker.wall.at(steady_ms))
     if isinstance(verdict, Rejected):
         broker.bytes_handled += partition.policy.decompressed_bytes_max if message_set.is_wrapper else size
         return verdict
@@ -125,7 +125,7 @@ def _append_set(broker: BrokerState, partition: Partition, message_set: MessageS
     converted = len(verdict.batch)
     if converted > partition.topic.config.log.segment_bytes:
         return _larger_than_segment(converted, partition)
-    result = partition.log.append(verdict.batch, now_ms=now_ms, leader_epoch=partition.replicas.leader_epoch)
+    result = partition.log.append(verdict.batch, steady_ms=steady_ms, leader_epoch=partition.replicas.leader_epoch)
     broker.counters.add_stored(partition.topic.name, verdict.count, converted)
     broker.grown.append(partition)
     return result
@@ -180,10 +180,10 @@ def _larger_than_segment(size: int, partition: Partition) -> Rejected:
     return Rejected(codes.RECORD_LIST_TOO_LARGE, batch_message(partition.topic_partition, wrong))
 
 
-def _producer_fault(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, now_ms: int) -> Rejected | None:
+def _producer_fault(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, steady_ms: int) -> Rejected | None:
     """Transaction, epoch and sequence, in this order."""
     begins = begins_transaction(partition, header)
-    if begins and (rejected := _verification_fault(broker, partition, header, terms, now_ms)) is not None:
+    if begins and (rejected := _verification_fault(broker, partition, header, terms, steady_ms)) is not None:
         return rejected
     refused = partition.log.check_producer(header, unknown_begins_at_zero=begins and terms.version >= VERSION_WITH_IMPLICIT_ADD)
     if refused is None:
@@ -199,7 +199,9 @@ def begins_transaction(partition: Partition, header: BatchHeader) -> bool:
     )
 
 
-def _verification_fault(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, now_ms: int) -> Rejected | None:
+def _verification_fault(
+    broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, steady_ms: int
+) -> Rejected | None:
     """The first batch of a transaction in this partition: does the coordinator know about it (KIP-890, `AddPartitionsToTxnManager`)?
 
     From version 12 on it is told here. Raises StorageError.
@@ -208,7 +210,7 @@ def _verification_fault(broker: BrokerState, partition: Partition, header: Batch
     if adds:
         places, terms.joining = terms.joining or [partition.topic_partition], ()
         try:
-            code = broker.transactions.add_partitions(terms.transactional_id or "", header.identity, places, now_ms)
+            code = broker.transactions.add_partitions(terms.transactional_id or "", header.identity, places, steady_ms)
         except StorageError as error:
             message = disk_failure(f"transactional id {terms.transactional_id}")
             logged = f"{NOT_WRITTEN.name}: the coordinator cannot write: {error}"

@@ -1,8 +1,8 @@
-"""The broker as one object without I/O of its own: `handle(event, now_ms)` gives the effects that a shell carries out.
+"""The broker as one object without I/O of its own: `handle(event, steady_ms)` gives the effects that a shell carries out.
 
 Requests of one connection are worked on one at a time and in order, as in Apache Kafka: what a client has pipelined the shell keeps, as
 the bytes that came, while `waits` says so. Answers that wait (a fetch for records, a scripted delay) are kept here with their deadlines; a
-shell calls `handle(TimePassed())` at `next_deadline_ms`. `now_ms` is steady: it begins where the wall clock stood at construction and
+shell calls `handle(TimePassed())` at `next_deadline_ms`. `steady_ms` is steady: it begins where the wall clock stood at construction and
 does not jump with it. What that shows since, a shell tells by `set_wall_clock`; one that knows a single time need not. See
 `storage/wall_time.py`.
 
@@ -73,7 +73,7 @@ class BrokerCore:
         *,
         nodes: Sequence[Node],
         dice: Dice,
-        now_ms: int,
+        steady_ms: int,
         users: Mapping[str, str] | None = None,
         journal_rewrite_bytes: int = REWRITE_BYTES_MIN,
     ) -> None:
@@ -105,11 +105,11 @@ class BrokerCore:
                 static,
                 nodes,
                 dice,
-                now_ms,
+                steady_ms,
                 users=users or {},
             )
-            self._is_mended = opening.make_good(self.state, self._journals["transactions"], file_system.incarnation, now_ms)
-            opening.note_contents(self.state, self._journals, self._directory, now_ms)
+            self._is_mended = opening.make_good(self.state, self._journals["transactions"], file_system.incarnation, steady_ms)
+            opening.note_contents(self.state, self._journals, self._directory, steady_ms)
             opening.say_what_is_odd(self.state, static)
         except BaseException:
             self._directory.close()
@@ -125,30 +125,30 @@ class BrokerCore:
 
     # What a shell calls ---------------------------------------------------------------------------------------------------------------
 
-    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+    def handle(self, event: Event, steady_ms: int) -> list[Effect]:
         """Take note of an event; what comes back is to be done in order. With `flush.policy=always` everything it promises is synced.
 
         Raises ConfigException and StorageError for a node's event that cannot be.
         """
-        effects = self.apply(event, now_ms)
+        effects = self.apply(event, steady_ms)
         self.sync()
         return effects
 
-    def apply(self, event: Event, now_ms: int) -> list[Effect]:
+    def apply(self, event: Event, steady_ms: int) -> list[Effect]:
         """As `handle`, but not synced: the caller calls `sync` once for many events, before it sends any of their answers."""
         if isinstance(event, RequestReceived):
-            self._received(event, now_ms)
+            self._received(event, steady_ms)
         elif isinstance(event, TimePassed):
-            self._time_passed(now_ms)
+            self._time_passed(steady_ms)
         elif isinstance(event, ConnectionLost):
             self._lost(event)
         elif isinstance(event, NodeStopped):
-            self.state.membership.stop(event.node_id, now_ms, abruptly=event.abruptly)
+            self.state.membership.stop(event.node_id, steady_ms, abruptly=event.abruptly)
         else:
-            self.state.membership.start(event.node_id, now_ms)
+            self.state.membership.start(event.node_id, steady_ms)
         state = self.state
         if state.grown or state.changed_keys:
-            self._wake(now_ms)
+            self._wake(steady_ms)
         state.contents_notes.look_at_journals()
         if state.refusals.lines:
             self._effects += state.refusals.take()
@@ -159,15 +159,15 @@ class BrokerCore:
         """Whether an answer on this connection waits for something: until it is given, nothing more may be asked there."""
         return connection_id in self._unanswered
 
-    def set_wall_clock(self, wall_ms: int, now_ms: int) -> None:
-        """The wall clock shows `wall_ms` at `now_ms`. Waits are as long as before; what is stored from now on has its time."""
-        offset_ms = self.state.wall.offset_ms = wall_ms - now_ms
+    def set_wall_clock(self, wall_ms: int, steady_ms: int) -> None:
+        """The wall clock shows `wall_ms` at `steady_ms`. Waits are as long as before; what is stored from now on has its time."""
+        offset_ms = self.state.wall.offset_ms = wall_ms - steady_ms
         step_ms = offset_ms - self._stepped_offset_ms
         if abs(step_ms) >= CLOCK_STEP_MS:
             self._stepped_offset_ms = offset_ms
             self.state.topics.want_maintenance()
             text = f"the wall clock went {'forward' if step_ms > 0 else 'back'} by {abs(step_ms)} ms; what waits, waits as long as before"
-            self.state.refusals.say_within_limit(text, now_ms)
+            self.state.refusals.say_within_limit(text, steady_ms)
 
     def sync(self) -> None:
         """With `flush.policy=always`: return once everything that the answers so far promise is on disk. Else nothing: what they say of
@@ -192,10 +192,10 @@ class BrokerCore:
         due = timers.next_deadline_ms(self.state.chores)
         return due if waits is None or (due is not None and due < waits) else waits
 
-    def has_answers_due(self, now_ms: int) -> bool:
+    def has_answers_due(self, steady_ms: int) -> bool:
         """Whether there are answers that waited and need wait no longer: `TimePassed` gives some of them."""
         due_ms = self._waits.next_deadline_ms
-        return due_ms is not None and due_ms <= now_ms
+        return due_ms is not None and due_ms <= steady_ms
 
     def close(self) -> None:
         """Leave everything in order: synced, with snapshots, unlocked. Raises StorageError for what is not, all else is."""
@@ -227,11 +227,11 @@ class BrokerCore:
         return self.state.faults
 
     def create_topic(
-        self, name: str, partitions: int = -1, replication: int = -1, config: Mapping[str, str] | None = None, *, now_ms: int
+        self, name: str, partitions: int = -1, replication: int = -1, config: Mapping[str, str] | None = None, *, steady_ms: int
     ) -> Topic:
         """Create a topic as CreateTopics does. Raises RequestRefused, StorageError."""
         created = self.state.topics.create(
-            name, partition_count=partitions, replication_factor=replication, overrides=config, now_ms=now_ms
+            name, partition_count=partitions, replication_factor=replication, overrides=config, steady_ms=steady_ms
         )
         self.state.say_without_effect(name, created.topic.overrides)
         opening.warn_of_replication(self.state, [created.topic])
@@ -240,46 +240,46 @@ class BrokerCore:
 
     # Requests -------------------------------------------------------------------------------------------------------------------------
 
-    def _received(self, event: RequestReceived, now_ms: int) -> None:
+    def _received(self, event: RequestReceived, steady_ms: int) -> None:
         assert event.connection_id not in self._unanswered, "a request behind one that waits: the shell has to keep it"
         # What is answered at once leaves next. What waits, for whatever, leaves when files may be gone.
         self.state.lends_files = self.lends_files and not self.state.faults.rules
         try:
-            self._begin(event, now_ms)
+            self._begin(event, steady_ms)
         finally:
             self.state.lends_files = False
 
-    def _begin(self, event: RequestReceived, now_ms: int) -> None:
+    def _begin(self, event: RequestReceived, steady_ms: int) -> None:
         state, request = self.state, event.request
         if self._asks_for_login:
-            outcome = state.authentication.gate(event, now_ms)
+            outcome = state.authentication.gate(event, steady_ms)
             if outcome is not None:
-                self._finish(event, result_of(outcome, now_ms))
+                self._finish(event, result_of(outcome, steady_ms))
                 return
         fault = self._fault_for(request) if state.faults.rules else None
         try:
             if fault is None:
-                result = HANDLERS[request.api.key](state, event, request.message, now_ms)
+                result = HANDLERS[request.api.key](state, event, request.message, steady_ms)
             else:
-                result = self._result_with_fault(event, fault, now_ms)
+                result = self._result_with_fault(event, fault, steady_ms)
         except AnswerTooLarge as too_large:
             result = _too_much(event, too_large)
         if not (self._syncs or self._metadata.is_synced):
-            result = self._with_metadata_synced(request, result, now_ms)
+            result = self._with_metadata_synced(request, result, steady_ms)
         if isinstance(result, Waiting):
             self._unanswered[event.connection_id] = event
             self._waits.add(event.connection_id, result)
         else:
             self._finish(event, result)
 
-    def _with_metadata_synced(self, request: ReceivedRequest, result: Result, now_ms: int) -> Result:
+    def _with_metadata_synced(self, request: ReceivedRequest, result: Result, steady_ms: int) -> Result:
         """What a request says of topics and configurations survives a loss of power, whatever `flush.policy` is: a lost topic would take
         all that was flushed of its records with it. One sync for all that the request has changed. Kafka's metadata log is no different."""
         try:
             self._metadata.sync()
         except StorageError as error:
             text = f"{error}; no request is answered until that succeeds: check the disk, then restart the broker"
-            self.state.refusals.say_within_limit(text, now_ms)
+            self.state.refusals.say_within_limit(text, steady_ms)
             return Close(f"nobody knows what is on disk of what {request.api.name} tells")
         self.state.contents_notes.note_now()
         return result
@@ -292,25 +292,25 @@ class BrokerCore:
             lambda: named_places(request.message, state.topics.name_of, state.fetch_sessions.named_places),
         )
 
-    def _result_with_fault(self, event: RequestReceived, fault: Fault, now_ms: int) -> Result:
+    def _result_with_fault(self, event: RequestReceived, fault: Fault, steady_ms: int) -> Result:
         key, message = event.request.api.key, event.request.message
         if fault.action is FaultAction.DROP_BEFORE:
             return Close("asked for by a fault script, before the request was looked at")
         if fault.action is FaultAction.ERROR:
             if key in PER_PARTITION_FAULTS:
-                return PER_PARTITION_FAULTS[key](self.state, event, message, now_ms, fault)
+                return PER_PARTITION_FAULTS[key](self.state, event, message, steady_ms, fault)
             return error_answer(event.request, fault.error.wire(self.state.numbering))
         if fault.action is FaultAction.SLOW_DOWN:
             wants_answers, wants_requests = fault.direction != "requests", fault.direction != "answers"
             self._effects.append(SlowDown(event.connection_id, fault.bytes_per_second, wants_answers, wants_requests))
-            return HANDLERS[key](self.state, event, message, now_ms)
-        result = HANDLERS[key](self.state, event, message, now_ms)
+            return HANDLERS[key](self.state, event, message, steady_ms)
+        result = HANDLERS[key](self.state, event, message, steady_ms)
         if fault.action is FaultAction.DROP_AFTER:
             late: Result | None = result
             while isinstance(late, Waiting) and late.is_unfinished:
-                late = late.answer(now_ms, True)
+                late = late.answer(steady_ms, True)
             return Close("asked for by a fault script, after the request was done")
-        return _delayed(result, fault.delay_ms, now_ms)
+        return _delayed(result, fault.delay_ms, steady_ms)
 
     def _finish(self, event: RequestReceived, result: Result) -> None:
         if isinstance(result, Message):
@@ -327,12 +327,12 @@ class BrokerCore:
 
     # Answers that wait ----------------------------------------------------------------------------------------------------------------
 
-    def _wake(self, now_ms: int) -> None:
+    def _wake(self, steady_ms: int) -> None:
         """Try the answers that wait for what changed, unless there are others that have a turn coming: then with them."""
         has_turn = bool(self._waits.woken)
         self._note_changes()
         if self._waits.woken and not has_turn:
-            self._try_woken(now_ms)
+            self._try_woken(steady_ms)
 
     def _note_changes(self) -> None:
         grown, changed = self.state.grown, self.state.changed_keys
@@ -349,36 +349,36 @@ class BrokerCore:
                 changed.append(partition.topic_partition)
             self._waits.wake(changed.pop())
 
-    def _try_woken(self, now_ms: int) -> None:
+    def _try_woken(self, steady_ms: int) -> None:
         """As many as belong into one turn. For the rest `next_deadline_ms` asks for another, before which the effects of this one are
         carried out: only then does `records_max` know of them."""
         state = self.state
         end = state.bytes_handled + TURN_BYTES_MAX
         while state.bytes_handled < end and (woken := self._waits.take_woken()) is not None:
             state.bytes_handled += TRY_BYTES
-            self._try_answer(woken[0], now_ms, is_last=woken[1])
+            self._try_answer(woken[0], steady_ms, is_last=woken[1])
             self._note_changes()  # Handling one may change more.
 
-    def _time_passed(self, now_ms: int) -> None:
+    def _time_passed(self, steady_ms: int) -> None:
         for chore in self.state.chores:
             deadline_ms = chore.next_deadline_ms
-            if deadline_ms is not None and deadline_ms <= now_ms:
+            if deadline_ms is not None and deadline_ms <= steady_ms:
                 refusals = self.state.refusals
-                for line in chore.expire(now_ms):
+                for line in chore.expire(steady_ms):
                     if chore is refusals:
                         refusals.say(line)
                     else:
-                        refusals.say_within_limit(line, now_ms)
-        self._waits.wake_due(now_ms)
-        self._try_woken(now_ms)
+                        refusals.say_within_limit(line, steady_ms)
+        self._waits.wake_due(steady_ms)
+        self._try_woken(steady_ms)
 
-    def _try_answer(self, connection_id: int, now_ms: int, *, is_last: bool) -> None:
+    def _try_answer(self, connection_id: int, steady_ms: int, *, is_last: bool) -> None:
         event = self._unanswered.get(connection_id)
         waiting = self._waits.get(connection_id)
         if event is None or waiting is None:
             return
         try:
-            result = waiting.answer(now_ms, is_last)
+            result = waiting.answer(steady_ms, is_last)
         except AnswerTooLarge as too_large:
             result = _too_much(event, too_large)
         except Exception as error:  # Not the mistake of whoever woke it.
@@ -405,13 +405,13 @@ def _too_much(event: RequestReceived, error: AnswerTooLarge) -> Close:
     return Close(f"{event.request.api.name} asks for too much at once: {error}")
 
 
-def _delayed(result: Result, delay_ms: int, now_ms: int) -> Result:
+def _delayed(result: Result, delay_ms: int, steady_ms: int) -> Result:
     """The same answer, so much later."""
     if isinstance(result, Close | Silence):
         return result
     if not isinstance(result, Waiting):
         message = result
-        return Waiting(deadline_ms=now_ms + delay_ms, keys=(), answer=lambda _now_ms, is_last: message if is_last else None)
+        return Waiting(deadline_ms=steady_ms + delay_ms, keys=(), answer=lambda _steady_ms, is_last: message if is_last else None)
     waiting = result
 
     def answer(late_ms: int, is_last: bool) -> Result | None:

@@ -42,8 +42,8 @@ class BrokerState:
     and checked (a refused batch, unpacked or not, counts for as much as it may be). Who can go on later looks at it, and then lets others
     have their turn.
 
-    There are two times. `now_ms`, which every handler and chore is given, is steady: for all that waits. What is stored, compared with what
-    is stored, or told to somebody as a time is `wall.at(now_ms)`. A part that mixes them up works until somebody sets the clock.
+    There are two clocks. Handlers and chores receive `steady_ms`, which measures waits. Times that are stored, compared with stored times,
+    or reported are `wall.at(steady_ms)`. Code that mixes them up fails as soon as the machine's clock is set.
     """
 
     cluster_id: str
@@ -97,9 +97,9 @@ class BrokerState:
 class Waiting:
     """An answer that has to wait: for a change of one of `keys`, or until `deadline_ms`.
 
-    A TopicPartition changes when it gets records, everything else when `BrokerState.changed` says so. `answer(now_ms, is_last)` is called
-    after a change and after the deadline, then with `is_last`; None means wait on, another Waiting to wait for something else from now on.
-    `is_unfinished`: the request itself is not done yet, and waits only for others to have their turn.
+    A TopicPartition changes when it gets records, everything else when `BrokerState.changed` says so. `answer(steady_ms, is_last)` is
+    called after a change and after the deadline, then with `is_last`; None means wait on, another Waiting to wait for something else
+    from now on. `is_unfinished`: the request itself is not done yet, and waits only for others to have their turn.
     """
 
     deadline_ms: int
@@ -130,13 +130,13 @@ SILENCE = Silence()
 
 Result: TypeAlias = Message | Waiting | Close | Last | Silence
 Handler: TypeAlias = Callable[[BrokerState, RequestReceived, Any, int], Result]
-"""(state, event, its message, now_ms) -> what to do about the answer."""
+"""(state, event, its message, steady_ms) -> what to do about the answer."""
 
 FaultHandler: TypeAlias = Callable[[BrokerState, RequestReceived, Any, int, Fault], Result]
 """The same, with a fault whose action is ERROR."""
 
 
-def result_of(outcome: Outcome, now_ms: int) -> Result:
+def result_of(outcome: Outcome, steady_ms: int) -> Result:
     """What a step of a login comes to."""
     if outcome.message is None:
         return Close()
@@ -145,10 +145,10 @@ def result_of(outcome: Outcome, now_ms: int) -> Result:
     last = Last(outcome.message)
     if not outcome.delay_ms:
         return last
-    return Waiting(deadline_ms=now_ms + outcome.delay_ms, keys=(), answer=lambda _now_ms, is_last: last if is_last else None)
+    return Waiting(deadline_ms=steady_ms + outcome.delay_ms, keys=(), answer=lambda _steady_ms, is_last: last if is_last else None)
 
 
-def refuse(broker: BrokerState, event: RequestReceived, now_ms: int, *, place: Any, code: ErrorCode, reason: str) -> None:
+def refuse(broker: BrokerState, event: RequestReceived, steady_ms: int, *, place: Any, code: ErrorCode, reason: str) -> None:
     """Say in the log what was refused. `place`: a TopicPartition, or whatever else the request is about."""
     broker.refusals.refused(
         api=event.request.api.name,
@@ -157,6 +157,6 @@ def refuse(broker: BrokerState, event: RequestReceived, now_ms: int, *, place: A
         within=place.topic if isinstance(place, TopicPartition) else str(place),
         code=code.name,
         reason=reason,
-        now_ms=now_ms,
+        steady_ms=steady_ms,
         host=event.client_host.removeprefix("/"),
     )

@@ -34,7 +34,7 @@ class ContentsNotes:
         directory: DataDirectory,
         topics: TopicRegistry,
         journals: Mapping[str, Journal],
-        now_ms: int,
+        steady_ms: int,
         *,
         syncs: bool,
     ) -> None:
@@ -45,10 +45,10 @@ class ContentsNotes:
         self._counts = dict.fromkeys(journals, 0)  # As they were noted.
         self._empty: list[Journal] = []  # Of which no entry is noted.
         self._grown: dict[Partition, None] = {}
-        self._next_ms = now_ms
+        self._next_ms = steady_ms
         self._syncs = syncs
         self._is_unsynced = False  # With `syncs`.
-        self._next_sync_ms = now_ms
+        self._next_sync_ms = steady_ms
         self._has_told_failure = False  # Since the last success.
 
     def begin(self) -> None:
@@ -94,20 +94,20 @@ class ContentsNotes:
             with suppress(StorageError):
                 self._note()
 
-    def expire(self, now_ms: int) -> Sequence[str]:
+    def expire(self, steady_ms: int) -> Sequence[str]:
         """See `Chore`."""
         try:
             if not self._contents.is_begun:
                 self.begin()
             self._note()
-            if self._is_unsynced and self._next_sync_ms <= now_ms:
+            if self._is_unsynced and self._next_sync_ms <= steady_ms:
                 self._contents.sync()
-                self._is_unsynced, self._next_sync_ms = False, now_ms + SYNC_INTERVAL_MS
+                self._is_unsynced, self._next_sync_ms = False, steady_ms + SYNC_INTERVAL_MS
         except StorageError as error:
-            self._next_ms = self._next_sync_ms = now_ms + RETRY_MS
+            self._next_ms = self._next_sync_ms = steady_ms + RETRY_MS
             has_told, self._has_told_failure = self._has_told_failure, True
             return [] if has_told else [f"a file that is lost later may not be missed at the next start: {error}"]
-        self._next_ms = now_ms + INTERVAL_MS
+        self._next_ms = steady_ms + INTERVAL_MS
         self._has_told_failure = False
         return []
 

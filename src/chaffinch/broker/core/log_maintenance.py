@@ -39,18 +39,18 @@ RETRY_DOUBLINGS_MAX = 6
 class LogMaintenance:
     """See the module. Errors of the disk are tried again, ever later; a damaged log is compacted no more until the next start."""
 
-    def __init__(self, topics: TopicRegistry, settings: Mapping[str, Any], wall: WallTime, now_ms: int) -> None:
+    def __init__(self, topics: TopicRegistry, settings: Mapping[str, Any], wall: WallTime, steady_ms: int) -> None:
         self._topics = topics
         self._settings = settings
         self._wall = wall
-        self._now_ms = now_ms
-        self._retention = _DueTimes(now_ms, lambda: settings["log.retention.check.interval.ms"])
-        self._compaction = _DueTimes(now_ms, lambda: self._backoff_ms)
+        self._steady_ms = steady_ms
+        self._retention = _DueTimes(steady_ms, lambda: settings["log.retention.check.interval.ms"])
+        self._compaction = _DueTimes(steady_ms, lambda: self._backoff_ms)
         self._dirty: dict[TopicPartition, float] = {}
         self._damaged: set[str] = set()  # Directories: a new topic of the same name has another.
         self._failed: dict[str, tuple[int, int]] = {}  # Directory -> how often in a row, and until when (ms) it is not tried again.
         self._job: _Job | None = None
-        self._slice_ms = now_ms
+        self._slice_ms = steady_ms
         self._next_ms: int | None = None  # Found out by `expire`, where all of it changes: every request asks for it.
 
     @property
@@ -60,18 +60,18 @@ class LogMaintenance:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        return self._now_ms if self._topics.wants_maintenance else self._next_ms
+        return self._steady_ms if self._topics.wants_maintenance else self._next_ms
 
-    def expire(self, now_ms: int) -> Sequence[str]:
-        self._now_ms = now_ms
+    def expire(self, steady_ms: int) -> Sequence[str]:
+        self._steady_ms = steady_ms
         lines: list[str] = []
         self._notice()
         for due, check in ((self._retention, self._check_retention), (self._compaction, self._check_compaction)):
             work = 0
-            while work < WORK_PER_CALL and (topic_partition := due.take(now_ms)) is not None:
-                work += 1 + check(topic_partition, now_ms, lines)
-        if self._slice_ms <= now_ms:
-            self._compact(now_ms, lines)
+            while work < WORK_PER_CALL and (topic_partition := due.take(steady_ms)) is not None:
+                work += 1 + check(topic_partition, steady_ms, lines)
+        if self._slice_ms <= steady_ms:
+            self._compact(steady_ms, lines)
         deadlines = [self._retention.next_ms, self._compaction.next_ms, self._slice_ms if self._job or self._dirty else None]
         self._next_ms = min((deadline for deadline in deadlines if deadline is not None), default=None)
         return lines
@@ -79,35 +79,35 @@ class LogMaintenance:
     def _notice(self) -> None:
         wanted = self._topics.wants_maintenance
         for topic_partition in wanted[-NOTICED_PER_CALL:]:
-            self._retention.put(topic_partition, self._now_ms)
-            self._compaction.put(topic_partition, self._now_ms)
+            self._retention.put(topic_partition, self._steady_ms)
+            self._compaction.put(topic_partition, self._steady_ms)
         del wanted[-NOTICED_PER_CALL:]
 
     # Retention --------------------------------------------------------------------------------------------------------------------------
 
-    def _check_retention(self, topic_partition: TopicPartition, now_ms: int, lines: list[str]) -> int:
+    def _check_retention(self, topic_partition: TopicPartition, steady_ms: int, lines: list[str]) -> int:
         """Returns how much work there was."""
         partition = self._topics.partition(*topic_partition)
         if partition is None:
             return 0
         try:
-            count = partition.log.expire(now_ms, WORK_PER_CALL)
+            count = partition.log.expire(steady_ms, WORK_PER_CALL)
         except StorageError as error:
             lines.append(f"old records of {topic_partition} stay for now: {error}")
-            self._retention.put(topic_partition, now_ms)
+            self._retention.put(topic_partition, steady_ms)
             return WORK_OF_A_CHANGE
         if count == WORK_PER_CALL:  # There may be more.
-            self._retention.put_back(topic_partition, now_ms)
+            self._retention.put_back(topic_partition, steady_ms)
             return count
         due_ms = retention.next_expiry_ms(partition.log.files.segments, partition.log.config)
         if due_ms is not None:
             # What cannot go yet, above the high watermark, is due again later.
-            self._retention.put(topic_partition, max(self._wall.when(due_ms), now_ms))
+            self._retention.put(topic_partition, max(self._wall.when(due_ms), steady_ms))
         return count + WORK_OF_A_CHANGE if count else 0
 
     # Compaction -------------------------------------------------------------------------------------------------------------------------
 
-    def _check_compaction(self, topic_partition: TopicPartition, now_ms: int, lines: list[str]) -> int:
+    def _check_compaction(self, topic_partition: TopicPartition, steady_ms: int, lines: list[str]) -> int:
         """Returns how much work there was."""
         partition = self._topics.partition(*topic_partition)
         if partition is None:
@@ -118,23 +118,23 @@ class LogMaintenance:
         directory = partition.log.directory
         if directory in self._damaged:
             return 0
-        again_ms = self._failed.get(directory, (0, now_ms))[1]
-        if again_ms > now_ms:
+        again_ms = self._failed.get(directory, (0, steady_ms))[1]
+        if again_ms > steady_ms:
             self._compaction.put(topic_partition, again_ms - 1)
             return 0
         try:
             if has_swap:  # An error, or the end of its compaction, has left files that it replaced.
                 if partition.log.files.end_swap(WORK_PER_CALL):
                     self._failed.pop(directory, None)
-                self._compaction.put_back(topic_partition, now_ms)
+                self._compaction.put_back(topic_partition, steady_ms)
                 return WORK_PER_CALL
-            found = self._cleanable(partition, now_ms)
+            found = self._cleanable(partition, steady_ms)
             is_rolled = found.must_roll
             if is_rolled:
-                partition.log.roll(now_ms)
-                found = self._cleanable(partition, now_ms)
+                partition.log.roll(steady_ms)
+                found = self._cleanable(partition, steady_ms)
         except StorageError as error:
-            self._put_off(partition, error, now_ms, lines)
+            self._put_off(partition, error, steady_ms, lines)
             return WORK_OF_A_CHANGE
         if found.is_due(partition.log.config):
             self._dirty[topic_partition] = found.dirty_ratio
@@ -142,35 +142,35 @@ class LogMaintenance:
             self._compaction.put(topic_partition, self._wall.when(found.check_again_ms))
         return WORK_OF_A_CHANGE if is_rolled else 0
 
-    def _cleanable(self, partition: Partition, now_ms: int) -> Cleanable:
+    def _cleanable(self, partition: Partition, steady_ms: int) -> Cleanable:
         log = partition.log
-        return cleanable(log.files.segments, log.files.state, log.config, log.last_stable_offset, self._wall.at(now_ms))
+        return cleanable(log.files.segments, log.files.state, log.config, log.last_stable_offset, self._wall.at(steady_ms))
 
-    def _compact(self, now_ms: int, lines: list[str]) -> None:
+    def _compact(self, steady_ms: int, lines: list[str]) -> None:
         """One slice of the compaction in hand; begins the next one where there is none."""
         job = self._job
         if job is not None and self._topics.partition(*job.partition.topic_partition) is not job.partition:
             job.compaction.abandon()
             job = self._job = None
         if job is None:
-            job = self._job = self._next_job(now_ms, lines)
+            job = self._job = self._next_job(steady_ms, lines)
         if job is None:
             return
         try:
             is_done = job.compaction.step()
         except (StorageError, RecordsError) as error:
             self._job = None
-            self._put_off(job.partition, error, now_ms, lines)
+            self._put_off(job.partition, error, steady_ms, lines)
         else:
             if is_done:
                 read, written = job.compaction.bytes_read, job.compaction.bytes_written
                 LOGGER.info("%s is compacted: %d bytes read, %d written", job.partition.topic_partition, read, written)
                 self._failed.pop(job.partition.log.directory, None)
                 self._job = None
-                self._compaction.put(job.partition.topic_partition, now_ms)
-        self._slice_ms = now_ms + max(PAUSE_MS, int(1000 * SLICE_BYTES / self._settings["log.cleaner.io.max.bytes.per.second"]))
+                self._compaction.put(job.partition.topic_partition, steady_ms)
+        self._slice_ms = steady_ms + max(PAUSE_MS, int(1000 * SLICE_BYTES / self._settings["log.cleaner.io.max.bytes.per.second"]))
 
-    def _next_job(self, now_ms: int, lines: list[str]) -> _Job | None:
+    def _next_job(self, steady_ms: int, lines: list[str]) -> _Job | None:
         while self._dirty:
             topic_partition = max(self._dirty, key=self._dirty.__getitem__)
             del self._dirty[topic_partition]
@@ -178,17 +178,17 @@ class LogMaintenance:
             if partition is None:
                 continue
             try:
-                found = self._cleanable(partition, now_ms)
+                found = self._cleanable(partition, steady_ms)
             except StorageError as error:
-                self._put_off(partition, error, now_ms, lines)
+                self._put_off(partition, error, steady_ms, lines)
                 continue
             if found.is_due(partition.log.config) and self._settings["log.cleaner.enable"]:  # Still: options may have changed since.
                 map_bytes_max = self._settings["log.cleaner.dedupe.buffer.size"]
-                wall_ms = self._wall.at(now_ms)
+                wall_ms = self._wall.at(steady_ms)
                 return _Job(partition, Compaction(partition.log, found.end_offset, wall_ms, map_bytes_max=map_bytes_max))
         return None
 
-    def _put_off(self, partition: Partition, error: StorageError | RecordsError, now_ms: int, lines: list[str]) -> None:
+    def _put_off(self, partition: Partition, error: StorageError | RecordsError, steady_ms: int, lines: list[str]) -> None:
         """Ever longer; for good where the log is damaged."""
         lines.append(f"compaction of {partition.topic_partition} gave up: {error}")
         directory = partition.log.directory
@@ -196,8 +196,8 @@ class LogMaintenance:
             self._damaged.add(directory)
         times = self._failed.get(directory, (0, 0))[0]
         wait_ms = self._backoff_ms << min(times, RETRY_DOUBLINGS_MAX)
-        self._failed[directory] = times + 1, now_ms + wait_ms
-        self._compaction.put(partition.topic_partition, now_ms)
+        self._failed[directory] = times + 1, steady_ms + wait_ms
+        self._compaction.put(partition.topic_partition, steady_ms)
 
 
 class _Job:
@@ -234,9 +234,9 @@ class _DueTimes:
             self._due[topic_partition] = due_ms
             heapq.heappush(self._heap, (due_ms, topic_partition))
 
-    def take(self, now_ms: int) -> TopicPartition | None:
+    def take(self, steady_ms: int) -> TopicPartition | None:
         """One that is due; None where none is."""
-        while self._heap and self._heap[0][0] <= now_ms:
+        while self._heap and self._heap[0][0] <= steady_ms:
             due_ms, topic_partition = heapq.heappop(self._heap)
             if self._due.get(topic_partition) == due_ms:
                 del self._due[topic_partition]
@@ -256,26 +256,26 @@ class ProducerExpiry:
     writes old events is forgotten while it writes.
     """
 
-    def __init__(self, topics: TopicRegistry, settings: Mapping[str, Any], now_ms: int) -> None:
+    def __init__(self, topics: TopicRegistry, settings: Mapping[str, Any], steady_ms: int) -> None:
         self._topics = topics
         self._settings = settings
         self._left: list[TopicPartition] = []
-        self.next_deadline_ms = now_ms + self._interval_ms
+        self.next_deadline_ms = steady_ms + self._interval_ms
 
-    def expire(self, now_ms: int) -> list[str]:
+    def expire(self, steady_ms: int) -> list[str]:
         """One slice of a round. Says nothing: that producers come and go is no news."""
         if not self._left:
             self._left = [partition.topic_partition for partition in self._topics.partitions()]
         for place in self._left[-PARTITIONS_PER_CALL:]:
             partition = self._topics.partition(*place)
             if partition is not None:
-                self._forget(partition, now_ms)
+                self._forget(partition, steady_ms)
         del self._left[-PARTITIONS_PER_CALL:]
-        self.next_deadline_ms = now_ms if self._left else now_ms + self._interval_ms
+        self.next_deadline_ms = steady_ms if self._left else steady_ms + self._interval_ms
         return []
 
-    def _forget(self, partition: Partition, now_ms: int) -> None:
-        partition.log.forget_idle_producers(now_ms, self._settings["producer.id.expiration.ms"])
+    def _forget(self, partition: Partition, steady_ms: int) -> None:
+        partition.log.forget_idle_producers(steady_ms, self._settings["producer.id.expiration.ms"])
 
     @property
     def _interval_ms(self) -> int:

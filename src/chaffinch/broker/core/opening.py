@@ -70,7 +70,7 @@ def open_state(
     static: Settings,
     nodes: Sequence[Node],
     dice: Dice,
-    now_ms: int,
+    steady_ms: int,
     *,
     users: Mapping[str, str],
 ) -> BrokerState:
@@ -78,7 +78,7 @@ def open_state(
     dynamic = DynamicSettings(static, journals["cluster"])
     declared = DeclaredNodes(nodes, first_epoch=first_epoch(journals["cluster"], len(nodes)))
     wall = WallTime()
-    topics = TopicRegistry(file_system, journals["cluster"], contents, declared, dynamic, dice, wall, now_ms)
+    topics = TopicRegistry(file_system, journals["cluster"], contents, declared, dynamic, dice, wall, steady_ms)
     offsets = GroupOffsets(journals["offsets"])
     topics.before_creation = offsets.topic_comes
     with suppress(StorageError):  # On a full disk they stay until a topic of that name comes.
@@ -94,12 +94,12 @@ def open_state(
         sync_decisions=static["flush.policy"] == "always",
         transaction_version=static["transaction.version"],
         wall=wall,
-        now_ms=now_ms,
+        steady_ms=steady_ms,
     )
     refusals = RefusalLog()
     credentials = ScramCredentials(journals["cluster"], users, dice)
     configs = GroupConfigs(dynamic, journals["cluster"])
-    groups = GroupCoordinator(journals["offsets"], offsets, TopicView(topics), dynamic, configs, dice, changed_keys, wall, now_ms)
+    groups = GroupCoordinator(journals["offsets"], offsets, TopicView(topics), dynamic, configs, dice, changed_keys, wall, steady_ms)
     state = BrokerState(
         cluster_id=directory.cluster_id,
         settings=dynamic,
@@ -118,19 +118,19 @@ def open_state(
             directory,
             topics,
             {f"{JOURNALS}/{name}": journal for name, journal in journals.items()},
-            now_ms,
+            steady_ms,
             syncs=static["flush.policy"] == "always",
         ),
         grown=grown,
         changed_keys=changed_keys,
-        chores=[transactions, membership, ProducerExpiry(topics, dynamic, now_ms)],
+        chores=[transactions, membership, ProducerExpiry(topics, dynamic, steady_ms)],
     )
-    state.chores += [state.refusals, state.contents_notes, LogMaintenance(topics, dynamic, wall, now_ms)]
-    state.chores += [groups, OffsetExpiry(groups, offsets, dynamic, wall, now_ms)]
+    state.chores += [state.refusals, state.contents_notes, LogMaintenance(topics, dynamic, wall, steady_ms)]
+    state.chores += [groups, OffsetExpiry(groups, offsets, dynamic, wall, steady_ms)]
     return state
 
 
-def make_good(state: BrokerState, transactions: Journal, incarnation: str, now_ms: int) -> bool:
+def make_good(state: BrokerState, transactions: Journal, incarnation: str, steady_ms: int) -> bool:
     """Finish what the last end of the process left half done; False where some is left to the next start. Raises StorageError.
 
     `transactions`: the coordinator's journal.
@@ -142,14 +142,14 @@ def make_good(state: BrokerState, transactions: Journal, incarnation: str, now_m
     respelled = state.topics.respell()
     if respelled is not None:
         state.refusals.say(respelled)
-    completed = state.transactions.complete_decided(now_ms)
+    completed = state.transactions.complete_decided(steady_ms)
     if completed:
         text = f"{completed} transactions that were decided before the last stop are completed"
         state.refusals.say(Report(text, is_routine=True))
     if power_loss.is_possible(transactions, incarnation):
         verifies: bool = state.settings["transaction.partition.verification.enable"]
         try:
-            for text in power_loss.mend(state.transactions, state.topics, state.offsets, state.grown, now_ms, verifies=verifies):
+            for text in power_loss.mend(state.transactions, state.topics, state.offsets, state.grown, steady_ms, verifies=verifies):
                 state.refusals.say(text)
         except StorageError as error:
             text = f"what a loss of power took from transactions is made good at the next start: {error}"
@@ -160,7 +160,7 @@ def make_good(state: BrokerState, transactions: Journal, incarnation: str, now_m
     return True
 
 
-def note_contents(state: BrokerState, journals: Mapping[str, Journal], directory: DataDirectory, now_ms: int) -> None:
+def note_contents(state: BrokerState, journals: Mapping[str, Journal], directory: DataDirectory, steady_ms: int) -> None:
     """Write down what the data directory contains; it is complete with that. On a full disk that is done later, unless the directory is
     new. Raises StorageError."""
     if directory.is_new:
@@ -168,7 +168,7 @@ def note_contents(state: BrokerState, journals: Mapping[str, Journal], directory
             journal.sync()
         state.contents_notes.begin()
     else:
-        for line in state.contents_notes.expire(now_ms):
+        for line in state.contents_notes.expire(steady_ms):
             state.refusals.say(line)
 
 
@@ -213,7 +213,7 @@ class TransactionParticipants:
         self._grown = grown
 
     def write_marker(
-        self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, transaction_version: int, now_ms: int
+        self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, transaction_version: int, steady_ms: int
     ) -> None:
         partition = self._topics.partition(*topic_partition)
         if partition is None:
@@ -223,7 +223,7 @@ class TransactionParticipants:
             return  # Whoever raised the epoch here has ended the transaction. A later coordinator's epoch is one that a tool made up.
         if transaction_version >= VERSION_WITH_EPOCH_BUMP and partition.log.producers.has_marker(identity):
             return  # Written before a crash: in version 2 each marker has an epoch of its own, under which the next transaction begins.
-        partition.log.append_marker(is_commit, identity, COORDINATOR_EPOCH, now_ms, leader_epoch=partition.replicas.leader_epoch)
+        partition.log.append_marker(is_commit, identity, COORDINATOR_EPOCH, steady_ms, leader_epoch=partition.replicas.leader_epoch)
         self._grown.append(partition)
 
     def complete_offsets(self, group: str, producer_id: int, is_commit: bool) -> None:

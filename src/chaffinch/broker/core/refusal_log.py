@@ -55,26 +55,26 @@ class RefusalLog:
         self._left_out = 0
         self._without_effect: set[str] = set()
 
-    def refused(self, *, api: str, client: str, place: str, within: str, code: str, reason: str, now_ms: int, host: str = "") -> None:
+    def refused(self, *, api: str, client: str, place: str, within: str, code: str, reason: str, steady_ms: int, host: str = "") -> None:
         """One refusal. `place`: a topic-partition, a group, a transactional id; `within`: the topic, or the place again; `host`: where the
         client is, if that is known."""
         client, within = f"'{_cut(client, NAME_LENGTH_MAX)}'", _cut(within, NAME_LENGTH_MAX)
         origin = f"client {client} at {host}" if host else f"client {client}"
         text = f"refused: {api} from {origin} for {_cut(place, NAME_LENGTH_MAX)}: {code}: {reason.removeprefix(f'{code}: ')}"
-        self._say_seldom((client, within), f"refused: client {client} at {within}", code, text, now_ms)
+        self._say_seldom((client, within), f"refused: client {client} at {within}", code, text, steady_ms)
 
-    def say_seldom(self, kind: str, origin: str, text: str, now_ms: int) -> None:
+    def say_seldom(self, kind: str, origin: str, text: str, steady_ms: int) -> None:
         """A line of this kind that may come again and again from the same origin."""
-        self._say_seldom((kind, origin), f"{kind} from {_cut(origin, NAME_LENGTH_MAX)}", "", text, now_ms)
+        self._say_seldom((kind, origin), f"{kind} from {_cut(origin, NAME_LENGTH_MAX)}", "", text, steady_ms)
 
     def say(self, line: str | Report) -> None:
         """A line that comes once."""
         report = line if isinstance(line, Report) else Report(line)
         self.lines.append(replace(report, text=_cut(report.text, TEXT_LENGTH_MAX)))
 
-    def say_within_limit(self, line: str | Report, now_ms: int) -> None:
+    def say_within_limit(self, line: str | Report, steady_ms: int) -> None:
         """A line that clients can bring about as often as they like, each time for something else: transactions that time out."""
-        if self._has_room(now_ms):
+        if self._has_room(steady_ms):
             self.say(line)
         else:
             self._left_out += 1
@@ -100,22 +100,22 @@ class RefusalLog:
             return min(self._interval_end_ms, self._ends[0][0]) if self._ends else self._interval_end_ms
         return self._ends[0][0] if self._ends else None
 
-    def expire(self, now_ms: int) -> list[str]:
+    def expire(self, steady_ms: int) -> list[str]:
         lines = []
-        while self._ends and self._ends[0][0] <= now_ms:
+        while self._ends and self._ends[0][0] <= steady_ms:
             ends_at_ms, key = heapq.heappop(self._ends)
             window = self._windows.get(key)
             if window is None or window.ends_at_ms != ends_at_ms:
                 continue  # It was given another end since.
             if window.omitted:
                 lines.append(_counted(window))
-                self._lengthen(key, window, now_ms)
+                self._lengthen(key, window, steady_ms)
             elif window.rests:
                 del self._windows[key]
             else:
                 window.rests = True
-                self._end_at(key, window, now_ms + REST_MS)
-        if self._left_out and now_ms >= self._interval_end_ms:
+                self._end_at(key, window, steady_ms + REST_MS)
+        if self._left_out and steady_ms >= self._interval_end_ms:
             lines.append(self._take_left_out())
         return lines
 
@@ -132,39 +132,39 @@ class RefusalLog:
 
     # Inside ---------------------------------------------------------------------------------------------------------------------------
 
-    def _say_seldom(self, key: tuple[str, str], who: str, label: str, text: str, now_ms: int) -> None:
+    def _say_seldom(self, key: tuple[str, str], who: str, label: str, text: str, steady_ms: int) -> None:
         window = self._windows.get(key)
         if window is not None and not window.rests:
             window.omitted[label] += 1
             window.last = text[: TEXT_LENGTH_MAX + 1]  # One more than is said, so that it is seen to be cut.
             return
-        if (window is None and len(self._windows) >= WINDOWS_MAX) or not self._has_room(now_ms):
+        if (window is None and len(self._windows) >= WINDOWS_MAX) or not self._has_room(steady_ms):
             self._left_out += 1
             return
         self.say(text)
         if window is None:
             window = self._windows[key] = _Window(who)
-            self._end_at(key, window, now_ms + window.length_ms)
+            self._end_at(key, window, steady_ms + window.length_ms)
         else:
-            self._lengthen(key, window, now_ms)
+            self._lengthen(key, window, steady_ms)
 
-    def _has_room(self, now_ms: int) -> bool:
+    def _has_room(self, steady_ms: int) -> bool:
         """Whether one more line may be said in this interval; it is counted if so."""
-        if now_ms >= self._interval_end_ms:
-            self._interval_end_ms = now_ms + INTERVAL_MS
+        if steady_ms >= self._interval_end_ms:
+            self._interval_end_ms = steady_ms + INTERVAL_MS
             self._interval_lines = 0
         if self._interval_lines >= LINES_PER_INTERVAL_MAX:
             return False
         self._interval_lines += 1
         return True
 
-    def _lengthen(self, key: tuple[str, str], window: _Window, now_ms: int) -> None:
+    def _lengthen(self, key: tuple[str, str], window: _Window, steady_ms: int) -> None:
         """Once more, and longer."""
         window.omitted.clear()
         window.last = ""
         window.rests = False
         window.length_ms = min(2 * window.length_ms, INTERVAL_MS_MAX)
-        self._end_at(key, window, now_ms + window.length_ms)
+        self._end_at(key, window, steady_ms + window.length_ms)
 
     def _end_at(self, key: tuple[str, str], window: _Window, ends_at_ms: int) -> None:
         window.ends_at_ms = ends_at_ms

@@ -18,7 +18,7 @@ STALE_MAX = 64
 
 
 class Timers(Generic[Key]):
-    """At most one deadline per key (ms since 1970). Keys of the same deadline come in their own order."""
+    """At most one deadline per key (steady ms). Keys of the same deadline come in their own order."""
 
     def __init__(self) -> None:
         self._deadlines: dict[Key, int] = {}
@@ -46,9 +46,9 @@ class Timers(Generic[Key]):
         """May be early, never late."""
         return self._heap[0][0] if self._heap else None
 
-    def due(self, now_ms: int) -> Key | None:
+    def due(self, steady_ms: int) -> Key | None:
         """A key whose deadline has come, the earliest first; its deadline is forgotten. None when there is none."""
-        while self._heap and self._heap[0][0] <= now_ms:
+        while self._heap and self._heap[0][0] <= steady_ms:
             queued_ms, key = heapq.heappop(self._heap)
             if self._queued.get(key) != queued_ms:
                 continue  # An earlier one was put in after it.
@@ -56,7 +56,7 @@ class Timers(Generic[Key]):
             deadline_ms = self._deadlines.get(key)
             if deadline_ms is None:
                 continue
-            if deadline_ms <= now_ms:
+            if deadline_ms <= steady_ms:
                 del self._deadlines[key]
                 found: Key = key
                 return found
@@ -79,9 +79,9 @@ class Chore(Protocol):
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do (ms since 1970), None for never. Asked for after every request: no work here. May be early."""
+        """When `expire` has something to do (steady ms), None for never. Asked for after every request: no work here. May be early."""
 
-    def expire(self, now_ms: int) -> Sequence[str | Report]:
+    def expire(self, steady_ms: int) -> Sequence[str | Report]:
         """Do what is due, in short: long work is cut into slices, with the next one due at once. Returns lines for the log: a text is a
         warning.
 

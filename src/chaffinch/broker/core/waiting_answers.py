@@ -71,9 +71,9 @@ class WaitingAnswers:
         for connection_id in self._by_key.get(key, ()):
             self.woken.setdefault(connection_id, False)
 
-    def wake_due(self, now_ms: int) -> None:
+    def wake_due(self, steady_ms: int) -> None:
         """Those whose deadline has come are to be tried for the last time; their deadlines are forgotten, the waits are not."""
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
+        while self._deadlines and self._deadlines[0][0] <= steady_ms:
             entry = heapq.heappop(self._deadlines)
             if self._is_on(entry):
                 self.woken[entry[2]] = True

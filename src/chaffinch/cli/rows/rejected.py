@@ -51,13 +51,13 @@ class RejectedRows:
         """Number and reason, in words, of the one that stands first in the input, whatever was found out first."""
         return None if self._first is None else f"{self.unit} {self._first[0]}: {self._first[1]}"
 
-    def add(self, table: pa.Table, numbers: Numbers, result: pa.Table, now_ms: int) -> None:
+    def add(self, table: pa.Table, numbers: Numbers, result: pa.Table, wall_ms: int) -> None:
         """Rows that were sent in vain: `result` is `SendTableResult.rejected`, `table` what was sent, `numbers` its rows' numbers."""
         if not len(result):
             return
         rows = result.column("row").to_numpy()
         records = table.select([name for name in COLUMNS if name in table.schema.names]).take(pa.array(rows))
-        found = to_arrow(from_arrow(records, timestamp_default_ms=now_ms))
+        found = to_arrow(from_arrow(records, timestamp_default_ms=wall_ms))
         partitions = np.maximum(result.column("partition").to_numpy(), -1)
         first = int(np.argmin(rows))
         reason = f"{result['error'][first]} ({result['code'][first]}): {result['message'][first]}"

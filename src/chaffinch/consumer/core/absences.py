@@ -35,7 +35,7 @@ class Absences:
             return TopicPartition(place.topic, -1)
         return place if topic is not None and topic.partitions and place.partition >= topic.partition_count else None
 
-    def look(self, missed: Collection[TopicPartition], now_ms: int) -> None:
+    def look(self, missed: Collection[TopicPartition], steady_ms: int) -> None:
         """`missed`: those wanted now that have no leader; the log says it the first time, and again now and then."""
         if not (missed or self._since_ms or self._logged):
             return
@@ -46,17 +46,17 @@ class Absences:
         for place in missed:
             absent = self._absent(place)
             if absent is not None and absent not in self._since_ms:
-                self._since_ms[absent] = now_ms
+                self._since_ms[absent] = steady_ms
             if absent is not None:
-                self._log(absent, now_ms)
+                self._log(absent, steady_ms)
 
-    def _log(self, absent: TopicPartition, now_ms: int) -> None:
+    def _log(self, absent: TopicPartition, steady_ms: int) -> None:
         """The first line at once, as nothing but a change of the topic helps; then after growing pauses."""
-        first_ms = self._logged.setdefault(absent, now_ms)
+        first_ms = self._logged.setdefault(absent, steady_ms)
         since_ms = first_ms - FIRST_LINE_MS
-        if now_ms >= self._wait_log.due_ms(absent, since_ms):
-            self._wait_log.logged(absent, since_ms, now_ms)
-            lasts = "" if now_ms == first_ms else f", for {now_ms - first_ms} ms now"
+        if steady_ms >= self._wait_log.due_ms(absent, since_ms):
+            self._wait_log.logged(absent, since_ms, steady_ms)
+            lasts = "" if steady_ms == first_ms else f", for {steady_ms - first_ms} ms now"
             self._wiring.report(f"{self._text(absent)}{lasts}; the consumer goes on asking for it, without a limit")
 
     def _text(self, absent: TopicPartition) -> str:
@@ -70,15 +70,15 @@ class Absences:
         absent = self._absent(place)
         return None if absent is None else f"{self._text(absent)}: {_advice(absent)}"
 
-    def error(self, places: Iterable[TopicPartition], now_ms: int) -> KafkaException | None:
+    def error(self, places: Iterable[TopicPartition], steady_ms: int) -> KafkaException | None:
         """What to tell who waits for these, once one of them has been absent for long enough; metadata was asked for meanwhile."""
         updated_ms = self._wiring.cluster.updated_ms
         for place in places:
             absent = self._absent(place)
             since_ms = None if absent is None else self._since_ms.get(absent)
-            if absent is None or since_ms is None or updated_ms is None or now_ms - since_ms < ABSENT_MS or updated_ms <= since_ms:
+            if absent is None or since_ms is None or updated_ms is None or steady_ms - since_ms < ABSENT_MS or updated_ms <= since_ms:
                 continue
-            text = f"{self._text(absent)}; none has come for {now_ms - since_ms} ms: {_advice(absent)}"
+            text = f"{self._text(absent)}; none has come for {steady_ms - since_ms} ms: {_advice(absent)}"
             return UnknownTopicOrPartitionException(text, topic_partition=absent, stored=Stored.NO, api="Metadata")
         return None
 
@@ -93,11 +93,11 @@ class Absences:
         self._since_ms, self._logged = {}, {}
         self._wait_log.over()
 
-    def next_deadline_ms(self, now_ms: int) -> int | None:
+    def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When the next of them is absent for long enough; those that are already hide no later one."""
         if not self._since_ms:
             return None
-        return min((since_ms + ABSENT_MS for since_ms in self._since_ms.values() if since_ms + ABSENT_MS > now_ms), default=None)
+        return min((since_ms + ABSENT_MS for since_ms in self._since_ms.values() if since_ms + ABSENT_MS > steady_ms), default=None)
 
 
 def _advice(absent: TopicPartition) -> str:

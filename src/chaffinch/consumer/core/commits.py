@@ -164,13 +164,13 @@ class Commits:
         consumed = self._wiring.subscriptions.consumed().items()
         return {place: OffsetAndMetadata(position.offset, "", position.offset_epoch) for place, position in consumed}
 
-    def polled(self, now_ms: int) -> None:
+    def polled(self, steady_ms: int) -> None:
         """The caller polls again, so what it had is done with: commit it when it is time to."""
-        if self.is_automatic and self._auto is None and now_ms >= self._auto_due_ms and self._may_commit_itself:
-            self._auto_due_ms = now_ms + int(self._wiring.settings["auto.commit.interval.ms"])
+        if self.is_automatic and self._auto is None and steady_ms >= self._auto_due_ms and self._may_commit_itself:
+            self._auto_due_ms = steady_ms + int(self._wiring.settings["auto.commit.interval.ms"])
             time_ms = int(self._wiring.settings[API_TIMEOUT])
             limit = within(time_ms, API_TIMEOUT)
-            self._auto = self.commit_all(now_ms + time_ms, self._auto_done, retries=False, limit=limit)
+            self._auto = self.commit_all(steady_ms + time_ms, self._auto_done, retries=False, limit=limit)
 
     @property
     def _may_commit_itself(self) -> bool:
@@ -184,12 +184,12 @@ class Commits:
 
     # The round.
 
-    def advance(self, now_ms: int) -> None:
+    def advance(self, steady_ms: int) -> None:
         if self.is_busy:
-            self._expire(now_ms)
+            self._expire(steady_ms)
             self._follow()
-        self.committed.want_positions(now_ms)
-        address = self._finder.address(now_ms)
+        self.committed.want_positions(steady_ms)
+        address = self._finder.address(steady_ms)
         if address is None:
             return
         self._refuse()
@@ -198,18 +198,18 @@ class Commits:
         # and none from then on until all have synced.
         address_of_commits = address.first_lane if membership.state is State.JOINING else address
         for commit in list(self._commits) if membership.state is not State.SYNCING else ():
-            if not commit.is_under_way and now_ms >= commit.not_before_ms and not (commit.failures and self._is_followed(commit)):
-                self._send_commit(commit, address_of_commits, now_ms)
+            if not commit.is_under_way and steady_ms >= commit.not_before_ms and not (commit.failures and self._is_followed(commit)):
+                self._send_commit(commit, address_of_commits, steady_ms)
         for commit in self._commits:
             commit.is_checked = False  # What was not sent at once is checked again.
-        self.committed.advance(address, now_ms)
+        self.committed.advance(address, steady_ms)
 
     def _is_followed(self, commit: Commit) -> bool:
         """Whether a later one tells of some of its partitions: that is waited for, lest this one takes the group back."""
         later = self._commits[self._commits.index(commit) + 1 :]
         return any(not commit.offsets.keys().isdisjoint(other.offsets) for other in later)
 
-    def _send_commit(self, commit: Commit, address: Address, now_ms: int) -> None:
+    def _send_commit(self, commit: Commit, address: Address, steady_ms: int) -> None:
         """By id: the coordinator refuses positions in a deleted topic. Where it takes names only, its metadata is asked first."""
         self._drop_past(commit)
         left = {place: offset for place, offset in commit.offsets.items() if place not in commit.left_out}
@@ -226,7 +226,7 @@ class Commits:
         names = {topic_id: place.topic for place, topic_id in ids.items()} if has_ids else {}
         token = CommitSent(commit, commit.identity, names, absent)
         if not offsets:
-            self._answered(token, [], "apache", now_ms)
+            self._answered(token, [], "apache", steady_ms)
             return
         commit.is_under_way = True
         self._wiring.counts["commits_sent"] += 1
@@ -289,13 +289,13 @@ class Commits:
                 fatal = self._membership.fatal
                 self._end(commit, expelled(self._wiring.group_id) if fatal is None else again(fatal))
 
-    def _expire(self, now_ms: int) -> None:
-        for commit in [found for found in self._commits if now_ms >= found.deadline_ms]:
+    def _expire(self, steady_ms: int) -> None:
+        for commit in [found for found in self._commits if steady_ms >= found.deadline_ms]:
             missing = names_of(commit.offsets.keys() - commit.committed)
             text = f"group {self._wiring.group_id!r}: offsets of {missing} were not committed {commit.limit}"
             text += self._finder.silent() if commit.is_under_way else ""
             self._end(commit, self._wiring.time_out(text, commit.last_error, api="OffsetCommit", stored=Stored.POSSIBLY))
-        self.committed.expire(now_ms)
+        self.committed.expire(steady_ms)
 
     def give_up(self, error: KafkaException) -> None:
         """Nobody will hear any more."""
@@ -312,16 +312,16 @@ class Commits:
 
     # Answers.
 
-    def commit_answered(self, event: Answered, now_ms: int) -> None:
+    def commit_answered(self, event: Answered, steady_ms: int) -> None:
         token: CommitSent = event.token
         results = [
             (TopicPartition(topic.name or token.names.get(topic.topic_id, ""), found.partition_index), found.error_code)
             for topic in event.message.topics
             for found in topic.partitions
         ]
-        self._answered(token, results, event.numbering, now_ms)
+        self._answered(token, results, event.numbering, steady_ms)
 
-    def _answered(self, token: CommitSent, results: list[tuple[TopicPartition, int]], numbering: Numbering, now_ms: int) -> None:
+    def _answered(self, token: CommitSent, results: list[tuple[TopicPartition, int]], numbering: Numbering, steady_ms: int) -> None:
         """What became of each offset; those that are not in the coordinator's metadata were not sent, and it would not know them."""
         commit = token.commit
         commit.is_under_way = False
@@ -335,14 +335,14 @@ class Commits:
                 self._taken(commit, place)
                 continue
             if code is codes.UNKNOWN_TOPIC_ID:
-                self._wiring.ids.doubt(commit.topic_ids.get(place, ZERO_UUID), now_ms)
+                self._wiring.ids.doubt(commit.topic_ids.get(place, ZERO_UUID), steady_ms)
                 if commit.doubts == 1:
                     continue
             if code in UNKNOWN and commit.is_automatic:
                 self._leave_out(token, place, code)
                 continue
             if code in OVERTAKEN and self._is_overtaken(token):
-                commit.try_again(exception_for(code, stored=Stored.NO, api="OffsetCommit"), self._wiring, now_ms)
+                commit.try_again(exception_for(code, stored=Stored.NO, api="OffsetCommit"), self._wiring, steady_ms)
                 return
             if error is None or error.code.is_retriable:
                 error = self._commit_error(code, place, token)
@@ -351,7 +351,7 @@ class Commits:
         if error is None or commit.committed >= commit.offsets.keys():  # Each in one attempt or another.
             self._end(commit, commit.shortfall)
         else:
-            self._commit_failed(commit, error, now_ms)
+            self._commit_failed(commit, error, steady_ms)
 
     def _taken(self, commit: Commit, place: TopicPartition) -> None:
         commit.committed.add(place)
@@ -392,22 +392,22 @@ class Commits:
             self._finder.forget()
         return error
 
-    def commit_failed(self, token: CommitSent | TopicsAsked, event: Failed, now_ms: int) -> None:
+    def commit_failed(self, token: CommitSent | TopicsAsked, event: Failed, steady_ms: int) -> None:
         token.commit.is_under_way = False
         if isinstance(token, CommitSent) and token.names and event.is_unsupported:
             self._only_names.add(event.address.first_lane)
             self._wiring.counts["commits_sent"] -= 1  # It was not: it goes by name.
             return
         error = lost(event, "OffsetCommit") if isinstance(token, CommitSent) else network_error(event, "Metadata")
-        self._commit_failed(token.commit, error, now_ms)
+        self._commit_failed(token.commit, error, steady_ms)
 
-    def _commit_failed(self, commit: Commit, error: KafkaException, now_ms: int) -> None:
+    def _commit_failed(self, commit: Commit, error: KafkaException, steady_ms: int) -> None:
         is_unknown = error.code in UNKNOWN
         if not is_unknown:
             commit.unknown_since_ms = None
         elif commit.unknown_since_ms is None:
-            commit.unknown_since_ms = now_ms
-        has_waited = commit.unknown_since_ms is not None and now_ms - commit.unknown_since_ms >= ABSENT_MS
+            commit.unknown_since_ms = steady_ms
+        has_waited = commit.unknown_since_ms is not None and steady_ms - commit.unknown_since_ms >= ABSENT_MS
         is_gone = is_unknown and has_waited
         if is_unknown:
             self._wiring.refresh()
@@ -416,11 +416,11 @@ class Commits:
         if not commit.retries or is_gone or not (error.code.is_retriable or error.code in ELSEWHERE):
             self._end(commit, error)
         else:
-            commit.try_again(error, self._wiring, now_ms)
+            commit.try_again(error, self._wiring, steady_ms)
 
-    def next_deadline_ms(self, now_ms: int) -> int | None:
+    def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When something is due."""
         if not self.is_busy:
             return None
         times = [time for commit in self._commits for time in (commit.deadline_ms, commit.not_before_ms)] + self.committed.deadlines_ms()
-        return min((time for time in times if time > now_ms), default=None)
+        return min((time for time in times if time > steady_ms), default=None)

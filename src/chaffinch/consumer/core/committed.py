@@ -58,20 +58,20 @@ class CommittedOffsets:
         """Committed offsets for a caller: a mapping with None where there is none."""
         self._lookups.append(Lookup(tuple(places), deadline_ms, call, limit))
 
-    def want_positions(self, now_ms: int) -> None:
+    def want_positions(self, steady_ms: int) -> None:
         """Look up the committed offsets of partitions that have no position yet."""
         if self._of_positions is None:
-            places = tuple(state.place for state in self._wiring.subscriptions.at(Stage.COMMITTED, now_ms))
+            places = tuple(state.place for state in self._wiring.subscriptions.at(Stage.COMMITTED, steady_ms))
             if places:
                 self._of_positions = Lookup(places)
                 self._lookups.append(self._of_positions)
 
     # The round.
 
-    def advance(self, address: Address, now_ms: int) -> None:
+    def advance(self, address: Address, steady_ms: int) -> None:
         """Send what is due."""
         for lookup in self._lookups:
-            if not lookup.is_under_way and now_ms >= lookup.not_before_ms:
+            if not lookup.is_under_way and steady_ms >= lookup.not_before_ms:
                 self._send(lookup, address)
 
     def _send(self, lookup: Lookup, address: Address) -> None:
@@ -83,9 +83,9 @@ class CommittedOffsets:
         request = offset_requests.offset_fetch(self._wiring.group_id, lookup.places, ids, require_stable=self._requires_stable)
         self._wiring.send(address, request, lookup, version_max=VERSION_WITH_IDS if ids else LAST_VERSION_WITH_NAMES)
 
-    def expire(self, now_ms: int) -> None:
+    def expire(self, steady_ms: int) -> None:
         """Fail the calls whose time is over."""
-        for lookup in [found for found in self._lookups if found.deadline_ms is not None and now_ms >= found.deadline_ms]:
+        for lookup in [found for found in self._lookups if found.deadline_ms is not None and steady_ms >= found.deadline_ms]:
             self._lookups.remove(lookup)
             text = f"the committed offsets of {names_of(lookup.places)} were not told {lookup.limit}"
             text += self._rebalancing() or (self._finder.silent() if lookup.is_under_way else "")
@@ -109,7 +109,7 @@ class CommittedOffsets:
 
     # Answers.
 
-    def answered(self, event: Answered, now_ms: int) -> None:
+    def answered(self, event: Answered, steady_ms: int) -> None:
         lookup: Lookup = event.token
         lookup.is_under_way = False
         answer = event.message
@@ -128,18 +128,18 @@ class CommittedOffsets:
             self._wiring.refresh()
             lookup.is_by_name = lookup is not self._of_positions  # Callers ask for the topic that has the name.
         if code is not codes.NONE:
-            self._refused(lookup, exception_for(code, api="OffsetFetch"), now_ms)
+            self._refused(lookup, exception_for(code, api="OffsetFetch"), steady_ms)
             return
         if lookup not in self._lookups:
             return
         self._lookups.remove(lookup)
         if lookup is self._of_positions:
             self._of_positions = None
-            self._place(found, lookup, now_ms)
+            self._place(found, lookup, steady_ms)
         else:
             self._wiring.out.append(CompleteCall(call=lookup.call, result=found))
 
-    def failed(self, lookup: Lookup, event: Failed, now_ms: int) -> None:
+    def failed(self, lookup: Lookup, event: Failed, steady_ms: int) -> None:
         """No answer."""
         lookup.is_under_way = False
         if event.is_unsupported and lookup.has_ids:
@@ -148,13 +148,13 @@ class CommittedOffsets:
         if event.is_unsupported and self._requires_stable:
             self._requires_stable = False  # Before KIP-447 it could not be asked for.
             return
-        self._refused(lookup, lost(event, "OffsetFetch"), now_ms)
+        self._refused(lookup, lost(event, "OffsetFetch"), steady_ms)
 
-    def _refused(self, lookup: Lookup, error: KafkaException, now_ms: int) -> None:
+    def _refused(self, lookup: Lookup, error: KafkaException, steady_ms: int) -> None:
         if error.code in ELSEWHERE or isinstance(error, NetworkException):
             self._finder.forget()
         if error.code.is_retriable or error.code in AGAIN:
-            lookup.try_again(error, self._wiring, now_ms)
+            lookup.try_again(error, self._wiring, steady_ms)
             return
         if lookup in self._lookups:
             self._lookups.remove(lookup)
@@ -163,12 +163,12 @@ class CommittedOffsets:
             for place in lookup.places:
                 state = self._wiring.subscriptions.assigned.get(place)
                 if state is not None:
-                    state.wait(now_ms + self._wiring.wait_ms(1))
+                    state.wait(steady_ms + self._wiring.wait_ms(1))
             self._wiring.fail(error)
         else:
             self._wiring.out.append(FailCall(call=lookup.call, error=error))
 
-    def _place(self, found: Mapping[TopicPartition, OffsetAndMetadata | None], lookup: Lookup, now_ms: int) -> None:
+    def _place(self, found: Mapping[TopicPartition, OffsetAndMetadata | None], lookup: Lookup, steady_ms: int) -> None:
         """Positions from what is committed, or as auto.offset.reset says. Of a topic that was deleted meanwhile it is looked up again."""
         for place, committed in found.items():
             state = self._wiring.subscriptions.assigned.get(place)
@@ -181,7 +181,7 @@ class CommittedOffsets:
             elif self._resets.is_known(place.topic):
                 state.reset(self._resets.of(place))
             else:
-                state.wait(now_ms + self._wiring.wait_ms(1))
+                state.wait(steady_ms + self._wiring.wait_ms(1))
         self._wiring.wake()
 
     def deadlines_ms(self) -> list[int]:

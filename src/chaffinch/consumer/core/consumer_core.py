@@ -74,26 +74,26 @@ class ConsumerCore:
 
     # What the network reports.
 
-    def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take in what has happened at `now_ms`, do whatever can be done now, and say what the shell is to do."""
-        return self.handle_all((event,), now_ms)
+    def handle(self, event: Event, steady_ms: int) -> list[Effect]:
+        """Take in what has happened at `steady_ms`, do whatever can be done now, and say what the shell is to do."""
+        return self.handle_all((event,), steady_ms)
 
-    def handle_all(self, heard: Iterable[Event], now_ms: int) -> list[Effect]:
+    def handle_all(self, heard: Iterable[Event], steady_ms: int) -> list[Effect]:
         """Several events of one moment, in order, and one round for all."""
         for event in heard:
             event = self.wiring.explained(event)
             if not isinstance(event, TimePassed):
-                self.waits.note(event, now_ms)
+                self.waits.note(event, steady_ms)
             match event:
                 case Answered():
-                    self._answered(event, now_ms)
+                    self._answered(event, steady_ms)
                 case Failed():
-                    self._failed(event, now_ms)
+                    self._failed(event, steady_ms)
                 case Connected():
                     self._refused.pop(event.address, None)
                     self.wiring.attempts.succeeded(event.address)
                 case Disconnected():
-                    self.wiring.attempts.failed(event.address, event.reason, now_ms, was_answered=event.was_answered)
+                    self.wiring.attempts.failed(event.address, event.reason, steady_ms, was_answered=event.was_answered)
                     self.wiring.refresh()
                     if self.group is not None:
                         self.group.lost(event.address)
@@ -103,45 +103,45 @@ class ConsumerCore:
                         self._fail_callers(event.error)
                 case TimePassed() | Written():
                     pass
-        return self.drain(now_ms)
+        return self.drain(steady_ms)
 
-    def _answered(self, event: Answered, now_ms: int) -> None:
+    def _answered(self, event: Answered, steady_ms: int) -> None:
         token = event.token
         throttle_ms = getattr(event.message, "throttle_time_ms", 0)
         if throttle_ms > 0:
-            self.wiring.attempts.throttled(event.address, now_ms + throttle_ms)
+            self.wiring.attempts.throttled(event.address, steady_ms + throttle_ms)
         match token:
             case FetchSent():
-                self.fetcher.answered(event, now_ms)
+                self.fetcher.answered(event, steady_ms)
             case ListSent():
-                self.lookups.list_answered(event, now_ms)
+                self.lookups.list_answered(event, steady_ms)
             case EpochsSent():
-                self.lookups.epochs_answered(event, now_ms)
+                self.lookups.epochs_answered(event, steady_ms)
             case MetadataAsked():
-                self._metadata_heard(event, now_ms)
+                self._metadata_heard(event, steady_ms)
             case _:
                 assert self.group is not None, f"an answer to nothing: {event}"
                 if isinstance(token, TopicsAsked):
-                    self.renewals.take(self.watch.learn(event.message, now_ms))
-                self.group.answered(event, now_ms)
+                    self.renewals.take(self.watch.learn(event.message, steady_ms))
+                self.group.answered(event, steady_ms)
 
-    def _failed(self, event: Failed, now_ms: int) -> None:
+    def _failed(self, event: Failed, steady_ms: int) -> None:
         token = event.token
         match token:
             case FetchSent():
-                self.fetcher.failed(token, now_ms)
+                self.fetcher.failed(token, steady_ms)
             case ListSent():
-                self.lookups.list_failed(token, event, now_ms)
+                self.lookups.list_failed(token, event, steady_ms)
             case EpochsSent():
-                self.lookups.epochs_failed(token, event, now_ms)
+                self.lookups.epochs_failed(token, event, steady_ms)
             case MetadataAsked():
-                self.watch.unanswered(network_error(event), now_ms)
+                self.watch.unanswered(network_error(event), steady_ms)
             case _:
                 assert self.group is not None, f"a failure of nothing: {event}"
-                self.group.failed(event, now_ms)
+                self.group.failed(event, steady_ms)
 
-    def _metadata_heard(self, event: Answered, now_ms: int) -> None:
-        renewals = self.watch.answered(event.message, now_ms)
+    def _metadata_heard(self, event: Answered, steady_ms: int) -> None:
+        renewals = self.watch.answered(event.message, steady_ms)
         self.resets.learn()
         self.renewals.take(renewals)
         self._match_pattern()
@@ -163,26 +163,26 @@ class ConsumerCore:
 
     # The round.
 
-    def drain(self, now_ms: int) -> list[Effect]:
+    def drain(self, steady_ms: int) -> list[Effect]:
         """Do what is due, and say what the shell is to do; after every call of the methods below."""
         self.renewals.drop_past()  # Of partitions that have come since.
         self._watch_topics()
-        self.watch.advance(now_ms)
+        self.watch.advance(steady_ms)
         if self.group is not None:
-            self.group.advance(now_ms)
+            self.group.advance(steady_ms)
         else:
-            self._begin_positions(now_ms)
-        self.lookups.advance(now_ms)
-        self.fetcher.advance(now_ms)
+            self._begin_positions(steady_ms)
+        self.lookups.advance(steady_ms)
+        self.fetcher.advance(steady_ms)
         self.topic_calls.miss()
         missed, self.wiring.missed = self.wiring.missed, set()
-        self._look_for_absent(missed, now_ms)
-        self._settle(now_ms)
+        self._look_for_absent(missed, steady_ms)
+        self._settle(steady_ms)
         if self.group is not None:
-            self.group.membership.departure.advance(now_ms, is_committing=self.group.commits.is_committing)
-        self.waits.note_sent(self.wiring.out, now_ms)
-        self.waits.look(self.lookups.places, missed, now_ms)
-        self.next_deadline_ms = self._next_deadline(now_ms)
+            self.group.membership.departure.advance(steady_ms, is_committing=self.group.commits.is_committing)
+        self.waits.note_sent(self.wiring.out, steady_ms)
+        self.waits.look(self.lookups.places, missed, steady_ms)
+        self.next_deadline_ms = self._next_deadline(steady_ms)
         effects, self.wiring.out = self.wiring.out, []
         return effects
 
@@ -196,28 +196,28 @@ class ConsumerCore:
         topics = {place.topic for place in self.subscriptions.assigned} | self.subscriptions.topics
         return topics if self.group is None else topics | self.group.membership.leadership.topics
 
-    def _begin_positions(self, now_ms: int) -> None:
+    def _begin_positions(self, steady_ms: int) -> None:
         """Without a group nothing was ever committed."""
-        for state in self.subscriptions.at(Stage.COMMITTED, now_ms):
+        for state in self.subscriptions.at(Stage.COMMITTED, steady_ms):
             if self.resets.is_known(state.place.topic):
                 state.reset(self.resets.of(state.place))
 
-    def _look_for_absent(self, missed: set[TopicPartition], now_ms: int) -> None:
-        self.absences.look(missed, now_ms)
+    def _look_for_absent(self, missed: set[TopicPartition], steady_ms: int) -> None:
+        self.absences.look(missed, steady_ms)
         if not missed or self.subscriptions.kind is not Kind.MANUAL:
             return
         for place in sorted((missed & self.subscriptions.assigned.keys()) - self._told_absent):
-            error = self.absences.error([place], now_ms)
+            error = self.absences.error([place], steady_ms)
             # A topic may be assigned before it is created; partitions that its creator left out are a mistake.
             if error is not None and error.topic_partition == place:
                 self._told_absent.add(place)
                 self.wiring.fail(error)
 
-    def _settle(self, now_ms: int) -> None:
-        self.topic_calls.advance(now_ms)
+    def _settle(self, steady_ms: int) -> None:
+        self.topic_calls.advance(steady_ms)
         if self._close is not None:
             call_of_close, deadline_ms = self._close
-            group, is_late = self.group, now_ms >= deadline_ms
+            group, is_late = self.group, steady_ms >= deadline_ms
             is_committing = group is not None and group.commits.is_committing
             if is_late or not is_committing:
                 self.leave("the consumer is being closed")
@@ -228,15 +228,15 @@ class ConsumerCore:
                     self.waits.report_not_left()
                 self.wiring.out.append(CompleteCall(call=call_of_close))
 
-    def _next_deadline(self, now_ms: int) -> int | None:
+    def _next_deadline(self, steady_ms: int) -> int | None:
         wiring = self.wiring
-        times = [self.watch.next_deadline_ms(), self.absences.next_deadline_ms(now_ms)]
-        times += [self.fetcher.next_deadline_ms(now_ms), self.lookups.next_deadline_ms(now_ms)]
-        times += () if self.group is None else self.group.deadlines_ms(now_ms)
-        times += [*self.topic_calls.deadlines_ms(), self.waits.next_deadline_ms(now_ms)]
+        times = [self.watch.next_deadline_ms(), self.absences.next_deadline_ms(steady_ms)]
+        times += [self.fetcher.next_deadline_ms(steady_ms), self.lookups.next_deadline_ms(steady_ms)]
+        times += () if self.group is None else self.group.deadlines_ms(steady_ms)
+        times += [*self.topic_calls.deadlines_ms(), self.waits.next_deadline_ms(steady_ms)]
         times += [] if self._close is None else [self._close[1]]
-        times.append(wiring.attempts.wait_ends_ms(now_ms))
-        return min((time for time in times if time is not None and time > now_ms), default=None)
+        times.append(wiring.attempts.wait_ends_ms(steady_ms))
+        return min((time for time in times if time is not None and time > steady_ms), default=None)
 
     # What the caller does.
 
@@ -253,42 +253,42 @@ class ConsumerCore:
             text = f"no committed offset for {', '.join(map(str, missing))}, and auto.offset.reset is none: seek"
             raise NoOffsetForPartitionException(text, topic_partition=missing[0])
 
-    def raise_absence(self, place: TopicPartition, now_ms: int) -> None:
+    def raise_absence(self, place: TopicPartition, steady_ms: int) -> None:
         """Tell who waits for this partition's position that it is not there."""
-        error = self.absences.error([place], now_ms)
+        error = self.absences.error([place], steady_ms)
         if error is not None:
             self.absences.forget([place])
             self._told_absent.add(place)
             self.wiring.errors = deque(found for found in self.wiring.errors if found.topic_partition != error.topic_partition)
             raise error
 
-    def tell_time_of_day(self, now_ms: int, wall_ms: int) -> None:
-        """What the wall clock (ms since 1970) shows at `now_ms`: `by_duration` counts back from it. Told before anything is looked up."""
-        self.lookups.wall_offset_ms = wall_ms - now_ms
+    def tell_time_of_day(self, steady_ms: int, wall_ms: int) -> None:
+        """Set the wall clock (ms since 1970) at `steady_ms`, from which `by_duration` counts back. Call it before any look-up."""
+        self.lookups.wall_offset_ms = wall_ms - steady_ms
 
-    def poll_begins(self, now_ms: int, wall_ms: int) -> None:
+    def poll_begins(self, steady_ms: int, wall_ms: int) -> None:
         """The caller polls: it is alive, and done with what earlier polls gave."""
-        self.tell_time_of_day(now_ms, wall_ms)
+        self.tell_time_of_day(steady_ms, wall_ms)
         self.give_back()
-        self.poll_goes_on(now_ms)
+        self.poll_goes_on(steady_ms)
         if self.group is not None:
-            self.group.commits.polled(now_ms)
+            self.group.commits.polled(steady_ms)
 
-    def poll_goes_on(self, now_ms: int) -> None:
+    def poll_goes_on(self, steady_ms: int) -> None:
         """The caller is in `poll`, and in no callback of his own."""
         if self.group is not None:
-            self.group.membership.polled(now_ms, is_polling=True)
+            self.group.membership.polled(steady_ms, is_polling=True)
 
-    def poll_ends(self, now_ms: int) -> None:
+    def poll_ends(self, steady_ms: int) -> None:
         if self.group is not None:
-            self.group.membership.polled(now_ms, is_polling=False)
+            self.group.membership.polled(steady_ms, is_polling=False)
 
-    def next_callback(self, now_ms: int) -> Callback | None:
+    def next_callback(self, steady_ms: int) -> Callback | None:
         """The callback that the caller has to run next, before anything is read."""
         if self.group is None or not self.subscriptions.is_automatic:
             return None
         knows_topics = self.subscriptions.kind is not Kind.PATTERN or self.watch.has_heard_all
-        return self.group.rebalance.next_callback(now_ms, knows_topics=knows_topics)
+        return self.group.rebalance.next_callback(steady_ms, knows_topics=knows_topics)
 
     def callback_done(self, callback: Callback) -> None:
         assert self.group is not None, "callbacks come from the group"
@@ -314,9 +314,9 @@ class ConsumerCore:
         if self.group.membership.state is State.OUT:
             self.group.membership.move(Happening.SUBSCRIBED)
 
-    def assign(self, places: Collection[TopicPartition], now_ms: int) -> None:
+    def assign(self, places: Collection[TopicPartition], steady_ms: int) -> None:
         if self.group is not None:
-            self.group.commits.polled(now_ms)
+            self.group.commits.polled(steady_ms)
         self._told_absent.clear()
         self.absences.clear()
         before = set(self.subscriptions.assigned)

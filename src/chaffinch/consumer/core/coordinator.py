@@ -28,10 +28,10 @@ class CoordinatorFinder:
         self._failures = 0
         self._not_before_ms = 0
 
-    def address(self, now_ms: int) -> Address | None:
+    def address(self, steady_ms: int) -> Address | None:
         """Where to send now; None while it is not known, or has to wait after a failure."""
         address = self._address
-        return address if address is not None and self._wiring.attempts.may_try(address, now_ms) else None
+        return address if address is not None and self._wiring.attempts.may_try(address, steady_ms) else None
 
     @property
     def address_known(self) -> Address | None:
@@ -51,40 +51,40 @@ class CoordinatorFinder:
         if address == self._address:
             self._address, self.address_lost = None, address
 
-    def advance(self, now_ms: int) -> None:
+    def advance(self, steady_ms: int) -> None:
         """Ask any broker, if the coordinator is not known."""
-        if self._address is not None or self._is_under_way or now_ms < self._not_before_ms:
+        if self._address is not None or self._is_under_way or steady_ms < self._not_before_ms:
             return
-        broker = self._wiring.any_address(now_ms)
+        broker = self._wiring.any_address(steady_ms)
         if broker is not None:
             self._is_under_way = True
             self._wiring.ask_any(broker, coordinators.find_request(self._wiring.group_id, "group"), CoordinatorAsked())
 
-    def answered(self, response: FindCoordinatorResponse, now_ms: int) -> None:
+    def answered(self, response: FindCoordinatorResponse, steady_ms: int) -> None:
         """Take the answer in; an error that does not pass is the caller's."""
         self._is_under_way = False
         found = coordinators.read_answer(response)
         if found.code is codes.NONE:
             self._address, self._failures, self._wiring.coordinator_error = found.address._replace(lane=LANE_GROUP), 0, None
             return
-        self._wait(now_ms)
+        self._wait(steady_ms)
         # Not as an answer to FindCoordinator: what that means is said for producers, whose transactions it may end.
         text = f"looking for the coordinator of group {self._wiring.group_id!r}: {found.message or found.code.text}"
         self._wiring.coordinator_error = error = exception_for(found.code, message=text)
         if not found.code.is_retriable:
             self._wiring.fail(error)
 
-    def unanswered(self, error: KafkaException, now_ms: int) -> None:
+    def unanswered(self, error: KafkaException, steady_ms: int) -> None:
         self._is_under_way = False
         self._wiring.coordinator_error = error
-        self._wait(now_ms)
+        self._wait(steady_ms)
 
-    def _wait(self, now_ms: int) -> None:
+    def _wait(self, steady_ms: int) -> None:
         self._failures += 1
-        self._not_before_ms = now_ms + self._wiring.wait_ms(self._failures)
+        self._not_before_ms = steady_ms + self._wiring.wait_ms(self._failures)
 
-    def next_deadline_ms(self, now_ms: int) -> int | None:
+    def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When to ask again, or to try again."""
         if self._address is None:
             return None if self._is_under_way else self._not_before_ms
-        return self._wiring.attempts.retry_at_ms(self._address, now_ms)
+        return self._wiring.attempts.retry_at_ms(self._address, steady_ms)

@@ -89,10 +89,10 @@ class Fetcher:
 
     # Asking.
 
-    def advance(self, now_ms: int) -> None:
+    def advance(self, steady_ms: int) -> None:
         """Ask every broker that is not being asked already for what is wanted of it."""
-        for node_id, wanted in self._wanted_by_node(now_ms).items():
-            address = self._wiring.node_address(node_id, now_ms, LANE_FETCH)
+        for node_id, wanted in self._wanted_by_node(steady_ms).items():
+            address = self._wiring.node_address(node_id, steady_ms, LANE_FETCH)
             if address is None:
                 continue
             settings = self._wiring.settings
@@ -109,7 +109,7 @@ class Fetcher:
             timeout_ms = self._wiring.request_timeout_ms + request.max_wait_ms
             self._wiring.send(address, request, token, timeout_ms=timeout_ms, version_max=version_max)
 
-    def _wanted_by_node(self, now_ms: int) -> dict[int, dict[TopicPartition, Wanted]]:
+    def _wanted_by_node(self, steady_ms: int) -> dict[int, dict[TopicPartition, Wanted]]:
         """Nothing of a broker of which enough is kept: one that is asked for the rest, with nothing new, answers only after
         `fetch.max.wait.ms`, and until then could not be asked for what the caller has taken meanwhile. Who got records last comes last:
         brokers without a session for us give in the order in which they are asked, until `fetch.max.bytes` are full."""
@@ -119,10 +119,10 @@ class Fetcher:
         found: dict[int, dict[TopicPartition, Wanted]] = {}
         held_up: set[int | None] = set()
         for place, state in self._wiring.subscriptions.assigned.items():
-            if not state.is_reading or state.is_paused or state.retry_at_ms > now_ms or state.position is None or place in refused:
+            if not state.is_reading or state.is_paused or state.retry_at_ms > steady_ms or state.position is None or place in refused:
                 continue
             offset, size = ahead.get(place, (state.position.offset, 0))
-            node_id = self._node_of(state, now_ms)
+            node_id = self._node_of(state, steady_ms)
             if size >= kept_bytes_max:
                 held_up.add(node_id)
             elif node_id is None:
@@ -136,10 +136,10 @@ class Fetcher:
         assigned = self._wiring.subscriptions.assigned
         return {place: wanted[place] for place in sorted(wanted, key=lambda place: assigned[place].served)}
 
-    def _node_of(self, state: PartitionState, now_ms: int) -> int | None:
+    def _node_of(self, state: PartitionState, steady_ms: int) -> int | None:
         """The replica that the leader sent us to, as long as that holds, or the leader."""
         if state.preferred_replica >= 0:
-            if now_ms < state.preferred_until_ms and state.preferred_replica in self._wiring.cluster.nodes:
+            if steady_ms < state.preferred_until_ms and state.preferred_replica in self._wiring.cluster.nodes:
                 return state.preferred_replica
             state.preferred_replica = -1
         return self._wiring.cluster.leader_of(state.place)
@@ -154,7 +154,7 @@ class Fetcher:
 
     # Answers.
 
-    def answered(self, event: Answered, now_ms: int) -> None:
+    def answered(self, event: Answered, steady_ms: int) -> None:
         """Keep what an answer brings; leaders that it names are followed at once (KIP-951)."""
         token: FetchSent = event.token
         response: FetchResponse = event.message
@@ -166,7 +166,7 @@ class Fetcher:
         code = codes.by_number(response.error_code, numbering=event.numbering)
         if code is not codes.NONE:
             if code not in SESSION_ERRORS:
-                self._refetch_later(token, now_ms)
+                self._refetch_later(token, steady_ms)
             return
         for node in response.node_endpoints:
             self._wiring.cluster.learn_node(node.node_id, Address(node.host, node.port))
@@ -181,14 +181,14 @@ class Fetcher:
                 next_offset = ahead.get(state.place, (state.position.offset, 0))[0]
                 if asked.offset == next_offset and self._wiring.is_present(state.place.topic, asked.topic_id):
                     code = codes.by_number(data.error_code, numbering=event.numbering)
-                    self._keep(state, asked.offset, data, code, now_ms)
+                    self._keep(state, asked.offset, data, code, steady_ms)
                     leader = data.current_leader
                     if leader is not None and self._wiring.cluster.learn_leader(state.place, leader.leader_id, leader.leader_epoch):
                         state.retry_at_ms = 0
 
-    def _keep(self, state: PartitionState, start: int, data: PartitionData, code: ErrorCode, now_ms: int) -> None:
+    def _keep(self, state: PartitionState, start: int, data: PartitionData, code: ErrorCode, steady_ms: int) -> None:
         if code in TRANSIENT:
-            state.wait(now_ms + self._wiring.wait_ms(1), code)
+            state.wait(steady_ms + self._wiring.wait_ms(1), code)
             state.preferred_replica = -1
             self._wiring.refresh()
             return
@@ -198,7 +198,7 @@ class Fetcher:
             return
         if data.preferred_read_replica >= 0:
             state.preferred_replica = data.preferred_read_replica
-            state.preferred_until_ms = now_ms + int(self._wiring.settings["metadata.max.age.ms"])
+            state.preferred_until_ms = steady_ms + int(self._wiring.settings["metadata.max.age.ms"])
         if code is codes.NONE:
             state.end = data.last_stable_offset if self._wiring.isolation_level == READ_COMMITTED else data.high_watermark
         records: Any = data.records or b""
@@ -216,18 +216,18 @@ class Fetcher:
         self._fetched.append(_Fetched(state.place, start, start if end is None else max(end, start), size, reader, code))
         self._wiring.wake()
 
-    def failed(self, token: FetchSent, now_ms: int) -> None:
+    def failed(self, token: FetchSent, steady_ms: int) -> None:
         """No answer: the broker may be gone, and its partitions have another leader soon."""
         self._under_way.discard(token.node_id)
         self._sessions[token.node_id].unanswered()
-        self._refetch_later(token, now_ms)
+        self._refetch_later(token, steady_ms)
 
-    def _refetch_later(self, token: FetchSent, now_ms: int) -> None:
+    def _refetch_later(self, token: FetchSent, steady_ms: int) -> None:
         self._wiring.refresh()
         for place in token.wanted:
             state = self._wiring.subscriptions.assigned.get(place)
             if state is not None:
-                state.wait(now_ms + self._wiring.wait_ms(1))
+                state.wait(steady_ms + self._wiring.wait_ms(1))
                 state.preferred_replica = -1
 
     # Handing out.
@@ -318,9 +318,9 @@ class Fetcher:
         """Forget what was fetched of a partition: its position has moved, or it is not ours any more."""
         self._fetched = deque(fetched for fetched in self._fetched if fetched.place != place)
 
-    def next_deadline_ms(self, now_ms: int) -> int | None:
+    def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When a partition that has to wait may be fetched again."""
-        times = [state.retry_at_ms for state in self._wiring.subscriptions.assigned.values() if state.retry_at_ms > now_ms]
+        times = [state.retry_at_ms for state in self._wiring.subscriptions.assigned.values() if state.retry_at_ms > steady_ms]
         return min(times, default=None)
 
 

@@ -32,64 +32,64 @@ class Group:
     def needs_coordinator(self) -> bool:
         return self.membership.is_active or self.commits.is_busy
 
-    def answered(self, event: Answered, now_ms: int) -> None:
+    def answered(self, event: Answered, steady_ms: int) -> None:
         membership, commits, token = self.membership, self.commits, event.token
         match token:
             case CoordinatorAsked():
-                self.finder.answered(event.message, now_ms)
+                self.finder.answered(event.message, steady_ms)
             case GroupAsked():
-                membership.answered(token, event, now_ms)
+                membership.answered(token, event, steady_ms)
             case JoinProbed():
-                membership.probe.answered(event, now_ms)
+                membership.probe.answered(event, steady_ms)
             case LeaveSent():
                 membership.departure.ended(token)
             case GroupKindAsked():
                 membership.refused_join.answered(event)
             case CommitSent():
-                commits.commit_answered(event, now_ms)
+                commits.commit_answered(event, steady_ms)
             case TopicsAsked():
                 commits.topics_answered(event)
             case _:
                 assert isinstance(token, Lookup), f"an answer to nothing: {event}"
-                commits.committed.answered(event, now_ms)
+                commits.committed.answered(event, steady_ms)
 
-    def failed(self, event: Failed, now_ms: int) -> None:
+    def failed(self, event: Failed, steady_ms: int) -> None:
         """No answer: it is asked for again. That the connection is gone, and the coordinator perhaps with it, comes by `lost`."""
         membership, commits, token = self.membership, self.commits, event.token
         match token:
             case CoordinatorAsked():
-                self.finder.unanswered(network_error(event), now_ms)
+                self.finder.unanswered(network_error(event), steady_ms)
             case GroupAsked():
-                membership.failed(token, event, now_ms)
+                membership.failed(token, event, steady_ms)
             case JoinProbed():
-                membership.probe.failed(token, now_ms, is_unsupported=event.is_unsupported)
+                membership.probe.failed(token, steady_ms, is_unsupported=event.is_unsupported)
             case LeaveSent():
                 membership.departure.ended(token)
             case GroupKindAsked():
                 membership.refused_join.ended(token)
             case CommitSent() | TopicsAsked():
-                commits.commit_failed(token, event, now_ms)
+                commits.commit_failed(token, event, steady_ms)
             case _:
                 assert isinstance(token, Lookup), f"a failure of nothing: {event}"
-                commits.committed.failed(token, event, now_ms)
+                commits.committed.failed(token, event, steady_ms)
 
     def lost(self, address: Address) -> None:
         """A connection is gone."""
         self.finder.lost(address)
         self.commits.lost(address)
 
-    def advance(self, now_ms: int) -> None:
+    def advance(self, steady_ms: int) -> None:
         """Send what is due."""
         if self.needs_coordinator:
-            self.finder.advance(now_ms)
-        self.membership.advance(now_ms)
-        self.commits.advance(now_ms)
+            self.finder.advance(steady_ms)
+        self.membership.advance(steady_ms)
+        self.commits.advance(steady_ms)
         if self.needs_coordinator:
-            self.finder.advance(now_ms)
+            self.finder.advance(steady_ms)
 
-    def deadlines_ms(self, now_ms: int) -> Iterator[int | None]:
+    def deadlines_ms(self, steady_ms: int) -> Iterator[int | None]:
         """When something is due."""
-        yield self.membership.next_deadline_ms(now_ms)
-        yield self.commits.next_deadline_ms(now_ms)
+        yield self.membership.next_deadline_ms(steady_ms)
+        yield self.commits.next_deadline_ms(steady_ms)
         if self.needs_coordinator:
-            yield self.finder.next_deadline_ms(now_ms)
+            yield self.finder.next_deadline_ms(steady_ms)

@@ -70,20 +70,20 @@ class JoinProbe:
         self._is_held = False
         """Whether the coordinator was seen to hold the JoinGroup under way."""
 
-    def begin(self, address: Address, identity: Identity, now_ms: int) -> None:
+    def begin(self, address: Address, identity: Identity, steady_ms: int) -> None:
         self._attempt += 1
         self._address, self._member_id = address, identity.member_id
         self._is_lost, self._failures = False, 0
-        self._began_ms, self._is_held = now_ms, False
-        self._due_ms = now_ms + self._first_ms
+        self._began_ms, self._is_held = steady_ms, False
+        self._due_ms = steady_ms + self._first_ms
 
     def end(self) -> None:
         self._attempt += 1
         self._address, self._due_ms, self._is_held = None, None, False
 
-    def advance(self, now_ms: int) -> None:
+    def advance(self, steady_ms: int) -> None:
         """Send the probe that is due, or give the JoinGroup up."""
-        if self._address is None or self._due_ms is None or now_ms < self._due_ms:
+        if self._address is None or self._due_ms is None or steady_ms < self._due_ms:
             return
         self._due_ms = None
         if self._is_lost:
@@ -91,7 +91,7 @@ class JoinProbe:
             return
         self._wiring.send(self._address.first_lane, group_requests.describe(self._wiring.group_id), JoinProbed(self._attempt))
 
-    def answered(self, event: Answered, now_ms: int) -> None:
+    def answered(self, event: Answered, steady_ms: int) -> None:
         if event.token.attempt != self._attempt:
             return
         self._failures = 0
@@ -99,13 +99,13 @@ class JoinProbe:
             code = codes.by_number(group.error_code, numbering=event.numbering)
             if code not in UNUSABLE:
                 is_waiting = self._is_waiting(group, event.version or 0) if code is codes.NONE else code in PASSING
-                self._judge(now_ms, is_waiting=is_waiting)
+                self._judge(steady_ms, is_waiting=is_waiting)
 
-    def failed(self, token: JoinProbed, now_ms: int, *, is_unsupported: bool) -> None:
+    def failed(self, token: JoinProbed, steady_ms: int, *, is_unsupported: bool) -> None:
         if token.attempt == self._attempt and not is_unsupported:
             self._failures += 1
             self._is_lost = self._failures >= FAILURES_MAX
-            self._due_ms = now_ms if self._is_lost else now_ms + self._in_flight_ms
+            self._due_ms = steady_ms if self._is_lost else steady_ms + self._in_flight_ms
 
     def _is_waiting(self, group: Any, version: int) -> bool:
         """Whether the coordinator holds the JoinGroup until the other members have joined. True where its version cannot show it."""
@@ -118,9 +118,9 @@ class JoinProbe:
             is_in = version < VERSION_WITH_INSTANCE_IDS or any(member.group_instance_id == mine for member in group.members)
         return is_in and group.group_state == PREPARING
 
-    def _judge(self, now_ms: int, *, is_waiting: bool) -> None:
+    def _judge(self, steady_ms: int, *, is_waiting: bool) -> None:
         self._is_lost, self._is_held = not is_waiting, is_waiting
-        self._due_ms = now_ms + (self._wiring.request_timeout_ms if is_waiting else self._in_flight_ms)
+        self._due_ms = steady_ms + (self._wiring.request_timeout_ms if is_waiting else self._in_flight_ms)
 
     def _give_up(self, address: Address) -> None:
         why = "accepts no second connection" if self._failures else "does not wait for other members"

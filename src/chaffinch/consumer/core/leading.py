@@ -76,7 +76,7 @@ class Leadership:
         self._given.update(*assigned.values())
         return {member: encode_assignment(partitions) for member, partitions in assigned.items()}
 
-    def next_round_ms(self, assignment: tuple[TopicPartition, ...], now_ms: int) -> int | None:
+    def next_round_ms(self, assignment: tuple[TopicPartition, ...], steady_ms: int) -> int | None:
         """SyncGroup gave this member its assignment. When another round has to begin, unless one does by itself; None where each partition
         is somebody's."""
         members, self._members = self._members, {}
@@ -85,7 +85,7 @@ class Leadership:
             return None
         if self._is_back and not self._is_cooperative:
             self.is_unsure, self.next_reason = len(members) > 1, ADDED
-            return now_ms if len(members) == 1 and self.is_lacking(assignment) else None
+            return steady_ms if len(members) == 1 and self.is_lacking(assignment) else None
         if not self._assignor.is_cooperative:
             return None
         self.next_reason = ORPHANS
@@ -95,14 +95,14 @@ class Leadership:
             said = {member: replace(told, owned=assignment) if member == self._me else told for member, told in members.items()}
             self._orphans = frozenset(everything.difference(*(told.owned for told in said.values())))
             if not self._orphans <= asked_for:
-                return now_ms  # Nobody may have them, and nobody knows whether another round is to come.
+                return steady_ms  # Nobody may have them, and nobody knows whether another round is to come.
             # As it was shared out by this member's process before, from what the others said: some may have to give up what they had.
             given = set().union(*self._assignor.assign(said, self._counts).values())
         self._orphans = frozenset(everything.difference(given, assignment))
         if self._orphans <= asked_for:
             return None  # A member that does not give up what it is told to, whatever happens, would be asked for ever.
         # There is one to come, as soon as their owner polls.
-        return now_ms + int(self._wiring.settings["max.poll.interval.ms"])
+        return steady_ms + int(self._wiring.settings["max.poll.interval.ms"])
 
     def _everything(self) -> set[TopicPartition]:
         return {TopicPartition(topic, number) for topic, count in self._counts.items() for number in range(count)}

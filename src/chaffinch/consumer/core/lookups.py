@@ -77,7 +77,7 @@ class EpochsSent:
 
 
 class OffsetLookups:
-    """Asks leaders. `wall_offset_ms`: what to add to `now_ms` for the time of day; the shell keeps it right."""
+    """Asks leaders. `wall_offset_ms`: what to add to `steady_ms` for the time of day; the shell keeps it right."""
 
     def __init__(self, wiring: Wiring, absences: Absences, fetcher: Fetcher) -> None:
         self.wall_offset_ms = 0
@@ -122,28 +122,28 @@ class OffsetLookups:
 
     # The round.
 
-    def advance(self, now_ms: int) -> None:
+    def advance(self, steady_ms: int) -> None:
         self._check_leaders()
-        self._expire(now_ms)
+        self._expire(steady_ms)
         resets: dict[int, dict[TopicPartition, PartitionState]] = {}
-        for state in self._ready(Stage.RESETTING, now_ms):
+        for state in self._ready(Stage.RESETTING, steady_ms):
             resets.setdefault(self._leader(state.place), {})[state.place] = state
         for node_id, states in resets.items():
-            times = {place: self._time_of(state, now_ms) for place, state in states.items()}
+            times = {place: self._time_of(state, steady_ms) for place, state in states.items()}
             token = ListSent(
                 times, {place: Reset(state, state.reset_to, self._wiring.ids.present(place.topic)) for place, state in states.items()}
             )
-            if self._send_list(node_id, times, token, now_ms):
+            if self._send_list(node_id, times, token, steady_ms):
                 self._under_way |= states.keys()
-        self._advance_validation(now_ms)
-        if now_ms >= self._calls_not_before_ms:
+        self._advance_validation(steady_ms)
+        if steady_ms >= self._calls_not_before_ms:
             for call in self._calls:
-                self._advance_call(call, now_ms)
+                self._advance_call(call, steady_ms)
 
-    def _ready(self, stage: Stage, now_ms: int) -> list[PartitionState]:
+    def _ready(self, stage: Stage, steady_ms: int) -> list[PartitionState]:
         return [
             state
-            for state in self._wiring.subscriptions.at(stage, now_ms)
+            for state in self._wiring.subscriptions.at(stage, steady_ms)
             if state.place not in self._under_way and self._knows_leader(state.place)
         ]
 
@@ -158,14 +158,14 @@ class OffsetLookups:
         assert leader is not None, "only called where it is known"
         return leader
 
-    def _time_of(self, state: PartitionState, now_ms: int) -> int:
+    def _time_of(self, state: PartitionState, steady_ms: int) -> int:
         strategy = state.reset_to or LATEST
         if strategy.ago_ms is not None:
-            return max(0, now_ms + self.wall_offset_ms - strategy.ago_ms)
+            return max(0, steady_ms + self.wall_offset_ms - strategy.ago_ms)
         return OFFSET_LATEST if strategy.timestamp is None else strategy.timestamp
 
-    def _send_list(self, node_id: int, times: Mapping[TopicPartition, int], token: ListSent, now_ms: int) -> bool:
-        address = self._wiring.node_address(node_id, now_ms)
+    def _send_list(self, node_id: int, times: Mapping[TopicPartition, int], token: ListSent, steady_ms: int) -> bool:
+        address = self._wiring.node_address(node_id, steady_ms)
         if address is None:
             return False
         topics: dict[str, ListOffsetsTopic] = {}
@@ -181,18 +181,18 @@ class OffsetLookups:
         self._wiring.send(address, request, token)
         return True
 
-    def _advance_call(self, call: OffsetsCall, now_ms: int) -> None:
+    def _advance_call(self, call: OffsetsCall, steady_ms: int) -> None:
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         for place, timestamp in call.times.items():
             if place not in call.found and place not in self._calls_under_way and self._knows_leader(place):
                 by_leader.setdefault(self._leader(place), {})[place] = timestamp
         for node_id, times in by_leader.items():
-            if self._send_list(node_id, times, ListSent(times, {}, call), now_ms):
+            if self._send_list(node_id, times, ListSent(times, {}, call), steady_ms):
                 self._calls_under_way |= dict.fromkeys(times, call)
 
-    def _advance_validation(self, now_ms: int) -> None:
+    def _advance_validation(self, steady_ms: int) -> None:
         by_leader: dict[int, list[PartitionState]] = {}
-        for state in self._ready(Stage.VALIDATING, now_ms):
+        for state in self._ready(Stage.VALIDATING, steady_ms):
             assert state.position is not None, "only a position can be checked"
             if self._wiring.leader_epoch(state.place) < 0:
                 # A cluster that tells no epochs cannot be asked about one. It may tell them later: the position is checked then.
@@ -200,7 +200,7 @@ class OffsetLookups:
             else:
                 by_leader.setdefault(self._leader(state.place), []).append(state)
         for node_id, states in by_leader.items():
-            address = self._wiring.node_address(node_id, now_ms)
+            address = self._wiring.node_address(node_id, steady_ms)
             if address is None:
                 continue
             positions = {state.place: state.position for state in states if state.position is not None}
@@ -212,12 +212,12 @@ class OffsetLookups:
             self._under_way |= positions.keys()
             self._wiring.send(address, _epochs_request(token), token)
 
-    def _expire(self, now_ms: int) -> None:
+    def _expire(self, steady_ms: int) -> None:
         for call in list(self._calls):
-            if (absence := self._absences.error(call.times, now_ms)) is not None:
+            if (absence := self._absences.error(call.times, steady_ms)) is not None:
                 self._absences.forget(call.times)
                 self._finish(call, FailCall(call=call.call, error=absence))
-            elif now_ms >= call.deadline_ms:
+            elif steady_ms >= call.deadline_ms:
                 error = self._wiring.time_out(self._late(call), call.last_error, places=call.times, uses_group=False, api="ListOffsets")
                 self._finish(call, FailCall(call=call.call, error=error))
 
@@ -244,7 +244,7 @@ class OffsetLookups:
 
     # Answers.
 
-    def list_answered(self, event: Answered, now_ms: int) -> None:
+    def list_answered(self, event: Answered, steady_ms: int) -> None:
         token: ListSent = event.token
         self._forget(token)
         for topic in event.message.topics:
@@ -255,9 +255,9 @@ class OffsetLookups:
                 if place not in token.times:
                     continue
                 if token.call is not None:
-                    self._told(token.call, place, code, found, now_ms)
+                    self._told(token.call, place, code, found, steady_ms)
                 else:
-                    self._reset(token.resets[place], code, found, now_ms)
+                    self._reset(token.resets[place], code, found, steady_ms)
         call = token.call
         if call is not None and len(call.found) == len(call.times):
             self._finish(call, CompleteCall(call=call.call, result=call.found))
@@ -270,18 +270,18 @@ class OffsetLookups:
             for place in token.times:
                 self._calls_under_way.pop(place, None)
 
-    def _told(self, call: OffsetsCall, place: TopicPartition, code: ErrorCode, found: FoundOffset | None, now_ms: int) -> None:
+    def _told(self, call: OffsetsCall, place: TopicPartition, code: ErrorCode, found: FoundOffset | None, steady_ms: int) -> None:
         if code is codes.NONE:
             call.found[place] = found
             return
         call.last_error = exception_for(code, topic_partition=place, api="ListOffsets")
         if code.is_retriable or code in TRANSIENT:
             self._wiring.refresh()
-            self._calls_not_before_ms = now_ms + self._wiring.wait_ms(1)
+            self._calls_not_before_ms = steady_ms + self._wiring.wait_ms(1)
         else:
             self._finish(call, FailCall(call=call.call, error=call.last_error))
 
-    def _reset(self, reset: Reset, code: ErrorCode, found: FoundOffset | None, now_ms: int) -> None:
+    def _reset(self, reset: Reset, code: ErrorCode, found: FoundOffset | None, steady_ms: int) -> None:
         state, place = reset.state, reset.state.place
         is_wanted = self._wiring.subscriptions.assigned.get(place) is state and state.stage is Stage.RESETTING
         if not is_wanted or state.reset_to != reset.strategy:
@@ -289,35 +289,35 @@ class OffsetLookups:
         if self._wiring.ids.is_past(place.topic, reset.topic_id):
             return  # It is asked again.
         if code is not codes.NONE:
-            self._retry_later(state, code, "ListOffsets", now_ms)
+            self._retry_later(state, code, "ListOffsets", steady_ms)
         elif found is None:
             state.reset(LATEST)  # Nothing is as young as that: begin with what comes.
         else:
             state.seek(Position(found.offset, -1, self._wiring.leader_epoch(place)))
 
-    def _retry_later(self, state: PartitionState, code: ErrorCode, api: str, now_ms: int) -> None:
+    def _retry_later(self, state: PartitionState, code: ErrorCode, api: str, steady_ms: int) -> None:
         passes = code.is_retriable or code in TRANSIENT
-        state.wait(now_ms + self._wiring.wait_ms(1), code if passes else None)
+        state.wait(steady_ms + self._wiring.wait_ms(1), code if passes else None)
         if passes:
             self._wiring.refresh()
         else:
             self._wiring.fail(exception_for(code, topic_partition=state.place, stored=Stored.NO, api=api))
 
-    def list_failed(self, token: ListSent, event: Failed, now_ms: int) -> None:
+    def list_failed(self, token: ListSent, event: Failed, steady_ms: int) -> None:
         self._forget(token)
         if token.call is not None:
             token.call.last_error = network_error(event, "ListOffsets")
-        self._unanswered(token.times if token.call is None else (), now_ms)
-        self._calls_not_before_ms = now_ms + self._wiring.wait_ms(1)
+        self._unanswered(token.times if token.call is None else (), steady_ms)
+        self._calls_not_before_ms = steady_ms + self._wiring.wait_ms(1)
 
-    def _unanswered(self, places: Iterable[TopicPartition], now_ms: int) -> None:
+    def _unanswered(self, places: Iterable[TopicPartition], steady_ms: int) -> None:
         self._wiring.refresh()
         for place in places:
             state = self._wiring.subscriptions.assigned.get(place)
             if state is not None:
-                state.wait(now_ms + self._wiring.wait_ms(1))
+                state.wait(steady_ms + self._wiring.wait_ms(1))
 
-    def epochs_answered(self, event: Answered, now_ms: int) -> None:
+    def epochs_answered(self, event: Answered, steady_ms: int) -> None:
         token: EpochsSent = event.token
         self._under_way -= token.positions.keys()
         for topic in event.message.topics:
@@ -330,7 +330,7 @@ class OffsetLookups:
                     continue
                 code = codes.by_number(told.error_code, numbering=event.numbering)
                 if code is not codes.NONE:
-                    self._retry_later(state, code, "OffsetForLeaderEpoch", now_ms)
+                    self._retry_later(state, code, "OffsetForLeaderEpoch", steady_ms)
                 else:
                     self._validated(state, told.leader_epoch, told.end_offset, token.epochs[place])
         self._wiring.wake()
@@ -355,22 +355,22 @@ class OffsetLookups:
             self._wiring.report(f"{text}; going on there")
             state.seek(Position(end_offset, epoch, leader_epoch))
 
-    def epochs_failed(self, token: EpochsSent, event: Failed, now_ms: int) -> None:
+    def epochs_failed(self, token: EpochsSent, event: Failed, steady_ms: int) -> None:
         self._under_way -= token.positions.keys()
         if not event.is_unsupported:
-            self._unanswered(token.positions, now_ms)
+            self._unanswered(token.positions, steady_ms)
             return
         for place in token.positions:
             state = self._wiring.subscriptions.assigned.get(place)
             if state is not None and state.stage is Stage.VALIDATING and state.position is not None:
                 state.validated(token.epochs[place])
 
-    def next_deadline_ms(self, now_ms: int) -> int | None:
+    def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When something is due. Waiting partitions are the fetcher's to count."""
         if not self._calls:
             return None
         times = [self._calls_not_before_ms, *(call.deadline_ms for call in self._calls)]
-        return min((time for time in times if time > now_ms), default=None)
+        return min((time for time in times if time > steady_ms), default=None)
 
 
 def _epochs_request(token: EpochsSent) -> OffsetForLeaderEpochRequest:

@@ -59,13 +59,13 @@ class Departure:
         message = group_requests.leave(self._wiring.group_id, self._member_id, self._reason)
         self._wiring.send(address, message, LeaveSent(self._number))
 
-    def advance(self, now_ms: int, *, is_committing: bool) -> None:
+    def advance(self, steady_ms: int, *, is_committing: bool) -> None:
         """Repeat it when that is due; not before commits on their way, which the coordinator refuses afterwards."""
         if not self.is_under_way or self._address is None:
             return
         if self._repeat_ms is None:
-            self._repeat_ms = now_ms + REPEAT_AFTER_MS
-        if now_ms >= self._repeat_ms and not is_committing:
+            self._repeat_ms = steady_ms + REPEAT_AFTER_MS
+        if steady_ms >= self._repeat_ms and not is_committing:
             address, self._address = self._address, None
             self._send(address._replace(lane=LANE_LEAVE))
 
@@ -190,9 +190,9 @@ class Membership:
                 f" the group removes the member after session.timeout.ms, {self._session_ms} ms"
             )
 
-    def polled(self, now_ms: int, *, is_polling: bool) -> None:
+    def polled(self, steady_ms: int, *, is_polling: bool) -> None:
         """The caller is in `poll`, or has just left it."""
-        self._last_poll_ms, self._is_polling = now_ms, is_polling
+        self._last_poll_ms, self._is_polling = steady_ms, is_polling
 
     @property
     def is_active(self) -> bool:
@@ -206,58 +206,58 @@ class Membership:
 
     # The round.
 
-    def advance(self, now_ms: int) -> None:
+    def advance(self, steady_ms: int) -> None:
         """Send what is due."""
-        self._check_poll_interval(now_ms)
-        if self.state is State.STABLE and self._next_round_ms is not None and now_ms >= self._next_round_ms:
+        self._check_poll_interval(steady_ms)
+        if self.state is State.STABLE and self._next_round_ms is not None and steady_ms >= self._next_round_ms:
             self.leadership.asks()
             self.rebalance(self.leadership.next_reason)
             self._wiring.wake()
         if self.state is State.JOINING:
-            self.probe.advance(now_ms)
-        address = self.finder.address(now_ms)
-        if address is None or now_ms < self._not_before_ms or self.fatal is not None:
+            self.probe.advance(steady_ms)
+        address = self.finder.address(steady_ms)
+        if address is None or steady_ms < self._not_before_ms or self.fatal is not None:
             return  # Who was replaced joins no more: it would replace the other in turn.
         if self.state is State.JOINING and "join" not in self._under_way and not self.refused_join.is_under_way:
-            self._send_join(address, now_ms)
+            self._send_join(address, steady_ms)
         elif self.state is State.SYNCING and "sync" not in self._under_way and self.leadership.is_ready:
             shares = self.leadership.shares()
             sync = group_requests.sync(self._wiring.group_id, self.identity, self._wiring.instance_id, self.protocol_name, shares)
             self._send("sync", address, sync, self._timeout_ms)
         elif self.state is State.STABLE and self.leadership.is_unsure and "describe" not in self._under_way:
             self._send("describe", address, group_requests.describe(self._wiring.group_id))
-        elif self._beats and "heartbeat" not in self._under_way and now_ms >= self._heartbeat_ms:
-            self._heartbeat_ms = now_ms + self._heartbeat_interval_ms
+        elif self._beats and "heartbeat" not in self._under_way and steady_ms >= self._heartbeat_ms:
+            self._heartbeat_ms = steady_ms + self._heartbeat_interval_ms
             self._wiring.counts["heartbeats_sent"] += 1
             heartbeat = group_requests.heartbeat(self._wiring.group_id, self.identity, self._wiring.instance_id)
             self._send("heartbeat", address, heartbeat, self._timeout_ms)
-        self._check_session(now_ms)
+        self._check_session(steady_ms)
 
     @property
     def _beats(self) -> bool:
         return self.identity.has_generation and self.state not in (State.OUT, State.JOINING, State.SYNCING)
 
-    def _check_poll_interval(self, now_ms: int) -> None:
+    def _check_poll_interval(self, steady_ms: int) -> None:
         limit = self._poll_interval_ms
         is_in = self.identity.has_generation or self.state not in (State.OUT, State.UNJOINED)
-        if not is_in or self._is_polling or now_ms - self._last_poll_ms < limit:
+        if not is_in or self._is_polling or steady_ms - self._last_poll_ms < limit:
             return
         if self.identity.member_id and self._wiring.instance_id is None:
             self._send_leave(self.identity.member_id, "consumer poll timeout has expired")
         self.lose(f"no poll for max.poll.interval.ms, {limit} ms: poll more often, or get fewer records with each poll")
 
-    def _check_session(self, now_ms: int) -> None:
+    def _check_session(self, steady_ms: int) -> None:
         session_ms = self._session_ms
-        if self._beats and now_ms - self._heard_ms >= session_ms:
+        if self._beats and steady_ms - self._heard_ms >= session_ms:
             self._wiring.report(f"group {self._wiring.group_id!r}: the coordinator has answered no heartbeat for {session_ms} ms")
-            self._heard_ms = now_ms
+            self._heard_ms = steady_ms
             self.finder.forget()
 
     def _send(self, kind: str, address: Any, message: Any, timeout_ms: int | None = None) -> None:
         self._under_way.add(kind)
         self._wiring.send(address, message, GroupAsked(kind, self.identity), timeout_ms=timeout_ms)
 
-    def _send_join(self, address: Any, now_ms: int) -> None:
+    def _send_join(self, address: Any, steady_ms: int) -> None:
         settings = self._wiring.settings
         self.joined_topics = self._wiring.subscriptions.topics
         self._wiring.counts["rebalances"] += 1
@@ -269,7 +269,7 @@ class Membership:
         )
         timeout_ms = max(self._poll_interval_ms + JOIN_LAPSE_MS, self._wiring.request_timeout_ms)
         self._send("join", address, message, timeout_ms)
-        self.probe.begin(address, self.identity, now_ms)
+        self.probe.begin(address, self.identity, steady_ms)
 
     def _said(self, assignor: str) -> MemberSubscription:
         return MemberSubscription(
@@ -282,23 +282,23 @@ class Membership:
 
     # Answers.
 
-    def answered(self, token: GroupAsked, event: Answered, now_ms: int) -> None:
+    def answered(self, token: GroupAsked, event: Answered, steady_ms: int) -> None:
         self._under_way.discard(token.kind)
         self.refusal = None
         if token.kind == "describe":
             if token.identity == self.identity and self.leadership.is_unsure:
-                self._described(event, now_ms)
+                self._described(event, steady_ms)
             return
         code = codes.by_number(event.message.error_code, numbering=event.numbering)
         if token.kind == "join":
             self.probe.end()
-            self._join_answered(event.address, event.message, code, now_ms)
+            self._join_answered(event.address, event.message, code, steady_ms)
         elif token.identity == self.identity and token.kind == "sync" and self.state is State.SYNCING:
-            self._sync_answered(event.message, code, now_ms)
+            self._sync_answered(event.message, code, steady_ms)
         elif token.identity == self.identity and token.kind == "heartbeat":
-            self._heartbeat_answered(code, now_ms)
+            self._heartbeat_answered(code, steady_ms)
 
-    def failed(self, token: GroupAsked, event: Failed, now_ms: int) -> None:
+    def failed(self, token: GroupAsked, event: Failed, steady_ms: int) -> None:
         self._under_way.discard(token.kind)
         if token.kind == "join":
             self.probe.end()
@@ -309,32 +309,32 @@ class Membership:
             return
         if token.kind == "sync" and self.state is State.SYNCING:
             self.move(Happening.REBALANCING, "the answer to SyncGroup was lost")
-        self._wait(now_ms)
+        self._wait(steady_ms)
 
-    def _wait(self, now_ms: int) -> None:
+    def _wait(self, steady_ms: int) -> None:
         """What failed goes again after this wait. So does a heartbeat, which need not be the next one of the usual interval."""
         self._failures += 1
-        self._not_before_ms = now_ms + self._wiring.wait_ms(self._failures)
-        self._heartbeat_ms = min(self._heartbeat_ms, now_ms)
+        self._not_before_ms = steady_ms + self._wiring.wait_ms(self._failures)
+        self._heartbeat_ms = min(self._heartbeat_ms, steady_ms)
 
-    def _join_answered(self, address: Address, answer: Any, code: ErrorCode, now_ms: int) -> None:
+    def _join_answered(self, address: Address, answer: Any, code: ErrorCode, steady_ms: int) -> None:
         if self.state is not State.JOINING:  # Unsubscribed meanwhile: the group need not wait for us.
             if answer.member_id and self._wiring.instance_id is None and self.state is State.OUT:
                 self._send_leave(answer.member_id, "unsubscribed while joining")
             return
         if code is codes.NONE:
-            self._joined(answer, now_ms)
+            self._joined(answer, steady_ms)
         elif code is codes.MEMBER_ID_REQUIRED:
             self.identity = Identity(-1, answer.member_id)
         elif code is codes.UNKNOWN_MEMBER_ID:
             self.lose("the coordinator does not know this member")
         elif code is codes.INCONSISTENT_GROUP_PROTOCOL:
             self.refused_join.begin(address)
-        elif not self._passes(code, now_ms):
+        elif not self._passes(code, steady_ms):
             why = group_requests.refusal_of_join(self._wiring.settings, code)
             self._refused(exception_for(code, message=f"group {self._wiring.group_id!r}: {why}", api="JoinGroup"))
 
-    def _joined(self, answer: Any, now_ms: int) -> None:
+    def _joined(self, answer: Any, steady_ms: int) -> None:
         self._failures = 0
         offered = [assignor.name for assignor in self.assignors]
         if answer.protocol_type not in (None, PROTOCOL_TYPE) or answer.protocol_name not in offered:
@@ -346,7 +346,7 @@ class Membership:
         self.identity = Identity(answer.generation_id, answer.member_id)
         self.protocol_name = answer.protocol_name
         self.leadership.end()
-        self._heard_ms = now_ms
+        self._heard_ms = steady_ms
         if answer.leader == answer.member_id:
             try:
                 self.leadership.begin(answer)
@@ -355,7 +355,7 @@ class Membership:
                 return
         self.move(Happening.JOINED)
 
-    def _sync_answered(self, answer: Any, code: ErrorCode, now_ms: int) -> None:
+    def _sync_answered(self, answer: Any, code: ErrorCode, steady_ms: int) -> None:
         if code is codes.NONE:
             try:
                 self.assignment = decode_assignment(answer.assignment)
@@ -363,22 +363,22 @@ class Membership:
                 self._refused(KafkaException(f"group {self._wiring.group_id!r}: the assignment cannot be read: {malformed}"))
                 return
             self._failures = 0
-            self._next_round_ms = self.leadership.next_round_ms(self.assignment, now_ms)
+            self._next_round_ms = self.leadership.next_round_ms(self.assignment, steady_ms)
             self._remembered = self.assignment, self.identity.generation
-            self._heard_ms = now_ms
-            self._heartbeat_ms = now_ms + self._heartbeat_interval_ms
+            self._heard_ms = steady_ms
+            self._heartbeat_ms = steady_ms + self._heartbeat_interval_ms
             self.move(Happening.SYNCED)
             self._wiring.wake()
         elif code in OUT_OF_GROUP:
             self.lose(f"SyncGroup was answered with {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
         elif code in COORDINATOR_GONE or code in COMES_AGAIN:
-            self._passes(code, now_ms)
+            self._passes(code, steady_ms)
             self.move(Happening.REBALANCING, f"SyncGroup was answered with {code.name}")
         else:
             self._refused(exception_for(code, message=f"group {self._wiring.group_id!r}: {code.text}", api="SyncGroup"))
 
-    def _heartbeat_answered(self, code: ErrorCode, now_ms: int) -> None:
-        self._heard_ms = now_ms
+    def _heartbeat_answered(self, code: ErrorCode, steady_ms: int) -> None:
+        self._heard_ms = steady_ms
         if code is codes.REBALANCE_IN_PROGRESS:
             if self.state is State.STABLE:
                 self.rebalance("the group is rebalancing")
@@ -386,14 +386,14 @@ class Membership:
         elif code in OUT_OF_GROUP:
             self.lose(f"a heartbeat was answered with {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
             self._wiring.wake()
-        elif code is not codes.NONE and not self._passes(code, now_ms):
+        elif code is not codes.NONE and not self._passes(code, steady_ms):
             self._refused(exception_for(code, message=f"group {self._wiring.group_id!r}: {code.text}", api="Heartbeat"))
 
-    def _described(self, event: Answered, now_ms: int) -> None:
+    def _described(self, event: Answered, steady_ms: int) -> None:
         """What the others have, while there is no other round that leaves nothing out."""
         for group in event.message.groups:
             code = codes.by_number(group.error_code, numbering=event.numbering)
-            if self._passes(code, now_ms):
+            if self._passes(code, steady_ms):
                 return
             self.leadership.is_unsure = False
             if code is not codes.NONE:
@@ -407,7 +407,7 @@ class Membership:
                         self.rebalance(ADDED)
                         self._wiring.wake()
 
-    def _passes(self, code: ErrorCode, now_ms: int) -> bool:
+    def _passes(self, code: ErrorCode, steady_ms: int) -> bool:
         """Whether an error passes by itself; then it is waited for, or the coordinator looked for."""
         if code in COORDINATOR_GONE:
             self.finder.forget()
@@ -415,7 +415,7 @@ class Membership:
             return False
         if code is not codes.REBALANCE_IN_PROGRESS:
             self.refusal = exception_for(code, message=code.text)
-        self._wait(now_ms)
+        self._wait(steady_ms)
         return True
 
     def _refused(self, error: KafkaException) -> None:
@@ -432,7 +432,7 @@ class Membership:
         self.lose("another member has its group.instance.id")
         self._wiring.wake()
 
-    def next_deadline_ms(self, now_ms: int) -> int | None:
+    def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When something is due."""
         if self.state is State.OUT:
             return self.departure.next_deadline_ms()
@@ -445,4 +445,4 @@ class Membership:
             times.append(self._next_round_ms)
         if not self._is_polling:
             times.append(self._last_poll_ms + self._poll_interval_ms)
-        return min((time for time in times if time > now_ms), default=None)
+        return min((time for time in times if time > steady_ms), default=None)

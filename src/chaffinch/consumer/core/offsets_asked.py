@@ -26,11 +26,11 @@ class _Repeated:
     is_under_way: bool = False
     last_error: KafkaException | None = None
 
-    def try_again(self, error: KafkaException, wiring: Wiring, now_ms: int) -> None:
+    def try_again(self, error: KafkaException, wiring: Wiring, steady_ms: int) -> None:
         """After a wait that grows."""
         self.failures += 1
         self.last_error = error
-        self.not_before_ms = now_ms + wiring.wait_ms(self.failures)
+        self.not_before_ms = steady_ms + wiring.wait_ms(self.failures)
 
 
 @dataclass(slots=True, eq=False)

@@ -182,9 +182,9 @@ class Subscriptions:
         assert self.pattern is not None, "only called for a pattern"
         return frozenset(topic for topic in topics if self.pattern.fullmatch(topic))
 
-    def at(self, stage: Stage, now_ms: int) -> list[PartitionState]:
+    def at(self, stage: Stage, steady_ms: int) -> list[PartitionState]:
         """Partitions at this stage that need not wait; those as well of which the caller is being told: it may ask for their positions."""
-        return [state for state in self.assigned.values() if state.stage is stage and state.retry_at_ms <= now_ms]
+        return [state for state in self.assigned.values() if state.stage is stage and state.retry_at_ms <= steady_ms]
 
     def topic_ids(self) -> dict[TopicPartition, UUID]:
         """Of the topic that each partition's position is in; zero where it is not known."""

@@ -47,7 +47,7 @@ class Rebalance:
         self._committed_as = NO_IDENTITY
         """As whom what was read on was committed last."""
 
-    def next_callback(self, now_ms: int, *, knows_topics: bool) -> Callback | None:
+    def next_callback(self, steady_ms: int, *, knows_topics: bool) -> Callback | None:
         """Go on as far as possible without the caller; the callback it has to run next, or None. `knows_topics`: of a pattern."""
         while not self._callbacks:
             state = self._membership.state
@@ -55,10 +55,10 @@ class Rebalance:
                 self._membership.rebalance("the subscription has changed")
             elif state is State.UNJOINED and knows_topics:
                 self._membership.move(Happening.POLLED)
-                self._commit_first(now_ms)
+                self._commit_first(steady_ms)
             elif state is State.PREPARING and self._commit is None:
                 self._give_up()
-            elif state is State.ADOPTING and self._commit is None and not self._commit_gone(now_ms):
+            elif state is State.ADOPTING and self._commit is None and not self._commit_gone(steady_ms):
                 self._adopt()
             else:
                 return None
@@ -86,10 +86,10 @@ class Rebalance:
 
     # Before joining.
 
-    def _commit_first(self, now_ms: int) -> None:
+    def _commit_first(self, steady_ms: int) -> None:
         if not self._commits.is_automatic or not self._membership.identity.has_generation:
             return
-        deadline_ms = now_ms + int(self._wiring.settings["max.poll.interval.ms"])
+        deadline_ms = steady_ms + int(self._wiring.settings["max.poll.interval.ms"])
         self._commit = self._commits.commit_all(deadline_ms, self._committed, retries=True)
 
     def _committed(self, error: KafkaException | None) -> None:
@@ -110,14 +110,14 @@ class Rebalance:
 
     # After syncing.
 
-    def _commit_gone(self, now_ms: int) -> bool:
+    def _commit_gone(self, steady_ms: int) -> bool:
         """Begin to commit what was read on, while others joined, of partitions that they get now: whether that is to be waited for."""
         membership = self._membership
         gone = self._wiring.subscriptions.assigned.keys() - set(membership.assignment)
         if not self._commits.is_automatic or not gone or self._committed_as == membership.identity:
             return False
         self._committed_as = membership.identity
-        deadline_ms = now_ms + int(self._wiring.settings["max.poll.interval.ms"])
+        deadline_ms = steady_ms + int(self._wiring.settings["max.poll.interval.ms"])
         self._commit = self._commits.commit_all(deadline_ms, self._committed, retries=True, places=gone)
         return self._commit is not None
 

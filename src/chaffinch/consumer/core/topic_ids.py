@@ -50,9 +50,9 @@ class TopicIds:
             self._unknown_since_ms.pop(topic_id, None)
         return Renewal(topic, before, topic_id) if is_new and topic_id != before else None
 
-    def doubt(self, topic_id: UUID, now_ms: int) -> None:
+    def doubt(self, topic_id: UUID, steady_ms: int) -> None:
         """A coordinator does not know this id. Once that lasts, the next id that metadata reports holds, even if it was known before."""
-        if now_ms - self._unknown_since_ms.setdefault(topic_id, now_ms) >= DOUBT_MS:
+        if steady_ms - self._unknown_since_ms.setdefault(topic_id, steady_ms) >= DOUBT_MS:
             self._doubted.add(topic_id)
 
     def present(self, topic: str) -> UUID:

@@ -69,17 +69,17 @@ class TopicWatch:
                 return True
         return False
 
-    def _is_old(self, now_ms: int) -> bool:
+    def _is_old(self, steady_ms: int) -> bool:
         updated_ms = self._wiring.cluster.updated_ms
-        return bool(self._topics or self._wants_all) and updated_ms is not None and now_ms - updated_ms >= self._age_ms_max
+        return bool(self._topics or self._wants_all) and updated_ms is not None and steady_ms - updated_ms >= self._age_ms_max
 
-    def advance(self, now_ms: int) -> None:
+    def advance(self, steady_ms: int) -> None:
         """Ask, if it is time to and there is somebody to ask."""
-        if self._is_under_way or now_ms < self._not_before_ms:
+        if self._is_under_way or steady_ms < self._not_before_ms:
             return
-        if not (self._wiring.is_metadata_wanted or self._is_lacking or self._is_old(now_ms)):
+        if not (self._wiring.is_metadata_wanted or self._is_lacking or self._is_old(steady_ms)):
             return
-        address = self._wiring.any_address(now_ms)
+        address = self._wiring.any_address(steady_ms)
         if address is not None:
             self._wiring.ask_any(address, self._request(), MetadataAsked())
 
@@ -91,41 +91,41 @@ class TopicWatch:
         topics = None if self._wants_all else [MetadataRequestTopic(name=topic) for topic in sorted(self._topics)]
         return MetadataRequest(topics=topics, allow_auto_topic_creation=self._may_create)
 
-    def answered(self, response: MetadataResponse, now_ms: int) -> list[Renewal]:
+    def answered(self, response: MetadataResponse, steady_ms: int) -> list[Renewal]:
         """Take in the answer to the request under way; returns the topics that were deleted and created again."""
         cluster = self._wiring.cluster
         self._is_under_way = False
         self._wiring.metadata_error = None
         self._wiring.bootstrap.answered()
-        renewals = self.learn(response, now_ms)
+        renewals = self.learn(response, steady_ms)
         if self._asked[1]:
-            self._all_heard_ms = now_ms
+            self._all_heard_ms = steady_ms
             present = {topic.name for topic in response.topics if topic.name is not None}
             for gone in [topic for topic in cluster.topics() if topic not in present]:
                 cluster.forget(gone)
             for absent in self._topics - present:
-                cluster.learn_absence(absent, now_ms)
+                cluster.learn_absence(absent, steady_ms)
         self.internal |= {topic.name for topic in response.topics if topic.is_internal and topic.name is not None}
         self._repeats = self._repeats if self._is_lacking else 1
-        self._not_before_ms = now_ms + self._wiring.wait_ms(self._repeats)
+        self._not_before_ms = steady_ms + self._wiring.wait_ms(self._repeats)
         code = codes.by_number(response.error_code)
         if code is codes.REBOOTSTRAP_REQUIRED:
             self._wiring.bootstrap.begin_again()
         self._wiring.is_metadata_wanted |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
         return renewals
 
-    def learn(self, response: MetadataResponse, now_ms: int) -> list[Renewal]:
+    def learn(self, response: MetadataResponse, steady_ms: int) -> list[Renewal]:
         """Take in metadata, whatever it was asked for; returns the topics that were deleted and created again."""
-        self._wiring.cluster.update(response, now_ms)
+        self._wiring.cluster.update(response, steady_ms)
         found = (self._wiring.ids.learn(name, self._wiring.topic_id(name)) for topic in response.topics if (name := topic.name) is not None)
         return [renewal for renewal in found if renewal is not None]
 
-    def unanswered(self, error: KafkaException, now_ms: int) -> None:
+    def unanswered(self, error: KafkaException, steady_ms: int) -> None:
         """No answer: another broker is asked as soon as one may be tried."""
         self._is_under_way = False
         self._wiring.is_metadata_wanted = True
         self._wiring.metadata_error = error
-        self._wiring.bootstrap.unanswered(now_ms)
+        self._wiring.bootstrap.unanswered(steady_ms)
 
     def refusals(self) -> dict[str, ErrorCode]:
         """Topics of interest that cannot be used, and it is no use to wait."""
@@ -180,7 +180,7 @@ class TopicCalls:
         if self._calls:
             self._wiring.missed |= {TopicPartition(topic, -1) for topic in self.topics}
 
-    def advance(self, now_ms: int) -> None:
+    def advance(self, steady_ms: int) -> None:
         """Tell whoever can be told."""
         for call in list(self._calls):
             count = self._wiring.cluster.partition_count(call.topic)
@@ -190,8 +190,8 @@ class TopicCalls:
                 self._wiring.out.append(CompleteCall(call=call.call, result=places))
                 continue
             topic = [TopicPartition(call.topic, -1)]
-            absence = self._absences.error(topic, now_ms)
-            if absence is not None or now_ms >= call.deadline_ms or call.topic in self._watch.refusals():
+            absence = self._absences.error(topic, steady_ms)
+            if absence is not None or steady_ms >= call.deadline_ms or call.topic in self._watch.refusals():
                 self._calls.remove(call)
                 self._absences.forget(topic)
                 self._wiring.out.append(FailCall(call=call.call, error=absence or self._unknown(call.topic, call.limit)))

@@ -41,34 +41,34 @@ class PendingResponses:
         """When the last attempt failed."""
         self._connected: set[Address] = set()
 
-    def sent(self, address: Address, now_ms: int) -> None:
-        is_new = not self._counts[address] and now_ms - self._last_ms.get(address, now_ms) > ATTEMPTS_GAP_MS_MAX
+    def sent(self, address: Address, steady_ms: int) -> None:
+        is_new = not self._counts[address] and steady_ms - self._last_ms.get(address, steady_ms) > ATTEMPTS_GAP_MS_MAX
         self._counts[address] += 1
-        self._since_ms[address] = now_ms if is_new else self._since_ms.get(address, now_ms)
+        self._since_ms[address] = steady_ms if is_new else self._since_ms.get(address, steady_ms)
 
-    def answered(self, address: Address, now_ms: int) -> None:
+    def answered(self, address: Address, steady_ms: int) -> None:
         self._connected.add(address)
         self._counts[address] -= 1
         if self._counts[address] > 0:
-            self._since_ms[address] = now_ms
+            self._since_ms[address] = steady_ms
         else:
             self._since_ms.pop(address, None)
 
-    def failed(self, address: Address, now_ms: int, *, was_refused_here: bool) -> None:
+    def failed(self, address: Address, steady_ms: int, *, was_refused_here: bool) -> None:
         """No response. `was_refused_here`: the request was never to be sent. Otherwise the address owes one to the next attempt as well."""
         self._counts[address] -= 1
-        self._last_ms[address] = now_ms
+        self._last_ms[address] = steady_ms
         if was_refused_here and self._counts[address] <= 0:
             self._since_ms.pop(address, None)
 
     def connected(self, address: Address) -> None:
         self._connected.add(address)
 
-    def disconnected(self, address: Address, now_ms: int, *, was_answered: bool) -> None:
+    def disconnected(self, address: Address, steady_ms: int, *, was_answered: bool) -> None:
         """`was_answered`: the connection was of use, so the wait for the next one begins now."""
         self._connected.discard(address)
         if was_answered and address in self._since_ms:
-            self._since_ms[address] = now_ms
+            self._since_ms[address] = steady_ms
 
     def is_connected(self, address: Address) -> bool:
         return address in self._connected
@@ -111,44 +111,44 @@ class Waits:
 
     # What the network reports.
 
-    def note(self, event: Answered | Failed | Written | Connected | Disconnected, now_ms: int) -> None:
+    def note(self, event: Answered | Failed | Written | Connected | Disconnected, steady_ms: int) -> None:
         address, responses = event.address, self.responses
         match event:
             case Answered():
-                responses.answered(address, now_ms)
+                responses.answered(address, steady_ms)
             case Failed():
-                responses.failed(address, now_ms, was_refused_here=event.is_unsupported)
+                responses.failed(address, steady_ms, was_refused_here=event.is_unsupported)
             case Connected():
                 responses.connected(address)
             case Disconnected():
-                responses.disconnected(address, now_ms, was_answered=event.was_answered)
+                responses.disconnected(address, steady_ms, was_answered=event.was_answered)
             case Written():
                 pass
 
-    def note_sent(self, effects: Iterable[Effect], now_ms: int) -> None:
+    def note_sent(self, effects: Iterable[Effect], steady_ms: int) -> None:
         for effect in effects:
             if isinstance(effect, SendRequest):
-                self.responses.sent(effect.address, now_ms)
+                self.responses.sent(effect.address, steady_ms)
 
     # The round.
 
-    def look(self, wanted: Collection[TopicPartition], leaderless: Collection[TopicPartition], now_ms: int) -> None:
+    def look(self, wanted: Collection[TopicPartition], leaderless: Collection[TopicPartition], steady_ms: int) -> None:
         """`wanted`: partitions that callers ask about. `leaderless`: those that are wanted now and have no known leader."""
         self._wiring.causes = []
-        for cause in self._causes(wanted, leaderless, now_ms):
-            since_ms, last_ms = self._seen.get(cause.key, (now_ms, now_ms))
-            since_ms = cause.since_ms or (since_ms if now_ms - last_ms <= GAP_MS_MAX else now_ms)
-            self._seen[cause.key] = since_ms, now_ms
+        for cause in self._causes(wanted, leaderless, steady_ms):
+            since_ms, last_ms = self._seen.get(cause.key, (steady_ms, steady_ms))
+            since_ms = cause.since_ms or (since_ms if steady_ms - last_ms <= GAP_MS_MAX else steady_ms)
+            self._seen[cause.key] = since_ms, steady_ms
             self._wiring.causes.append(cause._replace(since_ms=since_ms))
             wait = Wait(cause.key, cause.what, since_ms, cause.why, until_ms=cause.until_ms, limit=cause.limit)
-            line = self._log.line(wait, now_ms)
+            line = self._log.line(wait, steady_ms)
             if line is not None:
                 self._wiring.report(line)
-        self._seen = {key: seen for key, seen in self._seen.items() if now_ms - seen[1] <= GAP_MS_MAX}
+        self._seen = {key: seen for key, seen in self._seen.items() if steady_ms - seen[1] <= GAP_MS_MAX}
         if not self._seen:
             self._log.over()
 
-    def _causes(self, wanted: Collection[TopicPartition], leaderless: Collection[TopicPartition], now_ms: int) -> Iterator[Cause]:
+    def _causes(self, wanted: Collection[TopicPartition], leaderless: Collection[TopicPartition], steady_ms: int) -> Iterator[Cause]:
         wiring, is_grouped = self._wiring, self._needs_coordinator
         if not (wanted or leaderless or is_grouped or self._wiring.subscriptions.assigned):
             return
@@ -160,10 +160,10 @@ class Waits:
             yield Cause(ALL_BROKERS, "a broker of the cluster", wiring.attempts.describe(addresses), is_of_all=True, since_ms=since_ms)
             return
         yield from self._refused(leaderless)
-        brokers = list(self._brokers(wanted, now_ms))
+        brokers = list(self._brokers(wanted, steady_ms))
         yield from brokers
         if is_grouped and not any(cause.is_of_group for cause in brokers):
-            yield from self._coordinator(now_ms)
+            yield from self._coordinator(steady_ms)
 
     def _is_unreachable(self, address: Address) -> bool:
         """Whether there is no connection although one was asked for, over whatever lane; or no response ever, at the start."""
@@ -192,17 +192,17 @@ class Waits:
             why = f"it responds with {refusal.name}"
             yield Cause(("refused", refusal.name), f"the leader of {names_of(places)}", why, frozenset(places))
 
-    def _brokers(self, wanted: Collection[TopicPartition], now_ms: int) -> Iterator[Cause]:
+    def _brokers(self, wanted: Collection[TopicPartition], steady_ms: int) -> Iterator[Cause]:
         """Leaders and a coordinator that are not connected, or do not respond."""
         needed: dict[Address, _Roles] = {}
         if self._needs_coordinator and self._group is not None:
             finder = self._group.finder
             known = finder.address_known or (finder.address_lost if self._wiring.coordinator_error is None else None)
             is_parked = self._group.membership.state is State.JOINING
-            if known is not None and self._is_silent(known, now_ms, is_parked=is_parked):
+            if known is not None and self._is_silent(known, steady_ms, is_parked=is_parked):
                 needed.setdefault(known.first_lane, _Roles(known)).coordinates = True
         nodes = self._wiring.cluster.nodes.values()
-        silent = {address for node in nodes for address in _lanes(node) if self._is_silent(address, now_ms)}
+        silent = {address for node in nodes for address in _lanes(node) if self._is_silent(address, steady_ms)}
         for place, lane in self._lanes_of(wanted) if silent else ():
             leader = self._wiring.cluster.leader_address(place)
             if leader is not None and (address := leader._replace(lane=lane)) in silent:
@@ -218,13 +218,13 @@ class Waits:
         yield from ((place, LANE_FETCH if state.stage is Stage.READING else 0) for place, state in states.items() if _waits(state))
         yield from ((place, 0) for place in wanted if place not in states or not _waits(states[place]))
 
-    def _is_silent(self, address: Address, now_ms: int, *, is_parked: bool = False) -> bool:
+    def _is_silent(self, address: Address, steady_ms: int, *, is_parked: bool = False) -> bool:
         """`is_parked`: the broker may hold its response for as long as it likes. A connection that ended while nothing was asked for is no
         silence: the next request makes another one."""
         since_ms = self.responses.since_ms(address)
         if since_ms is None or not self.responses.is_connected(address):
             return since_ms is not None
-        return not is_parked and now_ms - since_ms > self._patience_ms(address)
+        return not is_parked and steady_ms - since_ms > self._patience_ms(address)
 
     def _patience_ms(self, address: Address) -> int:
         return self._fetch_wait_ms if address.lane == LANE_FETCH else 0
@@ -247,7 +247,7 @@ class Waits:
     def _needs_coordinator(self) -> bool:
         return self._group is not None and (self._group.needs_coordinator)
 
-    def _coordinator(self, now_ms: int) -> Iterator[Cause]:
+    def _coordinator(self, steady_ms: int) -> Iterator[Cause]:
         assert self._group is not None, "only called where there is a group"
         probe = self._group.membership.probe
         error = self._wiring.coordinator_error or self._group.membership.refusal or self._group.commits.last_error
@@ -267,11 +267,11 @@ class Waits:
         text = f"close: the coordinator of group {self._wiring.group_id!r} has not confirmed LeaveGroup in time"
         self._wiring.report(f"{text}{waits and '; '}{waits}; if it did not receive it, the group removes the member after {session}")
 
-    def next_deadline_ms(self, now_ms: int) -> int | None:
+    def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When a line is due, or a silence is long enough."""
         times = [self._log.due_ms(cause.key, cause.since_ms) for cause in self._wiring.causes]
         times += [since_ms + max(FIRST_LINE_MS, self._patience_ms(address) + 1) for address, since_ms in self.responses.owed()]
-        return min((time_ms for time_ms in times if time_ms > now_ms), default=None)
+        return min((time_ms for time_ms in times if time_ms > steady_ms), default=None)
 
 
 def _lanes(address: Address) -> list[Address]:

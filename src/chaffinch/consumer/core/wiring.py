@@ -101,13 +101,13 @@ class Wiring(KnownCluster):
         """Whether none of the brokers could be reached when that was tried last."""
         return all(map(self.attempts.failures, self.known_addresses))
 
-    def node_address(self, node_id: int, now_ms: int, lane: int = 0) -> Address | None:
+    def node_address(self, node_id: int, steady_ms: int, lane: int = 0) -> Address | None:
         """Where a node is reached; None if that is not known, or has to wait after a failure."""
         address = self.cluster.address_of(node_id)
         if address is None:
             return None
         address = address._replace(lane=lane)
-        return address if self.attempts.may_try(address, now_ms) else None
+        return address if self.attempts.may_try(address, steady_ms) else None
 
     def leader_epoch(self, place: TopicPartition) -> int:
         """The epoch of the partition's leader, -1 if it is not known."""

@@ -41,9 +41,9 @@ class Asking:
         self.is_under_way = False
         self._not_before_ms = 0
 
-    def may_begin(self, now_ms: int) -> bool:
+    def may_begin(self, steady_ms: int) -> bool:
         """Whether none is under way, and the wait after the last one is over."""
-        return not self.is_under_way and now_ms >= self._not_before_ms
+        return not self.is_under_way and steady_ms >= self._not_before_ms
 
     def begin(self, what: str, address: Address) -> None:
         """A request goes out."""
@@ -77,6 +77,6 @@ class Asking:
         self.failures = 0
         self.successes += 1
 
-    def next_deadline_ms(self, now_ms: int) -> int | None:
+    def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When it may go again; None when that needs no time to pass."""
-        return self._not_before_ms if not self.is_under_way and self._not_before_ms > now_ms else None
+        return self._not_before_ms if not self.is_under_way and self._not_before_ms > steady_ms else None

@@ -82,9 +82,9 @@ class IdentityKeeper:
         """There is a batch to number."""
         self._is_wanted = self._transaction is None
 
-    def is_due(self, now_ms: int) -> bool:
+    def is_due(self, steady_ms: int) -> bool:
         """Whether to ask now."""
-        return self._is_wanted and self.is_missing and self.asking.may_begin(now_ms)
+        return self._is_wanted and self.is_missing and self.asking.may_begin(steady_ms)
 
     def request(self, address: Address) -> InitProducerIdRequest:
         """The question; it is under way from now on."""
@@ -92,7 +92,7 @@ class IdentityKeeper:
         self.asking.begin("InitProducerId", address)
         return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=self._wiring.transaction_timeout_ms)
 
-    def answered(self, answer: Any, now_ms: int) -> KafkaException | None:
+    def answered(self, answer: Any, steady_ms: int) -> KafkaException | None:
         """Take the answer in. What is not retriable is returned: nothing can be written with idempotence then."""
         code = codes.by_number(answer.error_code)
         if code is codes.NONE:
@@ -100,12 +100,12 @@ class IdentityKeeper:
             self.asking.succeeded()
             return None
         error = exception_for(code, api="InitProducerId")
-        self.unanswered(error, now_ms)
+        self.unanswered(error, steady_ms)
         return None if code.is_retriable else error
 
-    def unanswered(self, error: KafkaException, now_ms: int) -> None:
+    def unanswered(self, error: KafkaException, steady_ms: int) -> None:
         """No identity yet: ask again after a wait."""
-        self.asking.again(error, now_ms + self._wiring.wait_ms(self.asking.failures + 1))
+        self.asking.again(error, steady_ms + self._wiring.wait_ms(self.asking.failures + 1))
 
     def bump(self) -> None:
         """Numbering restarts somewhere: the next epoch, without a request; after the last one a new producer id."""
@@ -114,9 +114,9 @@ class IdentityKeeper:
         epoch = self._own.epoch + 1
         self._own = NO_PRODUCER if epoch > EPOCH_MAX else ProducerIdentity(self._own.producer_id, epoch)
 
-    def next_deadline_ms(self, now_ms: int) -> int | None:
+    def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When to look again without an event."""
-        return self.asking.next_deadline_ms(now_ms) if self._transaction is None and self.is_missing else None
+        return self.asking.next_deadline_ms(steady_ms) if self._transaction is None and self.is_missing else None
 
 
 class AuxiliaryRequests:
@@ -133,25 +133,25 @@ class AuxiliaryRequests:
         self._renewed = renewed
         self._facts_under_way: set[str] = set()
 
-    def ask(self, now_ms: int) -> None:
+    def ask(self, steady_ms: int) -> None:
         """Metadata, an identity, configurations: from any broker, what is due."""
         wiring = self._wiring
-        if wiring.metadata.is_due(now_ms) and (address := wiring.any_address(now_ms)) is not None:
-            self._ask_any(address, wiring.metadata.request(now_ms), METADATA_ASKED)
-        if self._identity.is_due(now_ms) and (address := wiring.any_address(now_ms)) is not None:
+        if wiring.metadata.is_due(steady_ms) and (address := wiring.any_address(steady_ms)) is not None:
+            self._ask_any(address, wiring.metadata.request(steady_ms), METADATA_ASKED)
+        if self._identity.is_due(steady_ms) and (address := wiring.any_address(steady_ms)) is not None:
             self._ask_any(address, self._identity.request(address), IDENTITY_ASKED)
         for topic in [name for name in self._delivery.facts_wanted if name not in self._facts_under_way]:
-            if (address := wiring.any_address(now_ms)) is not None:
+            if (address := wiring.any_address(steady_ms)) is not None:
                 self._facts_under_way.add(topic)
                 self._ask_any(address, facts_request(topic), FactsAsked(topic))
 
-    def ask_step(self, transaction: TransactionManager, step: Step, now_ms: int) -> None:
+    def ask_step(self, transaction: TransactionManager, step: Step, steady_ms: int) -> None:
         """The next request of the transaction, if who is to get it may be tried now."""
         address = transaction.address_of(step)
         if address is None:
-            if (broker := self._wiring.any_address(now_ms)) is not None:
+            if (broker := self._wiring.any_address(steady_ms)) is not None:
                 self._ask_any(broker, transaction.request(step, broker), StepAsked(step))
-        elif self._wiring.attempts.may_try(address, now_ms):
+        elif self._wiring.attempts.may_try(address, steady_ms):
             message, version_max = transaction.request(step, address), transaction.version_max(step)
             self._request(address, message, StepAsked(step), self._wiring.request_timeout_ms, version_max)
 
@@ -162,52 +162,52 @@ class AuxiliaryRequests:
         self._wiring.attempts.asks(address)
         self._wiring.out.append(SendRequest(address=address, message=message, token=token, timeout_ms=timeout_ms, version_max=version_max))
 
-    def answered(self, event: Answered, now_ms: int) -> None:
+    def answered(self, event: Answered, steady_ms: int) -> None:
         """A broker answered one of them."""
         token = event.token
         match token:
             case MetadataAsked():
-                self._wiring.metadata.answered(event.message, now_ms)
+                self._wiring.metadata.answered(event.message, steady_ms)
                 self._renewed.heard(topic.name for topic in event.message.topics if topic.name is not None)
-                self._delivery.metadata_heard(now_ms)
+                self._delivery.metadata_heard(steady_ms)
                 self._wiring.out.append(WakeCallers())
             case IdentityAsked():
-                refusal = self._identity.answered(event.message, now_ms)
+                refusal = self._identity.answered(event.message, steady_ms)
                 if refusal is not None:
                     self._completer.give_up(refusal)
             case FactsAsked():
-                self._facts_heard(token.topic, event.message, now_ms)
+                self._facts_heard(token.topic, event.message, steady_ms)
             case _:
                 assert isinstance(token, StepAsked), f"an answer to nothing: {event}"
                 assert self._transaction is not None
-                self._wiring.out += self._transaction.answered(token.step, event.message, self._step_wait_ms(), now_ms)
+                self._wiring.out += self._transaction.answered(token.step, event.message, self._step_wait_ms(), steady_ms)
 
-    def failed(self, event: Failed, now_ms: int) -> None:
+    def failed(self, event: Failed, steady_ms: int) -> None:
         """One of them will get no answer."""
         token, error = event.token, event.exception()
         is_final = event.is_unsupported or event.error is not None
         match token:
             case MetadataAsked():
-                self._wiring.metadata.unanswered(error, now_ms)
+                self._wiring.metadata.unanswered(error, steady_ms)
             case IdentityAsked():
-                self._identity.unanswered(error, now_ms)
+                self._identity.unanswered(error, steady_ms)
                 if is_final:
                     self._completer.give_up(error)
             case FactsAsked():
-                self._facts_heard(token.topic, None, now_ms)
+                self._facts_heard(token.topic, None, steady_ms)
             case _:
                 assert isinstance(token, StepAsked), f"a failure of nothing: {event}"
                 assert self._transaction is not None
                 if is_final:
                     self._wiring.out += self._transaction.not_served(token.step, error, was_sent=event.was_sent)
                 else:
-                    self._wiring.out += self._transaction.unanswered(token.step, error, self._step_wait_ms(), now_ms)
+                    self._wiring.out += self._transaction.unanswered(token.step, error, self._step_wait_ms(), steady_ms)
 
     def _step_wait_ms(self) -> int:
         return self._wiring.wait_ms(self._identity.asking.failures + 1)
 
-    def _facts_heard(self, topic: str, answer: Any, now_ms: int) -> None:
+    def _facts_heard(self, topic: str, answer: Any, steady_ms: int) -> None:
         self._facts_under_way.discard(topic)
         state = self._wiring.cluster.topic(topic)
         counts = [] if state is None else [partition.replica_count for partition in state.partitions.values()]
-        self._delivery.facts_heard(topic, read_facts(answer, min(counts, default=None), now_ms), now_ms)
+        self._delivery.facts_heard(topic, read_facts(answer, min(counts, default=None), steady_ms), steady_ms)

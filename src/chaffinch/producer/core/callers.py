@@ -67,11 +67,11 @@ class Callers:
         """When the wait of close is over, or was; None while nobody has called it."""
         return None if self._close is None else self._close.deadline_ms
 
-    def is_late(self, now_ms: int) -> bool:
+    def is_late(self, steady_ms: int) -> bool:
         """Whether what has no outcome has to fail now."""
-        return self._close is not None and now_ms >= self._close.deadline_ms
+        return self._close is not None and steady_ms >= self._close.deadline_ms
 
-    def settle(self, now_ms: int, *, others_wait: bool) -> Iterator[CompleteCall]:
+    def settle(self, steady_ms: int, *, others_wait: bool) -> Iterator[CompleteCall]:
         """Those whose wait is over. `others_wait`: somebody waits for what a transaction comes to, and close with him."""
         for flush in list(self._flushes):
             for topic_partition, position in list(flush.positions.items()):
@@ -83,7 +83,7 @@ class Callers:
                 yield CompleteCall(call=flush.call)
         if self._close is not None and self._close.calls:
             is_done = self._outstanding.is_empty and not others_wait
-            if is_done or now_ms >= self._close.deadline_ms:
+            if is_done or steady_ms >= self._close.deadline_ms:
                 yield from [CompleteCall(call=call) for call in self._close.calls]
                 self._close.calls.clear()
 

@@ -130,9 +130,9 @@ class BatchCompleter:
 
     # Without an answer: the delivery timeout.
 
-    def expire(self, now_ms: int) -> None:
+    def expire(self, steady_ms: int) -> None:
         """Fail every batch whose delivery timeout is over. One whose answer is awaited keeps its numbers until the answer comes."""
-        too_old_ms = now_ms - self._wiring.delivery_timeout_ms
+        too_old_ms = steady_ms - self._wiring.delivery_timeout_ms
         accumulator = self._outstanding.accumulator
         oldest_ms = accumulator.oldest_ms()
         if oldest_ms is not None and oldest_ms <= too_old_ms:

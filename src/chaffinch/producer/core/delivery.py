@@ -71,7 +71,7 @@ class Delivery:
 
     # Outcomes of Produce requests.
 
-    def answered(self, event: Answered, now_ms: int) -> None:
+    def answered(self, event: Answered, steady_ms: int) -> None:
         """A broker answered a Produce request."""
         sent: ProduceSent = event.token
         cluster = self._wiring.cluster
@@ -84,17 +84,17 @@ class Delivery:
                 error = NetworkException(
                     f"{sent.address} left this partition out of its answer", topic_partition=batch.topic_partition, stored=Stored.POSSIBLY
                 )
-                self._lost(batch, error, now_ms, was_sent=True)
+                self._lost(batch, error, steady_ms, was_sent=True)
             else:
-                self._judge(batch, batch_answers.read_answer(part, event.numbering), now_ms)
+                self._judge(batch, batch_answers.read_answer(part, event.numbering), steady_ms)
 
-    def written(self, event: Written, now_ms: int) -> None:
+    def written(self, event: Written, steady_ms: int) -> None:
         """A request without an answer (acks=0) is out: nothing more will be known of it."""
         sent: ProduceSent = event.token
         for batch in sent.batches.values():
-            self._written(batch, NO_OFFSET, -1, now_ms)
+            self._written(batch, NO_OFFSET, -1, steady_ms)
 
-    def failed(self, event: Failed, now_ms: int) -> None:
+    def failed(self, event: Failed, steady_ms: int) -> None:
         """A Produce request got no answer."""
         sent: ProduceSent = event.token
         for batch in sent.batches.values():
@@ -107,13 +107,13 @@ class Delivery:
             stored = Stored.POSSIBLY if event.was_sent or batch.possibly_stored else Stored.NO
             reason = event.reason + sent.too_large_for_most() if event.was_sent and not event.is_timeout else event.reason
             error = error_class(f"{event.address}: {reason}", topic_partition=batch.topic_partition, stored=stored, api="Produce")
-            self._lost(batch, error, now_ms, was_sent=event.was_sent)
+            self._lost(batch, error, steady_ms, was_sent=event.was_sent)
 
-    def _lost(self, batch: ProducerBatch, error: KafkaException, now_ms: int, *, was_sent: bool) -> None:
+    def _lost(self, batch: ProducerBatch, error: KafkaException, steady_ms: int, *, was_sent: bool) -> None:
         """The outcome of an attempt is unknown, or it never left: go again under the old number, while there is time."""
         self._wiring.metadata.refresh()
         self._note_elsewhere(batch)
-        may_retry = self._may_retry(batch, now_ms, counts=was_sent)
+        may_retry = self._may_retry(batch, steady_ms, counts=was_sent)
         batch.possibly_stored |= was_sent
         batch.attempts += was_sent
         batch.last_error = error
@@ -122,37 +122,37 @@ class Delivery:
         elif batch.is_elsewhere and batch.possibly_stored:
             self.fail_of_former_topic(batch)
         elif may_retry:
-            self._again(batch, now_ms)
+            self._again(batch, steady_ms)
         else:
             last = exhausted(error, batch.attempts, self._wiring.retries)
             self._completer.end(batch, self._completer.in_words(last), is_unstored=not batch.possibly_stored)
 
     # Decisions, and answers that they need.
 
-    def _judge(self, batch: ProducerBatch, answer: BatchAnswer, now_ms: int, said: HandlerSaid | None = None) -> None:
+    def _judge(self, batch: ProducerBatch, answer: BatchAnswer, steady_ms: int, said: HandlerSaid | None = None) -> None:
         """Decide about a batch, or ask for what decides. `said`: by an exception handler."""
         if answer.is_written:
             base_offset = answer.base_offset if answer.code is codes.NONE else NO_OFFSET
-            self._written(batch, base_offset, answer.log_append_time_ms, now_ms)
+            self._written(batch, base_offset, answer.log_append_time_ms, steady_ms)
             return
-        verdict = culprits.judge(answer, self._situation(batch, answer, now_ms, said))
+        verdict = culprits.judge(answer, self._situation(batch, answer, steady_ms, said))
         if isinstance(verdict, culprits.AskForFacts) or (isinstance(verdict, culprits.AskHandler) and not batch.is_abandoned):
             self._ask(batch, answer, verdict)
         elif isinstance(verdict, culprits.FailAll) and answer.code.is_retriable:
             last = exhausted(verdict.error, batch.attempts + 1, self._wiring.retries)
-            self._carry_out(batch, replace(verdict, error=last), now_ms)
+            self._carry_out(batch, replace(verdict, error=last), steady_ms)
         else:
             if isinstance(verdict, culprits.Separate):
                 self._screening.refused(batch, answer, verdict.errors)
-            self._carry_out(batch, verdict, now_ms)
+            self._carry_out(batch, verdict, steady_ms)
 
-    def _judge_waiting(self, batch: ProducerBatch, now_ms: int, said: HandlerSaid | None) -> None:
+    def _judge_waiting(self, batch: ProducerBatch, steady_ms: int, said: HandlerSaid | None) -> None:
         """Decide about a batch that waits to go again, and whose topic no broker knows any more."""
-        verdict = culprits.judge(UNKNOWN_TO_ALL, self._situation(batch, UNKNOWN_TO_ALL, now_ms, said))
+        verdict = culprits.judge(UNKNOWN_TO_ALL, self._situation(batch, UNKNOWN_TO_ALL, steady_ms, said))
         if isinstance(verdict, culprits.AskHandler):
             self._ask(batch, UNKNOWN_TO_ALL, verdict)
         elif not isinstance(verdict, culprits.Resend):  # It waits already.
-            self._carry_out(batch, verdict, now_ms)
+            self._carry_out(batch, verdict, steady_ms)
 
     def _ask(self, batch: ProducerBatch, answer: BatchAnswer, verdict: culprits.AskForFacts | culprits.AskHandler) -> None:
         self._undecided[batch] = answer, verdict
@@ -169,19 +169,19 @@ class Delivery:
         ]
         return list(dict.fromkeys(waiting))
 
-    def facts_heard(self, topic: str, facts: TopicFacts, now_ms: int) -> None:
+    def facts_heard(self, topic: str, facts: TopicFacts, steady_ms: int) -> None:
         """The topic's configuration has come, or will not: judge what waited for it."""
         self._facts[topic] = facts
         for batch, (answer, verdict) in list(self._undecided.items()):
             if isinstance(verdict, culprits.AskForFacts) and batch.topic_partition.topic == topic:
                 del self._undecided[batch]
-                self._judge(batch, answer, now_ms)
+                self._judge(batch, answer, steady_ms)
 
     def forget_facts(self, topic: str) -> None:
         """The topic was created again: what was its configuration does not matter."""
         self._facts.pop(topic, None)
 
-    def handler_answered(self, event: events.HandlerAnswered, now_ms: int) -> None:
+    def handler_answered(self, event: events.HandlerAnswered, steady_ms: int) -> None:
         """The exception handler has decided. What has become of the batch in the meantime counts."""
         batch = event.batch
         answer, verdict = self._undecided.get(batch, (UNKNOWN_TO_ALL, None))
@@ -189,15 +189,15 @@ class Delivery:
             return
         del self._undecided[batch]
         if answer is not UNKNOWN_TO_ALL and batch.state in (BatchState.IN_FLIGHT, BatchState.ABANDONED):
-            self._judge(batch, answer, now_ms, event.said)
+            self._judge(batch, answer, steady_ms, event.said)
         elif answer is UNKNOWN_TO_ALL and batch.state in (BatchState.RETRYING, BatchState.RETURNED):  # Else a broker will answer.
-            self._judge_waiting(batch, now_ms, event.said)
+            self._judge_waiting(batch, steady_ms, event.said)
 
-    def _situation(self, batch: ProducerBatch, answer: BatchAnswer, now_ms: int, said: HandlerSaid | None) -> Situation:
+    def _situation(self, batch: ProducerBatch, answer: BatchAnswer, steady_ms: int, said: HandlerSaid | None) -> Situation:
         """What is known about a batch for the judgement of an answer."""
         if answer.code is codes.UNKNOWN_TOPIC_OR_PARTITION and batch.unknown_since_ms is None:
-            batch.unknown_since_ms = now_ms
-        unknown_ms = 0 if batch.unknown_since_ms is None else now_ms - batch.unknown_since_ms
+            batch.unknown_since_ms = steady_ms
+        unknown_ms = 0 if batch.unknown_since_ms is None else steady_ms - batch.unknown_since_ms
         facts = self._facts.get(batch.topic_partition.topic, UNKNOWN)
         return Situation(
             topic_partition=batch.topic_partition,
@@ -207,9 +207,9 @@ class Delivery:
             in_transaction=self._transaction is not None,
             is_idempotent=self._wiring.is_idempotent,
             front=self.queue(batch.topic_partition).front_of(batch),
-            may_retry=self._may_retry(batch, now_ms, counts=not self._is_early(answer.code)),
+            may_retry=self._may_retry(batch, steady_ms, counts=not self._is_early(answer.code)),
             rounds=batch.rounds,
-            facts=UNKNOWN if now_ms - facts.heard_ms > FACTS_AGE_MS_MAX else facts,
+            facts=UNKNOWN if steady_ms - facts.heard_ms > FACTS_AGE_MS_MAX else facts,
             last_error=batch.last_error,
             questions=self._wiring.questions,
             said=said,
@@ -220,15 +220,15 @@ class Delivery:
         """Whether nothing is wrong but that the transaction before is still being completed."""
         return self._transaction is not None and self._transaction.is_early(code)
 
-    def _may_retry(self, batch: ProducerBatch, now_ms: int, *, counts: bool = True) -> bool:
+    def _may_retry(self, batch: ProducerBatch, steady_ms: int, *, counts: bool = True) -> bool:
         """After one more attempt; one that never left, or came too early, is none of `retries`."""
         is_open = self._transaction is None or self._transaction.state not in (State.ABORTING, State.FATAL_ERROR)
-        is_in_time = now_ms < batch.created_ms + self._wiring.delivery_timeout_ms
+        is_in_time = steady_ms < batch.created_ms + self._wiring.delivery_timeout_ms
         return is_open and is_in_time and batch.attempts + counts <= self._wiring.retries
 
     # Batches whose topic no broker knows any more while they wait.
 
-    def metadata_heard(self, now_ms: int) -> None:
+    def metadata_heard(self, steady_ms: int) -> None:
         """Batches that wait for a topic or partition no broker knows are judged as if a broker had said so to them."""
         if not self._may_end_unknown and Question.UNKNOWN_TOPIC not in self._wiring.questions:
             return
@@ -239,13 +239,13 @@ class Delivery:
                     queue.add(batch)
                 for batch in (*queue.retries, *queue.returned):
                     if batch not in self._undecided:
-                        self._judge_waiting(batch, now_ms, None)
+                        self._judge_waiting(batch, steady_ms, None)
 
-    def expire(self, now_ms: int) -> None:
+    def expire(self, steady_ms: int) -> None:
         """End batches whose topic is unknown for too long at their time, not with the next answer."""
         for batch, end_ms in list(self._unknown_ends()):
-            if end_ms <= now_ms and batch not in self._undecided:
-                self._judge_waiting(batch, now_ms, None)
+            if end_ms <= steady_ms and batch not in self._undecided:
+                self._judge_waiting(batch, steady_ms, None)
 
     def next_deadline_ms(self) -> int | None:
         """When the first of them ends."""
@@ -266,11 +266,11 @@ class Delivery:
 
     # What becomes of a batch.
 
-    def _written(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int, now_ms: int) -> None:
+    def _written(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int, steady_ms: int) -> None:
         """The broker has a batch: complete its records, unless they have expired already."""
         self._note_elsewhere(batch)
         was_abandoned = batch.is_abandoned
-        self.queue(batch.topic_partition).acknowledged(batch, now_ms)
+        self.queue(batch.topic_partition).acknowledged(batch, steady_ms)
         if was_abandoned:
             return
         self._screening.written(batch)
@@ -278,7 +278,7 @@ class Delivery:
             self._transaction.has_written()
         self._completer.complete(batch, base_offset, log_append_time_ms)
 
-    def _carry_out(self, batch: ProducerBatch, verdict: culprits.Verdict, now_ms: int) -> None:
+    def _carry_out(self, batch: ProducerBatch, verdict: culprits.Verdict, steady_ms: int) -> None:
         """Do with a batch that is not written what was decided."""
         self._note_elsewhere(batch)
         if batch.is_abandoned:  # Only its numbers matter.
@@ -287,21 +287,21 @@ class Delivery:
             return
         match verdict:
             case culprits.Resend():
-                self._resend(batch, verdict, now_ms)
+                self._resend(batch, verdict, steady_ms)
             case culprits.Renumber():
-                self._renumber(batch, verdict, now_ms)
+                self._renumber(batch, verdict, steady_ms)
             case culprits.Split():
                 self._wiring.counts["batches_split"] += 1
                 self._replace(batch, batch.halves())
             case culprits.Separate():
-                self._separate(batch, verdict, now_ms)
+                self._separate(batch, verdict, steady_ms)
             case culprits.FailAll():
                 # Once the producer is at its end, no record asks for an abort.
                 is_abortable = isinstance(verdict.error, TransactionAbortableException)
                 error = self._completer.in_words(verdict.error) if is_abortable else verdict.error
                 self._completer.end(batch, error, verdict.errors, verdict.dropped, is_unstored=not verdict.uses_up_numbers)
 
-    def _resend(self, batch: ProducerBatch, verdict: culprits.Resend, now_ms: int) -> None:
+    def _resend(self, batch: ProducerBatch, verdict: culprits.Resend, steady_ms: int) -> None:
         batch.possibly_stored |= verdict.possibly_stored
         batch.last_error = verdict.error
         if batch.is_elsewhere and batch.possibly_stored:
@@ -314,26 +314,26 @@ class Delivery:
         batch.attempts += not is_early
         if verdict.refreshes_metadata:
             self._wiring.metadata.refresh()
-        self._again(batch, now_ms, waits=verdict.waits, is_early=is_early)
+        self._again(batch, steady_ms, waits=verdict.waits, is_early=is_early)
 
-    def _again(self, batch: ProducerBatch, now_ms: int, *, waits: bool = True, is_early: bool = False) -> None:
-        batch.goes_again(now_ms)
+    def _again(self, batch: ProducerBatch, steady_ms: int, *, waits: bool = True, is_early: bool = False) -> None:
+        batch.goes_again(steady_ms)
         self._wiring.counts["batches_resent"] += 1
         self._wiring.counts["records_resent"] += batch.count
         wait_ms = self._wiring.wait_ms(max(1, batch.attempts)) if waits else 0
-        self.queue(batch.topic_partition).retry(batch, now_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
+        self.queue(batch.topic_partition).retry(batch, steady_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
 
-    def _renumber(self, batch: ProducerBatch, verdict: culprits.Renumber, now_ms: int) -> None:
+    def _renumber(self, batch: ProducerBatch, verdict: culprits.Renumber, steady_ms: int) -> None:
         queue = self.queue(batch.topic_partition)
         batch.attempts += 1
         batch.last_error = verdict.error
-        batch.goes_again(now_ms)
+        batch.goes_again(steady_ms)
         # An earlier attempt without an answer may come late, and fit once others have the numbers before it: but for a new epoch.
         queue.renumber(batch, is_expected=not (verdict.waits or batch.possibly_stored))
         if verdict.waits:
-            queue.not_before_ms = now_ms + self._wiring.wait_ms(batch.attempts)
+            queue.not_before_ms = steady_ms + self._wiring.wait_ms(batch.attempts)
 
-    def _separate(self, batch: ProducerBatch, verdict: culprits.Separate, now_ms: int) -> None:
+    def _separate(self, batch: ProducerBatch, verdict: culprits.Separate, steady_ms: int) -> None:
         """The culprits fail, or are dropped; the innocents go again at once as a new batch, which counts as no attempt (decision 12)."""
         self._wiring.counts["batches_separated"] += 1
         count = len(verdict.errors) + len(verdict.dropped)
@@ -343,7 +343,7 @@ class Delivery:
             child.rounds = batch.rounds + 1
         self._replace(batch, children)
         if verdict.waits and children:
-            self.queue(batch.topic_partition).not_before_ms = now_ms + self._wiring.wait_ms(batch.attempts + 1)
+            self.queue(batch.topic_partition).not_before_ms = steady_ms + self._wiring.wait_ms(batch.attempts + 1)
         self._completer.fail_records(batch, verdict.errors, verdict.dropped)
         if self._transaction is not None and self._outstanding.first_position(batch.topic_partition) is None:
             self._transaction.forget(batch.topic_partition)

@@ -32,14 +32,14 @@ class MetadataWatch:
         self._repeats = 0
         self._not_before_ms = 0
 
-    def use(self, topic: str, now_ms: int) -> None:
+    def use(self, topic: str, steady_ms: int) -> None:
         """Somebody sends to this topic."""
         is_new = topic not in self._used_ms
-        self._used_ms[topic] = now_ms
+        self._used_ms[topic] = steady_ms
         if is_new:
             self._nothing_lacks_in = -1
             self._repeats = 0
-            self._not_before_ms = now_ms
+            self._not_before_ms = steady_ms
 
     def refresh(self) -> None:
         """What is known is wrong or not enough: ask again, after the wait between questions."""
@@ -56,19 +56,19 @@ class MetadataWatch:
         self._nothing_lacks_in = self.cluster.version
         return False
 
-    def is_due(self, now_ms: int) -> bool:
+    def is_due(self, steady_ms: int) -> bool:
         """Whether to ask now."""
-        if self._is_under_way or now_ms < self._not_before_ms:
+        if self._is_under_way or steady_ms < self._not_before_ms:
             return False
-        return self._is_wanted or self._is_lacking or self._is_old(now_ms)
+        return self._is_wanted or self._is_lacking or self._is_old(steady_ms)
 
-    def _is_old(self, now_ms: int) -> bool:
+    def _is_old(self, steady_ms: int) -> bool:
         updated_ms = self.cluster.updated_ms
-        return bool(self._used_ms) and updated_ms is not None and now_ms - updated_ms >= self._age_ms_max
+        return bool(self._used_ms) and updated_ms is not None and steady_ms - updated_ms >= self._age_ms_max
 
-    def request(self, now_ms: int) -> MetadataRequest:
+    def request(self, steady_ms: int) -> MetadataRequest:
         """The question; it is under way from now on."""
-        for topic in [name for name, used_ms in self._used_ms.items() if now_ms - used_ms > self._idle_ms_max]:
+        for topic in [name for name, used_ms in self._used_ms.items() if steady_ms - used_ms > self._idle_ms_max]:
             del self._used_ms[topic]
             self.cluster.forget(topic)
         asked = frozenset(self._used_ms)
@@ -77,28 +77,28 @@ class MetadataWatch:
         self._is_under_way, self._is_wanted = True, False
         return MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in sorted(asked)], allow_auto_topic_creation=True)
 
-    def answered(self, response: MetadataResponse, now_ms: int) -> None:
+    def answered(self, response: MetadataResponse, steady_ms: int) -> None:
         """Take the answer in. The same question is put again only after a wait that grows while it stays the same."""
         self._is_under_way = False
         self.last_error = None
         self._bootstrap.answered()
-        self.cluster.update(response, now_ms)
+        self.cluster.update(response, steady_ms)
         is_settled = not self._is_lacking
         self._repeats = 1 if is_settled else self._repeats
-        self._not_before_ms = now_ms + self._backoff.wait_ms(self._repeats, self._dice)
+        self._not_before_ms = steady_ms + self._backoff.wait_ms(self._repeats, self._dice)
         code = codes.by_number(response.error_code)
         if code is codes.REBOOTSTRAP_REQUIRED:
             self._bootstrap.begin_again()
         self._is_wanted |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
 
-    def unanswered(self, error: KafkaException, now_ms: int) -> None:
+    def unanswered(self, error: KafkaException, steady_ms: int) -> None:
         """No answer: another broker is asked as soon as one may be tried."""
         self._is_under_way = False
         self._is_wanted = True
         self.last_error = error
-        self._bootstrap.unanswered(now_ms)
+        self._bootstrap.unanswered(steady_ms)
 
-    def next_deadline_ms(self, now_ms: int) -> int | None:
+    def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When to look again without an event. A time that has passed: as soon as there is a broker to ask."""
         if self._is_under_way:
             return None

@@ -45,13 +45,13 @@ def partition_of_key(key: bytes, partition_count: int) -> int:
 
 
 class Availability:
-    """Which partitions can be written now, and how much waits for each. `now_ms` is set by the core at each round.
+    """Which partitions can be written now, and how much waits for each. `steady_ms` is set by the core at each round.
 
     Source: RecordAccumulator.java, `updatePartitionLoadInfo` and `partitionAvailabilityTimeoutMs` (KIP-794).
     """
 
     def __init__(self, settings: Settings, wiring: Wiring, accumulator: Accumulator) -> None:
-        self.now_ms = 0
+        self.steady_ms = 0
         self._wiring = wiring
         self._accumulator = accumulator
         is_adaptive = settings["partitioner.adaptive.partitioning.enable"]
@@ -68,7 +68,7 @@ class Availability:
         if not self._timeout_ms:
             return set()
         ready = ((tp, self._accumulator.ready_at_ms(tp)) for tp in self._accumulator.partitions())
-        late_ms = self.now_ms - self._timeout_ms
+        late_ms = self.steady_ms - self._timeout_ms
         return {self._wiring.cluster.leader_of(tp) for tp, ready_at_ms in ready if ready_at_ms is not None and ready_at_ms < late_ms}
 
     def loads(self, topic: str) -> tuple[list[int], list[int]]:

@@ -95,17 +95,17 @@ class ProducerCore:
         self._lanes: dict[str, OpenBatch] = {}
         """Per topic the batch that its records without a key join."""
 
-    def handle(self, event: events.Event, now_ms: int) -> list[Effect]:
-        """Take in what has happened at `now_ms`, do whatever can be done now, and say what the shell is to do."""
-        return self.handle_all((event,), now_ms)
+    def handle(self, event: events.Event, steady_ms: int) -> list[Effect]:
+        """Take in what has happened at `steady_ms`, do whatever can be done now, and say what the shell is to do."""
+        return self.handle_all((event,), steady_ms)
 
-    def handle_all(self, heard: Iterable[events.Event], now_ms: int) -> list[Effect]:
+    def handle_all(self, heard: Iterable[events.Event], steady_ms: int) -> list[Effect]:
         """Several events of one moment, in order, and one round for all; without any it is as if TimePassed had been said."""
         if self.transaction is not None:
-            self.transaction.now_ms = now_ms
+            self.transaction.steady_ms = steady_ms
         for event in heard:
-            self._take_in(event, now_ms)
-        self._advance(now_ms)
+            self._take_in(event, steady_ms)
+        self._advance(steady_ms)
         return self._taken_out()
 
     def _taken_out(self) -> list[Effect]:
@@ -154,16 +154,16 @@ class ProducerCore:
         self._wants_look |= begins
         return begins
 
-    def append(self, topic_partition: TopicPartition, record: NewRecord, now_ms: int) -> tuple[Receipts, bool]:
+    def append(self, topic_partition: TopicPartition, record: NewRecord, steady_ms: int) -> tuple[Receipts, bool]:
         """Put a record into its batch; there must be memory for it.
 
         The batch's receipts, this one the last of them, and True when the core should be asked to look (TimePassed).
         """
-        appended, receipts = self.accumulator.append(topic_partition, record, now_ms)
+        appended, receipts = self.accumulator.append(topic_partition, record, steady_ms)
         if appended is Appended.JOINED and not self._wants_look:
             return receipts, False
         self._wants_look = False
-        self.wiring.metadata.use(topic_partition.topic, now_ms)
+        self.wiring.metadata.use(topic_partition.topic, steady_ms)
         return receipts, True
 
     def join(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, receipt: Any) -> Receipts | None:
@@ -226,10 +226,10 @@ class ProducerCore:
         if growing is not None:
             self.partitioner.count(topic, growing.size - growing.counted)
 
-    def append_batch(self, batch: ProducerBatch, now_ms: int) -> bool:
+    def append_batch(self, batch: ProducerBatch, steady_ms: int) -> bool:
         """Put a ready-made batch behind what waits for its partition; there must be memory for it. Whether the core should be asked to
         look (TimePassed): behind another batch it goes when that one has gone, which an event leads to."""
-        self.wiring.metadata.use(batch.topic_partition.topic, now_ms)
+        self.wiring.metadata.use(batch.topic_partition.topic, steady_ms)
         wants_look = self.accumulator.append_batch(batch)
         return self.renewed_topics.appended(batch.topic_partition) or wants_look
 
@@ -265,12 +265,12 @@ class ProducerCore:
 
     # Events.
 
-    def _take_in(self, event: events.Event, now_ms: int) -> None:
+    def _take_in(self, event: events.Event, steady_ms: int) -> None:
         match event:
             case events.TimePassed():
                 pass
             case events.TopicWanted():
-                self.wiring.metadata.use(event.topic, now_ms)
+                self.wiring.metadata.use(event.topic, steady_ms)
                 if event.is_stale:
                     self.wiring.metadata.refresh()
             case events.FlushCalled() | events.CloseCalled():
@@ -278,18 +278,18 @@ class ProducerCore:
             case events.RecordsRefused():
                 self.records_refused(event.count, event.error, event.begun)
             case events.HandlerAnswered():
-                self.delivery.handler_answered(event, now_ms)
+                self.delivery.handler_answered(event, steady_ms)
             case Answered():
-                self._answered(event, now_ms)
+                self._answered(event, steady_ms)
             case Written():
                 self.sending.request_is_over(event.token)
-                self.delivery.written(event, now_ms)
+                self.delivery.written(event, steady_ms)
             case Failed():
-                self._failed(event, now_ms)
+                self._failed(event, steady_ms)
             case Connected():
                 self._connected(event)
             case Disconnected():
-                self._disconnected(event, now_ms)
+                self._disconnected(event, steady_ms)
             case _:
                 self._call(event)
 
@@ -311,36 +311,36 @@ class ProducerCore:
         if self.transaction is not None:
             self.transaction.features_heard(event.features)
 
-    def _disconnected(self, event: Disconnected, now_ms: int) -> None:
+    def _disconnected(self, event: Disconnected, steady_ms: int) -> None:
         event = self.wiring.explained(event)
-        self.wiring.attempts.failed(event.address, event.reason, now_ms, was_answered=event.was_answered)
-        if self.outage.lost(now_ms):
-            self.waiting.log.logged(OUTAGE, now_ms, now_ms)
+        self.wiring.attempts.failed(event.address, event.reason, steady_ms, was_answered=event.was_answered)
+        if self.outage.lost(steady_ms):
+            self.waiting.log.logged(OUTAGE, steady_ms, steady_ms)
         self.wiring.metadata.refresh()
         if event.error is not None:
-            self.reasons.refused_login = event.error, now_ms
+            self.reasons.refused_login = event.error, steady_ms
             self.wiring.out.append(WakeCallers())
         if self.transaction is not None:
             self.transaction.coordinators.forget_address(event.address)
 
-    def _answered(self, event: Answered, now_ms: int) -> None:
+    def _answered(self, event: Answered, steady_ms: int) -> None:
         token = event.token
-        self.outage.answered(event.address, now_ms)
+        self.outage.answered(event.address, steady_ms)
         if throttle_ms := getattr(event.message, "throttle_time_ms", 0):
-            self.wiring.attempts.throttled(event.address, now_ms + throttle_ms)
+            self.wiring.attempts.throttled(event.address, steady_ms + throttle_ms)
         if isinstance(token, ProduceSent):
             self.sending.request_is_over(token)
-            self.delivery.answered(event, now_ms)
+            self.delivery.answered(event, steady_ms)
         else:
-            self.requests.answered(event, now_ms)
+            self.requests.answered(event, steady_ms)
 
-    def _failed(self, event: Failed, now_ms: int) -> None:
+    def _failed(self, event: Failed, steady_ms: int) -> None:
         event = self.wiring.explained(event)
         if isinstance(event.token, ProduceSent):
             self.sending.request_is_over(event.token)
-            self.delivery.failed(event, now_ms)
+            self.delivery.failed(event, steady_ms)
         else:
-            self.requests.failed(event, now_ms)
+            self.requests.failed(event, steady_ms)
 
     # The round.
 
@@ -365,62 +365,62 @@ class ProducerCore:
         """Whether there is more to do than to know the cluster: records without an outcome, somebody who waits, or a transaction."""
         return self.transaction is not None or not self.outstanding.is_empty or self.callers.are_any
 
-    def _advance(self, now_ms: int) -> None:
-        self.availability.now_ms = now_ms
+    def _advance(self, steady_ms: int) -> None:
+        self.availability.steady_ms = steady_ms
         self.partitioner.loads_changed()
         if self._has_work:
-            self._advance_records(now_ms)
-        self.requests.ask(now_ms)
-        self.waiting.look(now_ms, self.outage.said_since_ms)
+            self._advance_records(steady_ms)
+        self.requests.ask(steady_ms)
+        self.waiting.look(steady_ms, self.outage.said_since_ms)
         if self.transaction is None:
-            self.still_asking.look(IDENTITY_ASKED if self.identity.is_asked and not self.outstanding.is_empty else None, now_ms)
+            self.still_asking.look(IDENTITY_ASKED if self.identity.is_asked and not self.outstanding.is_empty else None, steady_ms)
 
-    def _advance_records(self, now_ms: int) -> None:
+    def _advance_records(self, steady_ms: int) -> None:
         transaction = self.transaction
         if self.renewed_topics.settle():
             self.callers.positions_changed()
-        self.completer.expire(now_ms)
-        self.delivery.expire(now_ms)
+        self.completer.expire(steady_ms)
+        self.delivery.expire(steady_ms)
         if transaction is not None:
-            self.wiring.out += transaction.expire(now_ms, self.outage.unreachable, self.reasons.of_batches)
-        if self.callers.is_late(now_ms):
+            self.wiring.out += transaction.expire(steady_ms, self.outage.unreachable, self.reasons.of_batches)
+        if self.callers.is_late(steady_ms):
             self.completer.close()
         if transaction is not None:
             if self.callers.closes_by_ms is not None:
                 self.wiring.out += transaction.close(self.callers.closes_by_ms)
             if transaction.is_failed:
                 self.completer.drop_unsent()
-        self.sending.send_ready(now_ms, hurries=self._hurries)
+        self.sending.send_ready(steady_ms, hurries=self._hurries)
         if transaction is not None:
-            self._advance_transaction(transaction, now_ms)
-        self.wiring.out += self.callers.settle(now_ms, others_wait=transaction is not None and transaction.callers.leave_something)
+            self._advance_transaction(transaction, steady_ms)
+        self.wiring.out += self.callers.settle(steady_ms, others_wait=transaction is not None and transaction.callers.leave_something)
 
-    def _advance_transaction(self, transaction: TransactionManager, now_ms: int) -> None:
+    def _advance_transaction(self, transaction: TransactionManager, steady_ms: int) -> None:
         has_batches, needs_epoch = not self.outstanding.is_empty, self.outstanding.need_epoch(self.identity.current)
-        step = transaction.next_step(now_ms, has_batches=has_batches, needs_epoch=needs_epoch)
+        step = transaction.next_step(steady_ms, has_batches=has_batches, needs_epoch=needs_epoch)
         if step is not None:
-            self.requests.ask_step(transaction, step, now_ms)
+            self.requests.ask_step(transaction, step, steady_ms)
         is_awaited = has_batches or transaction.callers.are_any
         goal = transaction.wanted(has_batches=has_batches, needs_epoch=needs_epoch) if is_awaited else None
-        self.still_asking.look(goal, now_ms)
+        self.still_asking.look(goal, steady_ms)
         self.wiring.out += transaction.finished(has_batches=has_batches, needs_epoch=needs_epoch)
 
     @property
     def next_deadline_ms(self) -> int | None:
         """When to look again without an event, as of the last round. Not part of it: what it leads to is done first."""
-        wiring, now_ms = self.wiring, self.availability.now_ms
-        metadata_ms, has_work = wiring.metadata.next_deadline_ms(now_ms), self._has_work
-        times = [metadata_ms, self.identity.next_deadline_ms(now_ms)]
+        wiring, steady_ms = self.wiring, self.availability.steady_ms
+        metadata_ms, has_work = wiring.metadata.next_deadline_ms(steady_ms), self._has_work
+        times = [metadata_ms, self.identity.next_deadline_ms(steady_ms)]
         if has_work:
-            times.append(self.sending.next_deadline_ms(now_ms, hurries=self._hurries))
+            times.append(self.sending.next_deadline_ms(steady_ms, hurries=self._hurries))
             times.append(self.completer.next_deadline_ms())
             times.append(self.delivery.next_deadline_ms())
             times.append(self.callers.deadline_ms)
             times.append(self.still_asking.next_deadline_ms)
             times.append(self.waiting.next_deadline_ms)
         if self.transaction is not None:
-            times.append(self.transaction.next_deadline_ms(now_ms))
+            times.append(self.transaction.next_deadline_ms(steady_ms))
         if metadata_ms is not None or has_work:
             # Each of them, not the first: a leader or coordinator that has to wait may be another than the one that need not.
-            times.append(wiring.attempts.wait_ends_ms(now_ms))
-        return min([time for time in times if time is not None and time > now_ms], default=None)
+            times.append(wiring.attempts.wait_ends_ms(steady_ms))
+        return min([time for time in times if time is not None and time > steady_ms], default=None)

@@ -49,7 +49,7 @@ class Sending:
         """Its answer is in, or will not come: there is room for another one."""
         self._requests[sent.address] -= 1
 
-    def send_ready(self, now_ms: int, *, hurries: bool) -> None:
+    def send_ready(self, steady_ms: int, *, hurries: bool) -> None:
         """Send every batch that may go now. `hurries`: nothing lingers."""
         open_requests: dict[Address, ProduceSent] = {}
         candidates = self._outstanding.partitions()
@@ -57,32 +57,34 @@ class Sending:
         self._turn = (self._turn + 1) % max(1, len(candidates))
         candidates = candidates[self._turn :] + candidates[: self._turn]
         while candidates:
-            candidates = [tp for tp in candidates if self._send_one(tp, now_ms, open_requests, hurries=hurries)]
+            candidates = [tp for tp in candidates if self._send_one(tp, steady_ms, open_requests, hurries=hurries)]
         for sent in open_requests.values():
             self._emit(sent)
 
-    def full_head(self, now_ms: int) -> OpenBatch | None:
+    def full_head(self, steady_ms: int) -> OpenBatch | None:
         """A full batch that can go now and is not encoded yet; of several the first."""
         for topic_partition, full in self._accumulator.full_heads():
-            if not self._identity.is_missing and self._has_room(topic_partition, now_ms):
+            if not self._identity.is_missing and self._has_room(topic_partition, steady_ms):
                 return full
         return None
 
-    def _has_room(self, topic_partition: TopicPartition, now_ms: int) -> bool:
+    def _has_room(self, topic_partition: TopicPartition, steady_ms: int) -> bool:
         """Whether a new batch of the partition may go now."""
         address = self._wiring.cluster.leader_address(topic_partition)
         if address is None or self._requests[address] >= self._wiring.requests_per_node_max:
             return False
         queue = self._outstanding.known_queue(topic_partition)
-        is_next = queue is None or (not queue.retries and not queue.returned and queue.wants_batch(now_ms, self._identity.current))
-        return is_next and self._wiring.attempts.may_try(address, now_ms)
+        is_next = queue is None or (not queue.retries and not queue.returned and queue.wants_batch(steady_ms, self._identity.current))
+        return is_next and self._wiring.attempts.may_try(address, steady_ms)
 
-    def _send_one(self, topic_partition: TopicPartition, now_ms: int, open_requests: dict[Address, ProduceSent], *, hurries: bool) -> bool:
+    def _send_one(
+        self, topic_partition: TopicPartition, steady_ms: int, open_requests: dict[Address, ProduceSent], *, hurries: bool
+    ) -> bool:
         """Send the partition's next batch if it may go; whether there may be another one to send."""
         queue = self._outstanding.queue(topic_partition)
-        if not self._may_send(queue, now_ms, hurries=hurries):
+        if not self._may_send(queue, steady_ms, hurries=hurries):
             return False
-        address = self._leader(topic_partition, now_ms)
+        address = self._leader(topic_partition, steady_ms)
         if address is None:
             return False
         sent = open_requests.get(address)
@@ -92,21 +94,21 @@ class Sending:
         if sent is None and self._requests[address] >= self._wiring.requests_per_node_max:
             return False
         topic_id = self._topic_id(topic_partition.topic)
-        take_new = partial(self._take, topic_partition, (address, topic_id), now_ms)
-        batch = queue.next_batch(now_ms, self._identity.current, take_new)
+        take_new = partial(self._take, topic_partition, (address, topic_id), steady_ms)
+        batch = queue.next_batch(steady_ms, self._identity.current, take_new)
         if batch is None:  # Nothing of it is left to be sent. The next one may be larger, or linger: that is looked at anew.
             return self._accumulator.waiting_count(topic_partition) > 0
-        batch.sent_ms = now_ms
+        batch.sent_ms = steady_ms
         if sent is None:
             sent = open_requests[address] = ProduceSent(address)
         sent.add(batch, topic_id)
         return bool(queue.returned) or self._accumulator.waiting_count(topic_partition) > 0
 
-    def _take(self, topic_partition: TopicPartition, destination: tuple[Address, UUID], now_ms: int) -> ProducerBatch | None:
+    def _take(self, topic_partition: TopicPartition, destination: tuple[Address, UUID], steady_ms: int) -> ProducerBatch | None:
         """The partition's next batch, without the records that its leader would refuse; None when nothing of it is left to be sent."""
         accumulator = self._accumulator
         head = None if self._screening.is_empty else accumulator.ready_made_head(topic_partition)
-        errors = None if head is None else self._screening.errors_of(head, destination, now_ms)
+        errors = None if head is None else self._screening.errors_of(head, destination, steady_ms)
         if head is None or errors is None:
             return accumulator.take(topic_partition)
         innocents = head.without(np.array(list(errors), np.int64))  # May find no memory; the batch is where it was then.
@@ -122,11 +124,11 @@ class Sending:
         numbered_or_back = (*queue.retries, *queue.returned)
         return numbered_or_back[0].size if numbered_or_back else self._accumulator.first_size(queue.topic_partition)
 
-    def _may_send(self, queue: PartitionQueue, now_ms: int, *, hurries: bool) -> bool:
+    def _may_send(self, queue: PartitionQueue, steady_ms: int, *, hurries: bool) -> bool:
         """Whether the partition has a batch that may go now, but for its leader."""
         if not (queue.retries or queue.returned):
             ready_at_ms = self._accumulator.ready_at_ms(queue.topic_partition)
-            if ready_at_ms is None or (ready_at_ms > now_ms and not hurries):
+            if ready_at_ms is None or (ready_at_ms > steady_ms and not hurries):
                 return False
         if self._identity.is_missing:
             self._identity.want()
@@ -143,8 +145,8 @@ class Sending:
                 self._identity.want()
                 return False
         if queue.retries and (leader := self._wiring.cluster.leader_address(queue.topic_partition)) is not None:
-            queue.hurry((leader, self._topic_id(queue.topic_partition.topic)), now_ms)
-        if not queue.wants_batch(now_ms, self._identity.current):
+            queue.hurry((leader, self._topic_id(queue.topic_partition.topic)), steady_ms)
+        if not queue.wants_batch(steady_ms, self._identity.current):
             return False
         return self._transaction is None or self._transaction.may_send(queue.topic_partition)
 
@@ -154,13 +156,13 @@ class Sending:
         self._completer.fail_transaction(TransactionAbortableException(text, topic_partition=topic_partition, api="Produce"))
         self._completer.drop_unsent()
 
-    def _leader(self, topic_partition: TopicPartition, now_ms: int) -> Address | None:
+    def _leader(self, topic_partition: TopicPartition, steady_ms: int) -> Address | None:
         address = self._wiring.cluster.leader_address(topic_partition)
         if address is None:
-            self._wiring.metadata.use(topic_partition.topic, now_ms)
+            self._wiring.metadata.use(topic_partition.topic, steady_ms)
             self._wiring.metadata.refresh()
             return None
-        return address if self._wiring.attempts.may_try(address, now_ms) else None
+        return address if self._wiring.attempts.may_try(address, steady_ms) else None
 
     def _topic_id(self, topic: str) -> UUID:
         return self._wiring.cluster.topic_id(topic) or ZERO_UUID
@@ -188,7 +190,7 @@ class Sending:
             expects_answer=wiring.acks != 0,
         )
 
-    def next_deadline_ms(self, now_ms: int, *, hurries: bool) -> int | None:
+    def next_deadline_ms(self, steady_ms: int, *, hurries: bool) -> int | None:
         """When a batch may be sent that waits for no event."""
         times: list[int] = []
         for topic_partition in self._accumulator.partitions():
@@ -200,4 +202,4 @@ class Sending:
         for queue in self._outstanding.busy():
             times.append(queue.not_before_ms)
             times += [batch.retry_at_ms for batch in queue.retries]
-        return min([time for time in times if time > now_ms], default=None)
+        return min([time for time in times if time > steady_ms], default=None)

@@ -47,19 +47,19 @@ class StillAsking:
         """What had failed, and what was asked last, when the run began: their errors say nothing of the run."""
         self._wait_log = WaitLog()
 
-    def look(self, goal: Hashable, now_ms: int) -> None:
+    def look(self, goal: Hashable, steady_ms: int) -> None:
         """`goal`: what is to be had from a broker now, None if nothing is. Another one, or a success on the way, is progress."""
         run = None if goal is None else (goal, self._asking.successes)
         if run != self._run:
-            self._run, self._since_ms = run, now_ms
+            self._run, self._since_ms = run, steady_ms
             if run is None:
                 self._wait_log.over()
             self._earlier = self._asking.failed, self._last
         if self._asking.last is not self._last:
-            self._last, self._last_ms = self._asking.last, now_ms
-        if run is None or now_ms < self._due_ms:
+            self._last, self._last_ms = self._asking.last, steady_ms
+        if run is None or steady_ms < self._due_ms:
             return
-        asked, error = self._blamed(now_ms)
+        asked, error = self._blamed(steady_ms)
         if asked is None:
             return
         first = min(self._who_waits(), key=lambda waiting: waiting.until_ms, default=None)
@@ -67,14 +67,14 @@ class StillAsking:
             return
         why = "no answer yet" if error is None else in_words(error)
         what = f"{asked.what} at {asked.address}"
-        line = self._wait_log.line(Wait(None, what, self._since_ms, why, first.who, first.until_ms, first.limit), now_ms)
+        line = self._wait_log.line(Wait(None, what, self._since_ms, why, first.who, first.until_ms, first.limit), steady_ms)
         if line is not None:
             self._wiring.out.append(Report(line))
 
-    def _blamed(self, now_ms: int) -> tuple[Asked | None, KafkaException | None]:
+    def _blamed(self, steady_ms: int) -> tuple[Asked | None, KafkaException | None]:
         """The request that all waits for, and its error; without one while it has no answer. None where nothing is asked yet."""
         asking = self._asking
-        silent = asking.last if asking.is_under_way and now_ms >= self._last_ms + SILENT_AFTER_MS else None
+        silent = asking.last if asking.is_under_way and steady_ms >= self._last_ms + SILENT_AFTER_MS else None
         failed = asking.failed
         is_of_run = failed is not None and all(failed is not earlier for earlier in self._earlier)
         if not is_of_run or silent not in (None, failed):  # What it hangs on now is another broker, or another question.
@@ -110,24 +110,24 @@ class Outage:
         """When it began, if the log has said so."""
         return self._since_ms if self.is_said else None
 
-    def lost(self, now_ms: int) -> bool:
+    def lost(self, steady_ms: int) -> bool:
         """A connection ended, or could not be made. Whether the log says now that no broker can be reached."""
         if self._since_ms is None:
-            self._since_ms = now_ms
-        wiring, lasts_ms = self._wiring, now_ms - self._since_ms
+            self._since_ms = steady_ms
+        wiring, lasts_ms = self._wiring, steady_ms - self._since_ms
         oldest_ms, addresses = self._outstanding.oldest_ms(), wiring.known_addresses
         if self.is_said or lasts_ms < SAID_AFTER_MS or oldest_ms is None or not all(map(wiring.attempts.failures, addresses)):
             return False
-        self.is_said, left_ms = True, max(0, oldest_ms + wiring.delivery_timeout_ms - now_ms)
+        self.is_said, left_ms = True, max(0, oldest_ms + wiring.delivery_timeout_ms - steady_ms)
         tried = f"each is tried until delivery.timeout.ms, {wiring.delivery_timeout_ms} ms, is over, the first for {left_ms} ms more"
         self._report(f"{wiring.attempts.describe(addresses, lasts_ms)}; {self._waiting()}: {tried}")
         return True
 
-    def answered(self, address: Address, now_ms: int) -> None:
+    def answered(self, address: Address, steady_ms: int) -> None:
         """A broker is there."""
         self.was_answered = True
         if self.is_said and self._since_ms is not None:
-            self._report(f"the broker at {address} answers after an outage of {now_ms - self._since_ms} ms; {self._waiting()}")
+            self._report(f"the broker at {address} answers after an outage of {steady_ms - self._since_ms} ms; {self._waiting()}")
         self._since_ms, self.is_said = None, False
 
     def unreachable(self) -> str | None:
@@ -156,24 +156,24 @@ class WaitingBatches:
         self._next_look_ms: int | None = None
         self._unknown_limit_ms = min(wiring.retry_unknown_ms, wiring.delivery_timeout_ms)
 
-    def look(self, now_ms: int, outage_since_ms: int | None) -> None:
+    def look(self, steady_ms: int, outage_since_ms: int | None) -> None:
         """Log the longest wait when that is due. `outage_since_ms`: since when no broker can be reached, if the log has said that."""
         oldest_ms = self._outstanding.oldest_ms()
         first_ms = None if oldest_ms is None else oldest_ms + FIRST_LINE_MS
-        if first_ms is None or now_ms < first_ms:
+        if first_ms is None or steady_ms < first_ms:
             wait, self._next_look_ms = None, first_ms
-        elif self._next_look_ms is not None and now_ms < self._next_look_ms:
+        elif self._next_look_ms is not None and steady_ms < self._next_look_ms:
             return
         else:
-            wait, self._next_look_ms = self._longest(outage_since_ms), now_ms + LOOK_EVERY_MS
-        if wait is not None and now_ms >= wait.since_ms + FIRST_LINE_MS:
-            line = self.log.line(wait, now_ms)
+            wait, self._next_look_ms = self._longest(outage_since_ms), steady_ms + LOOK_EVERY_MS
+        if wait is not None and steady_ms >= wait.since_ms + FIRST_LINE_MS:
+            line = self.log.line(wait, steady_ms)
             if line is not None:
                 self._wiring.out.append(Report(line))
         elif outage_since_ms is None:
             self.log.over()
         if wait is not None:
-            self._next_look_ms = min(self.log.due_ms(wait.cause, wait.since_ms), now_ms + LOOK_EVERY_MS)
+            self._next_look_ms = min(self.log.due_ms(wait.cause, wait.since_ms), steady_ms + LOOK_EVERY_MS)
 
     @property
     def next_deadline_ms(self) -> int | None:

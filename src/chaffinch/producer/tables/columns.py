@@ -98,14 +98,14 @@ class TableParts:
 
 
 def pieces_of(
-    table: Any, piece_bytes: int, now_ms: Callable[[], int] = lambda: 0, wait_ms: int = GATHERED_MS
+    table: Any, piece_bytes: int, steady_ms: Callable[[], int] = lambda: 0, wait_ms: int = GATHERED_MS
 ) -> tuple[pa.Schema, Iterator[pa.Table | pa.RecordBatch]]:
     """The schema of a table, and the table itself; of a stream its batches, small ones gathered up to about `piece_bytes`, or until
     `wait_ms` have passed since the first of them was asked for. TypeError."""
     if isinstance(table, pa.Table | pa.RecordBatch):
         return table.schema, iter((table,))
     reader = table if isinstance(table, pa.RecordBatchReader) else _stream_of(table)
-    return reader.schema, _gathered(reader, piece_bytes, now_ms, wait_ms)
+    return reader.schema, _gathered(reader, piece_bytes, steady_ms, wait_ms)
 
 
 def _stream_of(table: Any) -> pa.RecordBatchReader:
@@ -161,16 +161,16 @@ def _without_type(table: Any) -> str | None:
     return None
 
 
-def _gathered(reader: pa.RecordBatchReader, piece_bytes: int, now_ms: Callable[[], int], wait_ms: int) -> Iterator[pa.Table]:
+def _gathered(reader: pa.RecordBatchReader, piece_bytes: int, steady_ms: Callable[[], int], wait_ms: int) -> Iterator[pa.Table]:
     # The clock counts from the question, not from the answer: what a slow stream gives seldom goes at once. While the stream is read
     # nothing can go: that is done in the caller's thread, where what makes its batches may have to run.
-    piece, size, asked_ms = [], 0, now_ms()
+    piece, size, asked_ms = [], 0, steady_ms()
     for batch in reader:
         piece.append(batch)
         size += plain_bytes(batch)
-        if size >= piece_bytes or now_ms() - asked_ms >= wait_ms:
+        if size >= piece_bytes or steady_ms() - asked_ms >= wait_ms:
             yield pa.Table.from_batches(piece, reader.schema)
-            piece, size, asked_ms = [], 0, now_ms()
+            piece, size, asked_ms = [], 0, steady_ms()
     if piece:
         yield pa.Table.from_batches(piece, reader.schema)
 

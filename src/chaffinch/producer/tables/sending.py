@@ -88,7 +88,7 @@ def send_table(
     A stream that fails half-way raises at the call; rows before the failure are on their way then, and the error says how many.
     """
     sending = _Sending(door, batch_bytes)
-    schema, pieces = pieces_of(table, sending.batch_bytes, door.clock.now_ms, max(linger_ms, GATHERED_MS))
+    schema, pieces = pieces_of(table, sending.batch_bytes, door.clock.steady_ms, max(linger_ms, GATHERED_MS))
     check_columns(schema, topic)
     try:
         for piece in pieces:
@@ -123,7 +123,7 @@ class _Sending:
 
     def send(self, topic: str | None, parts: TableParts) -> None:
         """All rows of one piece: first those that can go at once, then those whose topics or partitions are to be waited for."""
-        self._handed_over_ms = self._door.clock.now_ms()
+        self._handed_over_ms = self._door.clock.steady_ms()
         shares = [
             _Share(name, rows, parts.partitions if parts.partitions is None or rows is None else parts.partitions[rows])
             for name, rows in rows_by_topic(parts.topics, topic, self.outcome.row_count)
@@ -146,11 +146,11 @@ class _Sending:
 
     def _wait_for(self, lacking: list[_Share], parts: TableParts) -> list[_Waited]:
         """Wait for all of them together: each is asked for from the beginning on."""
-        door, now_ms = self._door, self._door.clock.now_ms()
+        door, steady_ms = self._door, self._door.clock.steady_ms()
         door.ask_for_topics([share.topic for share in lacking])
         found = []
         for share in lacking:
-            since_ms = self._lacking_since_ms.setdefault(share.topic, now_ms)
+            since_ms = self._lacking_since_ms.setdefault(share.topic, steady_ms)
             # One answer for all of them: the first row stands for the topic, the first one for the highest partition for its like.
             stop = door.wait_for_topic(share.topic, None, _record_in(parts, share.topic, share.row(0)), since_ms, "send_table")
             beyond: Stop | None = None
@@ -160,7 +160,7 @@ class _Sending:
                 beyond = door.wait_for_topic(share.topic, share.highest, record_of, since_ms, "send_table")
             if stop is None and beyond is None:
                 del self._lacking_since_ms[share.topic]
-            found.append(_Waited(stop, beyond, door.clock.now_ms() - since_ms))
+            found.append(_Waited(stop, beyond, door.clock.steady_ms() - since_ms))
         return found
 
     def _send_share(self, share: _Share, parts: TableParts, first: int, waited: _Waited) -> None:
@@ -191,7 +191,7 @@ class _Sending:
             # It may grow while a table is sent; should it be deleted, its rows hear of that like records that wait already.
             piece.partition_count = partition_count = door.core.wiring.cluster.partition_count(topic) or piece.partition_count
             with_leader = door.core.availability.partitions(topic)
-            reasons = door.core.screening.of_rows(topic, self._handed_over_ms, door.clock.now_ms())
+            reasons = door.core.screening.of_rows(topic, self._handed_over_ms, door.clock.steady_ms())
         if asked is None and not reasons and door.core.partitioner.spreads(piece.columns) and piece.columns.timestamps.min() >= 0:
             self._fill_batches(piece, door.core.partitioner.turns(partition_count, with_leader))
             if not piece.columns.count:
@@ -300,7 +300,7 @@ class _Sending:
             rows=rows,
             timestamps=columns.timestamps,
             data=data,
-            created_ms=door.clock.now_ms(),
+            created_ms=door.clock.steady_ms(),
             position=0,
             memory_bytes=len(data),
             key_valid=columns.key_valid,
@@ -311,7 +311,7 @@ class _Sending:
             stop = door.refusal("send_table")
             if stop is None and not door.core.accumulator.has_room_for(len(data)):
                 stop = door.wait_for_memory(len(data), call="send_table", place=place)
-            wants_look = stop is not None or door.core.append_batch(batch, door.clock.now_ms())
+            wants_look = stop is not None or door.core.append_batch(batch, door.clock.steady_ms())
         if stop is not None:
             self._stop(rows, place, stop)
         else:

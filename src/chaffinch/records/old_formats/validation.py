@@ -43,24 +43,24 @@ def check_set(message_set: MessageSet, policy: ValidationPolicy) -> Rejected | N
     return _first_broken(WRAPPER_RULES, message_set, policy, 0) if message_set.is_wrapper else None
 
 
-def convert(message_set: MessageSet, policy: ValidationPolicy, now_ms: int) -> Accepted | Rejected:
-    """The rules about messages, for a set that `check_set` let pass, and the batch of format 2 that holds them. `now_ms`: the broker's."""
+def convert(message_set: MessageSet, policy: ValidationPolicy, wall_ms: int) -> Accepted | Rejected:
+    """The rules about messages, for a set that `check_set` let pass, and the batch of format 2 that holds them. `wall_ms`: the broker's."""
     try:
         data = np.frombuffer(unwrapped(message_set, policy.decompressed_bytes_max), np.uint8)
     except CompressionError as error:
         return Rejected(codes.INVALID_RECORD, batch_message(policy.topic_partition, str(error)))
     summary = np.empty(messages.SUMMARY_LENGTH, np.int64)
-    fault = Fault(_walk(message_set, data, policy, now_ms, _NO_INT64S, _NO_BYTES, _NO_INT64S, summary))
+    fault = Fault(_walk(message_set, data, policy, wall_ms, _NO_INT64S, _NO_BYTES, _NO_INT64S, summary))
     count, position, culprit_count = summary[: messages.CULPRITS + 1].tolist()
     if fault:
         code = codes.CORRUPT_MESSAGE if fault in _UNSLICED and not message_set.is_wrapper else codes.INVALID_RECORD
         corrupt = CorruptBatch(fault, count, position, f"{len(data)} bytes of messages")
         return Rejected(code, batch_message(policy.topic_partition, str(corrupt)))
     if culprit_count:
-        found = _find(message_set, data, policy, now_ms, min(culprit_count, verdicts.CULPRITS_MAX))
-        return rejected(found, culprit_count, count, policy, now_ms)
+        found = _find(message_set, data, policy, wall_ms, min(culprit_count, verdicts.CULPRITS_MAX))
+        return rejected(found, culprit_count, count, policy, wall_ms)
     wrong = _first_broken(CONTENT_RULES, message_set, policy, count) if message_set.is_wrapper else None
-    return wrong or _converted(message_set, data, policy, now_ms, summary)
+    return wrong or _converted(message_set, data, policy, wall_ms, summary)
 
 
 def _first_broken(rules: tuple[WrapperRule, ...], message_set: MessageSet, policy: ValidationPolicy, count: int) -> Rejected | None:
@@ -75,7 +75,7 @@ def _walk(
     message_set: MessageSet,
     data: Bytes,
     policy: ValidationPolicy,
-    now_ms: int,
+    wall_ms: int,
     indices: Int64s,
     reasons: Bytes,
     seen: Int64s,
@@ -87,7 +87,7 @@ def _walk(
         message_set.magic,
         message_set.is_wrapper,
         message_set.is_wrapper and message_set.claims_append_time,
-        *policy.timestamp_bounds(now_ms),
+        *policy.timestamp_bounds(wall_ms),
         policy.is_compacted,
         policy.batch_bytes_max,
         indices,
@@ -97,24 +97,24 @@ def _walk(
     )
 
 
-def _find(message_set: MessageSet, data: Bytes, policy: ValidationPolicy, now_ms: int, culprit_count: int) -> list[Finding]:
+def _find(message_set: MessageSet, data: Bytes, policy: ValidationPolicy, wall_ms: int, culprit_count: int) -> list[Finding]:
     """The first culprits themselves; an earlier walk has found that there are so many."""
     indices, seen = np.empty(culprit_count, np.int64), np.empty(culprit_count, np.int64)
     reasons = np.empty(culprit_count, np.uint8)
-    _walk(message_set, data, policy, now_ms, indices, reasons, seen, np.empty(messages.SUMMARY_LENGTH, np.int64))
+    _walk(message_set, data, policy, wall_ms, indices, reasons, seen, np.empty(messages.SUMMARY_LENGTH, np.int64))
     seen[reasons == messages.MAGIC_DIFFERS] |= message_set.magic << 8
     found = zip(indices.tolist(), reasons.tolist(), seen.tolist(), strict=True)
     return [(index, RULE_BY_MESSAGE_REASON[reason], value) for index, reason, value in found]
 
 
-def _converted(message_set: MessageSet, data: Bytes, policy: ValidationPolicy, now_ms: int, summary: Int64s) -> Accepted | Rejected:
+def _converted(message_set: MessageSet, data: Bytes, policy: ValidationPolicy, wall_ms: int, summary: Int64s) -> Accepted | Rejected:
     count, max_timestamp = int(summary[messages.COUNT]), int(summary[messages.MAX_TIMESTAMP])
     base_timestamp, size = int(summary[messages.BASE_TIMESTAMP]), int(summary[messages.CONVERTED_BYTES])
     codec = message_set.codec if policy.compression is None else policy.compression
     attributes = int(codec)
     if policy.timestamp_type is TimestampType.LOG_APPEND_TIME:
         attributes |= ATTRIBUTE_LOG_APPEND_TIME
-        max_timestamp = now_ms
+        max_timestamp = wall_ms
     if codec is Compression.NONE and HEADER_BYTES + size > min(policy.batch_bytes_max, BATCH_BYTES_MAX):
         return _too_large(HEADER_BYTES + size, policy)
     payload = np.empty(size, np.uint8)

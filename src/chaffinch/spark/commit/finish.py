@@ -146,7 +146,7 @@ def _offsets_partition_count(plan: CommitPlan) -> Generator[Operation, Reply, in
         reply = yield CountPartitions(step=_STEP, topic=OFFSETS_TOPIC)
         if not isinstance(reply.value, Lost):
             return int(reply.value)
-        if attempts.are_over(reply.now_ms):
+        if attempts.are_over(reply.steady_ms):
             raise requests.gave_up(_STEP, codes.NETWORK_EXCEPTION, f"Metadata of {OFFSETS_TOPIC}", reply.value.reason, plan.patience)
         about = attempts.about(f"Metadata of {OFFSETS_TOPIC}", reply.value.reason)
         yield Wait(step=_STEP, ms=attempts.failed_ms(), about=about)
@@ -167,7 +167,7 @@ def _write(
             return False
         places = {left for left in places if left.place not in told.done and (waits or left.place in unsure)}
         if places:
-            if attempts.are_over(reply.now_ms):
+            if attempts.are_over(reply.steady_ms):
                 if {left.place for left in places} <= told.unknown:
                     needed -= told.unknown
                     break

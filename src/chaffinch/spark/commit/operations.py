@@ -82,7 +82,7 @@ class SendBatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextAnswer:
     """Wait for the answer to any batch under way: brings a `BatchAnswer`, in any order among partitions; None at `until_ms`, on the clock
-    of `Reply.now_ms`, if none has come by then."""
+    of `Reply.steady_ms`, if none has come by then."""
 
     step: Step
     until_ms: int | None = None
@@ -285,6 +285,6 @@ class DeadLetters:
 class Reply:
     """What is sent into the generator: the operation's result and the time when it was there, in ms on a clock that never goes back."""
 
-    now_ms: int
+    steady_ms: int
     value: Any = None
     """Its type depends on the operation, as each one's docstring says."""

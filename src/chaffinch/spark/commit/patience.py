@@ -33,11 +33,11 @@ class Attempts:
     """In a row."""
     _until_ms: int | None = None
 
-    def are_over(self, now_ms: int) -> bool:
+    def are_over(self, steady_ms: int) -> bool:
         """Whether nothing is asked again after an answer that came now."""
         if self._until_ms is None:
-            self._until_ms = now_ms + self.patience.block_max_ms
-        return now_ms >= self._until_ms
+            self._until_ms = steady_ms + self.patience.block_max_ms
+        return steady_ms >= self._until_ms
 
     def about(self, what: str, why: str) -> Wait:
         """What is asked again, for the log."""

@@ -77,9 +77,9 @@ def commit_batch(plan: CommitPlan) -> Commit:
     timeout_ms = transaction_timeout_ms(plan)
     if plan.has_checkpoint and state.transactional_id is None:
         yield WriteState(step=Step.FIX_TRANSACTIONAL_ID, state=replace(state, transactional_id=plan.transactional_id))
-    identity, now_ms = yield from _fence(plan, timeout_ms)
+    identity, steady_ms = yield from _fence(plan, timeout_ms)
     writer = _Writer(
-        plan=plan, tally=tally, marker=marker, knows_end=knows_end, identity=identity, first=identity, began_ms=now_ms,
+        plan=plan, tally=tally, marker=marker, knows_end=knows_end, identity=identity, first=identity, began_ms=steady_ms,
         timeout_ms=timeout_ms, state=state,
     )  # fmt: skip
     try:

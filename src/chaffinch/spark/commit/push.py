@@ -130,7 +130,7 @@ class Push:
     def __init__(self, identity: ProducerIdentity, deadline_ms: int, deadline_name: str, wait_ms: Callable[[int], int]) -> None:
         self._identity = identity
         self._wait_ms = wait_ms
-        self._now_ms = 0
+        self._steady_ms = 0
         self._tickets = count(1)
         self._deadline_ms = deadline_ms
         self._deadline_name = deadline_name
@@ -157,8 +157,8 @@ class Push:
                     reply = yield NextAnswer(step=step, until_ms=due_ms, about=self._about())
                 else:
                     assert due_ms is not None, "what is not under way waits for its time"
-                    reply = yield Wait(step=step, ms=due_ms - self._now_ms, about=self._about())
-                self._now_ms = reply.now_ms
+                    reply = yield Wait(step=step, ms=due_ms - self._steady_ms, about=self._about())
+                self._steady_ms = reply.steady_ms
                 if reply.value is not None:
                     yield from self._answered(reply.value, set_aside)
         except StartAgain:
@@ -166,7 +166,7 @@ class Push:
             raise
 
     def _answered(self, answer: BatchAnswer, set_aside: SetAsideCulprits) -> Generator[Operation, Reply, None]:
-        self.answered_ms = self._now_ms
+        self.answered_ms = self._steady_ms
         partition = self._note(answer)
         if partition.is_stopped and partition.in_flight == 0:
             yield from self._mend(partition, set_aside)
@@ -184,7 +184,7 @@ class Push:
 
     def _next_due_ms(self) -> int | None:
         """When the first partition that waits may be sent to again; None: none waits."""
-        return min((found.due_ms for found in self._partitions.values() if found.queue and found.due_ms > self._now_ms), default=None)
+        return min((found.due_ms for found in self._partitions.values() if found.queue and found.due_ms > self._steady_ms), default=None)
 
     def _drain(self, step: Step) -> Generator[Operation, Reply, None]:
         """Waits for every batch under way. One that came to its leader after the abort, under an epoch that is still good there, would
@@ -199,7 +199,7 @@ class Push:
         while found:
             found = False
             for partition in self._partitions.values():
-                waits = partition.is_stopped or partition.due_ms > self._now_ms
+                waits = partition.is_stopped or partition.due_ms > self._steady_ms
                 if waits or partition.in_flight >= min(partition.window, len(partition.queue)):
                     continue
                 shipment = partition.queue[partition.in_flight]
@@ -259,17 +259,17 @@ class Push:
 
     def _retry(self, partition: _Partition, answer: BatchAnswer) -> None:
         reason = answer.lost.reason if answer.lost is not None else f"{answer.code.name if answer.code else ''} {answer.message}".strip()
-        if self._now_ms >= self._deadline_ms:
+        if self._steady_ms >= self._deadline_ms:
             raise Refusal(
                 Group.TRANSACTION_ABORTABLE, "REQUEST_TIMED_OUT",
                 f"the batch for {partition.topic_partition} was not acknowledged within {self._deadline_name}; the last answer was: "
                 f"{reason}; the transaction is aborted, nothing of it is visible", Remedy.AGAIN,
             )  # fmt: skip
         partition.refresh = True
-        partition.failing_since_ms = partition.failing_since_ms if partition.failures else self._now_ms
+        partition.failing_since_ms = partition.failing_since_ms if partition.failures else self._steady_ms
         partition.reason = reason
         partition.failures += 1
-        partition.due_ms = self._now_ms + self._wait_ms(partition.failures)
+        partition.due_ms = self._steady_ms + self._wait_ms(partition.failures)
 
     @staticmethod
     def _refuse_what_no_record_caused(partition: _Partition, code: ErrorCode, answer: BatchAnswer) -> None:

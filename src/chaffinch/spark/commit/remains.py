@@ -91,12 +91,12 @@ class Search:
                 step=self.step, producer_id=producer_id, partitions=tuple(sorted(wanted - self._asked)), refresh=refresh
             )
             said: Remains = reply.value
-            self.said_ms = reply.now_ms
+            self.said_ms = reply.steady_ms
             self._asked |= said.asked
             self.refused = said.refused if said.refused is not codes.NONE else self.refused
             left_open |= said.left_open
             if missing := missing - said.asked:
-                if attempts.are_over(reply.now_ms):
+                if attempts.are_over(reply.steady_ms):
                     if not self.waits or (may_be_gone and missing <= said.unknown):
                         break
                     what = f"DescribeProducers of {', '.join(sorted({place.topic for place in missing}))}"

@@ -60,9 +60,9 @@ def init_producer(
 ) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
     """InitProducerId: a new epoch, once every earlier transaction of this id has ended. `identity`: fail unless it is the newest."""
     request = InitProducerIdRequest(**_asking(plan, identity), transaction_timeout_ms=timeout_ms)
-    response, now_ms = yield from _ask(step, plan, request, f"InitProducerId for transactional id {plan.transactional_id}")
+    response, steady_ms = yield from _ask(step, plan, request, f"InitProducerId for transactional id {plan.transactional_id}")
     assert isinstance(response, InitProducerIdResponse)
-    return ProducerIdentity(response.producer_id, response.producer_epoch), now_ms
+    return ProducerIdentity(response.producer_id, response.producer_epoch), steady_ms
 
 
 def _asking(plan: CommitPlan, identity: ProducerIdentity) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def last_transaction(step: Step, plan: CommitPlan) -> Generator[Operation, Reply
     attempts = Attempts(plan.patience)
     while True:
         try:
-            response, now_ms = yield from _ask(step, plan, request, what, settled=settled, again=_NO_ANSWER)
+            response, steady_ms = yield from _ask(step, plan, request, what, settled=settled, again=_NO_ANSWER)
         except Refusal as refusal:
             if refusal.name != codes.UNSUPPORTED_VERSION.name:
                 raise
@@ -118,7 +118,7 @@ def last_transaction(step: Step, plan: CommitPlan) -> Generator[Operation, Reply
         state = response.transaction_states[0]
         if not state.transaction_state.startswith("Prepare"):
             return None if _first_error(response) is codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED else state
-        if attempts.are_over(now_ms):
+        if attempts.are_over(steady_ms):
             raise gave_up(step, codes.CONCURRENT_TRANSACTIONS, what, state.transaction_state, plan.patience)
         yield Wait(step=step, ms=attempts.moment_ms(), about=attempts.about(what, state.transaction_state))
 
@@ -208,10 +208,10 @@ def end_transaction(step: Step, plan: CommitPlan, identity: ProducerIdentity) ->
     end any more. The marker tells.
     """
     try:
-        _, now_ms = yield from _ask(step, plan, EndTxnRequest(**_asking(plan, identity), committed=True), "EndTxn")
+        _, steady_ms = yield from _ask(step, plan, EndTxnRequest(**_asking(plan, identity), committed=True), "EndTxn")
     except StartAgain as failure:
         raise Fenced(codes.by_name(failure.name), failure.text) from None
-    return now_ms
+    return steady_ms
 
 
 def _group(plan: CommitPlan) -> str:
@@ -241,11 +241,11 @@ def _ask(
         else:
             code = _first_error(reply.value)
             if code is codes.NONE or code in settled:
-                return reply.value, reply.now_ms
+                return reply.value, reply.steady_ms
             reason, refresh = code.text, code in _WRONG_COORDINATOR
         if not (code.is_retriable or code in again):
             raise _failure(code, what)
-        if attempts.are_over(reply.now_ms):
+        if attempts.are_over(reply.steady_ms):
             raise gave_up(step, code, what, reason, plan.patience)
         wait_ms = attempts.moment_ms() if code in _ENDING else attempts.failed_ms()
         yield Wait(step=step, ms=wait_ms, about=attempts.about(what, reason))

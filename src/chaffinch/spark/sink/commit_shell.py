@@ -154,7 +154,7 @@ class CommitShell:
         try:
             operation = next(commit)
             while True:
-                began_ms = _now_ms()
+                began_ms = _steady_ms()
                 try:
                     value = self._perform(operation)
                 except Exception as error:
@@ -162,10 +162,10 @@ class CommitShell:
                     continue
                 if self._after_step is not None and not isinstance(operation, SendBatch | Wait):
                     self._after_step(operation.step, self._plan.batch_id)
-                now_ms = _now_ms()
+                steady_ms = _steady_ms()
                 if not isinstance(operation, Wait):
-                    self._operation_ms = now_ms - began_ms
-                operation = commit.send(Reply(now_ms=now_ms, value=value))
+                    self._operation_ms = steady_ms - began_ms
+                operation = commit.send(Reply(steady_ms=steady_ms, value=value))
         except StopIteration as done:
             result: CommitResult = done.value
             return result
@@ -211,7 +211,7 @@ class CommitShell:
     def _wait(self, operation: Wait) -> None:
         """The protocol's own waits between attempts: the commit runs in a thread of Spark's, which has nothing else to do."""
         if operation.about is not None:
-            self._waits.retry(operation.about, _now_ms(), operation.ms, self._operation_ms)
+            self._waits.retry(operation.about, _steady_ms(), operation.ms, self._operation_ms)
         time.sleep(operation.ms / 1000)
 
     def _ask(self, operation: Ask) -> Any:
@@ -278,7 +278,7 @@ class CommitShell:
             with self._client.lock:
                 exchange = self._client.start(request, address)
                 self._in_flight[operation.ticket] = _InFlight(
-                    batch=operation.batch, kept=operation.kept, byte_count=len(data), exchange=exchange, sent_ms=_now_ms()
+                    batch=operation.batch, kept=operation.kept, byte_count=len(data), exchange=exchange, sent_ms=_steady_ms()
                 )
                 self._client.pump(0)
         except ApiException as error:
@@ -288,11 +288,11 @@ class CommitShell:
         """Where the leader listens, looked for once: whoever waited for one here would keep the other partitions waiting. ApiException."""
         topic = topic_partition.topic
         is_wanted = is_stale or self._client.cluster.leader_address(topic_partition) is None
-        if is_wanted and _now_ms() - self._looked_up_ms.get(topic, -LOOKUPS_APART_MS) >= LOOKUPS_APART_MS:
+        if is_wanted and _steady_ms() - self._looked_up_ms.get(topic, -LOOKUPS_APART_MS) >= LOOKUPS_APART_MS:
             try:
                 self._client.refresh_metadata([topic], timeout_ms=LOOKUP_TIMEOUT_MS)
             finally:
-                self._looked_up_ms[topic] = _now_ms()
+                self._looked_up_ms[topic] = _steady_ms()
             self._check_id(topic)
         address = self._client.cluster.leader_address(topic_partition)
         if address is None:
@@ -313,20 +313,20 @@ class CommitShell:
                 for ticket in [ticket for ticket, sent in self._in_flight.items() if sent.exchange.outcome is not None]:
                     self._settled.append(self._answer(ticket, self._in_flight.pop(ticket)))
                 if not self._settled:
-                    now_ms = _now_ms()
-                    if until_ms is not None and until_ms <= now_ms:
+                    steady_ms = _steady_ms()
+                    if until_ms is not None and until_ms <= steady_ms:
                         return None
-                    looks_ms = self._log_waits(operation.about, now_ms) - now_ms
-                    self._client.pump(min(PUMP_MS, looks_ms, PUMP_MS if until_ms is None else until_ms - now_ms))
+                    looks_ms = self._log_waits(operation.about, steady_ms) - steady_ms
+                    self._client.pump(min(PUMP_MS, looks_ms, PUMP_MS if until_ms is None else until_ms - steady_ms))
         return self._settled.pop(0)
 
-    def _log_waits(self, about: wait_log.Wait | None, now_ms: int) -> int:
+    def _log_waits(self, about: wait_log.Wait | None, steady_ms: int) -> int:
         """What is waited for while responses are under way. Gives when to look again."""
         if about is not None:
-            self._waits.retry(about, now_ms, 0, 0)
+            self._waits.retry(about, steady_ms, 0, 0)
         sent = self._in_flight.values()
         unanswered = (Unanswered(each.batch.topic_partition, each.exchange.address, each.sent_ms) for each in sent)
-        return self._waits.answers(unanswered, now_ms)
+        return self._waits.answers(unanswered, steady_ms)
 
     def _answer(self, ticket: int, sent: _InFlight) -> BatchAnswer:
         exchange, outcome = sent.exchange, sent.exchange.outcome
@@ -458,7 +458,7 @@ class CommitShell:
             raise folder.refusal(f"has a file {STATE_FILE} that is damaged", error, remedy) from None
 
 
-def _now_ms() -> int:
+def _steady_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 

@@ -28,19 +28,19 @@ class CommitWaits:
         self._began_ms: dict[Hashable, int] = {}
         """By cause: when its first attempt began, which was before its first failure."""
 
-    def retry(self, wait: Wait, now_ms: int, wait_ms: int, attempt_ms: int) -> None:
+    def retry(self, wait: Wait, steady_ms: int, wait_ms: int, attempt_ms: int) -> None:
         """The last attempt took `attempt_ms` and failed; the next begins in `wait_ms` and may take as long. A line that is due before that
         ends is logged now."""
-        began_ms = self._began_ms.setdefault((wait.cause, wait.since_ms), min(wait.since_ms, now_ms - attempt_ms))
-        if now_ms + wait_ms + attempt_ms >= self._log.due_ms(wait.cause, began_ms):
-            self._log.logged(wait.cause, began_ms, now_ms)
-            self._warn(wait._replace(since_ms=began_ms).line(now_ms))
+        began_ms = self._began_ms.setdefault((wait.cause, wait.since_ms), min(wait.since_ms, steady_ms - attempt_ms))
+        if steady_ms + wait_ms + attempt_ms >= self._log.due_ms(wait.cause, began_ms):
+            self._log.logged(wait.cause, began_ms, steady_ms)
+            self._warn(wait._replace(since_ms=began_ms).line(steady_ms))
 
-    def answers(self, under_way: Iterable[Unanswered], now_ms: int) -> int:
+    def answers(self, under_way: Iterable[Unanswered], steady_ms: int) -> int:
         """Logs the request that has been without a response for longest, if that is due. Gives when to call this again."""
         oldest = min(under_way, key=lambda found: found.sent_ms, default=None)
         if oldest is None:
-            return now_ms + self._request_timeout_ms
+            return steady_ms + self._request_timeout_ms
         wait = Wait(
             oldest.address,
             f"the Produce response for {oldest.topic_partition} from {oldest.address}",
@@ -49,6 +49,6 @@ class CommitWaits:
             until_ms=oldest.sent_ms + self._request_timeout_ms,
             limit="kafka.request.timeout.ms",
         )
-        if line := self._log.line(wait, now_ms):
+        if line := self._log.line(wait, steady_ms):
             self._warn(line)
-        return max(self._log.due_ms(wait.cause, wait.since_ms), now_ms + 1)
+        return max(self._log.due_ms(wait.cause, wait.since_ms), steady_ms + 1)

@@ -116,12 +116,12 @@ class Committer:
         if is_stream and facts.query_id is None:
             # Its id names the marker's group: a made-up one would let two queries take each other's batches for written.
             raise Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", _NO_QUERY_ID if outcomes else _NO_TASKS)
-        now_ms = wall_ms()
-        notes = () if options.notes is None else options.notes.staged(options.dead_letter_topic or "", query, now_ms)
+        began_ms = wall_ms()
+        notes = () if options.notes is None else options.notes.staged(options.dead_letter_topic or "", query, began_ms)
         return CommitPlan(
             query=query,
             batch_id=batch_id,
-            wall_ms=now_ms,
+            wall_ms=began_ms,
             writer_id=facts.run_id or options.writer_id or secrets.token_hex(8),
             outcomes=outcomes,
             target=self.snapshot,

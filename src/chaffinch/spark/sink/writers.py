@@ -282,7 +282,7 @@ def task_plan(options: SinkOptions, target: TargetSnapshot, facts: TaskContextFa
         dead_letter_target=letters,
         snapshot_of=snapshot_of,
         handler=handler_for(options.handler),
-        now_ms=wall_ms(),
+        wall_ms=wall_ms(),
     )
 
 

@@ -177,12 +177,12 @@ class TopicStreamReader(SentToExecutors, *_BASES):  # type: ignore[misc]
 
     def _is_enough(self, count: int) -> bool:
         """Whether a micro-batch of so many offsets is let go. The first one of a run always is."""
-        least, now_ms = self._options.trigger_offsets_min, self._clock.now_ms()
+        least, steady_ms = self._options.trigger_offsets_min, self._clock.steady_ms()
         if least is not None and count < least and self._triggered_ms is not None:
-            is_overdue = now_ms - self._triggered_ms >= self._options.trigger_delay_max_ms
+            is_overdue = steady_ms - self._triggered_ms >= self._options.trigger_delay_max_ms
             if not is_overdue:
                 return False
-        self._triggered_ms = now_ms
+        self._triggered_ms = steady_ms
         return True
 
     def _latest_now(self) -> tuple[Offsets, TopicIds]:

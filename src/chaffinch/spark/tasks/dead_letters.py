@@ -46,13 +46,13 @@ def leftover_pattern(origin: Origin) -> str:
 
 
 def dead_letter_records(
-    columns: RecordColumns, rejections: Sequence[Rejection], origin: Origin, target: TopicSnapshot, now_ms: int
+    columns: RecordColumns, rejections: Sequence[Rejection], origin: Origin, target: TopicSnapshot, wall_ms: int
 ) -> RecordColumns:
     """The rejected records (row i was rejected for `rejections[i]`) as records for the dead letter topic, within its limits."""
-    age_ms = now_ms - columns.timestamps
+    age_ms = wall_ms - columns.timestamps
     # The topic would refuse these for their time alone, or they have none.
     is_out_of_time = (columns.timestamps < 0) | (age_ms < -target.timestamp_after_max_ms) | (age_ms > target.timestamp_before_max_ms)
-    letters = with_reasons(columns, rejections, origin, is_out_of_time, now_ms)
+    letters = with_reasons(columns, rejections, origin, is_out_of_time, wall_ms)
     large = np.flatnonzero(letters.sizes() + batches.HEADER_BYTES > target.batch_bytes_max)
     if not len(large):
         return letters
@@ -89,12 +89,12 @@ def dead_letter_batches(records: RecordColumns, target: TopicSnapshot, sticky: i
 
 
 def broker_found(
-    columns: RecordColumns, rejections: list[Rejection], origin: Origin, target: TopicSnapshot | None, now_ms: int
+    columns: RecordColumns, rejections: list[Rejection], origin: Origin, target: TopicSnapshot | None, wall_ms: int
 ) -> list[tuple[TopicPartition, int, bytearray]]:
     """Dead letters of records that only the broker could refuse: row i was refused for `rejections[i]`."""
     if target is None:
         return []
-    return dead_letter_batches(dead_letter_records(columns, rejections, origin, target, now_ms), target, origin.first_partition)
+    return dead_letter_batches(dead_letter_records(columns, rejections, origin, target, wall_ms), target, origin.first_partition)
 
 
 class RecordGroup(NamedTuple):

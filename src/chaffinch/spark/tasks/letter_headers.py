@@ -69,9 +69,9 @@ _MESSAGES: Final = ("__connect.errors.exception.message", "chaffinch.error.messa
 
 
 def with_reasons(
-    columns: RecordColumns, rejections: Sequence[Rejection], origin: Origin, is_out_of_time: npt.NDArray[np.bool_], now_ms: int
+    columns: RecordColumns, rejections: Sequence[Rejection], origin: Origin, is_out_of_time: npt.NDArray[np.bool_], wall_ms: int
 ) -> RecordColumns:
-    """The records with the reasons behind their own headers. Those that are out of time get `now_ms`, and their own time as a header."""
+    """The records with the reasons behind their own headers. Those that are out of time get `wall_ms`, and their own time as a header."""
     if not rejections:
         return columns
     kinds: dict[tuple[str, object], int] = {}
@@ -112,7 +112,7 @@ def with_reasons(
     return RecordColumns.of(
         columns.keys,
         columns.values,
-        np.where(is_out_of_time, now_ms, columns.timestamps),
+        np.where(is_out_of_time, wall_ms, columns.timestamps),
         header_offsets=header_offsets,
         header_keys=keys.take(np.where(slot < 0, own, own_length + slot)),
         header_values=concat([columns.header_values, values]).take(np.where(slot < 0, own, own_length + value)),

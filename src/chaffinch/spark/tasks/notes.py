@@ -86,7 +86,7 @@ class Notes:
                     return cls(ranges=found, run=run, file=file, number=number)
         return None
 
-    def encoded(self, token: str, now_ms: int) -> bytes:
+    def encoded(self, token: str, wall_ms: int) -> bytes:
         """One of them as a record batch; they are all alike."""
         from chaffinch.records import batch as batches
         from chaffinch.records.columns import RecordColumns
@@ -94,12 +94,12 @@ class Notes:
         header = self._by_name() if self.ends else {NEWER_FORMAT: RANGES_FORMAT}
         value = self.run if self.ends else json.dumps(self._fields(), separators=(",", ":"))
         headers = [(NOTE, json.dumps(header, separators=(",", ":")).encode()), (NOTE_TOKEN, token.encode())]
-        record = RecordColumns.from_lists([None], [value.encode()], [now_ms], [headers])
+        record = RecordColumns.from_lists([None], [value.encode()], [wall_ms], [headers])
         return bytes(batches.encode(record, is_transactional=True))
 
-    def staged(self, topic: str, token: str, now_ms: int) -> tuple[StagedBatch, ...]:
+    def staged(self, topic: str, token: str, wall_ms: int) -> tuple[StagedBatch, ...]:
         """All of them, so that none goes before the letters that it speaks of."""
-        one = self.encoded(token, now_ms)
+        one = self.encoded(token, wall_ms)
         staged = StagedBytes(data=one, byte_count=len(one))
         return tuple(StagedBatch(topic_partition=TopicPartition(topic, number), record_count=1, bytes=staged) for number in self.partitions)
 

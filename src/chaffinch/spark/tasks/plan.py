@@ -41,4 +41,4 @@ class TaskPlan:
     dead_letter_target: TopicSnapshot | None
     snapshot_of: SnapshotOf
     handler: RowHandler | None = None
-    now_ms: int
+    wall_ms: int

@@ -88,7 +88,7 @@ class BadRows:
     def _set_aside(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> None:
         plan = self._plan
         if plan.dead_letter_target is not None:
-            records = dead_letter_records(columns, rejections, plan.origin, plan.dead_letter_target, plan.now_ms)
+            records = dead_letter_records(columns, rejections, plan.origin, plan.dead_letter_target, plan.wall_ms)
             self._write_letters(records, plan.dead_letter_target)
         if plan.options.dead_letter_path is not None:
             self._row_spans.append(self._writer.append(rows_stream(columns, rejections, plan.origin)))
@@ -116,7 +116,7 @@ class RowCheck:
         """Consumes the rows. Raises what `snapshot_of` raises."""
         for data in _chunks(arrow_batches):
             self._has_waited = False
-            rows = rows_of(data, self._plan.options.topic, timestamp_default_ms=self._plan.now_ms)
+            rows = rows_of(data, self._plan.options.topic, timestamp_default_ms=self._plan.wall_ms)
             for topic, indices in _by_topic(rows):
                 yield from self._of_topic(topic, rows, indices)
             self.row_count += len(rows)
@@ -218,7 +218,7 @@ class RowCheck:
             timestamp_after_max_ms=snapshot.timestamp_after_max_ms,
             batch_bytes_max=snapshot.batch_bytes_max,
         )
-        found = validate_columns(columns, policy, plan.now_ms, compression=self._compression, level=plan.options.compression_level)
+        found = validate_columns(columns, policy, plan.wall_ms, compression=self._compression, level=plan.options.compression_level)
         faults = {culprit.batch_index: (culprit.code, reason_of(culprit.message)) for culprit in found}
         for row in np.flatnonzero(columns.timestamps < 0).tolist():
             # Brokers take them. -1 says that there is no timestamp, and no client of Kafka's sends others (ProducerRecord.java).

@@ -57,7 +57,7 @@ class TestJoining:
         for member in members:
             member.send_join()
             cluster.advance(DELAY_MS - 1)
-        assert cluster.now_ms >= REBALANCE_MS
+        assert cluster.steady_ms >= REBALANCE_MS
         answers = [member.taken() for member in members]
         assert [answer.error_code for answer in answers[:10]] == [0] * 10
         assert {answer.generation_id for answer in answers[:10]} == {1}

@@ -60,7 +60,7 @@ class World:
     """A coordinator on a journal in memory, which can be restarted."""
 
     def __init__(self) -> None:
-        self.now_ms = 0
+        self.steady_ms = 0
         self.dice = random.Random(1)  # Of all lives: ids are never given twice.
         self.topics = Topics()
         self.journal = Journal.open(MemoryFileSystem(), "journals", "offsets")
@@ -70,17 +70,17 @@ class World:
         offsets = GroupOffsets(self.journal)
         settings = options.parse({})
         configs = GroupConfigs(settings, self.journal)
-        return GroupCoordinator(self.journal, offsets, self.topics, settings, configs, self.dice, [], WallTime(), self.now_ms)
+        return GroupCoordinator(self.journal, offsets, self.topics, settings, configs, self.dice, [], WallTime(), self.steady_ms)
 
     def restart(self) -> None:
         self.coordinator = self._coordinator()
 
     def advance(self, by_ms: int) -> None:
-        until_ms = self.now_ms + by_ms
+        until_ms = self.steady_ms + by_ms
         while (deadline_ms := self.coordinator.next_deadline_ms) is not None and deadline_ms <= until_ms:
-            self.now_ms = max(self.now_ms, deadline_ms)
-            self.coordinator.expire(self.now_ms)
-        self.now_ms = until_ms
+            self.steady_ms = max(self.steady_ms, deadline_ms)
+            self.coordinator.expire(self.steady_ms)
+        self.steady_ms = until_ms
 
 
 # -- classic ------------------------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class ClassicActor:
             protocol_type="test",
             protocols=protocols,
         )
-        self._take(self.world.coordinator.join(request, 9, CLIENT, self.world.now_ms))
+        self._take(self.world.coordinator.join(request, 9, CLIENT, self.world.steady_ms))
 
     def sync(self) -> None:
         if self.ticket is not None or self.generation < 0:
@@ -127,7 +127,7 @@ class ClassicActor:
         request = SyncGroupRequest(
             group_id="g", generation_id=self.generation, member_id=self.id, group_instance_id=self.instance, assignments=assignments
         )
-        self._take(self.world.coordinator.sync(request, self.world.now_ms))
+        self._take(self.world.coordinator.sync(request, self.world.steady_ms))
 
     def word(self, member_id: str) -> bytes:
         return f"{self.generation} {member_id}".encode()
@@ -136,11 +136,11 @@ class ClassicActor:
         if self.ticket is not None or self.generation < 0:
             return
         request = HeartbeatRequest(group_id="g", generation_id=self.generation, member_id=self.id, group_instance_id=self.instance)
-        self._react(self.world.coordinator.heartbeat(request, self.world.now_ms).number)
+        self._react(self.world.coordinator.heartbeat(request, self.world.steady_ms).number)
 
     def leave(self) -> None:
         if self.ticket is None and self.id:
-            self.world.coordinator.leave("g", [MemberIdentity(member_id=self.id)], self.world.now_ms)
+            self.world.coordinator.leave("g", [MemberIdentity(member_id=self.id)], self.world.steady_ms)
             self.id, self.generation = "", -1
 
     def listen(self) -> None:
@@ -337,7 +337,7 @@ class ConsumerActor:
 
     def _ask(self, request: ConsumerGroupHeartbeatRequest) -> Any:
         try:
-            return self.world.coordinator.consumer_heartbeat(request, CLIENT, self.world.now_ms)
+            return self.world.coordinator.consumer_heartbeat(request, CLIENT, self.world.steady_ms)
         except RequestRefused as refused:
             if refused.code.number not in (25, 69, 82, 110, 111):
                 raise

@@ -332,21 +332,21 @@ class TestExpiry:
         """What has its turn in between must not wait for 100,000 offsets."""
         offsets, expiry = cluster.core.state.offsets, cluster.core.state.chores[-1]
         count = 2 * OFFSETS_PER_CALL + 5
-        asked = {TopicPartition("orders", number): CommittedOffset(offset=1, committed_ms=cluster.now_ms) for number in range(count)}
+        asked = {TopicPartition("orders", number): CommittedOffset(offset=1, committed_ms=cluster.steady_ms) for number in range(count)}
         offsets.commit(GROUP, asked)
-        cluster.core.state.groups.committed(GROUP, cluster.now_ms)
+        cluster.core.state.groups.committed(GROUP, cluster.steady_ms)
         commit(cluster.client(), 3, group="next")
-        cluster.now_ms += 2 * MINUTE_MS
+        cluster.steady_ms += 2 * MINUTE_MS
         left = []
         while offsets.groups():
             due_ms = expiry.next_deadline_ms
             assert due_ms is not None
-            assert due_ms <= cluster.now_ms
-            expiry.expire(cluster.now_ms)
+            assert due_ms <= cluster.steady_ms
+            expiry.expire(cluster.steady_ms)
             left.append(len(offsets.fetch_all(GROUP)))
         assert left == [count - OFFSETS_PER_CALL, count - 2 * OFFSETS_PER_CALL, 0]
         assert not list(cluster.core.state.groups)
-        assert (offsets._size_bytes, expiry.next_deadline_ms) == (0, cluster.now_ms + CHECK_MS)
+        assert (offsets._size_bytes, expiry.next_deadline_ms) == (0, cluster.steady_ms + CHECK_MS)
 
     def test_many_groups_in_slices(self, cluster: Cluster) -> None:
         client = cluster.client()

@@ -30,7 +30,7 @@ def elect(client: Client, *places: tuple[str, int], kind: int = ELECTION_PREFERR
 def cluster() -> Cluster:
     """Node 0 prefers to lead orders-0 and has just come back; node 1 leads everything."""
     cluster = Cluster(nodes=2)
-    cluster.core.topics.create("orders", assignment=[[0, 1], [1, 0]], now_ms=cluster.now_ms)
+    cluster.core.topics.create("orders", assignment=[[0, 1], [1, 0]], steady_ms=cluster.steady_ms)
     cluster.stop_node(0)
     cluster.start_node(0)
     return cluster

@@ -26,7 +26,7 @@ CONSUMER, DEBUGGER, BROKER = -1, -2, 5
 def cluster() -> Cluster:
     """Node 0 leads orders-0, node 1 follows, node 3 has no replica of it."""
     cluster = Cluster(nodes=4)
-    cluster.core.topics.create("orders", assignment=[[LEADER, FOLLOWER, OUT_OF_SYNC]], now_ms=cluster.now_ms)
+    cluster.core.topics.create("orders", assignment=[[LEADER, FOLLOWER, OUT_OF_SYNC]], steady_ms=cluster.steady_ms)
     assert cluster.client(node=LEADER).produce("orders", batch_of(b"a", b"b")).error_code == 0
     return cluster
 

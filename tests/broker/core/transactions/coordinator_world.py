@@ -32,7 +32,7 @@ class Recorder:
     is_broken: bool = False
 
     def write_marker(
-        self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, transaction_version: int, now_ms: int
+        self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, transaction_version: int, steady_ms: int
     ) -> None:
         self._check()
         self.calls.append((topic_partition, is_commit, identity))
@@ -58,7 +58,7 @@ class World:
         self.recorder = Recorder()
         self.restart()
 
-    def restart(self, now_ms: int = T0) -> None:
+    def restart(self, steady_ms: int = T0) -> None:
         self.wall = WallTime()
         self.journal = Journal.open(self.file_system, "journals", "transactions")
         self.coordinator = TransactionCoordinator(
@@ -69,11 +69,11 @@ class World:
             sync_decisions=False,
             transaction_version=self.version,
             wall=self.wall,
-            now_ms=now_ms,
+            steady_ms=steady_ms,
         )
 
-    def init(self, now_ms: int = T0, expected: ProducerIdentity | None = None) -> ProducerIdentity:
-        answer = self.coordinator.init_producer_id("t", TIMEOUT_MS, now_ms, *([] if expected is None else [expected]))
+    def init(self, steady_ms: int = T0, expected: ProducerIdentity | None = None) -> ProducerIdentity:
+        answer = self.coordinator.init_producer_id("t", TIMEOUT_MS, steady_ms, *([] if expected is None else [expected]))
         assert answer.code is codes.NONE, answer
         return answer.identity
 

@@ -343,7 +343,7 @@ class TestTopicsThatGo:
 
     def test_markers_reach_partitions_of_a_stopped_node(self) -> None:
         cluster = Cluster(nodes=2)
-        cluster.core.create_topic("orders", 1, 2, now_ms=cluster.now_ms)
+        cluster.core.create_topic("orders", 1, 2, steady_ms=cluster.steady_ms)
         partition = cluster.partition("orders", 0)
         writers = {node: cluster.client(node=node) for node in (0, 1)}
         coordinator = cluster.coordinator_of("t")

@@ -24,7 +24,7 @@ OTHER, ADVICE = "another producer with transactional.id 't' took over", "; produ
 )
 def test_who_is_fenced_is_told_by_what_and_with_which_figures(open_ms: int, who: str) -> None:
     rig = rig_in(State.IN_TRANSACTION, **{"transaction.timeout.ms": 4_000, "max.block.ms": 3_999})
-    rig.now_ms += open_ms
+    rig.steady_ms += open_ms
     rig.scripted[EndTxnRequest] = [EndTxnResponse(error_code=codes.PRODUCER_FENCED.number)]
     error = rig.call(events.CommitCalled, "commit")
     assert isinstance(error, ProducerFencedException)
@@ -34,7 +34,7 @@ def test_who_is_fenced_is_told_by_what_and_with_which_figures(open_ms: int, who:
 def test_a_transaction_that_closing_finds_aborted_is_told_once_with_the_option_that_lets_calls_wait_for_so_long() -> None:
     """By default one call may wait for as long as a transaction may last: what fails then finds the producer fenced at its abort."""
     rig = rig_in(State.IN_TRANSACTION)
-    rig.now_ms += 60_000
+    rig.steady_ms += 60_000
     rig.scripted[EndTxnRequest] = [EndTxnResponse(error_code=codes.PRODUCER_FENCED.number)]
     error = rig.call(events.AbortCalled, "close", closes_within="max.block.ms")
     aborted = "the broker has aborted it (set it above max.block.ms, 60000, for which one call may wait)"
@@ -44,7 +44,7 @@ def test_a_transaction_that_closing_finds_aborted_is_told_once_with_the_option_t
 
 def test_a_record_of_a_fenced_producer_is_told_why_beside_the_words_of_the_broker() -> None:
     rig = rig_in(State.IN_TRANSACTION)
-    rig.now_ms += 1_000
+    rig.steady_ms += 1_000
     rig.send("x")
     rig.answer(Answer(codes.INVALID_PRODUCER_EPOCH, message="producer 16 epoch 0 is fenced."))
     said = f"producer 16 epoch 0 is fenced; the transaction was open for 1.0 s, transaction.timeout.ms is 60000: {OTHER}{ADVICE}"

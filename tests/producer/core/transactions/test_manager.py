@@ -391,7 +391,7 @@ def test_offsets_that_time_out_are_named_with_their_group_the_limit_and_the_last
     refusal = TxnOffsetCommitResponse(topics=[TxnOffsetCommitResponseTopic(name="input", partitions=[unknown])])
     rig.scripted[TxnOffsetCommitRequest] = [refusal] * 100
     offsets = {TopicPartition("input", index): OffsetAndMetadata(5) for index in (0, 7)}
-    rig.call(events.SendOffsetsCalled, "offsets", offsets=offsets, group=GROUP, deadline_ms=rig.now_ms + 5_000)
+    rig.call(events.SendOffsetsCalled, "offsets", offsets=offsets, group=GROUP, deadline_ms=rig.steady_ms + 5_000)
     rig.sleep(5_001)
     assert rig.calls["offsets"].message == (
         "the transaction has to be aborted: the offsets of group 'group' for input-0 and 1 more were not accepted within max.block.ms, "

@@ -26,7 +26,7 @@ def test_a_close_does_not_wait_for_a_start() -> None:
     rig = Rig(options={"transactional.id": "t"})
     rig.hold.add(InitProducerIdRequest)
     rig.call(events.InitTransactionsCalled, "init")
-    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms + 60_000)
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms + 60_000)
     assert rig.calls == {"close": "done"}
     for effect in rig.core.give_up(IllegalStateException("closed")):
         rig._note(effect)
@@ -35,7 +35,7 @@ def test_a_close_does_not_wait_for_a_start() -> None:
 
 def test_a_close_waits_for_an_end() -> None:
     rig = rig_in(State.COMMITTING)
-    rig.call(events.CloseCalled, "close", deadline_ms=rig.now_ms + 60_000)
+    rig.call(events.CloseCalled, "close", deadline_ms=rig.steady_ms + 60_000)
     assert "close" not in rig.calls
     rig.release()
     assert (rig.calls["first commit"], rig.calls["close"]) == ("done", "done")

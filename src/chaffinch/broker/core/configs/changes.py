@@ -46,7 +46,7 @@ class ConfigChange:
 
 
 def carry_out(
-    broker: BrokerState, event: RequestReceived, changes: Sequence[ConfigChange], validate_only: bool, now_ms: int
+    broker: BrokerState, event: RequestReceived, changes: Sequence[ConfigChange], validate_only: bool, steady_ms: int
 ) -> list[tuple[int, str | None]]:
     """Code and message for each change, in order; those without an error are in force unless `validate_only`."""
     times_named = Counter((change.resource_type, change.resource_name) for change in changes)
@@ -59,7 +59,7 @@ def carry_out(
             results.append((0, None))
         except (RequestRefused, StorageError) as error:
             refused = refusal_of(error, _place(change))
-            refuse(broker, event, now_ms, place=_place(change), code=refused.code, reason=refused.logged)
+            refuse(broker, event, steady_ms, place=_place(change), code=refused.code, reason=refused.logged)
             results.append((refused.code.number, refused.message))
     return results
 

@@ -157,7 +157,7 @@ class FetchSessions:
         for place in session.places.values() if session is not None else ():
             yield place.topic, place.asked.partition
 
-    def begin(self, request: FetchRequest, version: int, topics: TopicRegistry, now_ms: int) -> FetchContext | ErrorCode:
+    def begin(self, request: FetchRequest, version: int, topics: TopicRegistry, steady_ms: int) -> FetchContext | ErrorCode:
         """What to read for a request; 70, 71 or 106 when it does not fit its session."""
         uses_ids = version >= VERSION_WITH_IDS
         if request.session_epoch in (EPOCH_INITIAL, EPOCH_FINAL):
@@ -175,19 +175,19 @@ class FetchSessions:
         if not session.places:
             self._remove(session.id)
             return FetchContext([], uses_ids)
-        self._touch(session, now_ms)
-        if not self._make_partitions_fit(0, now_ms) or not _can_be_kept(request):  # Its client begins anew, and gets no session then.
+        self._touch(session, steady_ms)
+        if not self._make_partitions_fit(0, steady_ms) or not _can_be_kept(request):  # Its client begins anew, and gets no session then.
             self._remove(session.id)
             return codes.FETCH_SESSION_ID_NOT_FOUND
         session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else EPOCH_INITIAL + 1
         return FetchContext(list(session.places.values()), uses_ids, session, epoch=session.epoch)
 
-    def conclude(self, context: FetchContext, told: Sequence[PartitionData | None], now_ms: int) -> FetchResponse:
+    def conclude(self, context: FetchContext, told: Sequence[PartitionData | None], steady_ms: int) -> FetchResponse:
         """The answer, from what each place gave; None for places of which the session's client knows everything."""
         pairs = [(place, data) for place, data in zip(context.places, told, strict=True) if data is not None]
         session = context.session
         if session is None:
-            session_id = self._create(context, pairs, now_ms) if context.wants_session else NO_SESSION
+            session_id = self._create(context, pairs, steady_ms) if context.wants_session else NO_SESSION
             return FetchResponse(session_id=session_id, responses=_grouped(pairs))
         if session.epoch != context.epoch:  # Another request used the session while this one waited.
             return FetchResponse(error_code=codes.INVALID_FETCH_SESSION_EPOCH.number, session_id=session.id)
@@ -209,10 +209,10 @@ class FetchSessions:
         if session.uses_ids:
             resolve_ids(places.values(), topics)
 
-    def _create(self, context: FetchContext, pairs: list[tuple[FetchPlace, PartitionData]], now_ms: int) -> int:
+    def _create(self, context: FetchContext, pairs: list[tuple[FetchPlace, PartitionData]], steady_ms: int) -> int:
         """Remember the places, if there is room or some can be made."""
         size = len(pairs)
-        if size == 0 or not self._make_room(size, now_ms):
+        if size == 0 or not self._make_room(size, steady_ms):
             return NO_SESSION
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
@@ -220,20 +220,20 @@ class FetchSessions:
         for place, data in pairs:
             place.note(data)
         places = {place.key: place for place, _ in pairs}
-        self._sessions[session_id] = FetchSession(session_id, context.uses_ids, now_ms, now_ms, places)
+        self._sessions[session_id] = FetchSession(session_id, context.uses_ids, steady_ms, steady_ms, places)
         self._partition_count += size
         return session_id
 
-    def _make_room(self, size: int, now_ms: int) -> bool:
+    def _make_room(self, size: int, steady_ms: int) -> bool:
         """Whether a session of this many partitions can come in: in place of those unused for long, or of a smaller one that is not new."""
-        if not self._make_partitions_fit(size, now_ms):
+        if not self._make_partitions_fit(size, steady_ms):
             return False
         if len(self._sessions) < self._slots:
             return True
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False
-        if now_ms - oldest.used_ms > SAFE_MS:
+        if steady_ms - oldest.used_ms > SAFE_MS:
             self._remove(oldest.id)
             return True
         # Looked at as it was when last used: only then does a session stop being new.
@@ -244,19 +244,19 @@ class FetchSessions:
         self._remove(smallest.id)
         return True
 
-    def _make_partitions_fit(self, size: int, now_ms: int) -> bool:
+    def _make_partitions_fit(self, size: int, steady_ms: int) -> bool:
         """Whether there is room for so many more partitions; sessions unused for long make some."""
         while self._partition_count + size > PARTITIONS_MAX:
             oldest = next(iter(self._sessions.values()), None)
-            if oldest is None or now_ms - oldest.used_ms <= SAFE_MS:
+            if oldest is None or steady_ms - oldest.used_ms <= SAFE_MS:
                 return False
             self._remove(oldest.id)
         return True
 
-    def _touch(self, session: FetchSession, now_ms: int) -> None:
+    def _touch(self, session: FetchSession, steady_ms: int) -> None:
         del self._sessions[session.id]
         self._sessions[session.id] = session
-        session.used_ms = now_ms
+        session.used_ms = steady_ms
 
     def _remove(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)

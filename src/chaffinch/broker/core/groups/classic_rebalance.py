@@ -28,51 +28,51 @@ class ClassicRebalance:
 
     # Before members have joined --------------------------------------------------------------------------------------------------------
 
-    def prepare_or_complete(self, group: ClassicGroup, now_ms: int) -> None:
+    def prepare_or_complete(self, group: ClassicGroup, steady_ms: int) -> None:
         """Something changed: begin a rebalance, or see whether the one that is on can end."""
         if group.state is ClassicState.PREPARING_REBALANCE:
-            self.complete_if_all_joined(group, now_ms)
+            self.complete_if_all_joined(group, steady_ms)
         else:
-            self.prepare(group, now_ms)
+            self.prepare(group, steady_ms)
 
-    def prepare(self, group: ClassicGroup, now_ms: int) -> None:
+    def prepare(self, group: ClassicGroup, steady_ms: int) -> None:
         """Every member has to join again. The first rebalance of a group waits a moment for more members."""
         if group.state is ClassicState.COMPLETING_REBALANCE:
-            self._drop_assignments(group, now_ms, codes.REBALANCE_IN_PROGRESS)
+            self._drop_assignments(group, steady_ms, codes.REBALANCE_IN_PROGRESS)
         group.unsynced = {}
         self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SYNC))
         is_initial = group.state is ClassicState.EMPTY
-        group.move_to(ClassicState.PREPARING_REBALANCE, self._context.wall.at(now_ms))
+        group.move_to(ClassicState.PREPARING_REBALANCE, self._context.wall.at(steady_ms))
         if is_initial:
             delay_ms = self._initial_delay_ms
             group.initial_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
             group.has_newcomer = False
-            self._schedule(group, TimerKind.JOIN, now_ms + delay_ms)
+            self._schedule(group, TimerKind.JOIN, steady_ms + delay_ms)
         elif group.has_all_joined:
-            self._complete(group, now_ms)
+            self._complete(group, steady_ms)
         else:
-            self._schedule(group, TimerKind.JOIN, now_ms + group.rebalance_timeout_ms)
+            self._schedule(group, TimerKind.JOIN, steady_ms + group.rebalance_timeout_ms)
 
-    def complete_if_all_joined(self, group: ClassicGroup, now_ms: int) -> None:
+    def complete_if_all_joined(self, group: ClassicGroup, steady_ms: int) -> None:
         """End the wait of a rebalance that is not a group's first."""
         is_waiting = group.state is ClassicState.PREPARING_REBALANCE and group.initial_remaining_ms is None
         if is_waiting and group.has_all_joined:
-            self._complete(group, now_ms)
+            self._complete(group, steady_ms)
 
-    def join_due(self, group: ClassicGroup, now_ms: int) -> None:
+    def join_due(self, group: ClassicGroup, steady_ms: int) -> None:
         """The time to join is over. In a group's first rebalance each newcomer makes it longer, up to the rebalance timeout."""
         remaining_ms = group.initial_remaining_ms
         if remaining_ms and group.has_newcomer:
             group.has_newcomer = False
             delay_ms = min(self._initial_delay_ms, remaining_ms)
             group.initial_remaining_ms = remaining_ms - delay_ms
-            self._schedule(group, TimerKind.JOIN, now_ms + delay_ms)
+            self._schedule(group, TimerKind.JOIN, steady_ms + delay_ms)
         else:
-            self._complete(group, now_ms)
+            self._complete(group, steady_ms)
 
     # The new generation -----------------------------------------------------------------------------------------------------------------
 
-    def _complete(self, group: ClassicGroup, now_ms: int) -> None:
+    def _complete(self, group: ClassicGroup, steady_ms: int) -> None:
         """Who has joined makes up the next generation; static members stay although they have not."""
         self._context.timers.cancel(TimerKey(group.group_id, TimerKind.JOIN))
         absent = [name for name, member in group.members.items() if name not in group.joins and member.instance_id is None]
@@ -80,14 +80,14 @@ class ClassicRebalance:
             self._remove(group, member_id, "it did not join again in time")
         if group.members and not group.elect_leader():
             # Static members only, and none of them came: their sessions decide.
-            self._schedule(group, TimerKind.JOIN, now_ms + group.rebalance_timeout_ms)
+            self._schedule(group, TimerKind.JOIN, steady_ms + group.rebalance_timeout_ms)
             return
         group.initial_remaining_ms = None
-        group.begin_generation(self._context.wall.at(now_ms))
+        group.begin_generation(self._context.wall.at(steady_ms))
         if group.members:
-            self._tell_generation(group, now_ms)
+            self._tell_generation(group, steady_ms)
             group.unsynced = dict.fromkeys(group.members)
-            self._schedule(group, TimerKind.SYNC, now_ms + group.rebalance_timeout_ms)
+            self._schedule(group, TimerKind.SYNC, steady_ms + group.rebalance_timeout_ms)
             return
         try:
             self._journal.put_classic(group, (), {})
@@ -95,32 +95,32 @@ class ClassicRebalance:
             # The generation before would come back with a restart; its members' sessions end then.
             self._context.lines.append(f"group {group.group_id!r}: that it is empty cannot be written: {error}")
 
-    def _tell_generation(self, group: ClassicGroup, now_ms: int) -> None:
+    def _tell_generation(self, group: ClassicGroup, steady_ms: int) -> None:
         joins, group.joins = group.joins, {}
         for member in group.members.values():
             ticket = joins.get(member.member_id)
             if ticket is not None:
                 self._context.answer(ticket, current_generation(group, member.member_id))
             member.is_new = False
-            self.keep_session(group, member.member_id, now_ms)
+            self.keep_session(group, member.member_id, steady_ms)
 
     # Assignments ------------------------------------------------------------------------------------------------------------------------
 
-    def assign(self, group: ClassicGroup, assignments: Mapping[str, bytes], now_ms: int) -> None:
+    def assign(self, group: ClassicGroup, assignments: Mapping[str, bytes], steady_ms: int) -> None:
         """The leader has spoken: written down first, then told to all that wait. Raises StorageError: all have to join again."""
-        since_ms, group.state_since_ms = group.state_since_ms, self._context.wall.at(now_ms)
+        since_ms, group.state_since_ms = group.state_since_ms, self._context.wall.at(steady_ms)
         try:
             self._journal.put_classic(group, group.members.values(), assignments)
         except StorageError:
             group.state_since_ms = since_ms
-            self._drop_assignments(group, now_ms, codes.NOT_COORDINATOR)
-            self.prepare(group, now_ms)
+            self._drop_assignments(group, steady_ms, codes.NOT_COORDINATOR)
+            self.prepare(group, steady_ms)
             raise
         group.change_assignments(assignments)
         group.move_to(ClassicState.STABLE, group.state_since_ms)
         for member_id, ticket in list(group.syncs.items()):
             self._context.answer(ticket, current_assignment(group, member_id))
-            self.keep_session(group, member_id, now_ms)
+            self.keep_session(group, member_id, steady_ms)
         group.syncs = {}
 
     def synced(self, group: ClassicGroup, member_id: str) -> None:
@@ -129,40 +129,40 @@ class ClassicRebalance:
         if not group.unsynced:
             self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SYNC))
 
-    def sync_due(self, group: ClassicGroup, now_ms: int) -> None:
+    def sync_due(self, group: ClassicGroup, steady_ms: int) -> None:
         """Members that joined and never asked for their assignment are sent away."""
         if group.state in (ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE) and group.unsynced:
             for member_id in list(group.unsynced):
                 self._remove(group, member_id, "it did not ask for its assignment in time")
-            self.prepare(group, now_ms)
+            self.prepare(group, steady_ms)
 
-    def _drop_assignments(self, group: ClassicGroup, now_ms: int, code: ErrorCode) -> None:
+    def _drop_assignments(self, group: ClassicGroup, steady_ms: int, code: ErrorCode) -> None:
         group.change_assignments({})
         for member_id, ticket in list(group.syncs.items()):
             self._context.answer(ticket, SyncGroupResponse(error_code=code.number))
-            self.keep_session(group, member_id, now_ms)
+            self.keep_session(group, member_id, steady_ms)
         group.syncs = {}
 
     # Members that go --------------------------------------------------------------------------------------------------------------------
 
-    def session_due(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
+    def session_due(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
         """Nothing was heard of a member, or of one that was given an id. Who waits for an answer is not to blame, but a newcomer."""
         if member_id in group.pending:
             group.remove(member_id)
-            self.complete_if_all_joined(group, now_ms)
+            self.complete_if_all_joined(group, steady_ms)
             return
         member = group.members.get(member_id)
         if member is None or (not member.is_new and (member_id in group.joins or member_id in group.syncs)):
             return
         self._remove(group, member_id, "nothing was heard of it")
-        self.after_removal(group, now_ms)
+        self.after_removal(group, steady_ms)
 
-    def after_removal(self, group: ClassicGroup, now_ms: int) -> None:
+    def after_removal(self, group: ClassicGroup, steady_ms: int) -> None:
         """Members have gone: the others share what was theirs."""
         if group.state is ClassicState.PREPARING_REBALANCE:
-            self.complete_if_all_joined(group, now_ms)
+            self.complete_if_all_joined(group, steady_ms)
         elif group.state is not ClassicState.EMPTY:
-            self.prepare(group, now_ms)
+            self.prepare(group, steady_ms)
 
     def _remove(self, group: ClassicGroup, member_id: str, reason: str) -> None:
         self._context.lines.append(Report(f"group {group.group_id!r}: member {member_id!r} is removed: {reason}", is_routine=True))
@@ -181,10 +181,10 @@ class ClassicRebalance:
         if sync is not None:
             self._context.answer(sync, SyncGroupResponse(error_code=code.number))
 
-    def keep_session(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
+    def keep_session(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
         """The member was heard of."""
         timeout_ms = group.members[member_id].session_timeout_ms
-        self._context.timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member_id), now_ms + timeout_ms)
+        self._context.timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member_id), steady_ms + timeout_ms)
 
     @property
     def _initial_delay_ms(self) -> int:

@@ -40,26 +40,26 @@ class ClassicRequests:
         self._journal = journal
         self._rebalance = rebalance
 
-    def join(self, group: ClassicGroup, request: JoinGroupRequest, version: int, client: Client, now_ms: int) -> JoinResult:
+    def join(self, group: ClassicGroup, request: JoinGroupRequest, version: int, client: Client, steady_ms: int) -> JoinResult:
         """Its answer, now or later. The request's own values have been checked. Raises StorageError: then nothing has changed."""
         protocols = tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols)
         code = self._fault(group, request, protocols)
         if code is not codes.NONE:
             if code is codes.GROUP_MAX_SIZE_REACHED:
-                self._turn_away(group, request.member_id, now_ms)
+                self._turn_away(group, request.member_id, steady_ms)
             return refusal(request, code)
         if request.member_id:
-            return self._join_again(group, request, protocols, client, now_ms)
+            return self._join_again(group, request, protocols, client, steady_ms)
         member_id = f"{request.group_instance_id or client.client_id}-{self._context.new_id()}"
         if request.group_instance_id is not None and request.group_instance_id in group.static_members:
-            return self._join_in_place(group, request, protocols, member_id, version, now_ms)
+            return self._join_in_place(group, request, protocols, member_id, version, steady_ms)
         if request.group_instance_id is None and version >= VERSION_WITH_MEMBER_ID:
             group.expect(member_id)
             self._context.timers.schedule(
-                TimerKey(group.group_id, TimerKind.SESSION, member_id), now_ms + max(request.session_timeout_ms, 0)
+                TimerKey(group.group_id, TimerKind.SESSION, member_id), steady_ms + max(request.session_timeout_ms, 0)
             )
             return JoinGroupResponse(error_code=codes.MEMBER_ID_REQUIRED.number, member_id=member_id, protocol_name=None)
-        return self._add(group, request, protocols, member_id, client, now_ms)
+        return self._add(group, request, protocols, member_id, client, steady_ms)
 
     def _fault(self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols) -> ErrorCode:
         """81: no room for one more; 23: it cannot work with the others."""
@@ -80,19 +80,19 @@ class ClassicRequests:
             return member_id in group.joins or len(group.joins) < size_max
         return member_id in group.members or len(group.members) < size_max
 
-    def _turn_away(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
+    def _turn_away(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
         """Who is told that there is no room gives up: the others need not wait for it, nor share anything where it was no member yet."""
         if member_id in group.members:
             self._rebalance.forget(group, member_id)
-            self._rebalance.after_removal(group, now_ms)
+            self._rebalance.after_removal(group, steady_ms)
         elif member_id in group.pending:
             self._rebalance.forget(group, member_id)
-            self._rebalance.complete_if_all_joined(group, now_ms)
+            self._rebalance.complete_if_all_joined(group, steady_ms)
 
     # Newcomers --------------------------------------------------------------------------------------------------------------------------
 
     def _add(
-        self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, member_id: str, client: Client, now_ms: int
+        self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, member_id: str, client: Client, steady_ms: int
     ) -> JoinResult:
         member = ClassicMember(
             member_id=member_id,
@@ -107,16 +107,18 @@ class ClassicRequests:
             group.has_newcomer = True
         group.add(member, request.protocol_type)
         ticket = self._wait(group, member_id)
-        self._context.timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member_id), now_ms + NEW_MEMBER_TIMEOUT_MS)
-        self._rebalance.prepare_or_complete(group, now_ms)
+        self._context.timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member_id), steady_ms + NEW_MEMBER_TIMEOUT_MS)
+        self._rebalance.prepare_or_complete(group, steady_ms)
         return ticket
 
     # Members that join again --------------------------------------------------------------------------------------------------------------
 
-    def _join_again(self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, client: Client, now_ms: int) -> JoinResult:
+    def _join_again(
+        self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, client: Client, steady_ms: int
+    ) -> JoinResult:
         member_id = request.member_id
         if member_id in group.pending and request.group_instance_id is None:
-            return self._add(group, request, protocols, member_id, client, now_ms)
+            return self._add(group, request, protocols, member_id, client, steady_ms)
         code = group.member_fault(member_id, request.group_instance_id)
         if code is not codes.NONE:
             return refusal(request, code)
@@ -130,13 +132,13 @@ class ClassicRequests:
         group.change_protocols(member, protocols)
         _update(member, request)
         ticket = self._wait(group, member_id)
-        self._rebalance.prepare_or_complete(group, now_ms)
+        self._rebalance.prepare_or_complete(group, steady_ms)
         return ticket
 
     # Static members -----------------------------------------------------------------------------------------------------------------------
 
     def _join_in_place(
-        self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, member_id: str, version: int, now_ms: int
+        self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, member_id: str, version: int, steady_ms: int
     ) -> JoinResult:
         """The instance was restarted: it takes its place under a new member id, and who still uses the old one is fenced."""
         old_id = group.static_members[request.group_instance_id or ""]
@@ -152,10 +154,10 @@ class ClassicRequests:
         self._rebalance.drop_tickets(group, old_id, codes.FENCED_INSTANCE_ID)
         group.replace_static(old_id, new)
         self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SESSION, old_id))
-        self._rebalance.keep_session(group, member_id, now_ms)
+        self._rebalance.keep_session(group, member_id, steady_ms)
         if not is_quiet:
             ticket = self._wait(group, member_id)
-            self._rebalance.prepare_or_complete(group, now_ms)
+            self._rebalance.prepare_or_complete(group, steady_ms)
             return ticket
         if version >= VERSION_WITH_SKIP_ASSIGNMENT:
             return current_generation(group, member_id, skip_assignment=group.leader == member_id)
@@ -173,7 +175,7 @@ class ClassicRequests:
 
     # What members say once they are members ---------------------------------------------------------------------------------------------
 
-    def sync(self, group: ClassicGroup, request: SyncGroupRequest, now_ms: int) -> SyncResult:
+    def sync(self, group: ClassicGroup, request: SyncGroupRequest, steady_ms: int) -> SyncResult:
         """Raises StorageError when what the leader says cannot be written: all have to join again."""
         code = self._sync_fault(group, request)
         if code is not codes.NONE:
@@ -190,7 +192,7 @@ class ClassicRequests:
         ticket = group.syncs[request.member_id] = Ticket[SyncGroupResponse]()
         if group.leader == request.member_id:
             assignments = {assigned.member_id: bytes(assigned.assignment) for assigned in request.assignments}
-            self._rebalance.assign(group, assignments, now_ms)
+            self._rebalance.assign(group, assignments, steady_ms)
         return ticket
 
     def _sync_fault(self, group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
@@ -207,20 +209,20 @@ class ClassicRequests:
             return codes.GROUP_MAX_SIZE_REACHED
         return codes.NONE
 
-    def heartbeat(self, group: ClassicGroup, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
+    def heartbeat(self, group: ClassicGroup, request: HeartbeatRequest, steady_ms: int) -> ErrorCode:
         code = group.member_fault(request.member_id, request.group_instance_id)
         if code is not codes.NONE:
             return code
         if request.generation_id != group.generation:
             return codes.ILLEGAL_GENERATION
-        self._rebalance.keep_session(group, request.member_id, now_ms)
+        self._rebalance.keep_session(group, request.member_id, steady_ms)
         return HEARTBEAT[group.state]
 
-    def leave(self, group: ClassicGroup, members: list[MemberIdentity], now_ms: int) -> list[ErrorCode]:
+    def leave(self, group: ClassicGroup, members: list[MemberIdentity], steady_ms: int) -> list[ErrorCode]:
         """Each member's own result; the rebalance begins once, after all have gone."""
         results = [self._leave_one(group, identity) for identity in members]
         if codes.NONE in results:
-            self._rebalance.after_removal(group, now_ms)
+            self._rebalance.after_removal(group, steady_ms)
         return results
 
     def _leave_one(self, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:
@@ -257,10 +259,10 @@ class ClassicRequests:
             return codes.REBALANCE_IN_PROGRESS
         return codes.NONE
 
-    def committed(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
+    def committed(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
         """A member's commit counts as a heartbeat."""
         if group.state in KEEPS_SESSION_ON_COMMIT and member_id in group.members:
-            self._rebalance.keep_session(group, member_id, now_ms)
+            self._rebalance.keep_session(group, member_id, steady_ms)
 
 
 def refusal(request: JoinGroupRequest, code: ErrorCode) -> JoinGroupResponse:

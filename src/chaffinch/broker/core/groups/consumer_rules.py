@@ -57,7 +57,7 @@ class ConsumerRules:
     # Members that stay ----------------------------------------------------------------------------------------------------------------
 
     def heartbeat(
-        self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: Client, now_ms: int
+        self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: Client, steady_ms: int
     ) -> ConsumerGroupHeartbeatResponse:
         """A member joins or is alive. The request's own values have been checked."""
         owned = owned_partitions(request)
@@ -72,7 +72,7 @@ class ConsumerRules:
             step.change.members[step.member.member_id] = step.member
         self._make(group, step.change)
         group.topics_version = self._topics.version
-        self._set_timers(group, step, now_ms)
+        self._set_timers(group, step, steady_ms)
         return self._answer(request, step)
 
     def _member(
@@ -166,15 +166,15 @@ class ConsumerRules:
         self._journal.put_change(group, change)
         group.apply(change)
 
-    def _set_timers(self, group: ConsumerGroup, step: _Step, now_ms: int) -> None:
+    def _set_timers(self, group: ConsumerGroup, step: _Step, steady_ms: int) -> None:
         member, timers = step.member, self._context.timers
         session_ms = self._context.configs.session_timeout_ms(group.group_id)
-        timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member.member_id), now_ms + session_ms)
+        timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member.member_id), steady_ms + session_ms)
         key = TimerKey(group.group_id, TimerKind.REVOCATION, member.member_id)
         if member.state is not MemberState.UNREVOKED:
             timers.cancel(key)
         elif (member.state, member.revoking) != (step.before.state, step.before.revoking) or timers.get(key) is None:
-            timers.schedule(key, now_ms + member.rebalance_timeout_ms)
+            timers.schedule(key, steady_ms + member.rebalance_timeout_ms)
 
     def _answer(self, request: ConsumerGroupHeartbeatRequest, step: _Step) -> ConsumerGroupHeartbeatResponse:
         """The assignment is told when it changed, and to those that said everything anew."""

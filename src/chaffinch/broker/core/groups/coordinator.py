@@ -74,7 +74,7 @@ class GroupCoordinator:
         dice: Dice,
         changed: list[Hashable],
         wall: WallTime,
-        now_ms: int,
+        steady_ms: int,
     ) -> None:
         self.configs = configs
         self._context = GroupContext(settings=settings, configs=configs, dice=dice, changed=changed, wall=wall)
@@ -85,9 +85,9 @@ class GroupCoordinator:
         self._consumers = ConsumerRules(self._context, self._journal, SubscribedTopics(topics))
         self._groups = self._journal.load()
         for group_id in offsets.groups():
-            self.committed(group_id, now_ms)
+            self.committed(group_id, steady_ms)
         for loaded in list(self._groups.values()):
-            self._begin_sessions(loaded, now_ms)
+            self._begin_sessions(loaded, steady_ms)
             self._note(loaded)
 
     def __iter__(self) -> Iterator[Group]:
@@ -98,7 +98,7 @@ class GroupCoordinator:
 
     # The classic protocol -------------------------------------------------------------------------------------------------------------
 
-    def join(self, request: JoinGroupRequest, version: int, client: Client, now_ms: int) -> JoinResult:
+    def join(self, request: JoinGroupRequest, version: int, client: Client, steady_ms: int) -> JoinResult:
         """The answer, or the promise of one. A group comes to be when somebody without a member id joins. Raises StorageError."""
         group = self._groups.get(request.group_id)
         if group is None and request.member_id:
@@ -109,35 +109,35 @@ class GroupCoordinator:
             self._journal.remove(group)
             group = None
         if group is None:
-            group = ClassicGroup(group_id=request.group_id, state_since_ms=self._context.wall.at(now_ms))
+            group = ClassicGroup(group_id=request.group_id, state_since_ms=self._context.wall.at(steady_ms))
             self._groups[request.group_id] = group
-        result = self._requests.join(group, request, version, client, now_ms)
+        result = self._requests.join(group, request, version, client, steady_ms)
         self._note(group)
         return result
 
-    def sync(self, request: SyncGroupRequest, now_ms: int) -> SyncResult:
+    def sync(self, request: SyncGroupRequest, steady_ms: int) -> SyncResult:
         """The answer, or the promise of one. Raises StorageError: the group's members have to join again."""
         group = self._groups.get(request.group_id)
         if not isinstance(group, ClassicGroup) or group.is_empty:
             return SyncGroupResponse(error_code=codes.UNKNOWN_MEMBER_ID.number)
         try:
-            return self._requests.sync(group, request, now_ms)
+            return self._requests.sync(group, request, steady_ms)
         finally:
             self._note(group)
 
-    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
+    def heartbeat(self, request: HeartbeatRequest, steady_ms: int) -> ErrorCode:
         group = self._groups.get(request.group_id)
         if not isinstance(group, ClassicGroup):
             return codes.UNKNOWN_MEMBER_ID
-        return self._requests.heartbeat(group, request, now_ms)
+        return self._requests.heartbeat(group, request, steady_ms)
 
-    def leave(self, group_id: str, members: list[MemberIdentity], now_ms: int) -> list[ErrorCode]:
+    def leave(self, group_id: str, members: list[MemberIdentity], steady_ms: int) -> list[ErrorCode]:
         """One result per member."""
         group = self._groups.get(group_id)
         if group is None:
             return [codes.UNKNOWN_MEMBER_ID] * len(members)
         if isinstance(group, ClassicGroup):
-            results = self._requests.leave(group, members, now_ms)
+            results = self._requests.leave(group, members, steady_ms)
         else:
             results = [self._send_away(group, identity) for identity in members]
         self._note(group)
@@ -155,7 +155,7 @@ class GroupCoordinator:
 
     # The consumer protocol ------------------------------------------------------------------------------------------------------------
 
-    def consumer_heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: Client, now_ms: int) -> ConsumerGroupHeartbeatResponse:
+    def consumer_heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: Client, steady_ms: int) -> ConsumerGroupHeartbeatResponse:
         """Raises RequestRefused, StorageError."""
         group = self._groups.get(request.group_id)
         former = group if isinstance(group, ClassicGroup) and group.is_empty else None
@@ -166,7 +166,7 @@ class GroupCoordinator:
         if request.member_epoch in (EPOCH_LEAVE, EPOCH_LEAVE_FOR_A_WHILE):
             answer = self._consumers.leave(group, request)
         else:
-            answer = self._consumers.heartbeat(group, request, client, now_ms)
+            answer = self._consumers.heartbeat(group, request, client, steady_ms)
         if former is not None:  # Its entry in the journal has been overwritten.
             self._end_pending(former)
         self._groups[request.group_id] = group
@@ -189,7 +189,7 @@ class GroupCoordinator:
         version: int,
         places: Iterable[TopicIdPartition],
         is_transactional: bool,
-        now_ms: int,
+        steady_ms: int,
     ) -> ErrorCode:
         """Whether offsets of these places may be committed: by a member of the current generation or epoch, or from outside while there are
         no members."""
@@ -202,7 +202,7 @@ class GroupCoordinator:
         if isinstance(group, ClassicGroup):
             code = self._requests.commit_fault(group, member_id, instance_id, generation, is_transactional=is_transactional)
             if code is codes.NONE and not is_transactional:
-                self._requests.committed(group, member_id, now_ms)
+                self._requests.committed(group, member_id, steady_ms)
             return code
         says_nothing = generation == NO_GENERATION and not member_id and instance_id is None
         if (generation < 0 and group.is_empty) or (is_transactional and says_nothing):
@@ -226,10 +226,10 @@ class GroupCoordinator:
             return codes.UNKNOWN_MEMBER_ID
         return codes.NONE if member.epoch == epoch else codes.STALE_MEMBER_EPOCH
 
-    def committed(self, group_id: str, now_ms: int) -> None:
+    def committed(self, group_id: str, steady_ms: int) -> None:
         """Offsets were committed: the group exists."""
         if group_id not in self._groups:
-            self._groups[group_id] = ClassicGroup(group_id=group_id, state_since_ms=self._context.wall.at(now_ms))
+            self._groups[group_id] = ClassicGroup(group_id=group_id, state_since_ms=self._context.wall.at(steady_ms))
 
     # Groups that go -------------------------------------------------------------------------------------------------------------------
 
@@ -258,15 +258,15 @@ class GroupCoordinator:
     def next_deadline_ms(self) -> int | None:
         return self._context.timers.next_deadline_ms
 
-    def expire(self, now_ms: int) -> Sequence[str | Report]:
+    def expire(self, steady_ms: int) -> Sequence[str | Report]:
         """Members that were not heard of go; rebalances that waited long enough go on. Returns lines for the log."""
         for _ in range(DUE_PER_CALL):
-            key = self._context.timers.due(now_ms)
+            key = self._context.timers.due(steady_ms)
             if key is None:
                 break
             group = self._groups.get(key.group_id)
             if group is not None:
-                self._due(group, key, now_ms)
+                self._due(group, key, steady_ms)
                 self._note(group)
         return self.take_lines()
 
@@ -275,9 +275,9 @@ class GroupCoordinator:
         lines, self._context.lines[:] = list(self._context.lines), []
         return lines
 
-    def _due(self, group: Group, key: TimerKey, now_ms: int) -> None:
+    def _due(self, group: Group, key: TimerKey, steady_ms: int) -> None:
         if isinstance(group, ClassicGroup):
-            _CLASSIC_DUE[key.kind](self._rebalance, group, key.member_id, now_ms)
+            _CLASSIC_DUE[key.kind](self._rebalance, group, key.member_id, steady_ms)
             return
         member = group.members.get(key.member_id)
         if member is None or (key.kind is TimerKind.REVOCATION and member.state is not MemberState.UNREVOKED):
@@ -288,7 +288,7 @@ class GroupCoordinator:
             self._consumers.remove(group, member.member_id)
         except StorageError as error:
             self._context.lines.append(f"group {group.group_id!r}: that cannot be written: {error}")
-            self._context.timers.schedule(key, now_ms + RETRY_MS)
+            self._context.timers.schedule(key, steady_ms + RETRY_MS)
 
     # Inside ---------------------------------------------------------------------------------------------------------------------------
 
@@ -298,24 +298,24 @@ class GroupCoordinator:
         if isinstance(group, ClassicGroup) and group.is_untouched and not self._offsets.has_some(group.group_id):
             self._groups.pop(group.group_id, None)
 
-    def _begin_sessions(self, group: Group, now_ms: int) -> None:
+    def _begin_sessions(self, group: Group, steady_ms: int) -> None:
         timers = self._context.timers
         if isinstance(group, ClassicGroup):
             for member_id in group.members:
-                self._rebalance.keep_session(group, member_id, now_ms)
+                self._rebalance.keep_session(group, member_id, steady_ms)
             return
         session_ms = self.configs.session_timeout_ms(group.group_id)
         for member in group.members.values():
-            timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member.member_id), now_ms + session_ms)
+            timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member.member_id), steady_ms + session_ms)
             if member.state is MemberState.UNREVOKED:
-                deadline_ms = now_ms + member.rebalance_timeout_ms
+                deadline_ms = steady_ms + member.rebalance_timeout_ms
                 timers.schedule(TimerKey(group.group_id, TimerKind.REVOCATION, member.member_id), deadline_ms)
 
 
 _CLASSIC_DUE: Mapping[TimerKind, Callable[[ClassicRebalance, ClassicGroup, str, int], None]] = {
-    TimerKind.SESSION: lambda rebalance, group, member_id, now_ms: rebalance.session_due(group, member_id, now_ms),
-    TimerKind.JOIN: lambda rebalance, group, _, now_ms: rebalance.join_due(group, now_ms),
-    TimerKind.SYNC: lambda rebalance, group, _, now_ms: rebalance.sync_due(group, now_ms),
+    TimerKind.SESSION: lambda rebalance, group, member_id, steady_ms: rebalance.session_due(group, member_id, steady_ms),
+    TimerKind.JOIN: lambda rebalance, group, _, steady_ms: rebalance.join_due(group, steady_ms),
+    TimerKind.SYNC: lambda rebalance, group, _, steady_ms: rebalance.sync_due(group, steady_ms),
 }
 
 _REASONS: Mapping[TimerKind, str] = {

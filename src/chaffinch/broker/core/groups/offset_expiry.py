@@ -29,32 +29,34 @@ MINUTE_MS: Final = 60_000
 class OffsetExpiry:
     """A `Chore`: looks at all groups every `offsets.retention.check.interval.ms`, a slice of them per call."""
 
-    def __init__(self, groups: GroupCoordinator, offsets: GroupOffsets, settings: Mapping[str, Any], wall: WallTime, now_ms: int) -> None:
+    def __init__(
+        self, groups: GroupCoordinator, offsets: GroupOffsets, settings: Mapping[str, Any], wall: WallTime, steady_ms: int
+    ) -> None:
         self._groups = groups
         self._offsets = offsets
         self._settings = settings
         self._wall = wall
         self._left: list[str] = []
-        self.next_deadline_ms = now_ms + self._interval_ms
+        self.next_deadline_ms = steady_ms + self._interval_ms
 
-    def expire(self, now_ms: int) -> Sequence[str | Report]:
+    def expire(self, steady_ms: int) -> Sequence[str | Report]:
         """Returns lines for the log."""
         if not self._left:
             self._left = [group.group_id for group in self._groups]
         slice_, self._left = self._left[:GROUPS_PER_CALL], self._left[GROUPS_PER_CALL:]
-        self.next_deadline_ms = now_ms if self._left else now_ms + self._interval_ms
+        self.next_deadline_ms = steady_ms if self._left else steady_ms + self._interval_ms
         lines: list[str | Report] = []
         room = OFFSETS_PER_CALL
         for place, group_id in enumerate(slice_):
             if not room:
                 self._left = slice_[place:] + self._left
-                self.next_deadline_ms = now_ms
+                self.next_deadline_ms = steady_ms
                 break
             group = self._groups.find(group_id)
             if group is None:
                 continue
             try:
-                count = self._expire_group(group, self._wall.at(now_ms), room)
+                count = self._expire_group(group, self._wall.at(steady_ms), room)
             except StorageError as error:
                 return [*lines, f"group {group_id!r}: expired offsets cannot be forgotten: {error}"]
             room -= count

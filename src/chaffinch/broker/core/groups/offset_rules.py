@@ -37,12 +37,12 @@ def commit(
     store: Callable[[Offsets], None],
     *,
     retention_time_ms: int = DEFAULT_RETENTION,
-    now_ms: int,
+    steady_ms: int,
 ) -> tuple[Results, Failure]:
     """Check each offset and `store` the good ones, in one go. `whole` refuses all; a topic without a name is not known by its id."""
     results: Results = []
     offsets: dict[TopicPartition, CommittedOffset] = {}
-    wall_ms = broker.wall.at(now_ms)
+    wall_ms = broker.wall.at(steady_ms)
     expires_ms = -1 if retention_time_ms == DEFAULT_RETENTION else wall_ms + retention_time_ms
     for topic, name in zip(topics, names, strict=True):
         results.append([])

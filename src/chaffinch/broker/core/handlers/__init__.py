@@ -1,4 +1,4 @@
-"""One file per API: `handle(state, event, request, now_ms)` says what to do about the answer. Only this table knows them all."""
+"""One file per API: `handle(state, event, request, steady_ms)` says what to do about the answer. Only this table knows them all."""
 
 from __future__ import annotations
 

@@ -13,21 +13,21 @@ from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnReques
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: AddOffsetsToTxnRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: AddOffsetsToTxnRequest, steady_ms: int) -> Result:
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     reason = f"group {request.group_id!r}, producer {identity.producer_id} epoch {identity.epoch}"
     try:
-        code = _code(broker, event, request, identity, now_ms)
+        code = _code(broker, event, request, identity, steady_ms)
     except StorageError as error:
         code, reason = NOT_WRITTEN, f"{reason}: {error}"
     if code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
-        refuse(broker, event, now_ms, place=request.transactional_id, code=code, reason=reason)
+        refuse(broker, event, steady_ms, place=request.transactional_id, code=code, reason=reason)
     return AddOffsetsToTxnResponse(error_code=travelling(code, "AddOffsetsToTxn", event.request.version))
 
 
 def _code(
-    broker: BrokerState, event: RequestReceived, request: AddOffsetsToTxnRequest, identity: ProducerIdentity, now_ms: int
+    broker: BrokerState, event: RequestReceived, request: AddOffsetsToTxnRequest, identity: ProducerIdentity, steady_ms: int
 ) -> ErrorCode:
     if not broker.is_coordinator(event.node_id, request.transactional_id):
         return codes.NOT_COORDINATOR
-    return broker.transactions.add_group(request.transactional_id, identity, request.group_id, now_ms)
+    return broker.transactions.add_group(request.transactional_id, identity, request.group_id, steady_ms)

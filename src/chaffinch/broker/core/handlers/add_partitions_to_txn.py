@@ -38,7 +38,7 @@ class _Asked:
     verify_only: bool = False
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: AddPartitionsToTxnRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: AddPartitionsToTxnRequest, steady_ms: int) -> Result:
     version = event.request.version
 
     def results(
@@ -46,7 +46,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: AddPartitionsTo
     ) -> _Rows:
         places = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
         asked = _Asked(transactional_id=transactional_id, identity=identity, places=places, verify_only=verify_only)
-        fates = _codes(broker, event, asked, now_ms)
+        fates = _codes(broker, event, asked, steady_ms)
         return _rows(topics, lambda place: travelling(fates[place], "AddPartitionsToTxn", version))
 
     if version < VERSION_WITH_TRANSACTIONS:
@@ -82,12 +82,12 @@ def _rows(topics: list[AddPartitionsToTxnTopic], number: Callable[[TopicPartitio
     ]
 
 
-def _codes(broker: BrokerState, event: RequestReceived, asked: _Asked, now_ms: int) -> dict[TopicPartition, ErrorCode]:
+def _codes(broker: BrokerState, event: RequestReceived, asked: _Asked, steady_ms: int) -> dict[TopicPartition, ErrorCode]:
     transactional_id, identity = asked.transactional_id, asked.identity
     unknown = {place for place in asked.places if broker.topics.partition(*place) is None}
     if unknown:
         code, reason = codes.UNKNOWN_TOPIC_OR_PARTITION, f"{', '.join(map(str, sorted(unknown)))} do not exist; no partition was added"
-        refuse(broker, event, now_ms, place=transactional_id, code=code, reason=reason)
+        refuse(broker, event, steady_ms, place=transactional_id, code=code, reason=reason)
         return {place: code if place in unknown else codes.OPERATION_NOT_ATTEMPTED for place in asked.places}
     if not broker.is_coordinator(event.node_id, transactional_id):
         return dict.fromkeys(asked.places, codes.NOT_COORDINATOR)
@@ -97,9 +97,9 @@ def _codes(broker: BrokerState, event: RequestReceived, asked: _Asked, now_ms: i
         return {place: broker.transactions.verify(transactional_id, identity, place) for place in asked.places}
     reason = f"from producer {identity.producer_id} epoch {identity.epoch}"
     try:
-        code = broker.transactions.add_partitions(transactional_id, identity, asked.places, now_ms)
+        code = broker.transactions.add_partitions(transactional_id, identity, asked.places, steady_ms)
     except StorageError as error:
         code, reason = NOT_WRITTEN, f"{reason}: {error}"
     if code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
-        refuse(broker, event, now_ms, place=transactional_id, code=code, reason=reason)
+        refuse(broker, event, steady_ms, place=transactional_id, code=code, reason=reason)
     return dict.fromkeys(asked.places, code)

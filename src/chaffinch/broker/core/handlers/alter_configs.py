@@ -10,7 +10,7 @@ from chaffinch.protocol.messages.alter_configs import AlterConfigsRequest, Alter
 from chaffinch.protocol.messages.incremental_alter_configs import OPERATION_SET, AlterableConfig
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: AlterConfigsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: AlterConfigsRequest, steady_ms: int) -> Result:
     changes = [
         ConfigChange(
             resource_type=resource.resource_type,
@@ -20,7 +20,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: AlterConfigsReq
         )
         for resource in request.resources
     ]
-    results = config_changes.carry_out(broker, event, changes, request.validate_only, now_ms)
+    results = config_changes.carry_out(broker, event, changes, request.validate_only, steady_ms)
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(

@@ -26,7 +26,7 @@ Change = ScramCredentialDeletion | ScramCredentialUpsertion
 Place = tuple[str, ScramMechanism]
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: AlterUserScramCredentialsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: AlterUserScramCredentialsRequest, steady_ms: int) -> Result:
     credentials = broker.authentication.credentials
     asked: list[Change] = [*request.deletions, *request.upsertions]
     times_named = Counter(change.name for change in asked)
@@ -47,7 +47,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: AlterUserScramC
     except StorageError as error:
         for user, _ in accepted:
             failed = disk_failed(f"the credentials of user {user}", error)
-            refuse(broker, event, now_ms, place=f"user {user}", code=failed.code, reason=failed.logged)
+            refuse(broker, event, steady_ms, place=f"user {user}", code=failed.code, reason=failed.logged)
             results[user] = _failed(user, failed)
     return AlterUserScramCredentialsResponse(results=list(results.values()))
 

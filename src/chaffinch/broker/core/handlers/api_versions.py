@@ -39,7 +39,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 """What a client may call itself and its version (KIP-511): it ends up in names of metrics and in logs."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: ApiVersionsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: ApiVersionsRequest, steady_ms: int) -> Result:
     told = (request.client_software_name, request.client_software_version)
     if event.request.version >= VERSION_WITH_SOFTWARE and not all(_SOFTWARE.fullmatch(text) for text in told):
         return ApiVersionsResponse(error_code=codes.INVALID_REQUEST.number)

@@ -24,7 +24,7 @@ CONSUMER_MEMBER = 1
 DEAD = "Dead"
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: ConsumerGroupDescribeRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: ConsumerGroupDescribeRequest, steady_ms: int) -> Result:
     room = AnswerRoom(broker.settings)
     groups = [room.add(_group(broker, event, group_id, room)) for group_id in dict.fromkeys(request.group_ids)]
     return ConsumerGroupDescribeResponse(groups=groups)

@@ -25,26 +25,26 @@ PROTOCOL = "consumer"
 """Its name in the option `group.coordinator.rebalance.protocols`."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: ConsumerGroupHeartbeatRequest, steady_ms: int) -> Result:
     try:
-        answer = _answer(broker, event, request, now_ms)
+        answer = _answer(broker, event, request, steady_ms)
     except (RequestRefused, StorageError) as error:
         refused = refusal_of(error, f"group {request.group_id}", NOT_WRITTEN)
-        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=refused.code, reason=refused.logged)
+        refuse(broker, event, steady_ms, place=f"group {request.group_id!r}", code=refused.code, reason=refused.logged)
         return ConsumerGroupHeartbeatResponse(error_code=refused.code.number, error_message=refused.message)
-    say_lines(broker, now_ms)
+    say_lines(broker, steady_ms)
     return answer
 
 
 def _answer(
-    broker: BrokerState, event: RequestReceived, request: ConsumerGroupHeartbeatRequest, now_ms: int
+    broker: BrokerState, event: RequestReceived, request: ConsumerGroupHeartbeatRequest, steady_ms: int
 ) -> ConsumerGroupHeartbeatResponse:
     if PROTOCOL not in broker.settings["group.coordinator.rebalance.protocols"]:
         raise RequestRefused(codes.UNSUPPORTED_VERSION, "group.coordinator.rebalance.protocols does not name the consumer protocol")
     _check(request, event.request.version, broker.settings)
     if not broker.is_coordinator(event.node_id, request.group_id):
         return ConsumerGroupHeartbeatResponse(error_code=codes.NOT_COORDINATOR.number)
-    return broker.groups.consumer_heartbeat(request, client_of(event), now_ms)
+    return broker.groups.consumer_heartbeat(request, client_of(event), steady_ms)
 
 
 def _check(request: ConsumerGroupHeartbeatRequest, version: int, settings: Mapping[str, Any]) -> None:

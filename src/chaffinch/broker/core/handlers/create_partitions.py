@@ -20,12 +20,12 @@ from chaffinch.protocol.messages.create_partitions import (
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: CreatePartitionsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: CreatePartitionsRequest, steady_ms: int) -> Result:
     times_named = Counter(topic.name for topic in request.topics)
     try:
         creation_rules.check_partitions(_partitions_wanted(broker, request, times_named))
     except RequestRefused as refused:
-        refuse(broker, event, now_ms, place=counted(len(request.topics), "topic"), code=refused.code, reason=refused.message)
+        refuse(broker, event, steady_ms, place=counted(len(request.topics), "topic"), code=refused.code, reason=refused.message)
         code, reason = refused.code.number, refused.message
         results = [CreatePartitionsTopicResult(name=asked.name, error_code=code, error_message=reason) for asked in request.topics]
         return CreatePartitionsResponse(results=results)
@@ -35,11 +35,11 @@ def handle(broker: BrokerState, event: RequestReceived, request: CreatePartition
         try:
             if times_named[asked.name] > 1:
                 raise RequestRefused(codes.INVALID_REQUEST, f"topic {asked.name!r} is named {times_named[asked.name]} times in one request")
-            _create(broker, asked, request.validate_only, now_ms)
+            _create(broker, asked, request.validate_only, steady_ms)
         except (RequestRefused, StorageError) as error:
             failed = refusal_of(error, f"topic {asked.name}")
             result.error_code, result.error_message = failed.code.number, failed.message
-            refuse(broker, event, now_ms, place=asked.name, code=failed.code, reason=failed.logged)
+            refuse(broker, event, steady_ms, place=asked.name, code=failed.code, reason=failed.logged)
         results.append(result)
     return CreatePartitionsResponse(results=results)
 
@@ -50,6 +50,6 @@ def _partitions_wanted(broker: BrokerState, request: CreatePartitionsRequest, ti
     return sum(max(0, count - len(topic.partitions)) for count, topic in asked if topic is not None)
 
 
-def _create(broker: BrokerState, asked: CreatePartitionsTopic, validate_only: bool, now_ms: int) -> None:
+def _create(broker: BrokerState, asked: CreatePartitionsTopic, validate_only: bool, steady_ms: int) -> None:
     assignment = None if asked.assignments is None else [new.broker_ids for new in asked.assignments]
-    broker.topics.widen(asked.name, asked.count, assignment=assignment, now_ms=now_ms, validate_only=validate_only)
+    broker.topics.widen(asked.name, asked.count, assignment=assignment, steady_ms=steady_ms, validate_only=validate_only)

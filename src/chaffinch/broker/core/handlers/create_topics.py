@@ -22,22 +22,22 @@ from chaffinch.protocol.messages.create_topics import (
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: CreateTopicsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: CreateTopicsRequest, steady_ms: int) -> Result:
     times_named = Counter(topic.name for topic in request.topics)
     try:
         creation_rules.check_partitions(_partitions_wanted(broker, request, times_named))
     except RequestRefused as refused:
-        refuse(broker, event, now_ms, place=counted(len(request.topics), "topic"), code=refused.code, reason=refused.message)
+        refuse(broker, event, steady_ms, place=counted(len(request.topics), "topic"), code=refused.code, reason=refused.message)
         return CreateTopicsResponse(topics=[_refused(topic.name, refused) for topic in request.topics])
     results = []
     for asked in {topic.name: topic for topic in request.topics}.values():
         try:
             if times_named[asked.name] > 1:
                 raise RequestRefused(codes.INVALID_REQUEST, f"topic {asked.name!r} is named {times_named[asked.name]} times in one request")
-            results.append(_result(broker, _create(broker, asked, request.validate_only, now_ms)))
+            results.append(_result(broker, _create(broker, asked, request.validate_only, steady_ms)))
         except (RequestRefused, StorageError) as error:
             failed = refusal_of(error, f"topic {asked.name}")
-            refuse(broker, event, now_ms, place=asked.name, code=failed.code, reason=failed.logged)
+            refuse(broker, event, steady_ms, place=asked.name, code=failed.code, reason=failed.logged)
             results.append(_refused(asked.name, failed))
     return CreateTopicsResponse(topics=results)
 
@@ -53,7 +53,7 @@ def _partitions_wanted(broker: BrokerState, request: CreateTopicsRequest, times_
     return count
 
 
-def _create(broker: BrokerState, asked: CreatableTopic, validate_only: bool, now_ms: int) -> CreatedTopic:
+def _create(broker: BrokerState, asked: CreatableTopic, validate_only: bool, steady_ms: int) -> CreatedTopic:
     if asked.name == creation_rules.CLUSTER_METADATA:
         raise RequestRefused(codes.TOPIC_AUTHORIZATION_FAILED, f"topic {asked.name!r} is the cluster's own and cannot be created")
     # What is wrong with the name or the options is told first, as by Apache Kafka.
@@ -68,7 +68,7 @@ def _create(broker: BrokerState, asked: CreatableTopic, validate_only: bool, now
         replication_factor=asked.replication_factor,
         overrides=overrides,
         assignment=_assignment(asked),
-        now_ms=now_ms,
+        steady_ms=steady_ms,
         validate_only=validate_only,
     )
     if not validate_only:

@@ -11,16 +11,16 @@ from chaffinch.protocol.messages.delete_groups import DeletableGroupResult, Dele
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: DeleteGroupsRequest, now_ms: int) -> Result:
-    outcomes = [(group, _delete(broker, event, group, now_ms)) for group in dict.fromkeys(request.groups_names)]
+def handle(broker: BrokerState, event: RequestReceived, request: DeleteGroupsRequest, steady_ms: int) -> Result:
+    outcomes = [(group, _delete(broker, event, group, steady_ms)) for group in dict.fromkeys(request.groups_names)]
     return DeleteGroupsResponse(results=[DeletableGroupResult(group_id=group, error_code=code.number) for group, code in outcomes])
 
 
-def _delete(broker: BrokerState, event: RequestReceived, group_id: str, now_ms: int) -> ErrorCode:
+def _delete(broker: BrokerState, event: RequestReceived, group_id: str, steady_ms: int) -> ErrorCode:
     if not broker.is_coordinator(event.node_id, group_id):
         return codes.NOT_COORDINATOR
     try:
         return broker.groups.delete(group_id)
     except StorageError as error:
-        refuse(broker, event, now_ms, place=f"group {group_id!r}", code=NOT_WRITTEN, reason=str(error))
+        refuse(broker, event, steady_ms, place=f"group {group_id!r}", code=NOT_WRITTEN, reason=str(error))
         return NOT_WRITTEN

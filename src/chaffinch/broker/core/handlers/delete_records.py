@@ -22,7 +22,7 @@ from chaffinch.storage.many_logs import start_many
 from chaffinch.storage.partition_log import PartitionLog
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: DeleteRecordsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: DeleteRecordsRequest, steady_ms: int) -> Result:
     starts: dict[PartitionLog, int] = {}
     faults: dict[TopicPartition, tuple[ErrorCode, str]] = {}
     asked = _asked(request)
@@ -34,10 +34,10 @@ def handle(broker: BrokerState, event: RequestReceived, request: DeleteRecordsRe
         else:
             starts[log] = start
             broker.changed(place)  # Fetches that wait for what is deleted are to hear so.
-    for log, error in start_many(starts, now_ms).items():
+    for log, error in start_many(starts, steady_ms).items():
         faults[log.topic_partition] = codes.KAFKA_STORAGE_ERROR, str(error)
     for place, (code, reason) in faults.items():
-        refuse(broker, event, now_ms, place=place, code=code, reason=reason)
+        refuse(broker, event, steady_ms, place=place, code=code, reason=reason)
     results: dict[str, list[DeleteRecordsPartitionResult]] = {}
     for place in asked:
         results.setdefault(place.topic, []).append(_result(broker, place, faults))

@@ -29,15 +29,15 @@ class _Asked:
     fault: str | None = None
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: DeleteTopicsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: DeleteTopicsRequest, steady_ms: int) -> Result:
     if event.request.version >= VERSION_WITH_IDS:
         named = [_asked(broker, state.name, state.topic_id) for state in request.topics]
     else:
         named = [_asked(broker, name, ZERO_UUID) for name in request.topic_names]
     asked = _each_once(named)
     refusals = [_refusal(broker, event, one) for one in asked]
-    responses = [_result(broker, event, one, refusal, now_ms) for one, refusal in zip(asked, refusals, strict=True)]
-    _forget_offsets(broker, now_ms)
+    responses = [_result(broker, event, one, refusal, steady_ms) for one, refusal in zip(asked, refusals, strict=True)]
+    _forget_offsets(broker, steady_ms)
     return DeleteTopicsResponse(responses=responses)
 
 
@@ -75,18 +75,18 @@ def _refusal(broker: BrokerState, event: RequestReceived, asked: _Asked) -> Requ
     return None
 
 
-def _forget_offsets(broker: BrokerState, now_ms: int) -> None:
+def _forget_offsets(broker: BrokerState, steady_ms: int) -> None:
     """Of the topics that are gone: afterwards, for a topic whose deletion fails keeps them. A failure here fails nothing: no new topic of
     that name comes before they are forgotten, neither in this process nor in the next."""
     try:
         broker.topics.sync()  # A deletion that failed half-way may not be on the disk yet.
         broker.offsets.forget_deleted()
     except StorageError as error:
-        broker.refusals.say_within_limit(f"offsets of deleted topics are forgotten later: {error}", now_ms)
+        broker.refusals.say_within_limit(f"offsets of deleted topics are forgotten later: {error}", steady_ms)
 
 
 def _result(
-    broker: BrokerState, event: RequestReceived, asked: _Asked, refusal: RequestRefused | None, now_ms: int
+    broker: BrokerState, event: RequestReceived, asked: _Asked, refusal: RequestRefused | None, steady_ms: int
 ) -> DeletableTopicResult:
     topic = asked.topic
     result = DeletableTopicResult(name=asked.name, topic_id=asked.topic_id)
@@ -95,7 +95,7 @@ def _result(
         refusal = refusal or _delete(broker, topic)
     if refusal is not None:
         result.error_code, result.error_message = refusal.code.number, refusal.message
-        refuse(broker, event, now_ms, place=result.name or asked.topic_id, code=refusal.code, reason=refusal.logged)
+        refuse(broker, event, steady_ms, place=result.name or asked.topic_id, code=refusal.code, reason=refusal.logged)
     return result
 
 

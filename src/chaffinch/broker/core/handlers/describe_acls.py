@@ -8,6 +8,6 @@ from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_acls import DescribeAclsResponse
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: object, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: object, steady_ms: int) -> Result:
     message = "this broker has no authorizer: everybody may do everything"
     return DescribeAclsResponse(error_code=codes.SECURITY_DISABLED.number, error_message=message)

@@ -11,7 +11,7 @@ from chaffinch.protocol.messages.describe_cluster import DescribeClusterBroker, 
 ENDPOINT_BROKERS = 1
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: DescribeClusterRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeClusterRequest, steady_ms: int) -> Result:
     if request.endpoint_type != ENDPOINT_BROKERS:
         return DescribeClusterResponse(
             error_code=codes.MISMATCHED_ENDPOINT_TYPE.number,

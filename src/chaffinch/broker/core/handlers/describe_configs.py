@@ -27,7 +27,7 @@ from chaffinch.protocol.messages.describe_configs import (
 )
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: DescribeConfigsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeConfigsRequest, steady_ms: int) -> Result:
     room = AnswerRoom(broker.settings)
     results = [room.add(_described(broker, *place, keys, request, room)) for place, keys in _asked(request).items()]
     return DescribeConfigsResponse(results=results)

@@ -20,7 +20,7 @@ VERSION_WITH_NOT_FOUND = 6
 DEAD = "Dead"
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: DescribeGroupsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeGroupsRequest, steady_ms: int) -> Result:
     room = AnswerRoom(broker.settings)
     return DescribeGroupsResponse(groups=[room.add(_group(broker, event, group_id, room)) for group_id in dict.fromkeys(request.groups)])
 

@@ -16,7 +16,7 @@ from chaffinch.protocol.messages.describe_log_dirs import (
 )
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: DescribeLogDirsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeLogDirsRequest, steady_ms: int) -> Result:
     described: Iterable[tuple[Topic, Collection[int]]]
     if request.topics is None:
         described = ((topic, range(len(topic.partitions))) for topic in broker.topics)

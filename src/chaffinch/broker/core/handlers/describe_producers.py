@@ -17,7 +17,7 @@ from chaffinch.protocol.messages.describe_producers import (
 )
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: DescribeProducersRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeProducersRequest, steady_ms: int) -> Result:
     room = AnswerRoom(broker.settings)
     asked: dict[str, dict[int, None]] = {}
     for topic in request.topics:

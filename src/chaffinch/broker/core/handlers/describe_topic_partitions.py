@@ -22,7 +22,7 @@ PARTITIONS_MAX = 2000
 """Partitions in one answer, whatever the request says; Kafka's `max.request.partition.size.limit`."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: DescribeTopicPartitionsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeTopicPartitionsRequest, steady_ms: int) -> Result:
     cursor = request.cursor or Cursor(topic_name="", partition_index=0)
     asked = {topic.name for topic in request.topics}
     names = sorted(name for name in asked or (topic.name for topic in broker.topics) if name >= cursor.topic_name)

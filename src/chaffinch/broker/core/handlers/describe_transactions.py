@@ -18,7 +18,7 @@ from chaffinch.protocol.messages.describe_transactions import (
 )
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: DescribeTransactionsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeTransactionsRequest, steady_ms: int) -> Result:
     room = AnswerRoom(broker.settings)
     return DescribeTransactionsResponse(
         transaction_states=[room.add(_state(broker, event.node_id, one, room)) for one in dict.fromkeys(request.transactional_ids)]

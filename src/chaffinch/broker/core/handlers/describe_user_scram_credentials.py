@@ -15,7 +15,7 @@ from chaffinch.protocol.messages.describe_user_scram_credentials import (
 )
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: DescribeUserScramCredentialsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: DescribeUserScramCredentialsRequest, steady_ms: int) -> Result:
     added = broker.authentication.credentials.added()
     infos: dict[str, list[CredentialInfo]] = {}
     for (user, mechanism), credential in sorted(added.items(), key=lambda entry: (entry[0][0], entry[0][1].value)):

@@ -21,7 +21,7 @@ from chaffinch.protocol.messages.elect_leaders import (
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: ElectLeadersRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: ElectLeadersRequest, steady_ms: int) -> Result:
     if request.election_type not in (ELECTION_PREFERRED, ELECTION_UNCLEAN):
         return ElectLeadersResponse(error_code=codes.INVALID_REQUEST.number)
     wants_all = request.topic_partitions is None
@@ -32,14 +32,14 @@ def handle(broker: BrokerState, event: RequestReceived, request: ElectLeadersReq
         asked = dict.fromkeys(TopicPartition(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions)
     by_topic: dict[str, list[PartitionResult]] = {}
     for place in asked:
-        result = _result(broker, event, place, request.election_type, now_ms)
+        result = _result(broker, event, place, request.election_type, steady_ms)
         if not (wants_all and result.error_code == codes.ELECTION_NOT_NEEDED.number):
             by_topic.setdefault(place.topic, []).append(result)
     results = [ReplicaElectionResult(topic=topic, partition_result=results) for topic, results in by_topic.items()]
     return ElectLeadersResponse(replica_election_results=results)
 
 
-def _result(broker: BrokerState, event: RequestReceived, place: TopicPartition, election_type: int, now_ms: int) -> PartitionResult:
+def _result(broker: BrokerState, event: RequestReceived, place: TopicPartition, election_type: int, steady_ms: int) -> PartitionResult:
     result = PartitionResult(partition_id=place.partition)
     try:
         _elect(broker, place, election_type)
@@ -48,7 +48,7 @@ def _result(broker: BrokerState, event: RequestReceived, place: TopicPartition, 
     except StorageError as error:
         failed = disk_failed(place, error)
         result.error_code, result.error_message = failed.code.number, failed.message
-        refuse(broker, event, now_ms, place=place, code=failed.code, reason=failed.logged)
+        refuse(broker, event, steady_ms, place=place, code=failed.code, reason=failed.logged)
     return result
 
 

@@ -16,19 +16,19 @@ from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 VERSION_WITH_IDENTITY = 5
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: EndTxnRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: EndTxnRequest, steady_ms: int) -> Result:
     version = event.request.version
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     if broker.is_coordinator(event.node_id, request.transactional_id):
         transaction_version = VERSION_WITH_EPOCH_BUMP if version >= VERSION_WITH_IDENTITY else 1
-        answer = broker.transactions.end(request.transactional_id, identity, request.committed, now_ms, transaction_version)
+        answer = broker.transactions.end(request.transactional_id, identity, request.committed, steady_ms, transaction_version)
     else:
         answer = IdentityAnswer(codes.NOT_COORDINATOR)
     if answer.code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
         reason = f"{'commit' if request.committed else 'abort'} by producer {identity.producer_id} epoch {identity.epoch}"
         if answer.failure is not None:
             reason += f": {answer.failure}"
-        refuse(broker, event, now_ms, place=request.transactional_id, code=answer.code, reason=reason)
+        refuse(broker, event, steady_ms, place=request.transactional_id, code=answer.code, reason=reason)
     return EndTxnResponse(
         error_code=travelling(answer.code, "EndTxn", version),
         producer_id=answer.identity.producer_id,

@@ -27,8 +27,8 @@ UNREADABLE_WAITING_MAX = 1_000
 Those of a session are bounded in all."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: FetchRequest, now_ms: int, fault: Fault | None = None) -> Result:
-    context = broker.fetch_sessions.begin(request, event.request.version, broker.topics, now_ms)
+def handle(broker: BrokerState, event: RequestReceived, request: FetchRequest, steady_ms: int, fault: Fault | None = None) -> Result:
+    context = broker.fetch_sessions.begin(request, event.request.version, broker.topics, steady_ms)
     if isinstance(context, ErrorCode):
         return FetchResponse(error_code=context.number)
     bytes_max = min(max(request.max_bytes, 0), broker.settings["fetch.max.bytes"])
@@ -36,20 +36,20 @@ def handle(broker: BrokerState, event: RequestReceived, request: FetchRequest, n
     first = reading.read(broker, terms, context.places)
     is_bounded = context.session is not None or len(context.places) - len(first.readable) <= UNREADABLE_WAITING_MAX
     if request.max_wait_ms <= 0 or first.is_enough(terms) or not is_bounded:
-        return _answer(broker, context, first, now_ms)
+        return _answer(broker, context, first, steady_ms)
     try:
         awaited = BytesAwaited(broker, terms, first)
     except StorageError:
-        return _answer(broker, context, first, now_ms)
+        return _answer(broker, context, first, steady_ms)
 
-    def answer(now_ms: int, is_last: bool) -> FetchResponse | None:
+    def answer(steady_ms: int, is_last: bool) -> FetchResponse | None:
         if not is_last and not awaited.is_enough():
             return None
         terms.bytes_max = min(bytes_max, broker.records_max())  # Others may have left much unread since.
-        return _answer(broker, context, reading.read(broker, terms, context.places), now_ms)
+        return _answer(broker, context, reading.read(broker, terms, context.places), steady_ms)
 
     request.topics = []  # The context has what counts of them; the rest, up to a million duplicates, would wait too.
-    return Waiting(deadline_ms=now_ms + min(request.max_wait_ms, WAIT_MS_MAX), keys=awaited.keys, answer=answer)
+    return Waiting(deadline_ms=steady_ms + min(request.max_wait_ms, WAIT_MS_MAX), keys=awaited.keys, answer=answer)
 
 
 def _terms(event: RequestReceived, request: FetchRequest, fault: Fault | None, bytes_max: int) -> FetchTerms:
@@ -66,9 +66,9 @@ def _terms(event: RequestReceived, request: FetchRequest, fault: Fault | None, b
     )
 
 
-def _answer(broker: BrokerState, context: FetchContext, read: Reading, now_ms: int) -> FetchResponse:
+def _answer(broker: BrokerState, context: FetchContext, read: Reading, steady_ms: int) -> FetchResponse:
     reading.count(broker, context.places, read.told)
-    response = broker.fetch_sessions.conclude(context, read.told, now_ms)
+    response = broker.fetch_sessions.conclude(context, read.told, steady_ms)
     leaders = {data.current_leader.leader_id for data in read.told if data is not None and data.current_leader is not None}
     if leaders:
         nodes = (broker.nodes.by_id(leader) for leader in sorted(leaders))

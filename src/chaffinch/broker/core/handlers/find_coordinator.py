@@ -17,7 +17,7 @@ from chaffinch.protocol.messages.find_coordinator import (
 VERSION_WITH_SEVERAL_KEYS = 4
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: FindCoordinatorRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: FindCoordinatorRequest, steady_ms: int) -> Result:
     if event.request.version >= VERSION_WITH_SEVERAL_KEYS:
         return FindCoordinatorResponse(coordinators=[_coordinator(broker, request.key_type, key) for key in request.coordinator_keys])
     found = _coordinator(broker, request.key_type, request.key)

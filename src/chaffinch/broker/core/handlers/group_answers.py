@@ -37,33 +37,33 @@ def when_answered(
     ticket: Ticket[Answer],
     finished: Callable[[Answer], Message],
     interrupted: Callable[[ErrorCode], Message],
-    now_ms: int,
+    steady_ms: int,
 ) -> Message | Waiting:
     """The ticket's answer, at once or when it is there; `interrupted` when the group moves to another coordinator before, or time is up."""
     if ticket.answer is not None:
         return finished(ticket.answer)
     group_id: str = event.request.message.group_id  # type: ignore[attr-defined]
 
-    def answer(_now_ms: int, is_last: bool) -> Message | None:
+    def answer(_steady_ms: int, is_last: bool) -> Message | None:
         if ticket.answer is not None:
             return finished(ticket.answer)
         if not broker.is_coordinator(event.node_id, group_id):
             return interrupted(codes.NOT_COORDINATOR)
         return interrupted(codes.REBALANCE_IN_PROGRESS) if is_last else None
 
-    return Waiting(deadline_ms=now_ms + WAIT_MS_MAX, keys=(ticket, COORDINATORS), answer=answer)
+    return Waiting(deadline_ms=steady_ms + WAIT_MS_MAX, keys=(ticket, COORDINATORS), answer=answer)
 
 
 def not_written(
-    broker: BrokerState, event: RequestReceived, error: StorageError, answer: Callable[[ErrorCode], Message], now_ms: int
+    broker: BrokerState, event: RequestReceived, error: StorageError, answer: Callable[[ErrorCode], Message], steady_ms: int
 ) -> Waiting:
     """What a member that joins is told when the journal cannot be written: later, so that it does not try without a break."""
     group_id: str = event.request.message.group_id  # type: ignore[attr-defined]
-    refuse(broker, event, now_ms, place=f"group {group_id!r}", code=NOT_WRITTEN, reason=str(error))
-    return Waiting(deadline_ms=now_ms + RETRY_MS, keys=(), answer=lambda _now_ms, is_last: answer(NOT_WRITTEN) if is_last else None)
+    refuse(broker, event, steady_ms, place=f"group {group_id!r}", code=NOT_WRITTEN, reason=str(error))
+    return Waiting(deadline_ms=steady_ms + RETRY_MS, keys=(), answer=lambda _steady_ms, is_last: answer(NOT_WRITTEN) if is_last else None)
 
 
-def say_lines(broker: BrokerState, now_ms: int) -> None:
+def say_lines(broker: BrokerState, steady_ms: int) -> None:
     """What groups did, into the log."""
     for line in broker.groups.take_lines():
-        broker.refusals.say_within_limit(line, now_ms)
+        broker.refusals.say_within_limit(line, steady_ms)

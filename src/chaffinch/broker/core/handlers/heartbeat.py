@@ -8,11 +8,11 @@ from chaffinch.errors import codes
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: HeartbeatRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: HeartbeatRequest, steady_ms: int) -> Result:
     if not request.group_id:
         code = codes.INVALID_GROUP_ID
     elif not broker.is_coordinator(event.node_id, request.group_id):
         code = codes.NOT_COORDINATOR
     else:
-        code = broker.groups.heartbeat(request, now_ms)
+        code = broker.groups.heartbeat(request, steady_ms)
     return HeartbeatResponse(error_code=code.number)

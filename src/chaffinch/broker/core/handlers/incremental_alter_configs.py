@@ -13,12 +13,12 @@ from chaffinch.protocol.messages.incremental_alter_configs import (
 )
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: IncrementalAlterConfigsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: IncrementalAlterConfigsRequest, steady_ms: int) -> Result:
     changes = [
         ConfigChange(resource_type=resource.resource_type, resource_name=resource.resource_name, configs=resource.configs)
         for resource in request.resources
     ]
-    results = config_changes.carry_out(broker, event, changes, request.validate_only, now_ms)
+    results = config_changes.carry_out(broker, event, changes, request.validate_only, steady_ms)
     return IncrementalAlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(

@@ -11,13 +11,13 @@ from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: InitProducerIdRequest, now_ms: int) -> Result:
-    answer = _answer(broker, event, request, now_ms)
+def handle(broker: BrokerState, event: RequestReceived, request: InitProducerIdRequest, steady_ms: int) -> Result:
+    answer = _answer(broker, event, request, steady_ms)
     if answer.code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
         reason = f"identity {request.producer_id}/{request.producer_epoch}, transaction.timeout.ms {request.transaction_timeout_ms}"
         if answer.failure is not None:
             reason += f": {answer.failure}"
-        refuse(broker, event, now_ms, place=request.transactional_id, code=answer.code, reason=reason)
+        refuse(broker, event, steady_ms, place=request.transactional_id, code=answer.code, reason=reason)
     return InitProducerIdResponse(
         error_code=travelling(answer.code, "InitProducerId", event.request.version),
         producer_id=answer.identity.producer_id,
@@ -25,10 +25,10 @@ def handle(broker: BrokerState, event: RequestReceived, request: InitProducerIdR
     )
 
 
-def _answer(broker: BrokerState, event: RequestReceived, request: InitProducerIdRequest, now_ms: int) -> IdentityAnswer:
+def _answer(broker: BrokerState, event: RequestReceived, request: InitProducerIdRequest, steady_ms: int) -> IdentityAnswer:
     if request.transactional_id and not broker.is_coordinator(event.node_id, request.transactional_id):
         return IdentityAnswer(codes.NOT_COORDINATOR)
     if (request.producer_id == NO_PRODUCER.producer_id) != (request.producer_epoch == NO_PRODUCER.epoch):
         return IdentityAnswer(codes.INVALID_REQUEST)
     expected = ProducerIdentity(request.producer_id, request.producer_epoch)
-    return broker.transactions.init_producer_id(request.transactional_id, request.transaction_timeout_ms, now_ms, expected)
+    return broker.transactions.init_producer_id(request.transactional_id, request.transaction_timeout_ms, steady_ms, expected)

@@ -20,16 +20,16 @@ VERSION_WITH_NULL_PROTOCOL = 7
 _EXPECTED = frozenset({codes.NONE.number, codes.MEMBER_ID_REQUIRED.number, codes.REBALANCE_IN_PROGRESS.number})
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: JoinGroupRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: JoinGroupRequest, steady_ms: int) -> Result:
     code = _fault(request, broker.settings)
     if code is codes.NONE and not broker.is_coordinator(event.node_id, request.group_id):
         code = codes.NOT_COORDINATOR
     try:
         refused = code is not codes.NONE
-        result = refusal(request, code) if refused else broker.groups.join(request, event.request.version, client_of(event), now_ms)
+        result = refusal(request, code) if refused else broker.groups.join(request, event.request.version, client_of(event), steady_ms)
     except StorageError as error:
-        return not_written(broker, event, error, lambda code: _in_version(refusal(request, code), event), now_ms)
-    say_lines(broker, now_ms)
+        return not_written(broker, event, error, lambda code: _in_version(refusal(request, code), event), steady_ms)
+    say_lines(broker, steady_ms)
     if isinstance(result, Ticket):
         return when_answered(
             broker,
@@ -37,11 +37,11 @@ def handle(broker: BrokerState, event: RequestReceived, request: JoinGroupReques
             result,
             lambda answer: _in_version(answer, event),
             lambda code: _in_version(refusal(request, code), event),
-            now_ms,
+            steady_ms,
         )
     if result.error_code not in _EXPECTED:
         answered = codes.by_number(result.error_code)
-        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=answered, reason=_reason(request, answered))
+        refuse(broker, event, steady_ms, place=f"group {request.group_id!r}", code=answered, reason=_reason(request, answered))
     return _in_version(result, event)
 
 

@@ -11,17 +11,17 @@ from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, LeaveGrou
 VERSION_WITH_SEVERAL_MEMBERS = 3
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: LeaveGroupRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: LeaveGroupRequest, steady_ms: int) -> Result:
     if not request.group_id:
         return LeaveGroupResponse(error_code=codes.INVALID_GROUP_ID.number)
     if not broker.is_coordinator(event.node_id, request.group_id):
         return LeaveGroupResponse(error_code=codes.NOT_COORDINATOR.number)
     if event.request.version < VERSION_WITH_SEVERAL_MEMBERS:
-        (code,) = broker.groups.leave(request.group_id, [MemberIdentity(member_id=request.member_id)], now_ms)
-        say_lines(broker, now_ms)
+        (code,) = broker.groups.leave(request.group_id, [MemberIdentity(member_id=request.member_id)], steady_ms)
+        say_lines(broker, steady_ms)
         return LeaveGroupResponse(error_code=code.number)
-    results = broker.groups.leave(request.group_id, request.members, now_ms)
-    say_lines(broker, now_ms)
+    results = broker.groups.leave(request.group_id, request.members, steady_ms)
+    say_lines(broker, steady_ms)
     return LeaveGroupResponse(
         members=[
             MemberResponse(member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=code.number)

@@ -17,7 +17,7 @@ from chaffinch.protocol.messages.list_config_resources import ConfigResource, Li
 VERSION_WITH_TYPES = 1
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: ListConfigResourcesRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: ListConfigResourcesRequest, steady_ms: int) -> Result:
     nodes = [str(node.id) for node in broker.nodes.live]
     names = {
         RESOURCE_TOPIC: [topic.name for topic in broker.topics],

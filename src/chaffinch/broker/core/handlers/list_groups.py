@@ -9,7 +9,7 @@ from chaffinch.broker.core.groups.group_journal import Group
 from chaffinch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: ListGroupsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: ListGroupsRequest, steady_ms: int) -> Result:
     states = {state.lower() for state in request.states_filter}
     types = {name.lower() for name in request.types_filter}
     listed = [_listed(group) for group in broker.groups if broker.is_coordinator(event.node_id, group.group_id)]

@@ -49,7 +49,7 @@ _UPPER: Final[Mapping[tuple[bool, bool], Upper]] = {
 _NOWHERE = (NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: ListOffsetsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: ListOffsetsRequest, steady_ms: int) -> Result:
     is_for_debugging = request.replica_id == DEBUGGING_REPLICA
     upper = _UPPER[request.replica_id == CONSUMER, request.isolation_level == READ_COMMITTED]
     times_named = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)

@@ -7,5 +7,5 @@ from chaffinch.broker.core.events import RequestReceived
 from chaffinch.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: object, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: object, steady_ms: int) -> Result:
     return ListPartitionReassignmentsResponse()

@@ -13,14 +13,14 @@ from chaffinch.protocol.messages.list_transactions import ListTransactionsReques
 _STATES_BY_TITLE = {state.title: state for state in TransactionState}
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: ListTransactionsRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: ListTransactionsRequest, steady_ms: int) -> Result:
     unknown = [title for title in request.state_filters if title not in _STATES_BY_TITLE]
     states = {_STATES_BY_TITLE[title] for title in request.state_filters if title in _STATES_BY_TITLE}
     try:
         pattern = TopicPattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
     except InvalidPattern as error:
         code, reason = codes.INVALID_REGULAR_EXPRESSION, f"the pattern cannot be read: {error}"
-        refuse(broker, event, now_ms, place=request.transactional_id_pattern, code=code, reason=reason)
+        refuse(broker, event, steady_ms, place=request.transactional_id_pattern, code=code, reason=reason)
         return ListTransactionsResponse(error_code=code.number, unknown_state_filters=unknown, transaction_states=[])
 
     producer_ids = set(request.producer_id_filters)
@@ -30,7 +30,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: ListTransaction
             return False
         if request.state_filters and metadata.state not in states:
             return False
-        if request.duration_filter >= 0 and broker.wall.at(now_ms) - metadata.started_ms <= request.duration_filter:
+        if request.duration_filter >= 0 and broker.wall.at(steady_ms) - metadata.started_ms <= request.duration_filter:
             return False
         return pattern is None or pattern.matches(metadata.transactional_id)
 

@@ -31,7 +31,7 @@ VERSION_WITH_IDS = 12
 """First version in which topics may be asked for by id alone."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: MetadataRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: MetadataRequest, steady_ms: int) -> Result:
     asked = request.topics or ()
     if event.request.version < VERSION_WITH_IDS and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in asked):
         return _refused(request)
@@ -39,7 +39,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: MetadataRequest
         brokers=[MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port) for node in broker.nodes.live],
         cluster_id=broker.cluster_id,
         controller_id=broker.nodes.controller_id,
-        topics=_topics(broker, event, request, now_ms),
+        topics=_topics(broker, event, request, steady_ms),
     )
     if request.include_topic_authorized_operations:
         for topic in response.topics:
@@ -57,7 +57,7 @@ def _refused(request: MetadataRequest) -> MetadataResponse:
     return MetadataResponse(topics=topics, error_code=code)
 
 
-def _topics(broker: BrokerState, event: RequestReceived, request: MetadataRequest, now_ms: int) -> list[MetadataResponseTopic]:
+def _topics(broker: BrokerState, event: RequestReceived, request: MetadataRequest, steady_ms: int) -> list[MetadataResponseTopic]:
     """Each topic once. Where ids are given, names are not looked at."""
     if request.topics is None or (event.request.version == 0 and not request.topics):
         return [_described(broker, topic) for topic in broker.topics]
@@ -67,7 +67,7 @@ def _topics(broker: BrokerState, event: RequestReceived, request: MetadataReques
     names = dict.fromkeys(asked.name for asked in request.topics if asked.name is not None)
     may_create = request.allow_auto_topic_creation and broker.settings["auto.create.topics.enable"]
     put_off = _put_off(broker, names) if may_create else frozenset()
-    return [_with_name(broker, event, name, may_create and name not in put_off, now_ms) for name in names]
+    return [_with_name(broker, event, name, may_create and name not in put_off, steady_ms) for name in names]
 
 
 def _put_off(broker: BrokerState, names: Iterable[str]) -> frozenset[str]:
@@ -83,7 +83,7 @@ def _with_id(broker: BrokerState, topic_id: UUID) -> MetadataResponseTopic:
     return _described(broker, topic)
 
 
-def _with_name(broker: BrokerState, event: RequestReceived, name: str, may_create: bool, now_ms: int) -> MetadataResponseTopic:
+def _with_name(broker: BrokerState, event: RequestReceived, name: str, may_create: bool, steady_ms: int) -> MetadataResponseTopic:
     topic = broker.topics.get(name)
     if topic is not None:
         return _described(broker, topic)
@@ -96,12 +96,12 @@ def _with_name(broker: BrokerState, event: RequestReceived, name: str, may_creat
     if not may_create:
         return missing
     try:
-        return _described(broker, broker.topics.create(name, now_ms=now_ms).topic)
+        return _described(broker, broker.topics.create(name, steady_ms=steady_ms).topic)
     except RequestRefused as refused:
-        refuse(broker, event, now_ms, place=name, code=refused.code, reason=refused.message)
+        refuse(broker, event, steady_ms, place=name, code=refused.code, reason=refused.message)
         missing.error_code = refused.code.number
     except StorageError as error:
-        refuse(broker, event, now_ms, place=name, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
+        refuse(broker, event, steady_ms, place=name, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
         missing.error_code = codes.LEADER_NOT_AVAILABLE.number
     return missing
 

@@ -21,23 +21,23 @@ from chaffinch.protocol.messages.offset_commit import (
 VERSION_WITH_TOPIC_IDS = 10
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: OffsetCommitRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: OffsetCommitRequest, steady_ms: int) -> Result:
     names = offset_rules.names(broker, request.topics, by_id=event.request.version >= VERSION_WITH_TOPIC_IDS)
-    whole = _whole_fault(broker, event, request, offset_rules.places(broker, request.topics, names), now_ms)
+    whole = _whole_fault(broker, event, request, offset_rules.places(broker, request.topics, names), steady_ms)
     if whole is not codes.NONE:
         reason = f"member {request.member_id!r}, generation or epoch {request.generation_id_or_member_epoch}"
-        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=whole, reason=reason)
+        refuse(broker, event, steady_ms, place=f"group {request.group_id!r}", code=whole, reason=reason)
 
     def store(offsets: Offsets) -> None:
         broker.offsets.commit(request.group_id, offsets)
-        broker.groups.committed(request.group_id, now_ms)
+        broker.groups.committed(request.group_id, steady_ms)
 
     retention_ms = request.retention_time_ms
     results, failure = offset_rules.commit(
-        broker, request.group_id, request.topics, names, whole, store, retention_time_ms=retention_ms, now_ms=now_ms
+        broker, request.group_id, request.topics, names, whole, store, retention_time_ms=retention_ms, steady_ms=steady_ms
     )
     if failure is not None:
-        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=offset_rules.NOT_WRITTEN, reason=str(failure))
+        refuse(broker, event, steady_ms, place=f"group {request.group_id!r}", code=offset_rules.NOT_WRITTEN, reason=str(failure))
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
@@ -54,7 +54,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: OffsetCommitReq
 
 
 def _whole_fault(
-    broker: BrokerState, event: RequestReceived, request: OffsetCommitRequest, places: Iterable[TopicIdPartition], now_ms: int
+    broker: BrokerState, event: RequestReceived, request: OffsetCommitRequest, places: Iterable[TopicIdPartition], steady_ms: int
 ) -> ErrorCode:
     if not broker.is_coordinator(event.node_id, request.group_id):
         return codes.NOT_COORDINATOR
@@ -66,5 +66,5 @@ def _whole_fault(
         version=event.request.version,
         places=places,
         is_transactional=False,
-        now_ms=now_ms,
+        steady_ms=steady_ms,
     )

@@ -19,7 +19,7 @@ from chaffinch.protocol.messages.offset_delete import (
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: OffsetDeleteRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: OffsetDeleteRequest, steady_ms: int) -> Result:
     group = broker.groups.find(request.group_id)
     code = _whole_fault(broker, event, request.group_id, group)
     if group is None or code is not codes.NONE:
@@ -34,7 +34,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: OffsetDeleteReq
     try:
         broker.offsets.forget(request.group_id, meant.__contains__)
     except StorageError as error:
-        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=NOT_WRITTEN, reason=str(error))
+        refuse(broker, event, steady_ms, place=f"group {request.group_id!r}", code=NOT_WRITTEN, reason=str(error))
         return OffsetDeleteResponse(error_code=NOT_WRITTEN.number)
     return OffsetDeleteResponse(
         topics=[

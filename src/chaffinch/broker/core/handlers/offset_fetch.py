@@ -56,7 +56,7 @@ class _Found:
     partitions: Iterable[tuple[int, CommittedOffset, ErrorCode]]
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: OffsetFetchRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: OffsetFetchRequest, steady_ms: int) -> Result:
     room = AnswerRoom(broker.settings)
     if event.request.version >= VERSION_WITH_GROUPS:
         groups = [room.add(_group(broker, event, group, request.require_stable, room)) for group in request.groups]

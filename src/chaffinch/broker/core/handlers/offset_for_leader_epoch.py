@@ -16,7 +16,7 @@ from chaffinch.protocol.messages.offset_for_leader_epoch import (
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: OffsetForLeaderEpochRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: OffsetForLeaderEpochRequest, steady_ms: int) -> Result:
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(

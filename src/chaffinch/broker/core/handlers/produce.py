@@ -74,28 +74,28 @@ _NOT_FAILED = frozenset(
 """Refusals that Kafka does not count in FailedProduceRequestsPerSec."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: ProduceRequest, now_ms: int, fault: Fault | None = None) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: ProduceRequest, steady_ms: int, fault: Fault | None = None) -> Result:
     work = _Work(broker, event, request, fault)
     topics = request.topics
     if len(topics) != 1 or len(topics[0].partitions) != 1:
-        turns = work.turns(now_ms)
-        return next(turns) or _rest(turns, now_ms)
+        turns = work.turns(steady_ms)
+        return next(turns) or _rest(turns, steady_ms)
     topic = topics[0]
-    work.conclude(topic, [work.answer(topic, work.name_of(topic), topic.partitions[0], now_ms)])
-    return work.result(now_ms)
+    work.conclude(topic, [work.answer(topic, work.name_of(topic), topic.partitions[0], steady_ms)])
+    return work.result(steady_ms)
 
 
 _Turns: TypeAlias = Generator[Result | None, int, None]
 """Gives None, and is sent the time of the next turn, until all is done; then the result."""
 
 
-def _rest(turns: _Turns, now_ms: int) -> Waiting:
+def _rest(turns: _Turns, steady_ms: int) -> Waiting:
     """What is done when others have had their turn."""
 
     def answer(late_ms: int, is_last: bool) -> Result:
         return turns.send(late_ms) or _rest(turns, late_ms)
 
-    return Waiting(deadline_ms=now_ms, keys=(), answer=answer, is_unfinished=True)
+    return Waiting(deadline_ms=steady_ms, keys=(), answer=answer, is_unfinished=True)
 
 
 class _Work:
@@ -115,7 +115,7 @@ class _Work:
             if request.transactional_id is not None and self.version >= VERSION_WITH_IMPLICIT_ADD and self.refused_whole is None:
                 self.terms.joining = self._led_here()
 
-    def turns(self, now_ms: int) -> _Turns:
+    def turns(self, steady_ms: int) -> _Turns:
         """Work on a request with any number of partitions."""
         broker = self.broker
         turn_end = broker.bytes_handled + TURN_BYTES_MAX
@@ -124,24 +124,24 @@ class _Work:
             name = self.name_of(topic)
             for data in _last_of_each(topic.partitions):
                 if broker.bytes_handled >= turn_end:
-                    now_ms = yield None
+                    steady_ms = yield None
                     turn_end = broker.bytes_handled + TURN_BYTES_MAX
                     name = self.name_of(topic)  # It may be gone by now.
                 broker.bytes_handled += PARTITION_BYTES
-                answers.append(self.answer(topic, name, data, now_ms))
+                answers.append(self.answer(topic, name, data, steady_ms))
             self.conclude(topic, answers)
-        yield self.result(now_ms)
+        yield self.result(steady_ms)
 
     def conclude(self, topic: TopicProduceData, answers: list[PartitionProduceResponse]) -> None:
         """All partitions of a topic are done."""
         self.response.responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
 
-    def result(self, now_ms: int) -> Result:
+    def result(self, steady_ms: int) -> Result:
         """What becomes of a request that is done."""
         if self.request.acks == 0:
             return Close("a Produce request with acks=0 was refused") if self.has_refusal else SILENCE
         if self.request.acks == ACKS_ALL and self.broker.nodes.lagging:
-            return self._when_on_all_replicas(now_ms + max(self.request.timeout_ms, 0))
+            return self._when_on_all_replicas(steady_ms + max(self.request.timeout_ms, 0))
         return self.response
 
     def name_of(self, topic: TopicProduceData | TopicProduceResponse) -> str | None:
@@ -159,7 +159,7 @@ class _Work:
             partition.topic_partition for partition in found if partition is not None and partition.replicas.leader == self.event.node_id
         ]
 
-    def answer(self, topic: TopicProduceData, name: str | None, data: PartitionProduceData, now_ms: int) -> PartitionProduceResponse:
+    def answer(self, topic: TopicProduceData, name: str | None, data: PartitionProduceData, steady_ms: int) -> PartitionProduceResponse:
         """Store what came for one partition, unless something speaks against it."""
         broker = self.broker
         outcome: Outcome | None = self.refused_whole
@@ -172,7 +172,7 @@ class _Work:
             else:
                 try:
                     assert not isinstance(data.records, list)  # Only requests that are to be sent hold lists.
-                    outcome = append(broker, partition, data.records, self.terms, now_ms)
+                    outcome = append(broker, partition, data.records, self.terms, steady_ms)
                 except StorageError as error:
                     message = disk_failure(partition.topic_partition)
                     outcome = Rejected(codes.KAFKA_STORAGE_ERROR, message, logged=str(error))
@@ -181,7 +181,7 @@ class _Work:
         self.has_refusal = True
         place = _place(topic, name, data)
         _count(broker, place, outcome, data.records)
-        return self._refusal_answer(place, outcome, now_ms)
+        return self._refusal_answer(place, outcome, steady_ms)
 
     def _misplaced(self, topic: TopicProduceData, name: str | None, index: int) -> Rejected:
         """Why a partition takes nothing, whatever its records are."""
@@ -200,11 +200,11 @@ class _Work:
             return Rejected(codes.NOT_LEADER_OR_FOLLOWER, wrong)
         return Rejected(codes.INVALID_REQUIRED_ACKS, f"acks={self.terms.acks}: it must be all (-1), 1 or 0")
 
-    def _refusal_answer(self, place: TopicPartition, refusal: Rejected, now_ms: int) -> PartitionProduceResponse:
+    def _refusal_answer(self, place: TopicPartition, refusal: Rejected, steady_ms: int) -> PartitionProduceResponse:
         broker, event, version = self.broker, self.event, self.version
         partition = broker.topics.partition(*place)
         if refusal.code is not codes.UNKNOWN_TOPIC_OR_PARTITION or place.topic:
-            refuse(broker, event, now_ms, place=place, code=refusal.code, reason=refusal.logged or refusal.message)
+            refuse(broker, event, steady_ms, place=place, code=refusal.code, reason=refusal.logged or refusal.message)
         code, culprits = refusal.travelling(broker.numbering)
         answer = PartitionProduceResponse(
             index=place.partition,

@@ -7,5 +7,5 @@ from chaffinch.broker.core.events import RequestReceived
 from chaffinch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: SaslAuthenticateRequest, now_ms: int) -> Result:
-    return result_of(broker.authentication.authenticate(event, request, now_ms), now_ms)
+def handle(broker: BrokerState, event: RequestReceived, request: SaslAuthenticateRequest, steady_ms: int) -> Result:
+    return result_of(broker.authentication.authenticate(event, request, steady_ms), steady_ms)

@@ -7,5 +7,5 @@ from chaffinch.broker.core.events import RequestReceived
 from chaffinch.protocol.messages.sasl_handshake import SaslHandshakeRequest
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: SaslHandshakeRequest, now_ms: int) -> Result:
-    return result_of(broker.authentication.handshake(event, request, now_ms), now_ms)
+def handle(broker: BrokerState, event: RequestReceived, request: SaslHandshakeRequest, steady_ms: int) -> Result:
+    return result_of(broker.authentication.handshake(event, request, steady_ms), steady_ms)

@@ -14,7 +14,7 @@ VERSION_WITH_PROTOCOL = 5
 """From here on both names of the protocol must be there, though they may be null on the wire."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: SyncGroupRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: SyncGroupRequest, steady_ms: int) -> Result:
     if not request.group_id:
         return SyncGroupResponse(error_code=codes.INVALID_GROUP_ID.number)
     if not broker.is_coordinator(event.node_id, request.group_id):
@@ -22,11 +22,11 @@ def handle(broker: BrokerState, event: RequestReceived, request: SyncGroupReques
     if event.request.version >= VERSION_WITH_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=codes.INCONSISTENT_GROUP_PROTOCOL.number)
     try:
-        result = broker.groups.sync(request, now_ms)
+        result = broker.groups.sync(request, steady_ms)
     except StorageError as error:
-        return not_written(broker, event, error, lambda code: SyncGroupResponse(error_code=code.number), now_ms)
+        return not_written(broker, event, error, lambda code: SyncGroupResponse(error_code=code.number), steady_ms)
     finally:
-        say_lines(broker, now_ms)
+        say_lines(broker, steady_ms)
     if not isinstance(result, Ticket):
         return result
-    return when_answered(broker, event, result, lambda answer: answer, lambda code: SyncGroupResponse(error_code=code.number), now_ms)
+    return when_answered(broker, event, result, lambda answer: answer, lambda code: SyncGroupResponse(error_code=code.number), steady_ms)

@@ -29,20 +29,20 @@ _AS_GROUP_COORDINATOR = {codes.PRODUCER_FENCED: codes.INVALID_PRODUCER_EPOCH}
 """The group's side of the coordinator's answers: a stale epoch is 47 here, as at append."""
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, steady_ms: int) -> Result:
     names = offset_rules.names(broker, request.topics, by_id=event.request.version >= VERSION_WITH_TOPIC_IDS)
     unwritten: StorageError | None = None
     try:
-        whole = _whole_fault(broker, event, request, offset_rules.places(broker, request.topics, names), now_ms)
+        whole = _whole_fault(broker, event, request, offset_rules.places(broker, request.topics, names), steady_ms)
     except StorageError as error:
         whole, unwritten = NOT_WRITTEN, error
 
     def store(offsets: Offsets) -> None:
         broker.transactions.sync()
         broker.offsets.commit_pending(request.group_id, request.producer_id, offsets)
-        broker.groups.committed(request.group_id, now_ms)
+        broker.groups.committed(request.group_id, steady_ms)
 
-    results, failure = offset_rules.commit(broker, request.group_id, request.topics, names, whole, store, now_ms=now_ms)
+    results, failure = offset_rules.commit(broker, request.group_id, request.topics, names, whole, store, steady_ms=steady_ms)
     reason = f"offset of group {request.group_id!r} in the transaction of {request.transactional_id!r}"
     if request.generation_id >= 0:
         reason += f", from member {request.member_id!r} of generation {request.generation_id}"
@@ -52,7 +52,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommit
         for asked, code in zip(topic.partitions, row, strict=True):
             if code is not codes.NONE:
                 place = f"topic id {kafka_id(topic.topic_id)}" if name is None else TopicPartition(name, asked.partition_index)
-                refuse(broker, event, now_ms, place=place, code=code, reason=reason)
+                refuse(broker, event, steady_ms, place=place, code=code, reason=reason)
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
@@ -69,14 +69,14 @@ def handle(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommit
 
 
 def _whole_fault(
-    broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, places: Iterable[TopicIdPartition], now_ms: int
+    broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, places: Iterable[TopicIdPartition], steady_ms: int
 ) -> ErrorCode:
     """What refuses all offsets: the group's name or place, then the transaction, then the group."""
     if not request.group_id:
         return codes.INVALID_GROUP_ID
     if not broker.is_coordinator(event.node_id, request.group_id):
         return codes.NOT_COORDINATOR
-    code = _transaction_fault(broker, event, request, now_ms)
+    code = _transaction_fault(broker, event, request, steady_ms)
     if code is not codes.NONE:
         return code
     return broker.groups.commit_fault(
@@ -87,14 +87,14 @@ def _whole_fault(
         version=event.request.version,
         places=places,
         is_transactional=True,
-        now_ms=now_ms,
+        steady_ms=steady_ms,
     )
 
 
-def _transaction_fault(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, now_ms: int) -> ErrorCode:
+def _transaction_fault(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, steady_ms: int) -> ErrorCode:
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     if event.request.version >= VERSION_WITH_IMPLICIT_ADD:
-        code = broker.transactions.add_group(request.transactional_id, identity, request.group_id, now_ms)
+        code = broker.transactions.add_group(request.transactional_id, identity, request.group_id, steady_ms)
     else:
         code = broker.transactions.verify_group(request.transactional_id, identity, request.group_id)
     if code is codes.TRANSACTION_ABORTABLE and event.request.version < VERSION_WITH_ABORTABLE:

@@ -23,7 +23,7 @@ from chaffinch.protocol.messages.write_txn_markers import (
 from chaffinch.storage.file_system import StorageError
 
 
-def handle(broker: BrokerState, event: RequestReceived, request: WriteTxnMarkersRequest, now_ms: int) -> Result:
+def handle(broker: BrokerState, event: RequestReceived, request: WriteTxnMarkersRequest, steady_ms: int) -> Result:
     return WriteTxnMarkersResponse(
         markers=[
             WritableTxnMarkerResult(
@@ -34,7 +34,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: WriteTxnMarkers
                         partitions=[
                             WritableTxnMarkerPartitionResult(
                                 partition_index=index,
-                                error_code=_write(broker, event, marker, TopicPartition(topic.name, index), now_ms).number,
+                                error_code=_write(broker, event, marker, TopicPartition(topic.name, index), steady_ms).number,
                             )
                             for index in dict.fromkeys(topic.partition_indexes)
                         ],
@@ -47,7 +47,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: WriteTxnMarkers
     )
 
 
-def _write(broker: BrokerState, event: RequestReceived, marker: WritableTxnMarker, place: TopicPartition, now_ms: int) -> ErrorCode:
+def _write(broker: BrokerState, event: RequestReceived, marker: WritableTxnMarker, place: TopicPartition, steady_ms: int) -> ErrorCode:
     partition = broker.topics.partition(*place)
     if partition is None:
         return codes.UNKNOWN_TOPIC_OR_PARTITION
@@ -58,13 +58,13 @@ def _write(broker: BrokerState, event: RequestReceived, marker: WritableTxnMarke
     needs_higher_epoch = marker.transaction_version >= VERSION_WITH_EPOCH_BUMP
     refused = log.check_marker(identity, marker.coordinator_epoch, needs_higher_epoch=needs_higher_epoch)
     if refused is not None:
-        refuse(broker, event, now_ms, place=place, code=refused.code, reason=refused.message)
+        refuse(broker, event, steady_ms, place=place, code=refused.code, reason=refused.message)
         return refused.code
     epoch = partition.replicas.leader_epoch
     try:
-        log.append_marker(marker.transaction_result, identity, marker.coordinator_epoch, now_ms, leader_epoch=epoch)
+        log.append_marker(marker.transaction_result, identity, marker.coordinator_epoch, steady_ms, leader_epoch=epoch)
     except StorageError as error:
-        refuse(broker, event, now_ms, place=place, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
+        refuse(broker, event, steady_ms, place=place, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
         return codes.KAFKA_STORAGE_ERROR
     broker.grown.append(partition)
     return codes.NONE

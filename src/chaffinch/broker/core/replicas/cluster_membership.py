@@ -61,7 +61,7 @@ class ClusterMembership:
         self._changed_keys = changed_keys
         self._balance_at_ms: int | None = None
 
-    def stop(self, node_id: int, now_ms: int, *, abruptly: bool = False) -> None:
+    def stop(self, node_id: int, steady_ms: int, *, abruptly: bool = False) -> None:
         """Stop a node; one that is stopped already leaves the in-sync sets at once unless `abruptly`.
 
         Raises ConfigException for a node that does not exist, StorageError.
@@ -74,10 +74,10 @@ class ClusterMembership:
         if not abruptly:
             self._nodes.lagging.pop(node_id, None)
         elif is_change:
-            self._nodes.lagging[node_id] = now_ms + self._settings["replica.lag.time.max.ms"]
+            self._nodes.lagging[node_id] = steady_ms + self._settings["replica.lag.time.max.ms"]
         self._follow()
 
-    def start(self, node_id: int, now_ms: int) -> None:
+    def start(self, node_id: int, steady_ms: int) -> None:
         """Start a node: it is in sync again. Nothing happens to one that runs. Raises as `stop`."""
         self.check(node_id)
         if node_id in self._nodes.stopped:
@@ -86,7 +86,7 @@ class ClusterMembership:
             self._nodes.lagging.pop(node_id, None)
             self._follow()
             if self._settings["auto.leader.rebalance.enable"]:
-                self._balance_at_ms = now_ms + 1000 * self._settings["leader.imbalance.check.interval.seconds"]
+                self._balance_at_ms = steady_ms + 1000 * self._settings["leader.imbalance.check.interval.seconds"]
 
     def elect(self, partition: Partition, leader: int) -> None:
         """Let another node lead a partition: one that runs. Was it out of sync, it is not any more. Raises StorageError."""
@@ -107,20 +107,20 @@ class ClusterMembership:
             return None
         return min([*self._nodes.lagging.values(), *([] if self._balance_at_ms is None else [self._balance_at_ms])])
 
-    def expire(self, now_ms: int) -> Sequence[str | Report]:
-        gone = [node_id for node_id, leaves_at_ms in self._nodes.lagging.items() if leaves_at_ms <= now_ms]
+    def expire(self, steady_ms: int) -> Sequence[str | Report]:
+        gone = [node_id for node_id, leaves_at_ms in self._nodes.lagging.items() if leaves_at_ms <= steady_ms]
         for node_id in gone:
             del self._nodes.lagging[node_id]
         if gone:
             self._follow()
         lines: list[str | Report] = []
         lines += [f"node {node_id} has been away for replica.lag.time.max.ms and leaves the in-sync sets" for node_id in gone]
-        if self._balance_at_ms is not None and now_ms >= self._balance_at_ms:
+        if self._balance_at_ms is not None and steady_ms >= self._balance_at_ms:
             self._balance_at_ms = None
-            lines += self._balance(now_ms)
+            lines += self._balance(steady_ms)
         return lines
 
-    def _balance(self, now_ms: int) -> list[Report]:
+    def _balance(self, steady_ms: int) -> list[Report]:
         """Give the leaderships back to the preferred replicas."""
         live = self._nodes.live_ids
         moving = [partition for partition in self._topics.partitions() if partition.replicas.prefers(live)]
@@ -129,7 +129,7 @@ class ClusterMembership:
         try:
             self._count_change()
         except StorageError:
-            self._balance_at_ms = now_ms + 1000 * self._settings["leader.imbalance.check.interval.seconds"]
+            self._balance_at_ms = steady_ms + 1000 * self._settings["leader.imbalance.check.interval.seconds"]
             return []
         for partition in moving:
             partition.replicas.elect(partition.replicas.assigned[0])

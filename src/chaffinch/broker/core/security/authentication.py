@@ -185,42 +185,42 @@ class Authentication:
         """The connection is gone."""
         self._sessions.pop(connection_id, None)
 
-    def gate(self, event: RequestReceived, now_ms: int) -> Outcome | None:
+    def gate(self, event: RequestReceived, steady_ms: int) -> Outcome | None:
         """What to do instead of working on a request; None for those that may come in."""
         session, api = self._sessions.get(event.connection_id), event.request.api
         if api.key in SASL_APIS or (api.key == API_VERSIONS and (session is None or session.stage is not Stage.TOKENS)):
             return None
         if session is None or session.stage is Stage.UNKNOWN:
-            self._say(event, f"{api.name} came before a login: does the client know that this listener wants one?", now_ms)
+            self._say(event, f"{api.name} came before a login: does the client know that this listener wants one?", steady_ms)
             return Outcome(None)
         if session.stage is Stage.TOKENS:
-            return self._out_of_turn(event, now_ms)
-        if session.ends_at_ms is not None and now_ms >= session.ends_at_ms:
+            return self._out_of_turn(event, steady_ms)
+        if session.ends_at_ms is not None and steady_ms >= session.ends_at_ms:
             self.counts["expired"] += 1
-            self._say(event, f"the login of user {session.user!r} was not renewed in time", now_ms)
+            self._say(event, f"the login of user {session.user!r} was not renewed in time", steady_ms)
             return Outcome(None)
         return None
 
     # Requests -------------------------------------------------------------------------------------------------------------------------
 
-    def handshake(self, event: RequestReceived, request: SaslHandshakeRequest, now_ms: int) -> Outcome:
+    def handshake(self, event: RequestReceived, request: SaslHandshakeRequest, steady_ms: int) -> Outcome:
         """A mechanism is named: for the first time, or to log in again."""
         if not self.is_needed:
             return Outcome(SaslHandshakeResponse(error_code=codes.ILLEGAL_SASL_STATE.number, mechanisms=[]))
         session = self._sessions.setdefault(event.connection_id, _Session())
         if session.stage is Stage.TOKENS:
-            return self._out_of_turn(event, now_ms)
+            return self._out_of_turn(event, steady_ms)
         name = request.mechanism
         if name not in self._mechanisms:
             reason = f"the client asks for {name[:100]}, offered are {', '.join(self._mechanisms)}"
-            return self._refused(event, codes.UNSUPPORTED_SASL_MECHANISM, reason, now_ms)
+            return self._refused(event, codes.UNSUPPORTED_SASL_MECHANISM, reason, steady_ms)
         if session.user is not None and name != session.mechanism:
             reason = f"the login was by {session.mechanism} and cannot be renewed by {name}"
-            return self._refused(event, codes.ILLEGAL_SASL_STATE, reason, now_ms)
+            return self._refused(event, codes.ILLEGAL_SASL_STATE, reason, steady_ms)
         session.stage, session.name, session.tokens = Stage.TOKENS, name, MECHANISMS[name](self.credentials, self._dice)
         return Outcome(SaslHandshakeResponse(mechanisms=list(self._mechanisms)))
 
-    def authenticate(self, event: RequestReceived, request: SaslAuthenticateRequest, now_ms: int) -> Outcome:
+    def authenticate(self, event: RequestReceived, request: SaslAuthenticateRequest, steady_ms: int) -> Outcome:
         """A token of the mechanism."""
         session = self._sessions.get(event.connection_id)
         if session is None or session.tokens is None:
@@ -233,36 +233,38 @@ class Authentication:
                 raise LoginRefused(f"the login was of user {session.user!r} and cannot be renewed by another")
         except LoginRefused as refused:
             reason = f"{refused} ({session.name})"
-            return self._refused(event, codes.SASL_AUTHENTICATION_FAILED, reason, now_ms, user=tokens.user)
+            return self._refused(event, codes.SASL_AUTHENTICATION_FAILED, reason, steady_ms, user=tokens.user)
         if not tokens.is_complete:
             return Outcome(SaslAuthenticateResponse(auth_bytes=answer))
         self.counts["renewed" if session.user is not None else "succeeded"] += 1
         session.stage, session.tokens = Stage.KNOWN, None
         session.user, session.mechanism = tokens.user, session.name
-        session.ends_at_ms = now_ms + self._session_ms if self._session_ms else None
+        session.ends_at_ms = steady_ms + self._session_ms if self._session_ms else None
         return Outcome(SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=self._session_ms))
 
     # Inside ---------------------------------------------------------------------------------------------------------------------------
 
-    def _out_of_turn(self, event: RequestReceived, now_ms: int) -> Outcome:
+    def _out_of_turn(self, event: RequestReceived, steady_ms: int) -> Outcome:
         """Something else than a token came in the middle of a login: an error where the API has room for one, and the end."""
         self.counts["failed"] += 1
-        self._say(event, f"{event.request.api.name} came in the middle of a login", now_ms)
+        self._say(event, f"{event.request.api.name} came in the middle of a login", steady_ms)
         try:
             return Outcome(error_answer(event.request, codes.ILLEGAL_SASL_STATE.number), ends=True)
         except KeyError:
             return Outcome(None)
 
-    def _refused(self, event: RequestReceived, code: ErrorCode, reason: str, now_ms: int, *, user: str = "") -> Outcome:
+    def _refused(self, event: RequestReceived, code: ErrorCode, reason: str, steady_ms: int, *, user: str = "") -> Outcome:
         """The answer comes late, and is the last one."""
         self.counts["failed"] += 1
-        self._say(event, f"user {user!r}: {reason}" if user else reason, now_ms)
+        self._say(event, f"user {user!r}: {reason}" if user else reason, steady_ms)
         if isinstance(event.request.message, SaslHandshakeRequest):
             message: Message = SaslHandshakeResponse(error_code=code.number, mechanisms=list(self._mechanisms))
         else:
             message = SaslAuthenticateResponse(error_code=code.number, error_message=f"authentication failed: {reason}")
         return Outcome(message, ends=True, delay_ms=self._delay_ms)
 
-    def _say(self, event: RequestReceived, reason: str, now_ms: int) -> None:
+    def _say(self, event: RequestReceived, reason: str, steady_ms: int) -> None:
         host = event.client_host.removeprefix("/")
-        self._refusals.say_seldom("failed logins", host, f"login refused: client {event.request.client_id!r} from {host}: {reason}", now_ms)
+        self._refusals.say_seldom(
+            "failed logins", host, f"login refused: client {event.request.client_id!r} from {host}: {reason}", steady_ms
+        )

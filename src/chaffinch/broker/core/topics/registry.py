@@ -111,7 +111,7 @@ class TopicRegistry:
         settings: Mapping[str, Any],
         dice: Dice,
         wall: WallTime,
-        now_ms: int,
+        steady_ms: int,
     ) -> None:
         self._file_system = file_system
         self._journal = journal
@@ -136,7 +136,7 @@ class TopicRegistry:
         self._finish_deletions()
         for key, value in journal.items().items():
             if key.startswith(_TOPIC_PREFIX):
-                self._remember(self._read(key[len(_TOPIC_PREFIX) :].decode(), value, now_ms))
+                self._remember(self._read(key[len(_TOPIC_PREFIX) :].decode(), value, steady_ms))
 
     # Looking ------------------------------------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class TopicRegistry:
         replication_factor: int = -1,
         overrides: Mapping[str, str] | None = None,
         assignment: Sequence[Sequence[int]] | None = None,
-        now_ms: int,
+        steady_ms: int,
         validate_only: bool = False,
     ) -> CreatedTopic:
         """Create a topic; -1 means the broker's default. With `assignment` (replicas of each partition) the two counts are its own.
@@ -212,7 +212,7 @@ class TopicRegistry:
             return CreatedTopic(topic, len(replicas), len(replicas[0]))
         self.before_creation(name)
         try:
-            self._open_partitions(topic, replicas, now_ms, is_new=True)
+            self._open_partitions(topic, replicas, steady_ms, is_new=True)
             # The names are on disk before the journal says that they are.
             sync_directories(self._file_system, topic.directory)
             self._write(topic)
@@ -224,7 +224,7 @@ class TopicRegistry:
         return CreatedTopic(topic, len(replicas), len(replicas[0]))
 
     def widen(
-        self, name: str, count: int, *, assignment: Sequence[Sequence[int]] | None = None, now_ms: int, validate_only: bool = False
+        self, name: str, count: int, *, assignment: Sequence[Sequence[int]] | None = None, steady_ms: int, validate_only: bool = False
     ) -> None:
         """Give a topic more partitions, `count` in all. `assignment`: replicas of each new one.
 
@@ -237,7 +237,7 @@ class TopicRegistry:
             return
         there = len(topic.partitions)
         try:
-            self._open_partitions(topic, replicas, now_ms, is_new=True)
+            self._open_partitions(topic, replicas, steady_ms, is_new=True)
             sync_directories(self._file_system, topic.directory)
             self._write(topic)
         except BaseException:
@@ -388,13 +388,13 @@ class TopicRegistry:
             raise RequestRefused(codes.INVALID_REPLICA_ASSIGNMENT, "all partitions of a topic have the same number of replicas")
         return [tuple(replicas) for replicas in assignment]
 
-    def _read(self, name: str, value: bytes, now_ms: int) -> Topic:
+    def _read(self, name: str, value: bytes, steady_ms: int) -> Topic:
         fields = json.loads(value)
         overrides = {TOPIC_OPTIONS.name_of(spelled): value for spelled, value in fields["overrides"].items()}
         if misspelt := [spelled for spelled in fields["overrides"] if spelled not in overrides]:
             self._misspelt[name] = misspelt[0]
         topic = Topic(name=name, topic_id=UUID(fields["topic_id"]), overrides=overrides, config=resolve(overrides, self._settings))
-        self._open_partitions(topic, [tuple(replicas) for replicas in fields["replicas"]], now_ms, is_new=False)
+        self._open_partitions(topic, [tuple(replicas) for replicas in fields["replicas"]], steady_ms, is_new=False)
         return topic
 
     def _write(self, topic: Topic) -> None:
@@ -406,7 +406,7 @@ class TopicRegistry:
         }
         self._journal.put({_TOPIC_PREFIX + topic.name.encode(): json.dumps(value).encode()})
 
-    def _open_partitions(self, topic: Topic, replicas: Sequence[tuple[int, ...]], now_ms: int, *, is_new: bool) -> None:
+    def _open_partitions(self, topic: Topic, replicas: Sequence[tuple[int, ...]], steady_ms: int, *, is_new: bool) -> None:
         log_config = topic.config.log
         accepts_loss = self._settings[ACCEPT_LOSS]
         for index, assigned in enumerate(replicas, start=len(topic.partitions)):
@@ -418,7 +418,7 @@ class TopicRegistry:
                 log_config = replace(log_config, verify_bytes_max=max(0, self._verify_bytes_left))
             expected = self._contents.expected(directory)
             log = PartitionLog.open(
-                self._file_system, directory, topic_partition, log_config, now_ms, expected=expected, accepts_loss=accepts_loss
+                self._file_system, directory, topic_partition, log_config, steady_ms, expected=expected, accepts_loss=accepts_loss
             )
             self._verify_bytes_left -= log.recovery_bytes_read
             log.wall = self._wall

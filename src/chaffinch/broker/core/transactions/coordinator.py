@@ -58,7 +58,7 @@ class Participants(Protocol):
     """Where decisions are carried out. Both methods may be called again for the same transaction after a crash."""
 
     def write_marker(
-        self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, transaction_version: int, now_ms: int
+        self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, transaction_version: int, steady_ms: int
     ) -> None:
         """Append the marker; a partition that no longer exists, or has it already, is skipped. Raises StorageError."""
 
@@ -112,7 +112,7 @@ class TransactionCoordinator:
         sync_decisions: bool,
         transaction_version: int = VERSION_WITH_EPOCH_BUMP,
         wall: WallTime,
-        now_ms: int,
+        steady_ms: int,
     ) -> None:
         """`transaction_version`: the one under which the coordinator itself aborts; clients choose their own."""
         self._journal = journal
@@ -131,7 +131,7 @@ class TransactionCoordinator:
                 metadata = transaction_metadata.from_bytes(transactional_id, value)
                 self._transactions[transactional_id] = metadata
                 # At the start both times are the same, unless the clock was set back since that was written.
-                self._begin_timeout(metadata, min(_begin_ms(metadata), now_ms))
+                self._begin_timeout(metadata, min(_begin_ms(metadata), steady_ms))
 
     # Looking ------------------------------------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class TransactionCoordinator:
     # Requests -----------------------------------------------------------------------------------------------------------------------
 
     def init_producer_id(
-        self, transactional_id: str | None, timeout_ms: int, now_ms: int, expected: ProducerIdentity = NO_PRODUCER
+        self, transactional_id: str | None, timeout_ms: int, steady_ms: int, expected: ProducerIdentity = NO_PRODUCER
     ) -> IdentityAnswer:
         """A producer introduces itself. `expected` is the identity it believes to have (KIP-360), NO_PRODUCER for a fresh start.
 
@@ -176,7 +176,7 @@ class TransactionCoordinator:
         if not 0 < timeout_ms <= self._timeout_max_ms:
             return IdentityAnswer(codes.INVALID_TRANSACTION_TIMEOUT)
         try:
-            return self._init_transactional(transactional_id, timeout_ms, now_ms, expected)
+            return self._init_transactional(transactional_id, timeout_ms, steady_ms, expected)
         except StorageError as error:
             return IdentityAnswer(NOT_WRITTEN, failure=error)
 
@@ -186,7 +186,7 @@ class TransactionCoordinator:
         except StorageError as error:
             return IdentityAnswer(NOT_WRITTEN, failure=error)
 
-    def _init_transactional(self, transactional_id: str, timeout_ms: int, now_ms: int, expected: ProducerIdentity) -> IdentityAnswer:
+    def _init_transactional(self, transactional_id: str, timeout_ms: int, steady_ms: int, expected: ProducerIdentity) -> IdentityAnswer:
         metadata = self._transactions.get(transactional_id)
         if metadata is None:
             metadata = TransactionMetadata(transactional_id=transactional_id, producer_id=self._producer_ids.allocate())
@@ -198,27 +198,27 @@ class TransactionCoordinator:
         if answer is Move.FENCE:
             if expected not in (NO_PRODUCER, metadata.identity):
                 return IdentityAnswer(codes.PRODUCER_FENCED)
-            self._fence_and_abort(metadata, now_ms)
+            self._fence_and_abort(metadata, steady_ms)
             return IdentityAnswer(codes.CONCURRENT_TRANSACTIONS)
         renewed = transaction_metadata.renewed(metadata, expected, self._producer_ids.allocate)
         if renewed is None:
             return IdentityAnswer(codes.PRODUCER_FENCED)
-        empty = replace(renewed, timeout_ms=timeout_ms, state=TransactionState.EMPTY, started_ms=-1, updated_ms=self._wall.at(now_ms))
-        return IdentityAnswer(codes.NONE, self._move(metadata, empty, now_ms).identity)
+        empty = replace(renewed, timeout_ms=timeout_ms, state=TransactionState.EMPTY, started_ms=-1, updated_ms=self._wall.at(steady_ms))
+        return IdentityAnswer(codes.NONE, self._move(metadata, empty, steady_ms).identity)
 
     def add_partitions(
-        self, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition], now_ms: int
+        self, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition], steady_ms: int
     ) -> ErrorCode:
         """Make existing partitions part of the transaction, opening it if need be (AddPartitionsToTxn, Produce from version 12 on).
 
         Raises StorageError: nothing was added, and the answer is NOT_WRITTEN."""
-        return self._add(transactional_id, identity, frozenset(partitions), frozenset(), now_ms)
+        return self._add(transactional_id, identity, frozenset(partitions), frozenset(), steady_ms)
 
-    def add_group(self, transactional_id: str, identity: ProducerIdentity, group: str, now_ms: int) -> ErrorCode:
+    def add_group(self, transactional_id: str, identity: ProducerIdentity, group: str, steady_ms: int) -> ErrorCode:
         """Make a group's offsets part of the transaction (AddOffsetsToTxn, TxnOffsetCommit from version 5 on). 42: it has too many.
 
         Raises StorageError, as `add_partitions`."""
-        return self._add(transactional_id, identity, frozenset(), frozenset({group}), now_ms)
+        return self._add(transactional_id, identity, frozenset(), frozenset({group}), steady_ms)
 
     def _add(
         self,
@@ -226,7 +226,7 @@ class TransactionCoordinator:
         identity: ProducerIdentity,
         partitions: frozenset[TopicPartition],
         groups: frozenset[str],
-        now_ms: int,
+        steady_ms: int,
     ) -> ErrorCode:
         if not transactional_id:
             return codes.INVALID_REQUEST
@@ -241,7 +241,7 @@ class TransactionCoordinator:
             return codes.NONE
         if sum(GROUP_BYTES + len(group) for group in metadata.groups | groups) > GROUPS_BYTES_MAX:
             return codes.INVALID_REQUEST
-        wall_ms = self._wall.at(now_ms)
+        wall_ms = self._wall.at(steady_ms)
         grown = replace(
             metadata,
             state=TransactionState.ONGOING,
@@ -250,11 +250,11 @@ class TransactionCoordinator:
             started_ms=metadata.started_ms if is_open else wall_ms,
             updated_ms=wall_ms,
         )
-        self._move(metadata, grown, now_ms)
+        self._move(metadata, grown, steady_ms)
         return codes.NONE
 
     def end(
-        self, transactional_id: str, identity: ProducerIdentity, is_commit: bool, now_ms: int, transaction_version: int = 1
+        self, transactional_id: str, identity: ProducerIdentity, is_commit: bool, steady_ms: int, transaction_version: int = 1
     ) -> IdentityAnswer:
         """Commit or abort (EndTxn). NONE means decided and written down; version 2 goes on with the identity of the answer."""
         if not transactional_id:
@@ -276,7 +276,7 @@ class TransactionCoordinator:
         if answer is Move.ALREADY_DONE:
             return IdentityAnswer(codes.NONE, metadata.identity)
         try:
-            return IdentityAnswer(codes.NONE, self._decide(metadata, is_commit, transaction_version, now_ms))
+            return IdentityAnswer(codes.NONE, self._decide(metadata, is_commit, transaction_version, steady_ms))
         except StorageError as error:
             return IdentityAnswer(NOT_WRITTEN, failure=error)
 
@@ -287,36 +287,36 @@ class TransactionCoordinator:
         """When `expire` has something to do, or None. May be early: a transaction that ended leaves its deadline behind."""
         return self._deadlines.next_deadline_ms
 
-    def expire(self, now_ms: int) -> list[str]:
+    def expire(self, steady_ms: int) -> list[str]:
         """Abort and fence what is open beyond its timeout, complete what is decided, forget unused ids; a slice of them per call.
 
         Returns a line of text for each.
         """
         lines: list[str] = []
-        while len(lines) < EXPIRED_PER_CALL and (transactional_id := self._deadlines.due(now_ms)) is not None:
+        while len(lines) < EXPIRED_PER_CALL and (transactional_id := self._deadlines.due(steady_ms)) is not None:
             try:
-                lines.append(self._expire_one(self._transactions[transactional_id], now_ms))
+                lines.append(self._expire_one(self._transactions[transactional_id], steady_ms))
             except StorageError as error:
-                self._deadlines.schedule(transactional_id, now_ms + MARKER_RETRY_MS)
+                self._deadlines.schedule(transactional_id, steady_ms + MARKER_RETRY_MS)
                 lines.append(f"transaction of {transactional_id!r} could not be ended and is tried again in {MARKER_RETRY_MS} ms: {error}")
         return lines
 
-    def _expire_one(self, metadata: TransactionMetadata, now_ms: int) -> str:
+    def _expire_one(self, metadata: TransactionMetadata, steady_ms: int) -> str:
         name = metadata.transactional_id
         if metadata.state is TransactionState.ONGOING:
-            self._fence_and_abort(metadata, now_ms)
+            self._fence_and_abort(metadata, steady_ms)
             return f"transaction of {name!r} aborted: open for more than {metadata.timeout_ms} ms; its producer is fenced"
         if metadata.is_decided:
-            self._complete(metadata, now_ms)
+            self._complete(metadata, steady_ms)
             return f"markers of the transaction of {name!r} completed"
         self._journal.put({_key(name): None})
         del self._transactions[name]
         return f"transactional id {name!r} forgotten: unused for {self._expiration_ms} ms"
 
-    def complete_decided(self, now_ms: int) -> int:
+    def complete_decided(self, steady_ms: int) -> int:
         """Finish every transaction that was decided but not completed; called once at start. Returns how many; others are tried again."""
         decided = [metadata for metadata in self if metadata.is_decided]
-        return sum(self._complete_or_later(metadata, now_ms) for metadata in decided)
+        return sum(self._complete_or_later(metadata, steady_ms) for metadata in decided)
 
     def fence(self, metadata: TransactionMetadata, seen_epoch: int, partitions: frozenset[TopicPartition]) -> None:
         """Raise an id's epoch above its own and `seen_epoch`, that nobody goes on with it; see `power_loss.py`. At start only. What is
@@ -336,7 +336,7 @@ class TransactionCoordinator:
 
     # Moves --------------------------------------------------------------------------------------------------------------------------
 
-    def _fence_and_abort(self, metadata: TransactionMetadata, now_ms: int) -> None:
+    def _fence_and_abort(self, metadata: TransactionMetadata, steady_ms: int) -> None:
         """Abort under a higher epoch, so that the markers carry it to every partition and late batches are refused there too.
 
         In version 2 every abort does that, and its producer, once it asks to abort too, is told how to go on.
@@ -344,9 +344,9 @@ class TransactionCoordinator:
         if self._transaction_version < VERSION_WITH_EPOCH_BUMP:
             before, metadata = metadata, transaction_metadata.fenced(metadata)
             _check_move(before.state, metadata.state)
-        self._decide(metadata, False, self._transaction_version, now_ms)
+        self._decide(metadata, False, self._transaction_version, steady_ms)
 
-    def _decide(self, metadata: TransactionMetadata, is_commit: bool, transaction_version: int, now_ms: int) -> ProducerIdentity:
+    def _decide(self, metadata: TransactionMetadata, is_commit: bool, transaction_version: int, steady_ms: int) -> ProducerIdentity:
         """Write the decision, then carry it out.
 
         Returns the identity with which the producer goes on.
@@ -355,41 +355,41 @@ class TransactionCoordinator:
             metadata,
             is_commit=is_commit,
             transaction_version=transaction_version,
-            wall_ms=self._wall.at(now_ms),
+            wall_ms=self._wall.at(steady_ms),
             allocate=self._producer_ids.allocate,
         )
-        self._move(metadata, decided, now_ms)
-        self._complete_or_later(decided, now_ms)
-        return transaction_metadata.completed(decided, self._wall.at(now_ms)).identity
+        self._move(metadata, decided, steady_ms)
+        self._complete_or_later(decided, steady_ms)
+        return transaction_metadata.completed(decided, self._wall.at(steady_ms)).identity
 
-    def _complete_or_later(self, metadata: TransactionMetadata, now_ms: int) -> bool:
+    def _complete_or_later(self, metadata: TransactionMetadata, steady_ms: int) -> bool:
         """Carry a decision out; whether it was done. A failure is no reason to take it back: it is tried again later."""
         try:
-            self._complete(metadata, now_ms)
+            self._complete(metadata, steady_ms)
         except StorageError:
-            self._deadlines.schedule(metadata.transactional_id, now_ms + MARKER_RETRY_MS)
+            self._deadlines.schedule(metadata.transactional_id, steady_ms + MARKER_RETRY_MS)
             return False
         return True
 
-    def _complete(self, metadata: TransactionMetadata, now_ms: int) -> None:
+    def _complete(self, metadata: TransactionMetadata, steady_ms: int) -> None:
         self.sync()
         is_commit = metadata.state is TransactionState.PREPARE_COMMIT
         for group in sorted(metadata.groups):
             self._participants.complete_offsets(group, metadata.producer_id, is_commit)
         for partition in sorted(metadata.partitions):
-            self._participants.write_marker(partition, is_commit, metadata.identity, metadata.transaction_version, now_ms)
+            self._participants.write_marker(partition, is_commit, metadata.identity, metadata.transaction_version, steady_ms)
         if self._sync_decisions:
             # Before the completion: were it kept by a loss of power and a marker not, nobody would write that marker again.
             self._participants.sync(metadata.partitions, metadata.groups)
-        self._move(metadata, transaction_metadata.completed(metadata, self._wall.at(now_ms)), now_ms)
+        self._move(metadata, transaction_metadata.completed(metadata, self._wall.at(steady_ms)), steady_ms)
 
-    def _move(self, before: TransactionMetadata, after: TransactionMetadata, now_ms: int) -> TransactionMetadata:
+    def _move(self, before: TransactionMetadata, after: TransactionMetadata, steady_ms: int) -> TransactionMetadata:
         """The only place where a state changes: checked, written down, remembered."""
         _check_move(before.state, after.state)
         self._journal.put({_key(after.transactional_id): transaction_metadata.to_bytes(after)})
         self._transactions[after.transactional_id] = after
         if not before.state is after.state is TransactionState.ONGOING:  # What is open and grows has its deadline.
-            self._begin_timeout(after, now_ms)
+            self._begin_timeout(after, steady_ms)
         return after
 
     def _begin_timeout(self, metadata: TransactionMetadata, begin_ms: int) -> None:

@@ -48,7 +48,7 @@ def mend(
     topics: TopicRegistry,
     offsets: GroupOffsets,
     grown: list[Partition],
-    now_ms: int,
+    steady_ms: int,
     *,
     verifies: bool,
 ) -> Iterator[str]:
@@ -72,7 +72,7 @@ def mend(
         transactions.fence(known[producer_id], seen.get(producer_id, -1), places[producer_id])
         yield f"transactional id {known[producer_id].transactional_id!r} is fenced: what its coordinator knew was lost with the power"
     for partition, ongoing in lost:
-        _abort(partition, ongoing, now_ms)
+        _abort(partition, ongoing, steady_ms)
         grown.append(partition)
     if lost:
         yield f"{counted(len(lost), 'open transaction')} aborted in partitions: what the coordinator knew of them was lost with the power"
@@ -107,7 +107,7 @@ def _epochs_seen(topics: TopicRegistry) -> dict[int, int]:
     return seen
 
 
-def _abort(partition: Partition, ongoing: OngoingTransaction, now_ms: int) -> None:
+def _abort(partition: Partition, ongoing: OngoingTransaction, steady_ms: int) -> None:
     """Under a higher epoch, which its own batches cannot follow."""
     identity = ProducerIdentity(ongoing.producer_id, min(ongoing.producer_epoch + 1, EPOCH_MAX))
-    partition.log.append_marker(False, identity, COORDINATOR_EPOCH, now_ms, leader_epoch=partition.replicas.leader_epoch)
+    partition.log.append_marker(False, identity, COORDINATOR_EPOCH, steady_ms, leader_epoch=partition.replicas.leader_epoch)

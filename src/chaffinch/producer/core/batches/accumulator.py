@@ -219,7 +219,7 @@ class Accumulator:
         """Partitions in which something waits."""
         return list(self._busy)
 
-    def append(self, topic_partition: TopicPartition, record: NewRecord, now_ms: int) -> tuple[Appended, Receipts]:
+    def append(self, topic_partition: TopicPartition, record: NewRecord, steady_ms: int) -> tuple[Appended, Receipts]:
         """Add one record; there must be memory for it. Its receipt is the last of those returned."""
         queue = self.queue_of(topic_partition)
         growing, appended = queue.growing, Appended.JOINED
@@ -229,7 +229,7 @@ class Accumulator:
         if growing is None:
             if appended is Appended.JOINED:
                 appended = Appended.BEGAN
-            growing = OpenBatch(now_ms, queue.position_next, self._batch_bytes)
+            growing = OpenBatch(steady_ms, queue.position_next, self._batch_bytes)
         growing.append(record)
         # Not before it has a record: Ctrl-C may come before that, and an empty batch cannot be sent. From here on nothing is called.
         queue.growing = growing

@@ -238,10 +238,10 @@ class ProducerBatch:
             text = f"{self.topic_partition}: no move {move.name} for a batch that is {self.state.name}"
             raise AssertionError(text) from None
 
-    def goes_again(self, now_ms: int) -> None:
+    def goes_again(self, steady_ms: int) -> None:
         """It has to be sent again."""
         if self.refused_since_ms is None:
-            self.refused_since_ms = now_ms
+            self.refused_since_ms = steady_ms
 
     def lose_number(self) -> None:
         """It is surely not stored, and will be numbered anew."""

@@ -105,25 +105,25 @@ class PartitionQueue:
         """Whether numbering must restart here and the producer's identity is still the one that is used up."""
         return self._is_used_up and self.is_drained and identity == self._identity
 
-    def wants_batch(self, now_ms: int, identity: ProducerIdentity) -> bool:
+    def wants_batch(self, steady_ms: int, identity: ProducerIdentity) -> bool:
         """Whether a batch may be sent now, if there is one: the next to go again, one that came back, or a new one."""
-        if now_ms < self.not_before_ms:
+        if steady_ms < self.not_before_ms:
             return False
         if self.retries:
-            return not self.in_flight and self.retries[0].retry_at_ms <= now_ms
+            return not self.in_flight and self.retries[0].retry_at_ms <= steady_ms
         if self.is_held or (self.is_idempotent and identity != self._identity):
             return self.is_drained and not self.needs_epoch(identity)
-        return not self._is_full(now_ms)
+        return not self._is_full(steady_ms)
 
-    def _is_full(self, now_ms: int) -> bool:
+    def _is_full(self, steady_ms: int) -> bool:
         if not self.in_flight or not self.is_idempotent:
             return len(self.in_flight) >= self.limit
-        is_fresh = self._acknowledged_ms is None or now_ms - self._acknowledged_ms > IDLE_MS_MAX
+        is_fresh = self._acknowledged_ms is None or steady_ms - self._acknowledged_ms > IDLE_MS_MAX
         return is_fresh or self._numbered - self.in_flight[0].ordinal >= self.limit
 
-    def next_batch(self, now_ms: int, identity: ProducerIdentity, take_new: Callable[[], ProducerBatch | None]) -> ProducerBatch | None:
+    def next_batch(self, steady_ms: int, identity: ProducerIdentity, take_new: Callable[[], ProducerBatch | None]) -> ProducerBatch | None:
         """The batch to send now, numbered and counted as in flight; None when there is none. Only while `wants_batch` says so."""
-        assert self.wants_batch(now_ms, identity), f"{self.topic_partition} may not send now"
+        assert self.wants_batch(steady_ms, identity), f"{self.topic_partition} may not send now"
         if self.retries:
             batch = self.retries.pop(0)
         else:
@@ -141,14 +141,14 @@ class PartitionQueue:
         self.in_flight.append(batch)
         return batch
 
-    def sequence_now(self, now_ms: int, identity: ProducerIdentity) -> int | None:
+    def sequence_now(self, steady_ms: int, identity: ProducerIdentity) -> int | None:
         """Under which sequence a new batch would go now, while nothing is under way and numbering just goes on; None: it is for
         `next_batch` to say, as always without idempotence."""
-        if self.in_flight or self.retries or self.returned or self.is_held or now_ms < self.not_before_ms:
+        if self.in_flight or self.retries or self.returned or self.is_held or steady_ms < self.not_before_ms:
             return None
         return self._sequence_next if self.is_idempotent and identity == self._identity else None
 
-    def passed_by(self, receipts: Receipts, outcome: Any, now_ms: int) -> bool:
+    def passed_by(self, receipts: Receipts, outcome: Any, steady_ms: int) -> bool:
         """The broker has one record that went under `sequence_now`, and has not been in flight here; its future is done, unless others
         than who fetches it are to be told: then False, and nothing is done."""
         sequence, numbered = sequence_add(self._sequence_next, 1), self._numbered + 1
@@ -156,7 +156,7 @@ class PartitionQueue:
         # sequence that is used may be given again, and nobody be told twice.
         if receipts.apart:
             return False
-        self._sequence_next, self._numbered, self._acknowledged_ms, self.last_error = sequence, numbered, now_ms, None
+        self._sequence_next, self._numbered, self._acknowledged_ms, self.last_error = sequence, numbered, steady_ms, None
         receipts.outcome = outcome
         return True
 
@@ -181,21 +181,21 @@ class PartitionQueue:
             return Front.OPEN
         return Front.FAILED if self._failed_position is not None and self._failed_position < batch.position else Front.CLEAR
 
-    def acknowledged(self, batch: ProducerBatch, now_ms: int) -> None:
+    def acknowledged(self, batch: ProducerBatch, steady_ms: int) -> None:
         """The broker has the batch."""
         self._remove(batch, Move.END)
         self.last_error = None
         self._acknowledged_position = max(self._acknowledged_position, batch.position)
         if batch.ordinal >= self._new_ordinal:
-            self._acknowledged_ms = now_ms
+            self._acknowledged_ms = steady_ms
         if self._restart_sequence is not None and _distance(self._restart_sequence, batch.base_sequence) < SEQUENCE_MODULUS // 2:
             # A broker without state took it although a batch before it was not stored: that one's numbers have been passed.
             self._is_used_up = True
 
-    def hurry(self, destination: tuple[Address, UUID], now_ms: int) -> None:
+    def hurry(self, destination: tuple[Address, UUID], steady_ms: int) -> None:
         """`destination`: leader and topic. The next batch to go again was sent to another one: it need not wait."""
         if self.retries and self.retries[0].sent_to != destination:
-            self.retries[0].retry_at_ms = min(self.retries[0].retry_at_ms, now_ms)
+            self.retries[0].retry_at_ms = min(self.retries[0].retry_at_ms, steady_ms)
 
     def broker_is_new(self, *, is_topic_new: bool = False) -> None:
         """The topic was deleted and created again: its brokers do not know the producer, whatever the old one still answers.

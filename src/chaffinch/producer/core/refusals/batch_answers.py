@@ -147,7 +147,7 @@ def facts_request(topic: str) -> DescribeConfigsRequest:
     return DescribeConfigsRequest(resources=[resource])
 
 
-def read_facts(response: DescribeConfigsResponse | None, replica_count: int | None, now_ms: int) -> TopicFacts:
+def read_facts(response: DescribeConfigsResponse | None, replica_count: int | None, steady_ms: int) -> TopicFacts:
     """The facts in an answer; None (no answer, or not allowed) leaves them unknown, but asked for."""
     result = response.results[0] if response is not None and response.results and not response.results[0].error_code else None
     values = {row.name: row.value for row in result.configs} if result is not None else {}
@@ -157,5 +157,5 @@ def read_facts(response: DescribeConfigsResponse | None, replica_count: int | No
         min_insync_replicas=int(minimum) if minimum is not None and minimum.isdigit() else None,
         replica_count=replica_count,
         is_asked=True,
-        heard_ms=now_ms,
+        heard_ms=steady_ms,
     )

@@ -87,7 +87,7 @@ class Screening:
         if self._screens and batch.sent_to is not None and len(_keyless(batch)):
             self._screens.pop((batch.topic_partition.topic, batch.sent_to[0]), None)
 
-    def of_rows(self, topic: str, handed_over_ms: int, now_ms: int) -> dict[int, str]:
+    def of_rows(self, topic: str, handed_over_ms: int, steady_ms: int) -> dict[int, str]:
         """The partitions of whose rows those without a key fail now, before they are encoded, and why each."""
         state = self._wiring.cluster.topic(topic) if self._screens else None
         if state is None:
@@ -98,13 +98,13 @@ class Screening:
                 led.setdefault(address, []).append(partition)
         reasons: dict[int, str] = {}
         for address, partitions in led.items():
-            screen = self._screen_of(topic, handed_over_ms, (address, state.topic_id), now_ms)
+            screen = self._screen_of(topic, handed_over_ms, (address, state.topic_id), steady_ms)
             if screen is None:
                 continue
-            if now_ms - screen.left_ms >= LEFT_EVERY_MS:
-                screen.left_ms = now_ms
-                del partitions[now_ms // LEFT_EVERY_MS % len(partitions)]
-            reasons.update(dict.fromkeys(partitions, _refused(screen, topic, now_ms)))
+            if steady_ms - screen.left_ms >= LEFT_EVERY_MS:
+                screen.left_ms = steady_ms
+                del partitions[steady_ms // LEFT_EVERY_MS % len(partitions)]
+            reasons.update(dict.fromkeys(partitions, _refused(screen, topic, steady_ms)))
         return reasons
 
     def failed(self, count: int) -> None:
@@ -112,32 +112,32 @@ class Screening:
         self._wiring.counts["records_failed"] += count
         self._wiring.counts["records_screened"] += count
 
-    def errors_of(self, head: ProducerBatch, destination: tuple[Address, UUID], now_ms: int) -> ScreenedErrors | None:
+    def errors_of(self, head: ProducerBatch, destination: tuple[Address, UUID], steady_ms: int) -> ScreenedErrors | None:
         """Of a partition's next batch the errors of the records that its leader would refuse; None where the batch goes as it is."""
         topic = head.topic_partition.topic
-        screen = self._screen_of(topic, head.handed_over_ms, destination, now_ms)
+        screen = self._screen_of(topic, head.handed_over_ms, destination, steady_ms)
         keyless = _keyless(head)
-        if screen is None or not len(keyless) or self._is_probe(screen, now_ms):
+        if screen is None or not len(keyless) or self._is_probe(screen, steady_ms):
             return None
-        return ScreenedErrors(keyless.tolist(), head.rows, head.topic_partition, _refused(screen, topic, now_ms))
+        return ScreenedErrors(keyless.tolist(), head.rows, head.topic_partition, _refused(screen, topic, steady_ms))
 
-    def _screen_of(self, topic: str, handed_over_ms: int | None, destination: tuple[Address, UUID], now_ms: int) -> _Screen | None:
+    def _screen_of(self, topic: str, handed_over_ms: int | None, destination: tuple[Address, UUID], steady_ms: int) -> _Screen | None:
         """What the leader's last refusal says about rows that wait."""
         address, topic_id = destination
         place = topic, address
         screen = self._screens.get(place)
         if screen is None:
             return None
-        if screen.topic_id != topic_id or now_ms - screen.sent_ms >= SCREEN_MS_MAX:
+        if screen.topic_id != topic_id or steady_ms - screen.sent_ms >= SCREEN_MS_MAX:
             del self._screens[place]
             return None
         # Of one moment it is not known which came first.
         is_older = handed_over_ms is not None and handed_over_ms < screen.sent_ms
         return screen if is_older else None
 
-    def _is_probe(self, screen: _Screen, now_ms: int) -> bool:
+    def _is_probe(self, screen: _Screen, steady_ms: int) -> bool:
         """Whether the next batch goes as it is, to hear what the broker says now."""
-        if screen.is_probed or now_ms - screen.sent_ms < PROBE_AFTER_MS:
+        if screen.is_probed or steady_ms - screen.sent_ms < PROBE_AFTER_MS:
             return False
         screen.is_probed = True
         return True
@@ -147,6 +147,6 @@ def _keyless(batch: ProducerBatch) -> Rows:
     return np.flatnonzero(batch.key_valid == 0) if batch.key_valid is not None else np.empty(0, np.int64)
 
 
-def _refused(screen: _Screen, topic: str, now_ms: int) -> str:
+def _refused(screen: _Screen, topic: str, steady_ms: int) -> str:
     """When, and with which words, the broker refused others."""
-    return f"the broker refused such records of topic {topic!r} {now_ms - screen.sent_ms} ms before, saying: {screen.said}"
+    return f"the broker refused such records of topic {topic!r} {steady_ms - screen.sent_ms} ms before, saying: {screen.said}"

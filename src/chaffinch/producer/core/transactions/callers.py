@@ -76,13 +76,13 @@ class Offsets:
     def _past(self, now: Mapping[str | None, UUID]) -> dict[TopicPartition, UUID]:
         return {place: topic_id for place, topic_id in self.topic_ids.items() if now.get(place.topic, topic_id) != topic_id}
 
-    def must_check_again(self, answer: MetadataResponse, now_ms: int) -> bool:
+    def must_check_again(self, answer: MetadataResponse, steady_ms: int) -> bool:
         """Whether the coordinator may lag behind: an offset that is left out for that is read, and written, a second time."""
         if not self._past(_ids(answer)):
             self.differs_since_ms = None
         elif self.differs_since_ms is None:
-            self.differs_since_ms = now_ms
-        return self.differs_since_ms is not None and now_ms - self.differs_since_ms < LAG_MS
+            self.differs_since_ms = steady_ms
+        return self.differs_since_ms is not None and steady_ms - self.differs_since_ms < LAG_MS
 
     def check(self, answer: MetadataResponse) -> list[str]:
         """Drop offsets of topics that were deleted and created again: in the new topic they mean nothing. Returns what to log."""
@@ -129,9 +129,9 @@ class Callers:
         """When the time of the first is up."""
         return min([caller.deadline_ms for caller in self._all()], default=None)
 
-    def are_late(self, now_ms: int) -> bool:
+    def are_late(self, steady_ms: int) -> bool:
         """Whether the time of any is up."""
-        return self.deadline_ms is not None and self.deadline_ms <= now_ms
+        return self.deadline_ms is not None and self.deadline_ms <= steady_ms
 
     def waiting(self) -> Iterator[Waiting]:
         """All of them, as a line of the log names them."""
@@ -155,11 +155,11 @@ class Callers:
             self.told_to_call_again = None
         return is_repeated
 
-    def expire(self, now_ms: int, why: Callable[[], str], cause: KafkaException | None) -> list[Effect]:
+    def expire(self, steady_ms: int, why: Callable[[], str], cause: KafkaException | None) -> list[Effect]:
         """Time is up for those who wait for the start or the end, which go on. `why`, and `cause`: what is known."""
         effects: list[Effect] = []
         for callers, name in ((self.of_init, "init_transactions"), (self.of_end, "ending the transaction")):
-            for caller in [each for each in callers if each.deadline_ms <= now_ms]:
+            for caller in [each for each in callers if each.deadline_ms <= steady_ms]:
                 callers.remove(caller)
                 reason, then = why(), "its answer is not waited for"
                 if caller.closes_within is None:

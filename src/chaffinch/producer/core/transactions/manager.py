@@ -70,7 +70,7 @@ class TransactionManager:
         self.callers = Callers()
         self.asking = Asking()
         """How it goes with the request that is under way, or goes again."""
-        self.now_ms = 0
+        self.steady_ms = 0
         """As of the last event."""
         self.begun = 0
         """How many transactions have begun: the number of the last one."""
@@ -151,7 +151,7 @@ class TransactionManager:
         can abort, is aborted. `close` itself has aborted one that was open when it came."""
         if not self.is_open:
             return []
-        block_until_ms = self.now_ms + self._block_ms
+        block_until_ms = self.steady_ms + self._block_ms
         within = CLOSES_LIMIT if deadline_ms < block_until_ms else "max.block.ms"
         return self._abort(events.AbortCalled(call=None, deadline_ms=min(deadline_ms, block_until_ms), closes_within=within))
 
@@ -195,7 +195,7 @@ class TransactionManager:
 
     def opens(self) -> None:
         """A request leaves that adds to the transaction: each of ADDING_STEPS, and in version 2 Produce."""
-        self._open.opens(self.now_ms)
+        self._open.opens(self.steady_ms)
 
     def has_written(self) -> None:
         """A batch of the transaction is stored."""
@@ -234,12 +234,12 @@ class TransactionManager:
 
     def explained(self, error: AnyError) -> AnyError:
         """The error with what is known here of why."""
-        open_ms = self._open.open_ms(self.now_ms)
+        open_ms = self._open.open_ms(self.steady_ms)
         return transaction_errors.explained(error, self._transactional_id, self._timeout_ms, open_ms, self._block_ms)
 
-    def next_step(self, now_ms: int, *, has_batches: bool, needs_epoch: bool) -> Step | None:
+    def next_step(self, steady_ms: int, *, has_batches: bool, needs_epoch: bool) -> Step | None:
         """The next request to send. `has_batches`: records have no outcome yet. `needs_epoch`: sequences are used up for nothing."""
-        if not self.asking.may_begin(now_ms):
+        if not self.asking.may_begin(steady_ms):
             return None
         wanted = self.wanted(has_batches=has_batches, needs_epoch=needs_epoch)
         if wanted is None:
@@ -310,12 +310,12 @@ class TransactionManager:
     def _first_offsets(self) -> Offsets | None:
         return self.callers.of_offsets[0] if self.callers.of_offsets else None
 
-    def unanswered(self, step: Step, error: KafkaException, wait_ms: int, now_ms: int) -> list[Effect]:
+    def unanswered(self, step: Step, error: KafkaException, wait_ms: int, steady_ms: int) -> list[Effect]:
         """No answer came: look the coordinator up again and ask once more."""
         self._has_late_requests |= step in CHANGING_STEPS and error.stored is not Stored.NO
         self._open.ends_out -= step is Step.END and error.stored is Stored.NO
         self._forget_coordinator(step)
-        self.asking.again(error, now_ms + wait_ms)
+        self.asking.again(error, steady_ms + wait_ms)
         return []
 
     def not_served(self, step: Step, error: KafkaException, *, was_sent: bool) -> list[Effect]:
@@ -331,10 +331,10 @@ class TransactionManager:
             return self._refused(step, error, Handling.FIX_CONFIGURATION)
         return self._fail_fatally(error)
 
-    def answered(self, step: Step, answer: Any, wait_ms: int, now_ms: int) -> list[Effect]:
+    def answered(self, step: Step, answer: Any, wait_ms: int, steady_ms: int) -> list[Effect]:
         """The answer to the request under way; `wait_ms` is how long to wait should it be asked again."""
         self.asking.over()
-        code, message, topic_partition = code_of(step, answer, self._first_offsets, now_ms)
+        code, message, topic_partition = code_of(step, answer, self._first_offsets, steady_ms)
         if step is Step.COMMIT_OFFSETS and self._first_offsets is not None:
             self._first_offsets.tried(is_doubted=code is codes.UNKNOWN_TOPIC_ID)
         if code is codes.NONE or self._is_nothing_to_abort(step, code):
@@ -349,7 +349,7 @@ class TransactionManager:
             self._forget_coordinator(step)
         if handling in (Handling.RETRY, Handling.REFRESH_AND_RETRY) or code is codes.OPERATION_NOT_ATTEMPTED:
             is_early = step in ADDING_STEPS and self.is_early(code)
-            self.asking.again(error, now_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
+            self.asking.again(error, steady_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
             return []
         if step is Step.END and not isinstance(error, UnknownServerException):  # Else nobody knows what the broker did.
             self._open.ends_out -= 1
@@ -362,23 +362,23 @@ class TransactionManager:
         """
         return step is Step.END and self.version == 1 and not self._open.is_known and code is codes.INVALID_TXN_STATE
 
-    def next_deadline_ms(self, now_ms: int) -> int | None:
+    def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When something has to be looked at again without an event: a wait is over, or a caller's time."""
-        times = (self.callers.deadline_ms, self.asking.next_deadline_ms(now_ms))
+        times = (self.callers.deadline_ms, self.asking.next_deadline_ms(steady_ms))
         return min([time for time in times if time is not None], default=None)
 
     def expire(
-        self, now_ms: int, unreachable: Callable[[], str | None], waits_for: Callable[[], KafkaException | None] = lambda: None
+        self, steady_ms: int, unreachable: Callable[[], str | None], waits_for: Callable[[], KafkaException | None] = lambda: None
     ) -> list[Effect]:
         """Callers whose time is up. Init, commit and abort go on and may be called again; offsets make the transaction abortable.
         `unreachable`: whether brokers can be reached at all, and which were tried. `waits_for`: why records have no outcome."""
-        last_error = self.asking.last_error or (waits_for() if self.callers.are_late(now_ms) else None)
+        last_error = self.asking.last_error or (waits_for() if self.callers.are_late(steady_ms) else None)
 
         def why() -> str:
             return unreachable() or ("" if last_error is None else last_error.message.rstrip("."))
 
-        effects = self.callers.expire(now_ms, why, last_error)
-        for entry in [entry for entry in self.callers.of_offsets if entry.caller.deadline_ms <= now_ms][:1]:
+        effects = self.callers.expire(steady_ms, why, last_error)
+        for entry in [entry for entry in self.callers.of_offsets if entry.caller.deadline_ms <= steady_ms][:1]:
             late = transaction_errors.offsets_late(
                 entry.group.group_id, entry.offsets, self._block_ms, last_error, unreachable=unreachable()
             )

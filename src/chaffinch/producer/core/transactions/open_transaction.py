@@ -28,10 +28,10 @@ class OpenTransaction:
     ends_out: int = 0
     """EndTxn requests that may have left: what they ask for may have happened."""
 
-    def opens(self, now_ms: int) -> None:
+    def opens(self, steady_ms: int) -> None:
         """A request leaves that adds to it."""
         if not self.is_started:
-            self.is_started, self.opened_ms = True, now_ms
+            self.is_started, self.opened_ms = True, steady_ms
 
     def takes(self, topic_partition: TopicPartition) -> bool:
         """Whether the partition may be written to; if it has to be added first, that is noted."""
@@ -43,6 +43,6 @@ class OpenTransaction:
         self.added.add(topic_partition)
         return True
 
-    def open_ms(self, now_ms: int) -> int | None:
+    def open_ms(self, steady_ms: int) -> int | None:
         """For how long the coordinator has known of it; None where it does not."""
-        return now_ms - self.opened_ms if self.is_started else None
+        return steady_ms - self.opened_ms if self.is_started else None

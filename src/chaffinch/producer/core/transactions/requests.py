@@ -206,7 +206,7 @@ def partition_codes(step: Step, answer: Any, names: Mapping[UUID, str] = Mapping
     ]
 
 
-def code_of(step: Step, answer: Any, first: Offsets | None, now_ms: int) -> tuple[ErrorCode, str | None, TopicPartition | None]:
+def code_of(step: Step, answer: Any, first: Offsets | None, steady_ms: int) -> tuple[ErrorCode, str | None, TopicPartition | None]:
     """The code that decides, the broker's words, and the partition it is about. `first`: the offsets that the step is about."""
     if step in (Step.FIND_COORDINATOR, Step.FIND_GROUP):
         found = read_answer(answer)
@@ -215,6 +215,6 @@ def code_of(step: Step, answer: Any, first: Offsets | None, now_ms: int) -> tupl
         names = {} if first is None else {topic_id: place.topic for place, topic_id in first.topic_ids.items()}
         code, topic_partition = code_of_partitions(partition_codes(step, answer, names))
         return said_by_coordinator(code), None, topic_partition
-    if step is Step.CHECK_TOPICS and first is not None and first.must_check_again(answer, now_ms):
+    if step is Step.CHECK_TOPICS and first is not None and first.must_check_again(answer, steady_ms):
         return codes.UNKNOWN_TOPIC_ID, "the coordinator has another id for a topic that was read: created again, or it lags behind", None
     return said_by_coordinator(codes.by_number(answer.error_code)), None, None
