@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaffinch.broker.reception import LOOPS_ARE_LOADED
+from chaffinch.broker.connection_manager import COMPILED_LOOPS_LOADED
 
 CLOCK_ID_SHIFT, CPUCLOCK_SCHED = 3, 2  # linux/posix-timers.h: how a process's clock gets its number.
 QUIET_S, QUIET_CPU_S, QUIET_LOOKS_MAX = 0.05, 0.005, 200
@@ -32,7 +32,7 @@ class BrokerProcess:
     @property
     def is_at_full_speed(self) -> bool:
         """Whether it has loaded what it loads when the first records come. True for one without a log."""
-        return self.log is None or LOOPS_ARE_LOADED in self.log.read_text()
+        return self.log is None or COMPILED_LOOPS_LOADED in self.log.read_text()
 
     @property
     def address(self) -> tuple[str, int]:

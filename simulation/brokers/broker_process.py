@@ -17,17 +17,17 @@ from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.events import (
     CloseConnection,
-    CompleteSilently,
+    CompleteWithoutResponse,
     ConnectionLost,
     Effect,
     Event,
-    Failed,
+    LogLine,
     NodeStarted,
     NodeStopped,
-    Report,
+    RequestFailed,
     RequestReceived,
     Respond,
-    SlowDown,
+    ThrottleConnection,
     TimePassed,
 )
 from chaffinch.broker.core.replicas.declared_replicas import Node
@@ -195,7 +195,7 @@ class BrokerProcess:
                 self.disk.file_system,
                 self._settings,
                 nodes=self.nodes,
-                dice=self._world.new_dice(),
+                rng=self._world.new_dice(),
                 steady_ms=self._core_ms,
                 journal_rewrite_bytes=REWRITE_BYTES,
             )
@@ -334,7 +334,7 @@ class BrokerProcess:
                     client_software_name=connection.protocol.client_software_name,
                 )
             )
-            if self.core is not None and self.core.waits(connection.connection_id):
+            if self.core is not None and self.core.is_waiting(connection.connection_id):
                 connection.waiting = request
         self.end_if_done(connection)
 
@@ -415,9 +415,9 @@ class BrokerProcess:
         if not self._is_sync_planned:
             self._is_sync_planned = True
             life = self._life
-            self._world.after(TURN_MS, lambda: self._sync_and_send(life))
+            self._world.after(TURN_MS, lambda: self._sync_turn(life))
 
-    def _sync_and_send(self, life: int) -> None:
+    def _sync_turn(self, life: int) -> None:
         if life != self._life or self.core is None:
             return
         effects, self._unsent = self._unsent, []
@@ -431,12 +431,12 @@ class BrokerProcess:
             self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:
-        if isinstance(effect, Report):
+        if isinstance(effect, LogLine):
             self._world.tell(WHO, effect.text)
             return
-        if isinstance(effect, Failed):
+        if isinstance(effect, RequestFailed):
             raise effect.error
-        assert not isinstance(effect, SlowDown), "only fault scripts ask for it, and here are none"
+        assert not isinstance(effect, ThrottleConnection), "only fault scripts ask for it, and here are none"
         connection = self._connections.get(effect.connection_id)
         if connection is None:
             return
@@ -448,7 +448,7 @@ class BrokerProcess:
         if effect.request is connection.waiting:
             connection.waiting = None
             self._world.after(0, partial(self._work_on, connection))
-        if isinstance(effect, CompleteSilently):
+        if isinstance(effect, CompleteWithoutResponse):
             connection.link.to_client.send(joined(connection.protocol.skip_response(effect.request)))
         else:
             self._respond(connection, effect)

@@ -10,13 +10,13 @@ from typing import Any
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.events import (
     CloseConnection,
-    CompleteSilently,
+    CompleteWithoutResponse,
     ConnectionLost,
     Effect,
-    Failed,
+    LogLine,
     NodeStarted,
     NodeStopped,
-    Report,
+    RequestFailed,
     RequestReceived,
     Respond,
     TimePassed,
@@ -64,8 +64,8 @@ class Cluster:
 
     def _core(self) -> BrokerCore:
         nodes = [Node(id=number, host=f"node{number}", port=9092 + number) for number in range(self.node_count)]
-        dice = random.Random(self._seed)
-        return BrokerCore(self.disk, self.config, nodes=nodes, dice=dice, steady_ms=self.steady_ms, users=self.users)
+        rng = random.Random(self._seed)
+        return BrokerCore(self.disk, self.config, nodes=nodes, rng=rng, steady_ms=self.steady_ms, users=self.users)
 
     def topic(self, name: str, partitions: int = 1, replication: int = 1, **config: str) -> None:
         """Create a topic; options with underscores for dots."""
@@ -136,15 +136,15 @@ class Cluster:
     def carry_out(self, effects: list[Effect]) -> None:
         done = []
         for effect in effects:
-            if isinstance(effect, Report):
+            if isinstance(effect, LogLine):
                 self.lines.append(effect.text)
                 continue
-            if isinstance(effect, Failed):
+            if isinstance(effect, RequestFailed):
                 raise effect.error
             client = self.clients[effect.connection_id]
             if isinstance(effect, Respond):
                 client.answered(effect.request, effect.message)
-            elif isinstance(effect, CompleteSilently):
+            elif isinstance(effect, CompleteWithoutResponse):
                 client.silent += 1
             else:
                 assert isinstance(effect, CloseConnection)
@@ -176,7 +176,7 @@ class Client:
 
     def proceed(self) -> None:
         """Have done what may be done by now."""
-        while self._backlog and self.closed is None and not self.cluster.core.waits(self.connection_id):
+        while self._backlog and self.closed is None and not self.cluster.core.is_waiting(self.connection_id):
             event = RequestReceived(
                 connection_id=self.connection_id,
                 request=self._backlog.popleft(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from chaffinch.broker.connections import Peer, RequestsHeld
+from chaffinch.broker.connections import Peer, QueuedRequestBytes
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.frames import BufferPool, FrameBudget
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -71,7 +71,7 @@ class Loop:
 class Line:
     """A connection to a server that answers when it is told to."""
 
-    def __init__(self, held: RequestsHeld, clock: Clock | None = None, loop: Loop | None = None) -> None:
+    def __init__(self, held: QueuedRequestBytes, clock: Clock | None = None, loop: Loop | None = None) -> None:
         self.loop = loop or Loop()
         self.violations: list[ProtocolViolation] = []
         self.clock = clock or Clock()
@@ -103,7 +103,7 @@ class Line:
 
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None:
         self.violations.append(violation)
-        peer.take_no_more_requests()
+        peer.stop_taking_requests()
 
     def end_turn_later(self, peer: Peer) -> None:
         self.turns_begun += 1
@@ -114,7 +114,7 @@ class Line:
 
     def disconnected(self, peer: Peer) -> None: ...
 
-    def left_unsent(self, peer: Peer) -> None: ...
+    def output_pending(self, peer: Peer) -> None: ...
 
     def failed(self, peer: Peer, error: Exception) -> None:
         raise error

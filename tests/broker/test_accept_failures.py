@@ -82,7 +82,7 @@ def test_a_listener_thins_its_lines(monkeypatch: pytest.MonkeyPatch, caplog: pyt
 
 
 def test_without_a_descriptor_for_its_handshake_a_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: socket.socket) -> socket.socket:
+    def log_refusal(_: socket.socket) -> socket.socket:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     async def connected() -> tuple[bytes, int, list[str]]:
@@ -91,7 +91,7 @@ def test_without_a_descriptor_for_its_handshake_a_connection_is_closed(monkeypat
         tls = Tls(context=context, handshake_seconds=60.0, failed=lambda address, reason: failed.append(reason))
         listener = Listener(listening_socket(Address(host="127.0.0.1", port=0)), tls)
         listener.start(asyncio.Protocol)
-        monkeypatch.setattr(socket.socket, "dup", refuse)
+        monkeypatch.setattr(socket.socket, "dup", log_refusal)
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         found = await asyncio.wait_for(reader.read(), 30)
         writer.close()

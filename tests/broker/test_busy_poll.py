@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chaffinch import EmbeddedBroker
-from chaffinch.broker import connections, performer, reception
+from chaffinch.broker import connection_manager, connections, effect_runner
 from chaffinch.broker.busy_poll import TURNS_ASLEEP_MAX, BusyPoll
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
@@ -142,8 +142,8 @@ class StandingClock:
                 clock.turns += 1
                 super().turn_ended()
 
-        monkeypatch.setattr(reception, "BusyPoll", CountedPoll)
-        for part in (connections, performer):  # Else a slow machine's turn ends before it had all requests.
+        monkeypatch.setattr(connection_manager, "BusyPoll", CountedPoll)
+        for part in (connections, effect_runner):  # Else a slow machine's turn ends before it had all requests.
             monkeypatch.setattr(part, "perf_counter", lambda: clock.s)
 
 
@@ -158,7 +158,7 @@ def is_awake(broker: EmbeddedBroker, of: BusyPoll | None = None) -> bool:
     """After some turns of the loop."""
     for _ in range(3):
         broker._call(lambda core: None)
-    return (of or broker._running._reception._busy_poll)._is_awake
+    return (of or broker._running._connection_manager._busy_poll)._is_awake
 
 
 @pytest.mark.parametrize("policy", ["os", "always"])
@@ -166,8 +166,10 @@ def test_a_broker_that_is_awake_does_everything_else_too(clock: StandingClock, p
     config = {"flush.policy": policy, "socket.busy.poll.us": 50}
     with EmbeddedBroker(topics=["orders"], config=config) as broker, SocketClient(broker.bootstrap_servers) as client:
         assert is_awake(broker)
-        asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
-        assert client.ask(FetchRequest(max_wait_ms=1, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)])).error_code == 0
+        requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+        assert (
+            client.ask(FetchRequest(max_wait_ms=1, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=requested)])).error_code == 0
+        )
         with SocketClient(broker.bootstrap_servers) as other:
             assert other.ask(MetadataRequest(topics=None)).error_code == 0
         assert is_awake(broker)
@@ -209,7 +211,7 @@ def test_a_broker_that_ends_sleeps(clock: StandingClock, kill: bool) -> None:
     with EmbeddedBroker(config={"socket_busy_poll_us": "50"}) as broker:
         with SocketClient(broker.bootstrap_servers):
             assert is_awake(broker)
-        ended = broker._running._reception._busy_poll
+        ended = broker._running._connection_manager._busy_poll
         broker.restart(kill=kill)
         assert not is_awake(broker, ended)
 

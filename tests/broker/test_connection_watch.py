@@ -38,8 +38,8 @@ class Watch:
         self.now = 0.0
         self.watch = ConnectionWatch({**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}}, lambda: self.now)
 
-    def left_unsent(self, peer: PretendPeer) -> list[Any]:
-        return list(self.watch.left_unsent(cast("Any", peer)))
+    def output_pending(self, peer: PretendPeer) -> list[Any]:
+        return list(self.watch.output_pending(cast("Any", peer)))
 
     def look(self, peer: PretendPeer) -> str | None:
         found = self.watch.sweep([cast("Any", peer)])
@@ -159,29 +159,29 @@ class TestUnreadInAll:
     def test_who_has_had_something_to_read_for_longest_goes_first(self) -> None:
         watch = Watch()
         first, second, third = (PretendPeer(connection_id=number, unsent_bytes=400) for number in (1, 2, 3))
-        assert watch.left_unsent(first) == watch.left_unsent(second) == []
-        assert watch.left_unsent(third) == [first]
+        assert watch.output_pending(first) == watch.output_pending(second) == []
+        assert watch.output_pending(third) == [first]
         first.unsent_bytes = 0
         third.unsent_bytes = 900
-        assert watch.left_unsent(third) == [second]
+        assert watch.output_pending(third) == [second]
         third.unsent_bytes = 1001
-        assert watch.left_unsent(third) == [third]
+        assert watch.output_pending(third) == [third]
 
     def test_who_has_read_everything_begins_anew(self) -> None:
         watch = Watch()
         first, second = (PretendPeer(connection_id=number, unsent_bytes=600) for number in (1, 2))
-        assert watch.left_unsent(first) == []
+        assert watch.output_pending(first) == []
         first.unsent_bytes = 0
-        assert watch.left_unsent(second) == []
+        assert watch.output_pending(second) == []
         first.unsent_bytes = 600
-        assert watch.left_unsent(first) == [second]
+        assert watch.output_pending(first) == [second]
 
     def test_who_is_gone_is_forgotten(self) -> None:
         watch = Watch()
         first, second = (PretendPeer(connection_id=number, unsent_bytes=600) for number in (1, 2))
-        watch.left_unsent(first)
+        watch.output_pending(first)
         watch.watch.forget(cast("Any", first))
-        assert watch.left_unsent(second) == []
+        assert watch.output_pending(second) == []
         assert not watch.watch._seen
 
     def test_the_others_are_not_asked_while_there_is_room(self) -> None:
@@ -200,7 +200,7 @@ class TestUnreadInAll:
                 pass
 
         for number in range(500):
-            assert watch.left_unsent(CountingPeer(connection_id=number)) == []
+            assert watch.output_pending(CountingPeer(connection_id=number)) == []
         assert len(looks) == 500
 
 
@@ -209,9 +209,9 @@ def test_the_more_is_unread_the_less_records_an_answer_may_carry() -> None:
     assert watch.watch.records_max() == 100 << 20
     peers = [PretendPeer(connection_id=number, unsent_bytes=160 << 20) for number in range(5)]
     for peer, left in zip(peers, (80, 60, 40, 20), strict=False):
-        assert watch.left_unsent(peer) == []
+        assert watch.output_pending(peer) == []
         assert watch.watch.records_max() == left << 20
-    assert watch.left_unsent(peers[4]) == []
+    assert watch.output_pending(peers[4]) == []
     assert watch.watch.records_max() == RECORDS_MIN
     for peer in peers:
         peer.unsent_bytes = 0

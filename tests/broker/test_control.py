@@ -27,7 +27,7 @@ def controlled() -> Iterator[BROKER_AND_PORT]:
     with EmbeddedBroker(topics={"orders": {"partitions": 3, "replication": 3}}, brokers=3) as broker:
         server = broker._running
         listener = broker._thread.run(
-            HttpListener.start(Address(host="127.0.0.1", port=0), Control(server, "127.0.0.1"), server.say_seldom)
+            HttpListener.start(Address(host="127.0.0.1", port=0), Control(server, "127.0.0.1"), server.log_rate_limited)
         )
         yield broker, listener.port
         broker._thread.call(listener.close)
@@ -163,7 +163,7 @@ def test_web_pages_cannot(controlled: BROKER_AND_PORT) -> None:
 def test_the_name_of_the_control_port_is_compared_as_names_are(controlled: BROKER_AND_PORT) -> None:
     broker, _ = controlled
     listener = broker._thread.run(
-        HttpListener.start(Address(host="127.0.0.1", port=0), Control(broker._running, "Build-Host"), broker._running.say_seldom)
+        HttpListener.start(Address(host="127.0.0.1", port=0), Control(broker._running, "Build-Host"), broker._running.log_rate_limited)
     )
     assert ask(listener.port, "GET", "/nodes", host="build-host:9099").status == 200
     broker._thread.call(listener.close)
@@ -189,10 +189,10 @@ def test_what_the_disk_refuses_is_for_the_log(
 ) -> None:
     broker, port = controlled
 
-    def refuse(node_id: int, steady_ms: int, *, abruptly: bool) -> None:
+    def log_refusal(node_id: int, steady_ms: int, *, abruptly: bool) -> None:
         raise StorageError("/data/journals/cluster.journal", "append to", "No space left on device")
 
-    monkeypatch.setattr(broker._running.core.state.membership, "stop", refuse)
+    monkeypatch.setattr(broker._running.core.state.membership, "stop", log_refusal)
     answer = ask(port, "POST", "/nodes/1/stop", {})
     said = "the broker's disk has failed at /nodes/1/stop: the broker's log says how, so ask whoever runs it"
     assert (answer.status, answer.value["error"]) == (409, said)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from chaffinch import EmbeddedBroker, errors
-from chaffinch.broker.core.events import Report
+from chaffinch.broker.core.events import LogLine
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -99,9 +99,9 @@ def test_read_gives_nothing_that_is_deleted(before: int, left: list[int], isolat
     with EmbeddedBroker(topics=["orders"]) as broker:
         produce(broker, b"0", b"1", b"2")
         produce(broker, b"3", b"4", compression=Compression.ZSTD)
-        asked = DeleteRecordsTopic(name="orders", partitions=[DeleteRecordsPartition(partition_index=0, offset=before)])
+        requested = DeleteRecordsTopic(name="orders", partitions=[DeleteRecordsPartition(partition_index=0, offset=before)])
         with SocketClient(broker.bootstrap_servers) as client:
-            answer = client.ask(DeleteRecordsRequest(topics=[asked], timeout_ms=1000))
+            answer = client.ask(DeleteRecordsRequest(topics=[requested], timeout_ms=1000))
         assert answer.topics[0].partitions[0].low_watermark == before
         assert broker.read("orders", isolation)["offset"].to_pylist() == left
         assert values(broker, isolation=isolation) == [b"%d" % offset for offset in left]
@@ -247,7 +247,7 @@ def test_flush_policy_always_over_sockets(tmp_path: Path) -> None:
 def test_what_groups_do_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "chaffinch.broker"), EmbeddedBroker(topics=["orders"]) as broker:
         broker._thread.call(
-            lambda: broker._running._performer.carry_out([Report("a member is removed", is_routine=True), Report("refused: 100%")])
+            lambda: broker._running._effect_runner.run([LogLine("a member is removed", is_routine=True), LogLine("refused: 100%")])
         )
     levels = {record.getMessage(): record.levelname for record in caplog.records}
     assert (levels["a member is removed"], levels["refused: 100%"]) == ("INFO", "WARNING")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chaffinch import EmbeddedBroker
-from chaffinch.broker.performer import SYNC_SUCCEEDED
+from chaffinch.broker.effect_runner import SYNC_SUCCEEDED
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request

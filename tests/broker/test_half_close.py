@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from chaffinch.broker.connections import TURN_SECONDS_MAX, RequestsHeld
+from chaffinch.broker.connections import TURN_SECONDS_MAX, QueuedRequestBytes
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
@@ -19,7 +19,7 @@ from tests.broker.core_client import produce_request
 from tests.broker.looks import wait_for_connections, wait_until
 from tests.broker.pretend_line import Clock, Line
 from tests.broker.socket_client import SocketClient
-from tests.broker.test_answers_in_turns import INCOMPRESSIBLE
+from tests.broker.test_responses_in_turns import INCOMPRESSIBLE
 
 FETCH_VERSION = 12
 MANY = 2_000
@@ -27,8 +27,8 @@ MANY = 2_000
 
 
 def fetch(*, wait_ms: int = 60_000, offset: int = 0) -> FetchRequest:
-    asked = [FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=50_000_000)]
-    return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)])
+    requested = [FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=50_000_000)]
+    return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=requested)])
 
 
 @pytest.fixture(params=["os", "always"])
@@ -112,7 +112,7 @@ def test_answers_that_are_slow_on_purpose(broker: EmbeddedBroker, direction: Lit
 def test_slow_answers_that_leave_at_once_are_given_in_turns_too(leaves: str, clock: Clock) -> None:
     """Of requests behind one that waits: each answer drains the pace, and what drains it must neither begin the next within the last nor
     make two turns of one, as it would at the end of a turn."""
-    line = Line(RequestsHeld(1 << 30), clock)
+    line = Line(QueuedRequestBytes(1 << 30), clock)
 
     async def slow_down() -> None:
         line.peer.slow_down(10**9, answers=True, requests=False)

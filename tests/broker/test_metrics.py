@@ -55,7 +55,7 @@ def measured() -> Iterator[tuple[EmbeddedBroker, int]]:
     topics = {"compacted": {"cleanup.policy": "compact"}, "orders": {"partitions": 4, "replication": 2, "min.insync.replicas": 2}}
     with EmbeddedBroker(topics=topics, brokers=2) as broker:
         listener = broker._thread.run(
-            HttpListener.start(Address(host="127.0.0.1", port=0), Metrics(broker._running), broker._running.say_seldom)
+            HttpListener.start(Address(host="127.0.0.1", port=0), Metrics(broker._running), broker._running.log_rate_limited)
         )
         yield broker, listener.port
         broker._thread.call(listener.close)
@@ -150,7 +150,7 @@ def test_a_web_page_cannot_read_them() -> None:
     """With a domain that was made to point here a browser on this machine would read names of topics for it."""
     with EmbeddedBroker() as broker:
         metrics = Metrics(broker._running, "metrics-host")
-        listener = broker._thread.run(HttpListener.start(Address(host="127.0.0.1", port=0), metrics, broker._running.say_seldom))
+        listener = broker._thread.run(HttpListener.start(Address(host="127.0.0.1", port=0), metrics, broker._running.log_rate_limited))
         for host in ("evil.example", "", "127.0.0.1.nip.io:80"):
             answer = ask(listener.port, "GET", "/metrics", host=host)
             assert (answer.status, "kafka_" in answer.body.decode()) == (403, False)

@@ -39,14 +39,14 @@ def refuses(broker: EmbeddedBroker, node_id: int) -> bool:
     return False
 
 
-def leaders(broker: EmbeddedBroker, asked: int) -> dict[int, int]:
-    with SocketClient(address(broker, asked)) as client:
+def leaders(broker: EmbeddedBroker, requested: int) -> dict[int, int]:
+    with SocketClient(address(broker, requested)) as client:
         (topic,) = client.ask(MetadataRequest(topics=None)).topics
         return {partition.partition_index: partition.leader_id for partition in topic.partitions}
 
 
-def led_by(broker: EmbeddedBroker, node_id: int, asked: int) -> int:
-    return next(partition for partition, leader in leaders(broker, asked).items() if leader == node_id)
+def led_by(broker: EmbeddedBroker, node_id: int, requested: int) -> int:
+    return next(partition for partition, leader in leaders(broker, requested).items() if leader == node_id)
 
 
 def code(client: SocketClient, partition: int, version: int | None = None) -> int:

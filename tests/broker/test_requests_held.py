@@ -12,7 +12,7 @@ from chaffinch.broker.connections import (
     REQUESTS_WAITING_MAX,
     TURN_BYTES_MAX,
     TURN_SECONDS_MAX,
-    RequestsHeld,
+    QueuedRequestBytes,
 )
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.frames import BUSY_CHUNK_BYTES
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 
 def test_who_waits_is_read_no_further_when_too_much_waits_in_all() -> None:
-    held = RequestsHeld(LIMIT)
+    held = QueuedRequestBytes(LIMIT)
     first, second = Line(held), Line(held)
     first.send(600)
     second.send(100)
@@ -53,7 +53,7 @@ def test_who_waits_is_read_no_further_when_too_much_waits_in_all() -> None:
 
 
 def test_who_is_answered_at_once_is_always_read() -> None:
-    held = RequestsHeld(LIMIT)
+    held = QueuedRequestBytes(LIMIT)
     greedy, quick = Line(held), Line(held)
     greedy.send(2 * LIMIT)
     quick.answers_at_once = True
@@ -64,21 +64,21 @@ def test_who_is_answered_at_once_is_always_read() -> None:
 
 
 def test_what_is_answered_or_gone_is_held_no_more() -> None:
-    held = RequestsHeld(LIMIT)
+    held = QueuedRequestBytes(LIMIT)
     answered, silent, gone = Line(held), Line(held), Line(held)
     for line in (answered, silent, gone):
         line.send(100)
-    assert 300 < held.bytes_held - 3 * REQUEST_BYTES < 600
+    assert 300 < held.bytes_queued - 3 * REQUEST_BYTES < 600
     gone.peer.connection_lost(None)
     answered.answer()
-    assert 100 < held.bytes_held - REQUEST_BYTES < 200
+    assert 100 < held.bytes_queued - REQUEST_BYTES < 200
     silent.complete_silently()
-    assert held.bytes_held == 0
+    assert held.bytes_queued == 0
 
 
 @pytest.mark.parametrize("has_answers", [True, False])
 def test_who_sends_without_end_is_read_on_in_the_next_turn(has_answers: bool) -> None:
-    line = Line(RequestsHeld(LIMIT))
+    line = Line(QueuedRequestBytes(LIMIT))
     line.answers_at_once, line.answers_never = has_answers, not has_answers
     stream = line.request(30_000) * 80
     for turn in (1, 2):
@@ -93,7 +93,7 @@ def test_who_sends_without_end_is_read_on_in_the_next_turn(has_answers: bool) ->
 
 def test_who_asks_for_much_at_once_is_answered_over_several_turns(clock: Clock) -> None:
     """It reads as fast as it is answered: others would have nothing until it had everything."""
-    line = Line(RequestsHeld(LIMIT), clock)
+    line = Line(QueuedRequestBytes(LIMIT), clock)
     line.answers_at_once, line.seconds_for_each = True, 0.4 * TURN_SECONDS_MAX
     line.feed(line.request(100) * 7)
     for turn, answered in enumerate((3, 6), start=1):
@@ -107,7 +107,7 @@ def test_who_asks_for_much_at_once_is_answered_over_several_turns(clock: Clock) 
 
 
 def test_a_turn_takes_its_time_from_its_own_beginning(clock: Clock) -> None:
-    line = Line(RequestsHeld(LIMIT), clock)
+    line = Line(QueuedRequestBytes(LIMIT), clock)
     line.answers_at_once, line.seconds_for_each = True, 0.4 * TURN_SECONDS_MAX
     for number in range(1, 9):
         line.send(100)
@@ -116,7 +116,7 @@ def test_a_turn_takes_its_time_from_its_own_beginning(clock: Clock) -> None:
 
 
 def test_what_waits_for_its_turn_waits_for_its_client_to_read_too(clock: Clock) -> None:
-    line = Line(RequestsHeld(LIMIT), clock)
+    line = Line(QueuedRequestBytes(LIMIT), clock)
     line.answers_at_once, line.seconds_for_each = True, 0.4 * TURN_SECONDS_MAX
     line.feed(line.request(100) * 7)
     line.peer.pause_writing()
@@ -132,7 +132,7 @@ def test_what_waits_for_its_turn_waits_for_its_client_to_read_too(clock: Clock) 
 
 def test_nothing_is_begun_behind_a_request_that_waits(clock: Clock) -> None:
     """What is done at once, when it is answered, holds as much as any other requests do: what its client reads, and a turn's time."""
-    line = Line(RequestsHeld(1 << 30), clock)
+    line = Line(QueuedRequestBytes(1 << 30), clock)
     line.lets_wait = True
     line.feed(line.request(100) * 7)
     assert (len(line.waiting), line.peer.requests_received) == (1, 7)
@@ -147,7 +147,7 @@ def test_nothing_is_begun_behind_a_request_that_waits(clock: Clock) -> None:
 @pytest.mark.parametrize(("share_of_turn", "done_in_a_turn"), [(0.4, 3), (1.5, 1)])
 def test_those_who_ask_for_much_get_on_in_step(clock: Clock, share_of_turn: float, done_in_a_turn: int) -> None:
     """A turn takes its time from when it begins, not from when it was asked for: the others' turns came between."""
-    loop, held = Loop(), RequestsHeld(1 << 30)
+    loop, held = Loop(), QueuedRequestBytes(1 << 30)
     lines = [Line(held, clock, loop) for _ in range(3)]
     for line in lines:
         line.answers_at_once, line.seconds_for_each = True, share_of_turn * TURN_SECONDS_MAX
@@ -158,7 +158,7 @@ def test_those_who_ask_for_much_get_on_in_step(clock: Clock, share_of_turn: floa
 
 
 def test_what_waits_behind_an_answer_does_not_wait_for_those_who_ask_for_much(clock: Clock) -> None:
-    loop, held = Loop(), RequestsHeld(1 << 30)
+    loop, held = Loop(), QueuedRequestBytes(1 << 30)
     heavy, small = (Line(held, clock, loop) for _ in range(2))
     heavy.answers_at_once, heavy.seconds_for_each = True, 0.4 * TURN_SECONDS_MAX
     heavy.feed(heavy.request(100) * 60)
@@ -173,7 +173,7 @@ def test_what_waits_behind_an_answer_does_not_wait_for_those_who_ask_for_much(cl
 
 @pytest.mark.parametrize("acks", [0, -1])
 def test_so_many_requests_wait_behind_an_answer_and_no_more(acks: int) -> None:
-    line = Line(RequestsHeld(1 << 30))
+    line = Line(QueuedRequestBytes(1 << 30))
     line.lets_wait = True
     line.send(1)
     small = b"".join(ClientConnection("test", "test", "1").encode_request(ProduceRequest(acks=acks, topics=[]), 7)[1])
@@ -184,7 +184,7 @@ def test_so_many_requests_wait_behind_an_answer_and_no_more(acks: int) -> None:
 
 def test_what_waits_behind_an_answer_is_not_read_before_it_is_done() -> None:
     """Read it may take forty times the room. At most one request of a connection that waits is."""
-    line = Line(RequestsHeld(1 << 30))
+    line = Line(QueuedRequestBytes(1 << 30))
     line.lets_wait = True
     line.send(1)
     many_small = MetadataRequest(topics=[MetadataRequestTopic(name="")] * 50_000)
@@ -202,7 +202,7 @@ def test_what_waits_behind_an_answer_is_not_read_before_it_is_done() -> None:
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_what_came_before_a_broken_request_is_done_first(clock: Clock, broken: bytes) -> None:
     """Also what waits for its turn. Nothing behind it is done."""
-    line = Line(RequestsHeld(LIMIT), clock)
+    line = Line(QueuedRequestBytes(LIMIT), clock)
     line.answers_at_once, line.seconds_for_each = True, 0.4 * TURN_SECONDS_MAX
     line.feed(line.request(100) * 7 + broken + line.request(100))
     for done in (3, 6):
@@ -216,7 +216,7 @@ def test_what_came_before_a_broken_request_is_done_first(clock: Clock, broken: b
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_a_broken_request_waits_for_the_answer_before_it(broken: bytes) -> None:
-    line = Line(RequestsHeld(LIMIT))
+    line = Line(QueuedRequestBytes(LIMIT))
     line.lets_wait = True
     line.feed(line.request(100) * 2 + broken)
     line.feed(line.request(100))
@@ -230,18 +230,18 @@ def test_a_broken_request_waits_for_the_answer_before_it(broken: bytes) -> None:
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_who_is_gone_before_its_broken_request_is_reached_leaves_nothing(broken: bytes) -> None:
-    held = RequestsHeld(LIMIT)
+    held = QueuedRequestBytes(LIMIT)
     line = Line(held)
     line.lets_wait = True
     line.feed(line.request(100) * 2 + broken)
-    assert held.bytes_held > 200
+    assert held.bytes_queued > 200
     line.peer.connection_lost(None)
-    assert (line.violations, held.bytes_held, line.peer.open_count) == ([], 0, 0)
+    assert (line.violations, held.bytes_queued, line.peer.open_count) == ([], 0, 0)
     assert (line.budget.bytes_reserved, line.budget.bytes_eager) == (0, 0)
 
 
 def test_the_rest_of_a_frame_that_was_refused_takes_no_memory_until_that_is_reached() -> None:
-    line = Line(RequestsHeld(1 << 30))
+    line = Line(QueuedRequestBytes(1 << 30))
     line.budget.bytes_max = 400_000
     line.lets_wait = True
     line.send(1)
@@ -255,23 +255,23 @@ def test_the_rest_of_a_frame_that_was_refused_takes_no_memory_until_that_is_reac
 
 def test_what_comes_behind_a_frame_of_no_size_is_dropped_turn_by_turn() -> None:
     """Only so can the broker learn, behind an answer that takes long, that the client is gone."""
-    held = RequestsHeld(1 << 30)
+    held = QueuedRequestBytes(1 << 30)
     line = Line(held)
     line.lets_wait = True
     stream = line.request(100) + bytes(16 * TURN_BYTES_MAX)
     line.feed(stream[:200_000])
-    before = held.bytes_held
+    before = held.bytes_queued
     for _ in range(3):
         stream = line.pour(stream)
         line.loop.turn()
         assert not line.transport.is_paused
-    assert held.bytes_held == before
+    assert held.bytes_queued == before
     assert line.peer.open_count == 2
 
 
 def test_an_answer_to_another_request_ends_no_wait(clock: Clock) -> None:
     """With flush.policy=always it comes after the turn in which the next request began to wait."""
-    line = Line(RequestsHeld(1 << 30), clock)
+    line = Line(QueuedRequestBytes(1 << 30), clock)
     line.send(100)
     line.lets_wait = True
     line.feed(line.request(100) * 2)
@@ -283,7 +283,7 @@ def test_an_answer_to_another_request_ends_no_wait(clock: Clock) -> None:
 
 def test_a_turn_ends_at_once_with_what_leaves_nothing_behind() -> None:
     """And first the answers leave: what the server has to do at its end can wait."""
-    line = Line(RequestsHeld(LIMIT))
+    line = Line(QueuedRequestBytes(LIMIT))
     line.answers_at_the_end = True
     line.send(100)
     assert line.transport.written
@@ -295,7 +295,7 @@ def test_a_turn_ends_at_once_with_what_leaves_nothing_behind() -> None:
 
 def test_what_waited_for_its_client_to_read_begins_a_turn() -> None:
     """At whose end the server looks for what the core waits for now."""
-    line = Line(RequestsHeld(LIMIT))
+    line = Line(QueuedRequestBytes(LIMIT))
     line.peer.pause_writing()
     line.feed(line.request(100))
     assert not line.waiting
@@ -306,14 +306,14 @@ def test_what_waited_for_its_client_to_read_begins_a_turn() -> None:
 
 @pytest.mark.parametrize(("request_bytes", "in_flight"), [(240_000, 5), (16_500, 63)])
 def test_a_producer_is_answered_while_half_of_its_requests_are_still_to_be_read(request_bytes: int, in_flight: int) -> None:
-    line = Line(RequestsHeld(1 << 30))
+    line = Line(QueuedRequestBytes(1 << 30))
     line.answers_never = True
     line.pour(produce_request(request_bytes) * in_flight)
     assert in_flight / 3 < line.peer.requests_received < in_flight * 2 / 3, "the turn ends, and with it the wait of the first answers"
 
 
 def test_small_requests_without_answers_behind_one_that_waits_count_for_what_they_take_in_memory() -> None:
-    line = Line(RequestsHeld(1 << 30))
+    line = Line(QueuedRequestBytes(1 << 30))
     line.send(1)
     small = b"".join(ClientConnection("test", "test", "1").encode_request(ProduceRequest(acks=0, topics=[]), 3)[1])
     while not line.transport.is_paused:
@@ -322,7 +322,7 @@ def test_small_requests_without_answers_behind_one_that_waits_count_for_what_the
 
 
 def test_who_sent_large_requests_and_is_idle_holds_no_large_buffer() -> None:
-    line = Line(RequestsHeld(1 << 30))
+    line = Line(QueuedRequestBytes(1 << 30))
     line.answers_never = True
     line.feed(2 * produce_request(200_000))
     line.peer.get_buffer(-1)  # The transport looks for more, and nothing comes.
@@ -332,7 +332,7 @@ def test_who_sent_large_requests_and_is_idle_holds_no_large_buffer() -> None:
 
 
 def test_a_large_request_takes_as_many_turns_as_other_bytes() -> None:
-    line = Line(RequestsHeld(1 << 30))
+    line = Line(QueuedRequestBytes(1 << 30))
     stream = (64 * TURN_BYTES_MAX).to_bytes(4, "big") + bytes(64 * TURN_BYTES_MAX)
     for turn in (1, 2):
         stream = line.pour(stream)
@@ -343,7 +343,7 @@ def test_a_large_request_takes_as_many_turns_as_other_bytes() -> None:
 
 def test_behind_a_waiting_request_without_an_answer_little_is_read() -> None:
     """It does not stand among the open requests, and is waited for all the same."""
-    line = Line(RequestsHeld(1 << 30))
+    line = Line(QueuedRequestBytes(1 << 30))
     line.lets_wait = True
     while not line.transport.is_paused:
         line.feed(produce_request(100_000))

@@ -276,8 +276,8 @@ def test_a_record_on_its_way_is_told_when_its_leader_lets_nobody_in_any_more(cer
 
 @pytest.mark.parametrize("versions", ["TLSv1.2", "TLSv1.3"])
 def test_clients_that_have_to_show_a_certificate(versions: str, certificates: Certificates) -> None:
-    asked = {"ssl_client_auth": "required", "ssl_truststore_location": certificates.root, "ssl_enabled_protocols": versions}
-    with broker_of(certificates, "SSL", **asked) as broker:
+    requested = {"ssl_client_auth": "required", "ssl_truststore_location": certificates.root, "ssl_enabled_protocols": versions}
+    with broker_of(certificates, "SSL", **requested) as broker:
         ours = options_for(broker, certificates, "SSL")
         assert send(ours | {"ssl.keystore.location": certificates.client}) is None
         assert send(ours | {"ssl.keystore.location": certificates.locked_client, "ssl.key.password": PASSWORD}) is None

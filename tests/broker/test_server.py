@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from chaffinch import EmbeddedBroker
-from chaffinch.broker.reception import LOOPS_ARE_LOADED, load_kernels
+from chaffinch.broker.connection_manager import COMPILED_LOOPS_LOADED, load_kernels
 from chaffinch.broker.server import BrokerServer
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -37,7 +37,7 @@ def test_a_lost_client_in_the_middle_of_a_frame(broker: EmbeddedBroker) -> None:
         with SocketClient(broker.bootstrap_servers, greet=False) as client:
             client.socket.sendall(struct.pack(">i", 900_000) + b"x" * 1000)
     assert is_alive(broker)
-    assert broker._thread.call(lambda: broker._running._reception._budget.bytes_reserved) <= 900_000 * 3
+    assert broker._thread.call(lambda: broker._running._connection_manager._budget.bytes_reserved) <= 900_000 * 3
 
 
 def test_unfinished_frames_are_bounded_together() -> None:
@@ -71,8 +71,8 @@ def test_a_client_that_does_not_read_is_not_served_without_end(bytes_per_second:
         if bytes_per_second is not None:
             broker.faults.add(action="slow_down", bytes_per_second=bytes_per_second)
         client.ask(produce_request("orders", batch_of(b"x" * 500_000)))
-        asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
-        request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)])
+        requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+        request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=requested)])
         for _ in range(200):
             client.send(request)
         served = broker.counters("orders")["TotalFetchRequestsPerSec"]
@@ -91,8 +91,8 @@ def test_many_requests_in_one_write(broker: EmbeddedBroker) -> None:
 
 def test_a_waiting_fetch_holds_back_what_follows_without_reading_on(broker: EmbeddedBroker) -> None:
     with SocketClient(broker.bootstrap_servers) as client:
-        asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
-        client.send(FetchRequest(max_wait_ms=200, min_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=asked)]))
+        requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+        client.send(FetchRequest(max_wait_ms=200, min_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=requested)]))
         for _ in range(1000):
             client.send(MetadataRequest(topics=[]))
         assert type(client.receive()).__name__ == "FetchResponse"
@@ -114,12 +114,12 @@ def test_a_fetch_held_back_until_its_client_read_on_is_answered_in_time() -> Non
         abort=lambda: None,
         close=lambda: None,
     )
-    asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
-    fetch = FetchRequest(max_wait_ms=20, min_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=asked)])
+    requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+    fetch = FetchRequest(max_wait_ms=20, min_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=requested)])
     data = b"".join(ClientConnection("client").encode_request(fetch, 12)[1])
 
     def held_back(server: BrokerServer) -> None:
-        peer = server._reception.new_peer(0)
+        peer = server._connection_manager.new_peer(0)
         peer.connection_made(cast(Any, transport))
         peer.pause_writing()
         peer.get_buffer(-1)[: len(data)] = data
@@ -134,8 +134,8 @@ def test_a_fetch_held_back_until_its_client_read_on_is_answered_in_time() -> Non
 def test_a_large_request_behind_a_waiting_fetch_stays_in_the_socket(broker: EmbeddedBroker) -> None:
     """What waits holds memory: a frame is read no further while an answer before it is waited for."""
     with SocketClient(broker.bootstrap_servers) as client:
-        asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
-        client.send(FetchRequest(max_wait_ms=300, min_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=asked)]))
+        requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+        client.send(FetchRequest(max_wait_ms=300, min_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=requested)]))
         for _ in range(20):
             client.send(produce_request("missing", batch_of(b"x" * 900_000)))
         assert type(client.receive()).__name__ == "FetchResponse"
@@ -151,8 +151,8 @@ def send_many(client: SocketClient) -> None:
 def test_what_waits_behind_a_waiting_fetch_is_bounded() -> None:
     """Nearly everything stays with the client: the broker reads on when the fetch is answered."""
     with EmbeddedBroker(topics=["orders"]) as broker, SocketClient(broker.bootstrap_servers) as client:
-        asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
-        client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=asked)]))
+        requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+        client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=requested)]))
         client.socket.settimeout(1)
         with pytest.raises(TimeoutError):
             send_many(client)
@@ -175,10 +175,10 @@ def test_a_request_that_stays_incomplete() -> None:
 def fill_with_unread_answers(client: SocketClient, count: int = 60, size: int = 500_000) -> None:
     """Answers of so many bytes that the client asks for and does not read."""
     client.ask(produce_request("orders", batch_of(b"x" * size)))
-    asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+    requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
     with contextlib.suppress(ConnectionError):  # It may be disconnected before it has asked for all.
         for _ in range(count):
-            client.send(FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)]))
+            client.send(FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=requested)]))
 
 
 def test_a_client_that_reads_nothing_is_disconnected() -> None:
@@ -189,7 +189,7 @@ def test_a_client_that_reads_nothing_is_disconnected() -> None:
     ):
         fill_with_unread_answers(client)
         wait_for_connections(broker, 0)
-        watch = broker._running._reception._watch
+        watch = broker._running._connection_manager._watch
         assert not watch._seen
         assert not watch._unread
         assert is_alive(broker)
@@ -239,7 +239,7 @@ def test_a_peer_closed_while_it_reads_nothing_does_not_stay_for_ever() -> None:
 @pytest.mark.parametrize(
     ("is_there", "says"),
     [
-        (True, ("INFO", LOOPS_ARE_LOADED)),
+        (True, ("INFO", COMPILED_LOOPS_LOADED)),
         (False, ("WARNING", "compiled loops are not to be had, much slower ones check records: no numba")),
     ],
 )

@@ -26,15 +26,15 @@ LARGEST = int(Path("/proc/sys/net/core/wmem_max").read_text()) if sys.platform.s
 LINUX_ONLY = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells twice what it was asked for, others do not")
 
 
-@pytest.mark.parametrize(("asked", "is_granted"), [pytest.param(100_000, True, marks=LINUX_ONLY), (1 << 30, False)])
+@pytest.mark.parametrize(("requested", "is_granted"), [pytest.param(100_000, True, marks=LINUX_ONLY), (1 << 30, False)])
 def test_the_system_keeps_as_much_as_is_asked_or_what_it_chooses_itself(
-    monkeypatch: pytest.MonkeyPatch, asked: int, is_granted: bool
+    monkeypatch: pytest.MonkeyPatch, requested: int, is_granted: bool
 ) -> None:
     with monkeypatch.context() as unasked:
         unasked.setattr(listeners, "_may_have", lambda size: False)
         chosen = kept_of_a_connection()
-    monkeypatch.setattr(listeners, "RECEIVE_BUFFER_BYTES", asked)
-    assert kept_of_a_connection() == (2 * asked if is_granted else chosen)
+    monkeypatch.setattr(listeners, "RECEIVE_BUFFER_BYTES", requested)
+    assert kept_of_a_connection() == (2 * requested if is_granted else chosen)
 
 
 @pytest.mark.parametrize(

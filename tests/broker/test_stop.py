@@ -53,7 +53,7 @@ def ask(broker: EmbeddedBroker, message: Message, version: int) -> Callable[[], 
     request = ReceivedRequest(api=api_of(message), version=version, correlation_id=0, client_id=None, message=message)
 
     def happens() -> None:
-        server._performer.unsent += server.core.apply(RequestReceived(NOBODY, request), server._time.steady_ms())
+        server._effect_runner.unsent += server.core.apply(RequestReceived(NOBODY, request), server._time.steady_ms())
 
     return happens
 
@@ -87,7 +87,7 @@ def test_a_large_request_under_way_is_done_and_answered(broker: EmbeddedBroker) 
 
         def happens() -> None:
             for request in peer.frames.receive(b"".join(encoded)):
-                server._reception.received(peer, request)
+                server._connection_manager.received(peer, request)
 
         close_after(broker, happens)
         (topic,) = client.receive().responses

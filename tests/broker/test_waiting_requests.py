@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.broker.connections import RequestsHeld
+from chaffinch.broker.connections import QueuedRequestBytes
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.broker.pretend_line import Line, produce_request
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("clock")
 
 
 def test_a_request_that_waits_counts_for_what_it_takes_as_it_is_read() -> None:
-    held = RequestsHeld(1 << 30)
+    held = QueuedRequestBytes(1 << 30)
     line = Line(held)
     line.lets_wait = True
     many_small = MetadataRequest(topics=[MetadataRequestTopic(name="")] * 50_000)
@@ -22,18 +22,18 @@ def test_a_request_that_waits_counts_for_what_it_takes_as_it_is_read() -> None:
     with traced() as taken:
         line.feed(data)
     assert taken.size > 20 * len(data)
-    assert taken.size < held.bytes_held < 2 * taken.size
+    assert taken.size < held.bytes_queued < 2 * taken.size
     line.lets_wait = False
     line.answer()
-    assert held.bytes_held == 0
+    assert held.bytes_queued == 0
 
 
 def test_records_of_a_request_that_waits_are_not_counted_twice() -> None:
-    held = RequestsHeld(1 << 30)
+    held = QueuedRequestBytes(1 << 30)
     line = Line(held)
     line.lets_wait = True
     line.feed(produce_request(100_000))
-    assert 100_000 < held.bytes_held < 110_000
+    assert 100_000 < held.bytes_queued < 110_000
     line.complete_silently()
     line.peer.end_turn()
-    assert held.bytes_held == 0
+    assert held.bytes_queued == 0

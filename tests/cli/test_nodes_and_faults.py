@@ -54,7 +54,7 @@ def shell(capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
     with EmbeddedBroker(topics={"orders": {"partitions": 3, "replication": 3}}, brokers=3) as broker:
         server = broker._running
         listener = broker._thread.run(
-            HttpListener.start(Address(host="127.0.0.1", port=0), Control(server, "127.0.0.1"), server.say_seldom)
+            HttpListener.start(Address(host="127.0.0.1", port=0), Control(server, "127.0.0.1"), server.log_rate_limited)
         )
         yield Shell(f"127.0.0.1:{listener.port}", capsys)
         broker._thread.call(listener.close)

@@ -66,7 +66,7 @@ class Wire:
     def proceed(self) -> None:
         """Have done what may be done by now."""
         cluster, name = self._world.cluster, self._server.client_software_name
-        while self._backlog and self.closed is None and not cluster.core.waits(self._number):
+        while self._backlog and self.closed is None and not cluster.core.is_waiting(self._number):
             request = self._backlog.popleft()
             event = RequestReceived(connection_id=self._number, request=request, node_id=0, client_software_name=name)
             cluster.carry_out(cluster.core.handle(event, cluster.steady_ms))

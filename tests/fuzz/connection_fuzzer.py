@@ -81,9 +81,9 @@ class World:
         nodes = nodes_of(listeners, "127.0.0.1")
         with self._ticking(), ExitStack() as self._opened:
             server = self.server = await BrokerServer.start(
-                self._files, self._settings, listeners=listeners, nodes=nodes, dice=random.Random(1), clock=self.clock
+                self._files, self._settings, listeners=listeners, nodes=nodes, rng=random.Random(1), clock=self.clock
             )
-            server._reception._watch._now = lambda: self._watch_s
+            server._connection_manager._watch._now = lambda: self._watch_s
             try:
                 await self._story(port)
             finally:
@@ -147,13 +147,13 @@ class World:
     def _check_limits(self) -> None:
         server = self.server
         peers = list(server.peers)
-        assert not server._performer._failures, f"the broker failed: {server._performer._failures}"
-        assert server.core._waits.waits.keys() <= server._performer.peers.keys(), "answers wait for connections that are gone"
-        held = server._reception._held.bytes_held
-        assert held == sum(peer._bytes_held for peer in peers), "bytes are counted that no connection holds"
+        assert not server._effect_runner._failures, f"the broker failed: {server._effect_runner._failures}"
+        assert server.core._waits.waits.keys() <= server._effect_runner.peers.keys(), "answers wait for connections that are gone"
+        held = server._connection_manager._queued.bytes_queued
+        assert held == sum(peer._queued_bytes for peer in peers), "bytes are counted that no connection holds"
         one_read = EAGER_BYTES_MAX + REQUEST_BYTES * BUSY_CHUNK_BYTES // 12
         assert held <= self._request_bytes_max + len(peers) * one_read, f"{held} bytes wait"
-        assert server._reception._budget.bytes_reserved <= self._request_bytes_max
+        assert server._connection_manager._budget.bytes_reserved <= self._request_bytes_max
         for peer in peers:
             assert peer.open_count <= REQUESTS_WAITING_MAX + BUSY_CHUNK_BYTES // 12, f"{peer.open_count} requests wait"
             assert peer._bytes_waiting <= BYTES_WAITING_MAX + one_read or not peer.open_count
@@ -164,21 +164,26 @@ class World:
         server = self.server
         (peer,) = server.peers
         assert peer.address == self._good.name
-        assert (server._reception._held.bytes_held, server._reception._budget.bytes_reserved, peer.open_count, peer.unsent_bytes) == (
+        assert (
+            server._connection_manager._queued.bytes_queued,
+            server._connection_manager._budget.bytes_reserved,
+            peer.open_count,
+            peer.unsent_bytes,
+        ) == (
             0,
             0,
             0,
             0,
         )
         assert not server.core._waits.waits, "answers wait for connections that are gone"
-        assert not server._performer.unsent
-        assert not server._reception._busy_peers
-        assert not server._reception._watch._unread
-        assert server._reception._watch._unread_bytes == 0
-        assert set(server._reception._watch._seen) <= {peer.connection_id}
-        assert not server._reception._door._timers
+        assert not server._effect_runner.unsent
+        assert not server._connection_manager._busy_peers
+        assert not server._connection_manager._watch._unread
+        assert server._connection_manager._watch._unread_bytes == 0
+        assert set(server._connection_manager._watch._seen) <= {peer.connection_id}
+        assert not server._connection_manager._connection_auth._timers
         peer.frames.end_turn()
-        assert server._reception._budget.bytes_eager == 0
+        assert server._connection_manager._budget.bytes_eager == 0
 
     # How it ends ----------------------------------------------------------------------------------------------------------------------
 
@@ -208,7 +213,7 @@ class World:
             self._watch_s += 16
             self._pass_time(16_000)
             await self._ask_good(*GOOD[0])
-            self.server._reception.look_around()
+            self.server._connection_manager.sweep_connections()
             await self._turn()
         still_there = {peer.address for peer in self.server.peers} & silent
         assert not still_there, f"held by {still_there}"
@@ -244,8 +249,10 @@ class World:
 
         stack = ExitStack()
         stack.enter_context(mock.patch("chaffinch.broker.connections.perf_counter", ticks))
-        stack.enter_context(mock.patch("chaffinch.broker.performer.perf_counter", ticks))
-        stack.enter_context(mock.patch("chaffinch.broker.reception.time", types.SimpleNamespace(perf_counter=ticks, thread_time=ticks)))
+        stack.enter_context(mock.patch("chaffinch.broker.effect_runner.perf_counter", ticks))
+        stack.enter_context(
+            mock.patch("chaffinch.broker.connection_manager.time", types.SimpleNamespace(perf_counter=ticks, thread_time=ticks))
+        )
         return stack
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from chaffinch.broker.core.events import CloseConnection, CompleteSilently, ConnectionLost, Failed, RequestReceived, Respond
+from chaffinch.broker.core.events import CloseConnection, CompleteWithoutResponse, ConnectionLost, RequestFailed, RequestReceived, Respond
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.apis import APIS, Api
 from chaffinch.protocol.headers import finish_frame, request_head
@@ -180,7 +180,7 @@ class World:
                     self.maker.corpus.append((api, version, message))
 
     def _connection(self) -> int:
-        free = [connection_id for connection_id in self.connections if not self.cluster.core.waits(connection_id)]
+        free = [connection_id for connection_id in self.connections if not self.cluster.core.is_waiting(connection_id)]
         if free and self.dice.random() < 0.8:
             return self.dice.choice(free)
         self.next_id += 1
@@ -215,9 +215,9 @@ class World:
             elif isinstance(effect, CloseConnection):
                 assert effect.connection_id == sender_id, f"another connection was closed: {effect.reason}"
                 self.connections.pop(effect.connection_id, None)
-            elif isinstance(effect, CompleteSilently):
+            elif isinstance(effect, CompleteWithoutResponse):
                 yield "silence", 0, ()
-            elif isinstance(effect, Failed):
+            elif isinstance(effect, RequestFailed):
                 raise effect.error
 
     def _carry_out(self, effects: list[Any]) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from chaffinch.broker.connection_manager import ConnectionManager
 from chaffinch.broker.connections import Peer
-from chaffinch.broker.reception import Reception
 from chaffinch.protocol.violations import ProtocolViolation
 from tests.fuzz import connection_fuzzer
 
@@ -32,33 +32,37 @@ def send_the_last_first(self: Peer) -> None:
     flush(self)
 
 
-def close_the_others(self: Reception, peer: Peer, violation: ProtocolViolation) -> None:
+def close_the_others(self: ConnectionManager, peer: Peer, violation: ProtocolViolation) -> None:
     for other in list(self._peers.values()):
         other.close()
 
 
-def drop_what_was_good(self: Reception, peer: Peer, violation: ProtocolViolation) -> None:
+def drop_what_was_good(self: ConnectionManager, peer: Peer, violation: ProtocolViolation) -> None:
     peer.abort()
 
 
 def never_give_back(self: Peer, count: int) -> None:
-    self._held.bytes_held += max(0, count - self._bytes_held)
-    self._bytes_held = count
+    self._queued.bytes_queued += max(0, count - self._queued_bytes)
+    self._queued_bytes = count
 
 
 def do_nothing(*_: object) -> list[Any]:
     return []
 
 
-RECEPTION, CONNECTION, WATCH = "broker.reception.Reception", "broker.connections.Peer", "broker.connection_watch.ConnectionWatch"
+CONNECTION_MANAGER, CONNECTION, WATCH = (
+    "broker.connection_manager.ConnectionManager",
+    "broker.connections.Peer",
+    "broker.connection_watch.ConnectionWatch",
+)
 BROKEN_RULES: dict[str, tuple[str, Callable[..., Any], str]] = {
     "answers overtake": (f"{CONNECTION}.flush", send_the_last_first, "expected .* next"),
-    "others are closed": (f"{RECEPTION}.violated", close_the_others, "closed, and it has sent no nonsense"),
-    "nobody is closed": (f"{RECEPTION}.violated", do_nothing, "not answered, or not closed"),
-    "good ones are dropped": (f"{RECEPTION}.violated", drop_what_was_good, "good requests not answered"),
-    "bytes stay held": (f"{CONNECTION}._hold", never_give_back, "bytes are counted that no connection holds"),
+    "others are closed": (f"{CONNECTION_MANAGER}.violated", close_the_others, "closed, and it has sent no nonsense"),
+    "nobody is closed": (f"{CONNECTION_MANAGER}.violated", do_nothing, "not answered, or not closed"),
+    "good ones are dropped": (f"{CONNECTION_MANAGER}.violated", drop_what_was_good, "good requests not answered"),
+    "bytes stay held": (f"{CONNECTION}._set_queued_bytes", never_give_back, "bytes are counted that no connection holds"),
     "turns never end": (f"{CONNECTION}.end_turn", do_nothing, "a client that behaves is not answered"),
-    "connections stay": (f"{RECEPTION}.disconnected", do_nothing, "held by"),
+    "connections stay": (f"{CONNECTION_MANAGER}.disconnected", do_nothing, "held by"),
     "silent ones stay": (f"{WATCH}.sweep", do_nothing, "held by"),
 }
 

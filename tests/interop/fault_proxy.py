@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from chaffinch.broker.core.error_answers import error_answer
+from chaffinch.broker.core.error_responses import error_response
 from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript
 from chaffinch.broker.core.handlers.produce import number_for
 from chaffinch.protocol.apis import APIS
@@ -169,7 +169,7 @@ class _Link:
 
 def _refusal(request: ReceivedRequest, fault: Fault) -> Message:
     if not isinstance(request.message, ProduceRequest):
-        return error_answer(request, fault.error.wire("apache"))
+        return error_response(request, fault.error.wire("apache"))
     number = number_for(fault.error, request.version, "apache")
     return ProduceResponse(
         responses=[

@@ -13,7 +13,7 @@ import pytest
 
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.groups.offsets import GroupOffsets
-from chaffinch.broker.core.opening import TransactionParticipants
+from chaffinch.broker.core.startup import TransactionParticipants
 from chaffinch.broker.core.transactions import power_loss
 from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
 from chaffinch.spark.commit import protocol, push, requests
@@ -155,7 +155,7 @@ def unmended(breaks: Callable[[Patch], None]) -> Callable[[Patch], None]:
 
     def both(patch: Patch) -> None:
         breaks(patch)
-        patch.setattr(power_loss, "mend", lambda *_arguments, **_keywords: ())
+        patch.setattr(power_loss, "recover_lost", lambda *_arguments, **_keywords: ())
 
     return both
 

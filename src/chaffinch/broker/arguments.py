@@ -99,7 +99,7 @@ class TopicArgument:
         """What a topic of that name does not have as asked for."""
         replication = len(topic.partitions[0].replicas.assigned)
         numbers = (("partitions", self.partitions, len(topic.partitions)), ("replication", self.replication, replication))
-        found = [f"{name} {have}, not {asked}" for name, asked, have in numbers if asked not in (-1, have)]
+        found = [f"{name} {have}, not {requested}" for name, requested, have in numbers if requested not in (-1, have)]
         for name, value in self.config.items():
             if topic.overrides.get(name) != value:
                 found.append(f"{name}={topic.overrides.get(name, 'its default')}, not {value}")

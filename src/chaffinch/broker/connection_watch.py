@@ -17,7 +17,7 @@ SWEEPS_PER_LIMIT: Final = 4
 INTERVAL_MIN_S: Final = 0.1
 """And no more often than this, however short the limits are: a limit of 0 would take a whole processor."""
 
-SHARE_OF_ROOM: Final = 8
+SHARE_OF_CAPACITY: Final = 8
 """Of the bytes that may still wait unread, one answer may be an eighth: with a limit of 512 MiB the first may be of 55 MB, and the tenth,
 when nobody reads, of 20 MB."""
 
@@ -59,40 +59,40 @@ class ConnectionWatch:
 
     def forget(self, peer: Peer) -> None:
         self._seen.pop(peer.connection_id, None)
-        self._note(peer, 0)
+        self._set_unread(peer, 0)
 
-    def left_unsent(self, peer: Peer) -> list[Peer]:
+    def output_pending(self, peer: Peer) -> list[Peer]:
         """The client has not read all answers yet. Returns whom to close so that the unread answers of all are within their limit.
 
         Called with each answer, so the others are looked at only when all together may be too much: what they get is noted here, so since
         the last look they can only have read.
         """
-        self._note(peer, peer.unsent_bytes)
+        self._set_unread(peer, peer.unsent_bytes)
         if self._unread_bytes <= self._unread_bytes_max:
             return []
-        self._look()
+        self._refresh()
         victims = []
         for victim, size in list(self._unread.values()):
             if self._unread_bytes <= self._unread_bytes_max:
                 break
             if size:
                 victims.append(victim)
-            self._note(victim, 0)
+            self._set_unread(victim, 0)
         return victims
 
     def records_max(self) -> int:
         """How many bytes of records the next answer may carry: a share of what is left, so that many who read slowly get less each, and
         nobody is closed for what he was entitled to."""
         if 2 * self._unread_bytes > self._unread_bytes_max:
-            self._look()
-        return max((self._unread_bytes_max - self._unread_bytes) // SHARE_OF_ROOM, RECORDS_MIN)
+            self._refresh()
+        return max((self._unread_bytes_max - self._unread_bytes) // SHARE_OF_CAPACITY, RECORDS_MIN)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """See who has read since."""
         for waiting, _ in list(self._unread.values()):
-            self._note(waiting, waiting.unsent_bytes)
+            self._set_unread(waiting, waiting.unsent_bytes)
 
-    def _note(self, peer: Peer, size: int) -> None:
+    def _set_unread(self, peer: Peer, size: int) -> None:
         """So much is unread there."""
         known = self._unread.get(peer.connection_id)
         self._unread_bytes += size - (known[1] if known is not None else 0)
@@ -119,7 +119,7 @@ class ConnectionWatch:
             self._seen[peer.connection_id] = _Seen(peer.bytes_received, sent, peer.requests_received, now, now)
             return None
         if unsent == 0:
-            self._note(peer, 0)
+            self._set_unread(peer, 0)
         if unsent == 0 or sent != seen.sent:
             seen.read_at = now
         if (peer.bytes_received, sent) != (seen.received, seen.sent) or (peer.open_count and not peer.is_finished):

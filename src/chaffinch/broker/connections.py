@@ -3,7 +3,7 @@
 Reading pauses while answers pile up unread or too many requests wait, so a client that does not read, or sends faster than it is
 answered, holds what one connection may hold and no more. What waits are the bytes that came: each request is read when it is to be done, so
 what is wrong with one is found in its order, when those before it are answered. A client that sends no more is answered to the end, and
-closed then. Knows nothing of Kafka but frames; decisions are `reception.Reception`'s.
+closed then. Knows nothing of Kafka but frames; decisions are `connection_manager.ConnectionManager`'s.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from functools import partial
 from time import perf_counter
 from typing import Final, Protocol, cast
 
-from chaffinch.broker.direct_sending import DirectSending
+from chaffinch.broker.file_sender import FileSender
 from chaffinch.broker.listeners import shown
-from chaffinch.broker.pace import SlowAnswers, SlowRequests
+from chaffinch.broker.throttle import ThrottledRequests, ThrottledResponses
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection, bytes_read_to
@@ -47,7 +47,7 @@ TURN_SECONDS_MAX: Final = 0.01
 as it is answered would else be answered until nothing is left of what it asked for. One request is always done, however long it takes."""
 
 _TRANSPORT: Final = "transport"
-_PACE: Final = "pace"
+_THROTTLE: Final = "pace"
 _FILES: Final = "files"
 
 
@@ -58,24 +58,24 @@ class Owner(Protocol):
     def received(self, peer: Peer, request: ReceivedRequest) -> bool: ...
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None: ...
     def failed(self, peer: Peer, error: Exception) -> None: ...
-    def cut_off(self, peer: Peer, error: Exception) -> None: ...
+    def send_failed(self, peer: Peer, error: Exception) -> None: ...
     def disconnected(self, peer: Peer) -> None: ...
     def end_turn_later(self, peer: Peer) -> None: ...
     def turn_ended(self) -> None: ...
-    def left_unsent(self, peer: Peer) -> None: ...
+    def output_pending(self, peer: Peer) -> None: ...
 
 
-class RequestsHeld:
+class QueuedRequestBytes:
     """What has come of all connections whose first request waits for its answer, and what that one takes besides, as it is read; and how
     much that may be.
 
     Beyond it none of them is read any further until it is answered: what it sends would only wait, too. The others are read.
     """
 
-    __slots__ = ("bytes_held", "bytes_max")
+    __slots__ = ("bytes_max", "bytes_queued")
 
     def __init__(self, bytes_max: int) -> None:
-        self.bytes_held = 0
+        self.bytes_queued = 0
         self.bytes_max = bytes_max
 
 
@@ -87,7 +87,7 @@ class Peer(asyncio.BufferedProtocol):
     """
 
     def __init__(
-        self, owner: Owner, frames: ServerConnection, connection_id: int, node_id: int, unread_bytes_max: int, held: RequestsHeld
+        self, owner: Owner, frames: ServerConnection, connection_id: int, node_id: int, unread_bytes_max: int, queued: QueuedRequestBytes
     ) -> None:
         self.connection_id = connection_id
         self.node_id = node_id
@@ -102,27 +102,27 @@ class Peer(asyncio.BufferedProtocol):
         self._owner = owner
         self._unread_bytes_max = unread_bytes_max
         self._transport: asyncio.Transport | None = None
-        self._direct: DirectSending | None = None  # As long as there is a transport.
+        self._file_sender: FileSender | None = None  # As long as there is a transport.
         self._sends = True
         self._backlog: deque[memoryview | ProtocolViolation] = deque()  # Frames, and last of all why there can be no more of them.
         self._bytes_waiting = 0
-        self._held = held
-        self._bytes_held = 0  # Of it, counted there.
+        self._queued = queued
+        self._queued_bytes = 0  # Of it, counted there.
         self._unsent: list[Part] = []  # No stretch stays in it: `respond` sends what has one.
         self._has_stretches = False
         self._unsent_bytes = 0
         self._turn_bytes = 0  # Read in this turn of the loop.
         self._has_turn = False  # It was said that there is something to do at its end.
         self._turn_ends_s = 0.0
-        self._is_over = False  # It took as long as a turn may.
+        self._turn_is_used_up = False  # It took as long as a turn may.
         self._waiting: ReceivedRequest | None = None  # Behind it nothing is begun.
-        self._waiting_takes = 0  # In memory, beside its bytes.
+        self._waiting_memory_bytes = 0  # In memory, beside its bytes.
         self._congested: set[str] = set()  # What has more answers than it should: the transport, or the pace.
         self._is_paused = False
         self._takes_requests = True
         self._is_finished = False
-        self._slow_answers: SlowAnswers | None = None
-        self._slow_requests: SlowRequests | None = None
+        self._slow_answers: ThrottledResponses | None = None
+        self._slow_requests: ThrottledRequests | None = None
         self.get_buffer = frames.get_buffer  # type: ignore[method-assign, assignment]  # The transport's own call, without one of ours between.
 
     # What the transport calls ---------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Peer(asyncio.BufferedProtocol):
         peer_name = transport.get_extra_info("peername")
         self.address = shown(peer_name)
         self.host = f"/{peer_name[0]}" if isinstance(peer_name, tuple) else str(peer_name)
-        self._direct = DirectSending(transport, partial(self._relieved, _FILES), self._cut_off)
+        self._file_sender = FileSender(transport, partial(self._drained, _FILES), self._send_failed)
         transport.set_write_buffer_limits(high=self._unread_bytes_max)
         if not self._owner.connected(self):
             transport.abort()
@@ -198,13 +198,13 @@ class Peer(asyncio.BufferedProtocol):
         self._consider_reading()
 
     def resume_writing(self) -> None:
-        self._relieved(_TRANSPORT)
+        self._drained(_TRANSPORT)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
-        self._transport = self._direct = None
+        self._transport = self._file_sender = None
         self.frames.close()
-        self._hold(0)
+        self._set_queued_bytes(0)
         self._owner.disconnected(self)
 
     # What the server calls ------------------------------------------------------------------------------------------------------------
@@ -220,8 +220,8 @@ class Peer(asyncio.BufferedProtocol):
         if self._transport is None:
             return 0
         slow = self._slow_answers.bytes_waiting if self._slow_answers is not None else 0
-        direct = self._direct.bytes_left if self._direct is not None else 0
-        return self._unsent_bytes + slow + direct + self._transport.get_write_buffer_size()
+        file_sender = self._file_sender.bytes_left if self._file_sender is not None else 0
+        return self._unsent_bytes + slow + file_sender + self._transport.get_write_buffer_size()
 
     @property
     def is_reading(self) -> bool:
@@ -247,7 +247,7 @@ class Peer(asyncio.BufferedProtocol):
             self._has_stretches = self._has_stretches or isinstance(part, Stretch)
         if self._unsent_bytes > UNSENT_BYTES_MAX or self._has_stretches:
             self.flush()
-        elif self._is_paused or self._bytes_held:
+        elif self._is_paused or self._queued_bytes:
             self._consider_reading()
 
     def _enter_turn(self) -> None:
@@ -260,15 +260,15 @@ class Peer(asyncio.BufferedProtocol):
 
     def end_turn(self) -> None:
         """This turn of the loop is over, or has nothing more for this connection."""
-        if self._backlog and not self._is_over:
+        if self._backlog and not self._turn_is_used_up:
             self._turn_ends_s = perf_counter() + TURN_SECONDS_MAX  # It was asked for before others had theirs.
             self._feed(())
         self._has_turn = False
         self._turn_bytes = 0
         self.frames.end_turn()
         self.flush()
-        if self._is_over:
-            self._is_over = False
+        if self._turn_is_used_up:
+            self._turn_is_used_up = False
             if not self._has_turn:  # What left has made room at once.
                 self._begin_turn()
         elif self._is_finished:
@@ -286,30 +286,30 @@ class Peer(asyncio.BufferedProtocol):
         has_stretches, self._has_stretches = self._has_stretches, False
         self.bytes_answered += self._unsent_bytes
         self._unsent_bytes = 0
-        transport, direct = self._transport, self._direct
-        if parts and transport is not None and direct is not None and self._sends:
+        transport, file_sender = self._transport, self._file_sender
+        if parts and transport is not None and file_sender is not None and self._sends:
             if self._slow_answers is not None:
                 self._slow_answers.add(loaded(parts))
                 if self._slow_answers.bytes_waiting > self._unread_bytes_max:
-                    self._congested.add(_PACE)
+                    self._congested.add(_THROTTLE)
                     self._consider_reading()
             elif has_stretches or _FILES in self._congested:
-                self._send_directly(direct, parts)
+                self._send_files(file_sender, parts)
             else:
                 transport.writelines(cast("list[Buffer]", parts))
-            if self._slow_answers is not None or transport.get_write_buffer_size() or direct.bytes_left:
-                self._owner.left_unsent(self)
-        if self._is_paused or self._bytes_held:
+            if self._slow_answers is not None or transport.get_write_buffer_size() or file_sender.bytes_left:
+                self._owner.output_pending(self)
+        if self._is_paused or self._queued_bytes:
             self._consider_reading()
 
-    def _send_directly(self, direct: DirectSending, parts: list[Part]) -> None:
-        direct.send(parts)
-        if direct.bytes_left:
+    def _send_files(self, file_sender: FileSender, parts: list[Part]) -> None:
+        file_sender.send(parts)
+        if file_sender.bytes_left:
             self._congested.add(_FILES)
             self._consider_reading()
 
-    def _cut_off(self, error: Exception) -> None:
-        self._owner.cut_off(self, error)
+    def _send_failed(self, error: Exception) -> None:
+        self._owner.send_failed(self, error)
 
     def skip(self, request: ReceivedRequest) -> None:
         """The request has no answer, and is done."""
@@ -317,7 +317,7 @@ class Peer(asyncio.BufferedProtocol):
             self._waiting = None
             if not self._has_turn:
                 self._begin_turn()  # At its end what came behind it is begun.
-        if self._is_paused or self._bytes_held:
+        if self._is_paused or self._queued_bytes:
             self._consider_reading()
 
     def slow_down(self, bytes_per_second: int, *, answers: bool, requests: bool) -> None:
@@ -327,11 +327,11 @@ class Peer(asyncio.BufferedProtocol):
             return
         later = asyncio.get_running_loop().call_later
         if answers and self._slow_answers is None:
-            self._slow_answers = SlowAnswers(bytes_per_second, self._transport.writelines, partial(self._relieved, _PACE), later)
+            self._slow_answers = ThrottledResponses(bytes_per_second, self._transport.writelines, partial(self._drained, _THROTTLE), later)
         if requests and self._slow_requests is None:
-            self._slow_requests = SlowRequests(bytes_per_second, self._consider_reading, later)
+            self._slow_requests = ThrottledRequests(bytes_per_second, self._consider_reading, later)
 
-    def take_no_more_requests(self) -> None:
+    def stop_taking_requests(self) -> None:
         """The connection is about to be closed: what comes now, or waits, is not done."""
         self._takes_requests = False
         self._backlog.clear()
@@ -339,7 +339,7 @@ class Peer(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Send what was answered, then close; what a slowed connection has not sent is dropped, and what is still read from files: all of
         it would go to memory, for a client that may never come for it."""
-        self.take_no_more_requests()
+        self.stop_taking_requests()
         self.flush()
         is_cut = _FILES in self._congested
         self._end()
@@ -356,7 +356,7 @@ class Peer(asyncio.BufferedProtocol):
 
     def _end(self) -> None:
         """Nothing is done or sent for this connection any more."""
-        self.take_no_more_requests()
+        self.stop_taking_requests()
         self._sends = False
         self._waiting = None
         self._unsent.clear()
@@ -365,8 +365,8 @@ class Peer(asyncio.BufferedProtocol):
             if slow is not None:
                 slow.close()
         self._slow_answers = self._slow_requests = None
-        if self._direct is not None:
-            self._direct.drop()
+        if self._file_sender is not None:
+            self._file_sender.drop()
 
     def _feed(self, frames: Sequence[memoryview | ProtocolViolation]) -> None:
         """Hand requests to the server, in order, while none waits for something, the client reads its answers, and it is its turn."""
@@ -374,7 +374,9 @@ class Peer(asyncio.BufferedProtocol):
         backlog.extend(frames)
         self.requests_received += len(frames)
         try:
-            while backlog and not (self._congested or self._is_over) and self._waiting is None:  # Empty once no more requests are taken.
+            while (
+                backlog and not (self._congested or self._turn_is_used_up) and self._waiting is None
+            ):  # Empty once no more requests are taken.
                 frame = backlog.popleft()
                 if isinstance(frame, ProtocolViolation):
                     self._owner.violated(self, frame)
@@ -382,9 +384,9 @@ class Peer(asyncio.BufferedProtocol):
                 request = self.frames.request(frame)
                 if not self._owner.received(self, request):
                     self._waiting = request
-                    self._waiting_takes = bytes_read_to(request, len(frame))
+                    self._waiting_memory_bytes = bytes_read_to(request, len(frame))
                 if backlog and perf_counter() > self._turn_ends_s:
-                    self._is_over = True
+                    self._turn_is_used_up = True
         except ProtocolViolation as violation:
             self._owner.violated(self, violation)
         except Exception as error:  # A request that the broker cannot digest costs its connection, never the broker.
@@ -392,7 +394,7 @@ class Peer(asyncio.BufferedProtocol):
             return
         self._consider_reading()
 
-    def _relieved(self, what: str) -> None:
+    def _drained(self, what: str) -> None:
         """One of those that held too much has room again."""
         was_congested = what in self._congested  # Else this may come from within `_feed`, whose answers left at once.
         if not self._has_turn and (was_congested or self._is_finished):
@@ -405,19 +407,19 @@ class Peer(asyncio.BufferedProtocol):
         waiting = self.open_count
         if waiting == 0:
             self._bytes_waiting = 0
-        held = self._bytes_waiting if self._waiting is None else self._bytes_waiting + self._waiting_takes
-        if self._bytes_held != held:
-            self._hold(held)
+        queued = self._bytes_waiting if self._waiting is None else self._bytes_waiting + self._waiting_memory_bytes
+        if self._queued_bytes != queued:
+            self._set_queued_bytes(queued)
         must_pause = (
             self._turn_bytes > TURN_BYTES_MAX
             or bool(self._congested)
-            or self._is_over
+            or self._turn_is_used_up
             or (
                 waiting > 0
                 and (
                     waiting > REQUESTS_WAITING_MAX
                     or self._bytes_waiting > BYTES_WAITING_MAX
-                    or self._held.bytes_held > self._held.bytes_max
+                    or self._queued.bytes_queued > self._queued.bytes_max
                 )
             )
             or (self._slow_requests is not None and self._slow_requests.must_pause)
@@ -431,6 +433,6 @@ class Peer(asyncio.BufferedProtocol):
             else:
                 self._transport.resume_reading()
 
-    def _hold(self, count: int) -> None:
-        self._held.bytes_held += count - self._bytes_held
-        self._bytes_held = count
+    def _set_queued_bytes(self, count: int) -> None:
+        self._queued.bytes_queued += count - self._queued_bytes
+        self._queued_bytes = count

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from chaffinch.broker.core.fault_script import Fault, FaultScript
-from chaffinch.broker.core.refusal import disk_failure
+from chaffinch.broker.core.refusal import disk_failure_message
 from chaffinch.broker.http_listener import JSON, Refused, Reply, Request, check_host, json_reply
 from chaffinch.broker.server import BrokerServer
 from chaffinch.errors import ConfigException
@@ -66,7 +66,7 @@ class Control:
             raise Refused(400, str(error)) from None
         except StorageError as error:
             LOG.error("%s %s: %s", request.method, request.path, error)
-            raise Refused(409, disk_failure(request.path)) from None
+            raise Refused(409, disk_failure_message(request.path)) from None
         except OSError as error:
             raise Refused(409, error.strerror or str(error)) from None
         raise Refused(404, f"there is no {request.path}: only /nodes and /faults")

@@ -124,22 +124,22 @@ class EmbeddedBroker:
         self._server = None
         if kill:
             self._thread.call(server.abandon)
-            self._lose_process()
+            self._replace_file_system()
         else:
             self._thread.run(server.close())
         self._start(self._thread.call(lambda: [listen(Address(host=HOST, port=port), 1)[0] for port in self._ports]), stopped)
 
-    def _lose_process(self) -> None:
+    def _replace_file_system(self) -> None:
         """What was open in the old process is closed by the system; files stay as they are."""
         self._file_system.kill()
         if self._data_dir is not None:
             self._file_system = DiskFileSystem(self._data_dir)
 
     def _start(self, listeners: list[Any], stopped: Sequence[int] = ()) -> None:
-        nodes, dice = nodes_of(listeners, HOST), random.SystemRandom()
+        nodes, rng = nodes_of(listeners, HOST), random.SystemRandom()
         self._server = self._thread.run(
             BrokerServer.start(
-                self._file_system, self._config, listeners=listeners, nodes=nodes, dice=dice, stopped=stopped, users=self._users
+                self._file_system, self._config, listeners=listeners, nodes=nodes, rng=rng, stopped=stopped, users=self._users
             )
         )
 
@@ -214,7 +214,7 @@ class EmbeddedBroker:
             self._create(topic)
         else:
             server = self._running
-            self._thread.call(lambda: server.say_differences(topic))
+            self._thread.call(lambda: server.log_differences(topic))
 
     def _create(self, topic: TopicArgument) -> None:
         server = self._running

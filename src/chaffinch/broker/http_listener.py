@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
-from chaffinch.broker.listeners import Address, Listener, SaySeldom, listening_socket, shown
+from chaffinch.broker.listeners import Address, Listener, LogRateLimited, listening_socket, shown
 from chaffinch.runtime.exposure import host_of, is_expected
 
 LOG = logging.getLogger("chaffinch.broker")
@@ -95,17 +95,17 @@ def json_reply(value: Any, status: int = 200) -> Reply:
 class HttpListener:
     """One port, one route: `route` gets every request and raises Refused for those it does not know."""
 
-    def __init__(self, listening: socket.socket, route: Route, say_seldom: SaySeldom) -> None:
+    def __init__(self, listening: socket.socket, route: Route, log_rate_limited: LogRateLimited) -> None:
         self._listener = Listener(listening)
         self._route = route
-        self._say_seldom = say_seldom
+        self._log_rate_limited = log_rate_limited
         self._served: set[asyncio.StreamWriter] = set()
         self._refused: set[asyncio.StreamWriter] = set()
 
     @classmethod
-    async def start(cls, address: Address, route: Route, say_seldom: SaySeldom) -> HttpListener:
-        """Accept at `address`; `say_seldom` is told of connections that are too many. Raises OSError, with the address in its text."""
-        listener = cls(listening_socket(address), route, say_seldom)
+    async def start(cls, address: Address, route: Route, log_rate_limited: LogRateLimited) -> HttpListener:
+        """Accept at `address`; `log_rate_limited` logs connections beyond the limit. Raises OSError, with the address in its text."""
+        listener = cls(listening_socket(address), route, log_rate_limited)
         listener._listener.start(listener._new_connection)
         return listener
 
@@ -128,7 +128,7 @@ class HttpListener:
             return
         address = shown(writer.get_extra_info("peername"))
         text = f"connection from {address} to port {self.port} refused: there are {len(self._served)} already"
-        self._say_seldom(f"too many connections to port {self.port}", address.rpartition(":")[0], text)
+        self._log_rate_limited(f"too many connections to port {self.port}", address.rpartition(":")[0], text)
         if len(self._refused) < REFUSED_MAX:
             await self._hold(self._refused, reader, writer, _refuse)
         else:

@@ -20,7 +20,7 @@ from chaffinch.errors import ConfigException
 
 LOG = logging.getLogger("chaffinch.broker")
 
-SaySeldom = Callable[[str, str, str], None]
+LogRateLimited = Callable[[str, str, str], None]
 """(what, address without port, the line): for the log, where it is counted when there are many of its kind."""
 
 LISTEN_BACKLOG: Final = 1024
@@ -134,8 +134,8 @@ def listen(address: Address, count: int) -> list[socket.socket]:
 def check_ports(address: Address, count: int) -> None:
     """Whether there are as many ports from this one on. Raises ConfigException."""
     if address.port and address.port + count - 1 > PORT_MAX:
-        asked = f"{count} declared nodes from {address} on" if count > 1 else f"a listener at {address}"
-        raise ConfigException(f"{asked}: the last port would be {address.port + count - 1}, and there is none above {PORT_MAX}")
+        requested = f"{count} declared nodes from {address} on" if count > 1 else f"a listener at {address}"
+        raise ConfigException(f"{requested}: the last port would be {address.port + count - 1}, and there is none above {PORT_MAX}")
 
 
 def listening_socket(address: Address) -> socket.socket:
@@ -186,8 +186,8 @@ def nodes_of(listeners: Sequence[socket.socket], host: str, advertised: Address 
             nodes.append(Node(id=node_id, host=host, port=port))
         else:
             own = str(Address(host=host, port=port))
-            told = advertised.port + node_id if advertised.port else port
-            nodes.append(Node(id=node_id, host=advertised.host, port=told, listens_at=own))
+            advertised_port = advertised.port + node_id if advertised.port else port
+            nodes.append(Node(id=node_id, host=advertised.host, port=advertised_port, listens_at=own))
     return nodes
 
 
@@ -196,7 +196,7 @@ class AcceptFailures:
     seldom. One that is accepted between two refusals is no end of it: whoever waited takes each descriptor that is given back."""
 
     def __init__(self) -> None:
-        self._last_at = self._said_at = -COUNT_SECONDS_MAX
+        self._last_at = self._logged_at = -COUNT_SECONDS_MAX
         self._interval = 0.0
         self._count = 0
 
@@ -205,16 +205,16 @@ class AcceptFailures:
         is_first = now - self._last_at >= COUNT_SECONDS_MAX
         self._last_at = now
         self._count = 0 if is_first else self._count + 1
-        if not is_first and now - self._said_at < self._interval:
+        if not is_first and now - self._logged_at < self._interval:
             return None
-        self._said_at = now
+        self._logged_at = now
         self._interval = 2 * RETRY_SECONDS if is_first else min(2 * self._interval, COUNT_SECONDS_MAX / 2)
         text, count = f"cannot accept connections on port {port}: {error.strerror or error}", self._count
         self._count = 0
-        return text + _what_to_do(error) if is_first else f"{text}: {count} more times since the last line"
+        return text + _advice(error) if is_first else f"{text}: {count} more times since the last line"
 
 
-def _what_to_do(error: OSError) -> str:
+def _advice(error: OSError) -> str:
     waits = f"; those who connect wait, and it is tried again each {RETRY_SECONDS:g} s"
     if error.errno != errno.EMFILE:
         return waits
@@ -269,13 +269,13 @@ class Listener:
         self._socket.close()
 
     def _keep_port(self) -> None:
-        kept = socket.socket(self._socket.family, self._socket.type, self._socket.proto)
+        bound = socket.socket(self._socket.family, self._socket.type, self._socket.proto)
         try:
-            _bind(kept, self._target)
+            _bind(bound, self._target)
         except OSError:
-            kept.close()
+            bound.close()
             raise
-        self._socket = kept
+        self._socket = bound
 
     def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -321,9 +321,9 @@ class Listener:
             except OSError:  # The peer is gone.
                 connection.close()
             return
-        kept = None
+        duplicate = None
         try:
-            kept = connection.dup()
+            duplicate = connection.dup()
             await loop.connect_accepted_socket(
                 self._new_connection,
                 connection,
@@ -333,13 +333,13 @@ class Listener:
             )
         except OSError as error:  # The peer is gone, or speaks no TLS that we accept; or there is no descriptor left.
             connection.close()
-            if kept is not None:
+            if duplicate is not None:
                 with contextlib.suppress(OSError):
-                    kept.send(HANDSHAKE_FAILURE)
+                    duplicate.send(HANDSHAKE_FAILURE)
             tls.failed(address, _reason(error))
         finally:
-            if kept is not None:
-                kept.close()
+            if duplicate is not None:
+                duplicate.close()
             self._shaking_hands.pop(connection, None)
 
 

@@ -1,7 +1,7 @@
 """The broker as a server: it starts, stops and starts declared nodes, and ends.
 
 Listeners, connections and the clock are around one `BrokerCore`, all in one thread, on one event loop. Nothing here has an `if` about
-Kafka: `reception` makes events of what connections tell, `performer` carries out the effects.
+Kafka: `connection_manager` makes events of what connections tell, `effect_runner` carries out the effects.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any, Final
 
 from chaffinch import plain_text
 from chaffinch.broker.arguments import TopicArgument, check_replication
+from chaffinch.broker.connection_auth import ConnectionAuth, tls_context
+from chaffinch.broker.connection_manager import ConnectionManager, ConnectionMetrics
 from chaffinch.broker.connections import Peer
 from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.events import NodeStarted, NodeStopped, TimePassed
 from chaffinch.broker.core.replicas.declared_replicas import Node
-from chaffinch.broker.core.topics.registry import Dice
-from chaffinch.broker.door import Door, tls_context
-from chaffinch.broker.listeners import Listener, SaySeldom
-from chaffinch.broker.performer import Performer
-from chaffinch.broker.reception import Reception, Traffic
+from chaffinch.broker.core.topics.registry import RandomSource
+from chaffinch.broker.effect_runner import EffectRunner
+from chaffinch.broker.listeners import Listener, LogRateLimited
 from chaffinch.runtime.clock import Clock, SystemClock
 from chaffinch.storage.file_system import FileSystem
 
@@ -44,13 +44,13 @@ class BrokerServer:
         self.core = core
         loop = asyncio.get_running_loop()
         settings = core.state.settings
-        self._performer = Performer(core, clock, start_ms, loop)
-        self._time = self._performer.time
-        self.say_seldom: SaySeldom = self._performer.say_of
-        door = Door(settings, core.state.authentication, tls, loop, self._performer.say_of)
-        self._reception = Reception(core, self._performer, door, loop)
+        self._effect_runner = EffectRunner(core, clock, start_ms, loop)
+        self._time = self._effect_runner.time
+        self.log_rate_limited: LogRateLimited = self._effect_runner.log_for_address
+        connection_auth = ConnectionAuth(settings, core.state.authentication, tls, loop, self._effect_runner.log_for_address)
+        self._connection_manager = ConnectionManager(core, self._effect_runner, connection_auth, loop)
         send_buffer_bytes: int = settings["socket.send.buffer.bytes"]
-        self._listeners = [Listener(listener, door.tls, send_buffer_bytes=send_buffer_bytes) for listener in listeners]
+        self._listeners = [Listener(listener, connection_auth.tls, send_buffer_bytes=send_buffer_bytes) for listener in listeners]
 
     @classmethod
     async def start(
@@ -60,7 +60,7 @@ class BrokerServer:
         *,
         listeners: Sequence[socket.socket],
         nodes: Sequence[Node],
-        dice: Dice,
+        rng: RandomSource,
         clock: Clock | None = None,
         stopped: Iterable[int] = (),
         users: Mapping[str, str] | None = None,
@@ -76,7 +76,7 @@ class BrokerServer:
             parsed = options.parse(settings)
             check_replication(parsed["default.replication.factor"], len(nodes))
             tls = tls_context(parsed)
-            core = BrokerCore(file_system, parsed, nodes=nodes, dice=dice, steady_ms=wall_ms, users=users)
+            core = BrokerCore(file_system, parsed, nodes=nodes, rng=rng, steady_ms=wall_ms, users=users)
         except BaseException:
             for listener in listeners:
                 listener.close()
@@ -96,20 +96,20 @@ class BrokerServer:
             if node_id in self.core.state.nodes.stopped:
                 listener.stop()
             else:
-                listener.start(partial(self._reception.new_peer, node_id))
-        self._performer.carry_out(self.core.apply(TimePassed(), self._time.steady_ms()))
+                listener.start(partial(self._connection_manager.new_peer, node_id))
+        self._effect_runner.run(self.core.apply(TimePassed(), self._time.steady_ms()))
         self._time.arm()
-        self._reception.look_around()
+        self._connection_manager.sweep_connections()
 
     @property
     def peers(self) -> Collection[Peer]:
         """The connections that are there."""
-        return self._performer.peers.values()
+        return self._effect_runner.peers.values()
 
     @property
-    def traffic(self) -> Traffic:
+    def connection_metrics(self) -> ConnectionMetrics:
         """What went through them, and those before them."""
-        return self._reception.traffic
+        return self._connection_manager.connection_metrics
 
     # Nodes ----------------------------------------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class BrokerServer:
             if abruptly:
                 for peer in peers:
                     peer.abort()
-            self._performer.carry_out_now(effects)
+            self._effect_runner.run_now(effects)
             for peer in peers:
                 peer.close()
 
@@ -140,13 +140,13 @@ class BrokerServer:
         if node_id not in self.core.state.nodes.stopped:
             return
         listener = self._listeners[node_id]
-        listener.start(partial(self._reception.new_peer, node_id))
+        listener.start(partial(self._connection_manager.new_peer, node_id))
         try:
             effects = self.core.apply(NodeStarted(node_id=node_id), self._time.steady_ms())
         except BaseException:
             listener.stop()
             raise
-        self._performer.carry_out_now(effects)
+        self._effect_runner.run_now(effects)
         LOG.info("node %d is started", node_id)
 
     # Topics ---------------------------------------------------------------------------------------------------------------------------
@@ -154,9 +154,9 @@ class BrokerServer:
     def create_topic(self, topic: TopicArgument) -> None:
         """Create a topic as CreateTopics does. Raises RequestRefused, StorageError."""
         self.core.create_topic(topic.name, topic.partitions, topic.replication, topic.config, steady_ms=self._time.steady_ms())
-        self._performer.carry_out(self.core.state.refusals.take())
+        self._effect_runner.run(self.core.state.refusals.take())
 
-    def say_differences(self, argument: TopicArgument) -> None:
+    def log_differences(self, argument: TopicArgument) -> None:
         """Say in the log what a topic that is there already does not have as asked for: it stays as it is."""
         topic = self.core.topics.get(argument.name)
         assert topic is not None
@@ -173,14 +173,14 @@ class BrokerServer:
         self._end()
         try:
             for peer in self.peers:
-                peer.take_no_more_requests()
-            self._performer.send_unsent()
-            await self._performer.give_due_answers()
+                peer.stop_taking_requests()
+            self._effect_runner.sync_and_run()
+            await self._effect_runner.send_due_responses()
             for turn in range(TURNS_TO_END):
                 for peer in list(self.peers):
                     (Peer.abort if turn else Peer.close)(peer)  # What a client does not read at once is not waited for.
                 await asyncio.sleep(0)
-            self._performer.carry_out(self.core.state.refusals.end())
+            self._effect_runner.run(self.core.state.refusals.end())
         finally:
             self.core.close()
 
@@ -189,12 +189,12 @@ class BrokerServer:
         self._end()
         for peer in list(self.peers):
             peer.abort()
-        self._performer.peers.clear()
+        self._effect_runner.peers.clear()
         self.core.abandon()
 
     def _end(self) -> None:
         """From now on nothing comes in, and the core is not asked for anything new."""
-        self._performer.end()
-        self._reception.end()
+        self._effect_runner.end()
+        self._connection_manager.end()
         for listener in self._listeners:
             listener.close()

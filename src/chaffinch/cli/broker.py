@@ -26,10 +26,10 @@ import typer
 from chaffinch.broker.arguments import BROKERS_MAX, TopicArgument, check_users, parse_text
 from chaffinch.broker.control import Control
 from chaffinch.broker.core import options
-from chaffinch.broker.core.opening import JOURNALS
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.security.options import refuse_idle
+from chaffinch.broker.core.startup import JOURNALS
 from chaffinch.broker.core.topics.creation_rules import INTERNAL
 from chaffinch.broker.core.topics.registry import ACCEPT_LOSS
 from chaffinch.broker.http_listener import HttpListener, Route
@@ -173,7 +173,7 @@ async def _main(
     nodes = nodes_of(listeners, address.host, advertised)
     file_system = MemoryFileSystem() if data_dir is None else DiskFileSystem(data_dir)
     is_new = data_dir is not None and not os.path.exists(os.path.join(data_dir, META_NAME))
-    server = await BrokerServer.start(file_system, settings, listeners=listeners, nodes=nodes, dice=random.SystemRandom(), users=users)
+    server = await BrokerServer.start(file_system, settings, listeners=listeners, nodes=nodes, rng=random.SystemRandom(), users=users)
     if is_new:
         LOG.info("made a new data directory %s, cluster id %s", file_system.describe(""), server.core.state.cluster_id)
     for text in exposed(address, ports, server.core.state.settings):
@@ -183,7 +183,7 @@ async def _main(
             ready = f"ready bootstrap.servers={bootstrap_servers(nodes)}"
             for name, address, route in ports.routes(server):
                 with listening(f"--{name}"):
-                    listener = await HttpListener.start(address, route, server.say_seldom)
+                    listener = await HttpListener.start(address, route, server.log_rate_limited)
                 opened.callback(listener.close)
                 ready += f" {name}={Address(host=address.host, port=listener.port)}"
             for topic in topics:
@@ -262,7 +262,7 @@ def _create_missing(server: BrokerServer, topic: TopicArgument) -> None:
     except RequestRefused as refused:
         if refused.code is not codes.TOPIC_ALREADY_EXISTS:
             raise ConfigException(f"--topic {topic.name}: {refused.message}") from None
-        server.say_differences(topic)
+        server.log_differences(topic)
 
 
 def _allow_many_connections() -> None:

@@ -58,8 +58,8 @@ class PartitionLog(ReadableLog):
 
     __slots__ = (
         "_bytes_since_checkpoint",
+        "_failure_reported",
         "_file_system",
-        "_has_told_failure",
         "_has_unsynced_bytes",
         "_has_unsynced_names",
         "cuts",
@@ -80,7 +80,7 @@ class PartitionLog(ReadableLog):
         self.maintenance_wanted: Callable[[TopicPartition], None] | None = None
         self.start_moved: Callable[[TopicPartition], None] | None = None
         self._bytes_since_checkpoint = 0
-        self._has_told_failure = False  # Of a checkpoint, since the last that was written.
+        self._failure_reported = False  # Of a checkpoint, since the last that was written.
         # A last segment without records may have begun after the snapshot: nobody has synced its name.
         has_known_files = not recovered.segments or recovered.segments[-1].size > 0
         has_all = recovered.durable_snapshot_offset == recovered.log_end_offset and recovered.is_durable_of_use
@@ -348,9 +348,9 @@ class PartitionLog(ReadableLog):
         try:
             self._save_snapshot()
         except StorageError as error:
-            if not self._has_told_failure:
+            if not self._failure_reported:
                 LOGGER.warning("no checkpoint of %s at offset %d: %s", self.topic_partition, self.log_end_offset, error)
-            self._has_told_failure = True
+            self._failure_reported = True
 
     def _save_snapshot(self) -> None:
         taken = Snapshot(
@@ -362,7 +362,7 @@ class PartitionLog(ReadableLog):
             producers=self._producers.to_rows(self.wall),
         )
         self._files.add_snapshot(taken)
-        self._has_told_failure = False
+        self._failure_reported = False
 
     def close(self) -> None:
         """Sync, leave a snapshot so that the next start reads nothing, and let go of the files."""

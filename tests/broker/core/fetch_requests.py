@@ -27,7 +27,7 @@ def fetch(
     replica_id: int = -1,
 ) -> FetchRequest:
     """One topic from one offset; `session` is (id, epoch). Versions up to 12 take the name, later ones the id."""
-    asked = [
+    requested = [
         FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=partition_bytes, current_leader_epoch=leader_epoch)
         for index in partitions
     ]
@@ -39,7 +39,7 @@ def fetch(
         isolation_level=int(committed),
         session_id=session[0],
         session_epoch=session[1],
-        topics=[FetchTopic(topic=topic, topic_id=topic_id, partitions=asked)] if asked else [],
+        topics=[FetchTopic(topic=topic, topic_id=topic_id, partitions=requested)] if requested else [],
         forgotten_topics_data=[ForgottenTopic(topic=topic, topic_id=topic_id, partitions=list(forget))] if forget else [],
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.broker.core.error_answers import error_answer
+from chaffinch.broker.core.error_responses import error_response
 from chaffinch.broker.core.handlers import PER_PARTITION_FAULTS
 from chaffinch.protocol.apis import APIS
 from chaffinch.protocol.messages.describe_acls import DescribeAclsRequest
@@ -41,7 +41,7 @@ class TestLogDirs:
         assert shown == {"orders": [(0, 0), (1, len(batch_of(b"a")))], "bills": [(0, 0)]}
 
     @pytest.mark.parametrize(
-        ("asked", "shown"),
+        ("requested", "shown"),
         [
             ([], []),
             ([("orders", [1, 7, 1])], [("orders", [1])]),
@@ -49,10 +49,10 @@ class TestLogDirs:
             ([("orders", [0]), ("orders", [1])], [("orders", [0, 1])]),
         ],
     )
-    def test_what_was_asked_for(self, asked: list[tuple[str, list[int]]], shown: list[tuple[str, list[int]]]) -> None:
+    def test_what_was_asked_for(self, requested: list[tuple[str, list[int]]], shown: list[tuple[str, list[int]]]) -> None:
         cluster = Cluster()
         cluster.topic("orders", 2)
-        topics = [DescribableLogDirTopic(topic=name, partitions=indexes) for name, indexes in asked]
+        topics = [DescribableLogDirTopic(topic=name, partitions=indexes) for name, indexes in requested]
         (result,) = cluster.client().ask(DescribeLogDirsRequest(topics=topics)).results
         assert [(topic.name, [part.partition_index for part in topic.partitions]) for topic in result.topics] == shown
 
@@ -119,6 +119,6 @@ def test_a_script_can_answer_any_request_with_any_code(name: str) -> None:
     number = 0x3A5C
     for version in api.served:
         request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="", message=sample(api.request, version))
-        answer = error_answer(request, number)
+        answer = error_response(request, number)
         assert isinstance(answer, api.response)
         assert number.to_bytes(2, "big") in b"".join(answer.encode(version))

@@ -11,8 +11,8 @@ from tests.broker.core_client import Cluster
     [("librdkafka", "2.16.0", 0), ("a", "1", 0), ("a b", "1", 42), ("", "1", 42), ("-a", "1", 42), ("a", "1.", 42), ("a\n", "1", 42)],
 )
 def test_illegal_names_are_refused(name: str, version: str, error_code: int) -> None:
-    asked = ApiVersionsRequest(client_software_name=name, client_software_version=version)
-    assert Cluster().client().ask(asked, 3).error_code == error_code
+    requested = ApiVersionsRequest(client_software_name=name, client_software_version=version)
+    assert Cluster().client().ask(requested, 3).error_code == error_code
 
 
 def test_versions_without_names_need_none() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaffinch.broker.core.append import is_plainly_right
+from chaffinch.broker.core.append import is_plainly_valid
 from chaffinch.broker.core.handlers.produce import answer_for
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.produce import PartitionProduceResponse
@@ -41,13 +41,13 @@ def test_what_is_plainly_right_keeps_every_batch_rule(
     )
     view = BatchView(memoryview(HEADER.pack(*header)), header)
     policy = ValidationPolicy(topic_partition=TopicPartition("orders", 0), batch_bytes_max=batch_bytes_max)
-    if is_plainly_right(header, view.size, batch_bytes_max):
+    if is_plainly_valid(header, view.size, batch_bytes_max):
         assert check_batch(view, policy, Origin.CLIENT, crc_was_checked=True) is None
 
 
 def test_ordinary_batches_are_plainly_right() -> None:
     header = read_header(batch_of(b"a", b"b"))
-    assert is_plainly_right(header, header.size, 1 << 20)
+    assert is_plainly_valid(header, header.size, 1 << 20)
 
 
 def test_an_answer_that_is_filled_by_hand_has_every_field() -> None:

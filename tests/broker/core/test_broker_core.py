@@ -10,7 +10,7 @@ import pytest
 from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.counters import HELP, Counters
-from chaffinch.broker.core.error_answers import error_answer
+from chaffinch.broker.core.error_responses import error_response
 from chaffinch.broker.core.events import RequestReceived, Respond
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Node
@@ -31,8 +31,8 @@ PRODUCER = ProducerIdentity(7, 0)
 
 
 def waiting_fetch(wait_ms: int = 500) -> FetchRequest:
-    asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
-    return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)])
+    requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
+    return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=requested)])
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ class TestFaults:
     def test_every_api_can_answer_an_error_in_every_version(self, api: Any) -> None:
         for version in api.served:
             request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="c", message=api.request())
-            api.response.decode(b"".join(error_answer(request, 41).encode(version)), version)
+            api.response.decode(b"".join(error_response(request, 41).encode(version)), version)
 
     @pytest.mark.parametrize(
         ("changes", "says"),
@@ -326,7 +326,7 @@ class TestOptions:
     def test_wrong_ones_are_refused_before_anything_is_touched(self, config: dict[str, Any], says: str) -> None:
         file_system = MemoryFileSystem()
         with pytest.raises(ConfigException, match=says):
-            BrokerCore(file_system, config, nodes=[Node(id=0, host="h", port=1)], dice=random.Random(1), steady_ms=0)
+            BrokerCore(file_system, config, nodes=[Node(id=0, host="h", port=1)], rng=random.Random(1), steady_ms=0)
         assert file_system.list("") == []
 
     def test_documentation_is_printed_from_the_table(self) -> None:

@@ -25,9 +25,9 @@ def test_numbers_of_32_bits(name: str) -> None:
 
 
 def test_no_number_has_more_than_64_bits() -> None:
-    whole = [option for option in (*options.BROKER_OPTIONS.options, *TOPIC_OPTIONS.options) if option.kind == "int"]
-    assert len(whole) > 50
-    for option in whole:
+    request_error = [option for option in (*options.BROKER_OPTIONS.options, *TOPIC_OPTIONS.options) if option.kind == "int"]
+    assert len(request_error) > 50
+    for option in request_error:
         with pytest.raises(ConfigException, match=f"option {option.name} cannot be"):
             option.parse("9" * 26)
     assert TOPIC_OPTIONS_BY_NAME["retention.ms"].parse(str(LONG_MAX)) == LONG_MAX

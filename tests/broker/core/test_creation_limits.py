@@ -95,7 +95,7 @@ class TestCreatePartitions:
         cluster = Cluster()
         cluster.topic("a")
         with pytest.raises(RequestRefused, match="up to 100000, not 100001"):
-            cluster.core.topics.widen("a", 100_001, steady_ms=cluster.steady_ms)
+            cluster.core.topics.create_partitions("a", 100_001, steady_ms=cluster.steady_ms)
 
 
 class TestMetadata:

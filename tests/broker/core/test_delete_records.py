@@ -15,8 +15,8 @@ from tests.broker.core_client import Client, Cluster
 
 def delete(client: Client, offset: int, *, topic: str = "orders", partition: int = 0, version: int | None = None) -> tuple[int, int]:
     """Code and low watermark."""
-    asked = [DeleteRecordsPartition(partition_index=partition, offset=offset)]
-    answer = client.ask(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=asked)], timeout_ms=1000), version)
+    requested = [DeleteRecordsPartition(partition_index=partition, offset=offset)]
+    answer = client.ask(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=requested)], timeout_ms=1000), version)
     (result,) = answer.topics[0].partitions
     return result.error_code, result.low_watermark
 
@@ -86,8 +86,8 @@ def test_of_a_partition_that_is_named_twice_the_last_offset_counts(
     cluster: Cluster, first: int, last: int, told: tuple[int, int, int], apart: bool
 ) -> None:
     """As in Apache Kafka: it is answered once, and an error says that nothing was deleted."""
-    asked = [DeleteRecordsPartition(partition_index=index, offset=offset) for index, offset in ((0, first), (1, 0), (0, last))]
-    groups = [[each] for each in asked] if apart else [asked]
+    requested = [DeleteRecordsPartition(partition_index=index, offset=offset) for index, offset in ((0, first), (1, 0), (0, last))]
+    groups = [[each] for each in requested] if apart else [requested]
     topics = [DeleteRecordsTopic(name="orders", partitions=partitions) for partitions in groups]
     (answer,) = cluster.client().ask(DeleteRecordsRequest(topics=topics, timeout_ms=1000)).topics
     results = {result.partition_index: (result.error_code, result.low_watermark) for result in answer.partitions}

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from chaffinch.broker.core import fault_script
-from chaffinch.broker.core.error_answers import error_answer
-from chaffinch.broker.core.events import RequestReceived, SlowDown
-from chaffinch.broker.core.fault_script import FaultScript, named_places
+from chaffinch.broker.core.error_responses import error_response
+from chaffinch.broker.core.events import RequestReceived, ThrottleConnection
+from chaffinch.broker.core.fault_script import FaultScript, named_targets
 from chaffinch.broker.core.handlers import PER_PARTITION_FAULTS
 from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import ErrorCode
@@ -39,8 +39,8 @@ def cluster() -> Cluster:
 
 
 def fetch(topic: dict[str, Any], *, session_id: int = 0, session_epoch: int = -1) -> FetchRequest:
-    asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
-    topics = [FetchTopic(partitions=asked, **topic)] if topic else []
+    requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
+    topics = [FetchTopic(partitions=requested, **topic)] if topic else []
     return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, topics=topics, session_id=session_id, session_epoch=session_epoch)
 
 
@@ -80,7 +80,7 @@ class TestWhomARuleHits:
 
     @pytest.mark.parametrize(("request_", "partition"), REQUESTS, ids=lambda value: type(value).__name__)
     def test_requests_name_places_in_many_ways(self, request_: Message, partition: int | None) -> None:
-        places = list(named_places(request_, lambda _: None, lambda _: ()))
+        places = list(named_targets(request_, lambda _: None, lambda _: ()))
         assert places[0] == (None, None)
         assert ("a", partition) in places
 
@@ -167,7 +167,7 @@ class TestTheScriptItself:
 
     @pytest.mark.parametrize("api", [api for api in APIS.values() if api.served], ids=lambda api: api.name)
     def test_what_may_be_asked_for_is_what_requests_name(self, api: Api) -> None:
-        places = [place for version in api.served for place in named_places(sample(api.request, version), lambda _: "t", lambda _: ())]
+        places = [place for version in api.served for place in named_targets(sample(api.request, version), lambda _: "t", lambda _: ())]
         rules: list[tuple[dict[str, Any], bool]] = [
             ({"topic": "t"}, any(topic is not None for topic, _ in places)),
             ({"partition": 0}, any(partition is not None for _, partition in places)),
@@ -190,7 +190,7 @@ class TestSlowDown:
             api=APIS[0], version=9, correlation_id=1, client_id="c", message=produce_request("orders", batch_of(b"a"))
         )
         effects = cluster.core.handle(RequestReceived(connection_id=5, request=request), cluster.steady_ms)
-        assert effects[0] == SlowDown(5, 100, answers, requests)
+        assert effects[0] == ThrottleConnection(5, 100, answers, requests)
         assert len(effects) == 2
         assert cluster.partition("orders", 0).log.log_end_offset == 1
 
@@ -245,7 +245,7 @@ class TestEveryErrorCode:
         for version in api.served:
             request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="c", message=sample(api.request, version))
             for code in (codes.UNKNOWN_SERVER_ERROR, codes.CLUSTER_AUTHORIZATION_FAILED):
-                answer = api.response.decode(b"".join(error_answer(request, code.number).encode(version)), version)
+                answer = api.response.decode(b"".join(error_response(request, code.number).encode(version)), version)
                 assert code.number in set(numbers_in(answer)), (api.name, version)
 
     @pytest.mark.parametrize(
@@ -263,14 +263,14 @@ class TestEveryErrorCode:
         """But for the member's id, which is the request's."""
         (api,) = (api for api in APIS.values() if api.name == name)
         request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="c", message=sample(api.request, version))
-        assert says(error_answer(request, 41))
+        assert says(error_response(request, 41))
 
     @pytest.mark.parametrize("name", ["OffsetCommit", "DeleteTopics", "TxnOffsetCommit"])
     def test_topics_known_by_id_are_told_by_id(self, name: str) -> None:
         (api,) = (api for api in APIS.values() if api.name == name)
         version = api.served[-1]
         request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="c", message=sample(api.request, version))
-        answer: Any = error_answer(request, 41)
+        answer: Any = error_response(request, 41)
         answered = answer.responses if name == "DeleteTopics" else answer.topics
-        asked: Any = request.message
-        assert [topic.topic_id for topic in answered] == [topic.topic_id for topic in asked.topics]
+        requested: Any = request.message
+        assert [topic.topic_id for topic in answered] == [topic.topic_id for topic in requested.topics]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaffinch.broker.core.fetch import reading
-from chaffinch.broker.core.fetch.sessions import FetchPlace
+from chaffinch.broker.core.fetch import partition_reads
+from chaffinch.broker.core.fetch.sessions import FetchPosition
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.fetch import FetchPartition
 from chaffinch.protocol.primitives import ZERO_UUID
@@ -100,12 +100,12 @@ def test_those_behind_what_is_read_are_not_looked_at(monkeypatch: pytest.MonkeyP
     looked: list[int] = []
     ending_from = AbortedTransactions.ending_from
 
-    def watched(self: AbortedTransactions, offset: int) -> Any:
+    def delayed(self: AbortedTransactions, offset: int) -> Any:
         for entry in ending_from(self, offset):
             looked.append(entry.first_offset)
             yield entry
 
-    monkeypatch.setattr(AbortedTransactions, "ending_from", watched)
+    monkeypatch.setattr(AbortedTransactions, "ending_from", delayed)
     first(cluster.client().ask(fetch(10, committed=True, partition_bytes=1)))
     assert looked == [10]
 
@@ -119,23 +119,23 @@ def test_records_are_read_once(monkeypatch: pytest.MonkeyPatch, lends: bool, tim
     read: list[int] = []
     read_bytes = MemoryFile.read
 
-    def watched(self: MemoryFile, position: int, length: int) -> bytes:
+    def delayed(self: MemoryFile, position: int, length: int) -> bytes:
         read.append(length)
         return read_bytes(self, position, length)
 
-    monkeypatch.setattr(MemoryFile, "read", watched)
-    place = FetchPlace(("orders", 0), "orders", ZERO_UUID, FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=110_000))
-    terms = reading.FetchTerms(
+    monkeypatch.setattr(MemoryFile, "read", delayed)
+    position = FetchPosition(("orders", 0), "orders", ZERO_UUID, FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=110_000))
+    terms = partition_reads.FetchTerms(
         version=12,
         node_id=0,
         is_follower=False,
-        a_follower_will_do=True,
+        allows_follower=True,
         is_committed=True,
         bytes_min=1,
         bytes_max=1 << 20,
         fault=None,
     )
-    (data,) = reading.read(state, terms, [place]).told
+    (data,) = partition_reads.read(state, terms, [position]).partition_data
     assert data is not None
     assert isinstance(data.records, list)
     assert [isinstance(part, Stretch) for part in data.records] == [lends]

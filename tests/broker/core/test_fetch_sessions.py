@@ -257,9 +257,9 @@ class TestRoom:
 
     def test_ids_are_never_given_twice(self, cluster: Cluster) -> None:
         client = cluster.client()
-        cluster.core.state.fetch_sessions._dice = random.Random(7)
+        cluster.core.state.fetch_sessions._rng = random.Random(7)
         before = opened(client)
-        cluster.core.state.fetch_sessions._dice = random.Random(7)
+        cluster.core.state.fetch_sessions._rng = random.Random(7)
         assert opened(client) != before
 
 
@@ -311,8 +311,8 @@ class Reader:
     def fetch(self, wanted: set[int]) -> None:
         request = fetch(partitions=(), forget=tuple(self.wanted - wanted), max_bytes=self.max_bytes, session=self.session)
         new = [index for index in sorted(wanted) if self.said.get(index) != self.positions[index]]
-        asked = [FetchPartition(partition=index, fetch_offset=self.positions[index], partition_max_bytes=1 << 20) for index in new]
-        request.topics = [FetchTopic(topic="orders", partitions=asked)] if asked else []
+        requested = [FetchPartition(partition=index, fetch_offset=self.positions[index], partition_max_bytes=1 << 20) for index in new]
+        request.topics = [FetchTopic(topic="orders", partitions=requested)] if requested else []
         self.wanted = wanted
         self.said = {index: self.positions[index] for index in wanted}
         answer = self.client.ask(request)

@@ -216,12 +216,12 @@ def test_what_a_waiting_fetch_named_in_vain_is_not_kept(cluster: Cluster) -> Non
 @pytest.mark.parametrize("has_session", [False, True])
 def test_nobody_waits_with_very_many_partitions_that_are_not_there(cluster: Cluster, count: int, has_session: bool) -> None:
     reader = cluster.client()
-    asked = tuple(range(2 + count))
+    requested = tuple(range(2 + count))
     if has_session:
-        session = reader.ask(fetch(0, partitions=asked, session=(0, 0))).session_id
+        session = reader.ask(fetch(0, partitions=requested, session=(0, 0))).session_id
         reader.send(fetch(0, partitions=(), session=(session, 1), wait_ms=500))
     else:
-        reader.send(fetch(0, partitions=asked, wait_ms=500))
+        reader.send(fetch(0, partitions=requested, wait_ms=500))
     waits = has_session or count <= UNREADABLE_WAITING_MAX
     assert len(reader.answers) == (not waits)
     cluster.advance(500)

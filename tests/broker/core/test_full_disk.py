@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chaffinch.broker.core.counters import ALL_TOPICS
-from chaffinch.broker.core.transactions.power_loss import MENDED_IN
+from chaffinch.broker.core.transactions.power_loss import RECOVERED_IN
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -177,10 +177,10 @@ def test_an_idempotent_producer_gets_no_id_that_a_restart_would_give_again(harm:
     cluster = cluster_with_topics()
     client = cluster.client()
     harm(cluster.file_system)
-    asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
-    assert client.ask(asked).error_code == COORDINATOR
+    requested = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1)
+    assert client.ask(requested).error_code == COORDINATOR
     relieve(cluster.file_system)
-    assert client.ask(asked).error_code == 0
+    assert client.ask(requested).error_code == 0
 
 
 @pytest.mark.parametrize("harm", [fill, make_read_only])
@@ -366,7 +366,7 @@ def test_leader_epochs_rise_over_a_start_on_a_full_disk() -> None:
 def contents(cluster: Cluster) -> dict[str, dict[bytes, bytes]]:
     """What the journals know, but for where the last start has looked after a loss of power."""
     known = {name: dict(journal.items()) for name, journal in cluster.core._journals.items()}
-    del known["transactions"][MENDED_IN]
+    del known["transactions"][RECOVERED_IN]
     return known
 
 

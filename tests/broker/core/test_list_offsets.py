@@ -18,8 +18,8 @@ def cluster() -> Cluster:
 
 
 def list_offsets(timestamp: int, *, committed: bool = False, topic: str = "orders") -> ListOffsetsRequest:
-    asked = [ListOffsetsPartition(partition_index=0, timestamp=timestamp)]
-    return ListOffsetsRequest(isolation_level=int(committed), topics=[ListOffsetsTopic(name=topic, partitions=asked)])
+    requested = [ListOffsetsPartition(partition_index=0, timestamp=timestamp)]
+    return ListOffsetsRequest(isolation_level=int(committed), topics=[ListOffsetsTopic(name=topic, partitions=requested)])
 
 
 class TestListOffsets:

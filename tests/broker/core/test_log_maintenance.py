@@ -128,7 +128,7 @@ class TestRetention:
         cluster.steady_ms += DAY
         cluster.carry_out(cluster.core.handle(TimePassed(), cluster.steady_ms))
         assert log_of(cluster).log_start_offset == 0
-        maintenance = next(chore for chore in cluster.core.state.chores if isinstance(chore, LogMaintenance))
+        maintenance = next(task for task in cluster.core.state.scheduled_tasks if isinstance(task, LogMaintenance))
         next_ms = maintenance._retention.next_ms
         assert next_ms is not None
         assert cluster.steady_ms < next_ms <= cluster.steady_ms + RETENTION_CHECK

@@ -26,8 +26,8 @@ def produce_to_all(cluster: Cluster) -> set[int]:
 
 
 def delete_from_all(cluster: Cluster) -> set[int]:
-    asked = [DeleteRecordsPartition(partition_index=index, offset=1) for index in range(COUNT)]
-    answer = cluster.client().ask(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="orders", partitions=asked)], timeout_ms=1000))
+    requested = [DeleteRecordsPartition(partition_index=index, offset=1) for index in range(COUNT)]
+    answer = cluster.client().ask(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="orders", partitions=requested)], timeout_ms=1000))
     assert {part.low_watermark for part in answer.topics[0].partitions} == {1}
     return {part.error_code for part in answer.topics[0].partitions}
 

@@ -29,9 +29,9 @@ def id_of(cluster: Cluster, name: str) -> UUID:
     return cluster.topic_named(name).topic_id
 
 
-def ask(client: Client, *asked: str | UUID | tuple[str, UUID], version: int = 13, **wishes: bool) -> Any:
+def ask(client: Client, *requested: str | UUID | tuple[str, UUID], version: int = 13, **wishes: bool) -> Any:
     """Topics by name, by id, or by both."""
-    pairs = [one if isinstance(one, tuple) else (one, ZERO_UUID) if isinstance(one, str) else (None, one) for one in asked]
+    pairs = [one if isinstance(one, tuple) else (one, ZERO_UUID) if isinstance(one, str) else (None, one) for one in requested]
     topics = [MetadataRequestTopic(name=name, topic_id=topic_id) for name, topic_id in pairs]
     return client.ask(MetadataRequest(topics=topics, **wishes), version)
 
@@ -94,16 +94,16 @@ class TestAuthorizedOperations:
             assert answer.cluster_authorized_operations == operations
 
 
-def delete(client: Client, *asked: tuple[str | None, UUID], version: int = 6) -> list[tuple[str | None, int]]:
-    topics = [DeleteTopicState(name=name, topic_id=topic_id) for name, topic_id in asked]
-    request = DeleteTopicsRequest(topics=topics, topic_names=[name or "" for name, _ in asked])
+def delete(client: Client, *requested: tuple[str | None, UUID], version: int = 6) -> list[tuple[str | None, int]]:
+    topics = [DeleteTopicState(name=name, topic_id=topic_id) for name, topic_id in requested]
+    request = DeleteTopicsRequest(topics=topics, topic_names=[name or "" for name, _ in requested])
     return [(response.name, response.error_code) for response in client.ask(request, version).responses]
 
 
 class TestDeleteTopics:
     def test_a_name_twice(self, cluster: Cluster) -> None:
-        asked = [("orders", ZERO_UUID), ("bills", ZERO_UUID), ("orders", ZERO_UUID), ("missing", ZERO_UUID), ("missing", ZERO_UUID)]
-        assert delete(cluster.client(), *asked) == [("orders", 42), ("bills", 0), ("missing", 42)]
+        requested = [("orders", ZERO_UUID), ("bills", ZERO_UUID), ("orders", ZERO_UUID), ("missing", ZERO_UUID), ("missing", ZERO_UUID)]
+        assert delete(cluster.client(), *requested) == [("orders", 42), ("bills", 0), ("missing", 42)]
         assert [topic.name for topic in cluster.core.topics] == ["orders"]
 
     def test_an_id_twice_and_a_name_beside_its_id(self, cluster: Cluster) -> None:

@@ -18,8 +18,8 @@ from tests.broker.core_client import Client, Cluster
 
 
 def ask(client: Client, epoch: int, *, topic: str = "orders", partition: int = 0, current: int = -1) -> EpochEndOffset:
-    asked = [OffsetForLeaderPartition(partition=partition, leader_epoch=epoch, current_leader_epoch=current)]
-    answer = client.ask(OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=topic, partitions=asked)]))
+    requested = [OffsetForLeaderPartition(partition=partition, leader_epoch=epoch, current_leader_epoch=current)]
+    answer = client.ask(OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=topic, partitions=requested)]))
     result: EpochEndOffset = answer.topics[0].partitions[0]
     return result
 

@@ -110,13 +110,13 @@ class TestExpiry:
     def test_a_round_is_cut_into_slices(self) -> None:
         cluster = Cluster()
         cluster.topic("wide", PARTITIONS_PER_CALL + 1)
-        (chore,) = [chore for chore in cluster.core.state.chores if type(chore).__name__ == "ProducerExpiry"]
-        due_ms = chore.next_deadline_ms
+        (task,) = [task for task in cluster.core.state.scheduled_tasks if type(task).__name__ == "ProducerExpiry"]
+        due_ms = task.next_deadline_ms
         assert due_ms is not None
-        chore.expire(due_ms)
-        assert chore.next_deadline_ms == due_ms, "the rest at once, after what clients want"
-        chore.expire(due_ms)
-        assert chore.next_deadline_ms == due_ms + CHECK_MS
+        task.expire(due_ms)
+        assert task.next_deadline_ms == due_ms, "the rest at once, after what clients want"
+        task.expire(due_ms)
+        assert task.next_deadline_ms == due_ms + CHECK_MS
 
 
 class TestTools:

@@ -22,11 +22,11 @@ class Diary:
         self.steady_ms = NOW_MS
         self.lines: list[str] = []
 
-    def refuse(
+    def log_refusal(
         self, client: str = "app", topic: str = "orders", partition: int = 0, code: str = "INVALID_RECORD", why: str = "why"
     ) -> None:
-        self.log.refused(
-            api="Produce", client=client, place=f"{topic}-{partition}", within=topic, code=code, reason=why, steady_ms=self.steady_ms
+        self.log.log_refused(
+            api="Produce", client=client, subject=f"{topic}-{partition}", within=topic, code=code, reason=why, steady_ms=self.steady_ms
         )
         self.lines += [line.text for line in self.log.take()]
 
@@ -48,7 +48,7 @@ class Diary:
 
 def test_a_refusal_is_a_line() -> None:
     diary = Diary()
-    diary.refuse()
+    diary.log_refusal()
     assert diary.lines == ["refused: Produce from client 'app' for orders-0: INVALID_RECORD: why"]
     diary.advance(11_000)
     assert len(diary.lines) == 1
@@ -59,7 +59,7 @@ def test_repetitions_are_counted_by_code_and_said_after_a_second() -> None:
     diary = Diary()
     for code, count in (("INVALID_RECORD", 3), ("MESSAGE_TOO_LARGE", 2)):
         for _ in range(count):
-            diary.refuse(code=code)
+            diary.log_refusal(code=code)
     diary.advance(999)
     assert len(diary.lines) == 1
     diary.advance(1)
@@ -70,7 +70,7 @@ def test_ten_thousand_partitions_are_one_topic() -> None:
     """A misconfigured producer must not fill the disk."""
     diary = Diary()
     for partition in range(10_000):
-        diary.refuse(partition=partition)
+        diary.log_refusal(partition=partition)
     diary.advance(1000)
     assert len(diary.lines) == 2
     assert "9999 more" in diary.lines[1]
@@ -80,7 +80,7 @@ def test_every_topic_and_every_client_has_its_own_line() -> None:
     diary = Diary()
     for client in ("a", "b"):
         for topic in ("orders", "payments"):
-            diary.refuse(client, topic)
+            diary.log_refusal(client, topic)
     assert len(set(diary.lines)) == 4
 
 
@@ -88,21 +88,21 @@ def test_a_day_of_refusals_is_a_page() -> None:
     """Intervals double up to a minute while there is something to count, and begin small again after a pause."""
     diary = Diary()
     for _ in range(24 * 3600):
-        diary.refuse()
+        diary.log_refusal()
         diary.advance(1000)
     assert len(diary.lines) < 24 * 60 + 20
     diary.advance(2 * INTERVAL_MS_MAX)
     count = len(diary.lines)
-    diary.refuse()
+    diary.log_refusal()
     assert diary.lines[count:] == ["refused: Produce from client 'app' for orders-0: INVALID_RECORD: why"]
 
 
 def test_a_refusal_soon_after_a_quiet_interval_begins_a_longer_one() -> None:
     diary = Diary()
-    diary.refuse()
+    diary.log_refusal()
     diary.advance(1500)
     for _ in range(3):
-        diary.refuse()
+        diary.log_refusal()
     diary.advance(1999)
     assert len(diary.lines) == 2
     diary.advance(1)
@@ -113,7 +113,7 @@ def test_a_refusal_soon_after_a_quiet_interval_begins_a_longer_one() -> None:
 def test_lines_of_chores_share_the_limit_and_none_is_lost() -> None:
     diary = Diary()
     for number in range(200):
-        diary.log.say_within_limit(f"transaction {number} aborted", diary.steady_ms)
+        diary.log.log_within_limit(f"transaction {number} aborted", diary.steady_ms)
     diary.lines += [line.text for line in diary.log.take()]
     assert len(diary.lines) == LINES_PER_INTERVAL_MAX
     diary.advance(1000)
@@ -123,11 +123,11 @@ def test_lines_of_chores_share_the_limit_and_none_is_lost() -> None:
 def test_ever_new_names_are_counted_together() -> None:
     diary = Diary()
     for number in range(1000):
-        diary.refuse(client=f"client-{number}")
+        diary.log_refusal(client=f"client-{number}")
     assert len(diary.lines) == LINES_PER_INTERVAL_MAX
     diary.advance(1000)
     assert diary.lines[-1] == f"{1000 - LINES_PER_INTERVAL_MAX} more lines left out: there were too many at once"
-    diary.refuse(client="another")
+    diary.log_refusal(client="another")
     assert "another" in diary.lines[-1]
 
 
@@ -135,7 +135,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refusal_log, "WINDOWS_MAX", 10)
     diary = Diary()
     for number in range(100):
-        diary.refuse(client=f"client-{number}")
+        diary.log_refusal(client=f"client-{number}")
     assert len(diary.log._windows) == 10
     diary.advance(11_000)
     assert not diary.log._windows
@@ -145,9 +145,9 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_counts_come_out_at_the_end() -> None:
     diary = Diary()
     for _ in range(9):
-        diary.log.say_seldom("broken requests", "127.0.0.1", "connection from 127.0.0.1:4711 closed", diary.steady_ms)
+        diary.log.log_rate_limited("broken requests", "127.0.0.1", "connection from 127.0.0.1:4711 closed", diary.steady_ms)
     for _ in range(3):
-        diary.refuse()
+        diary.log_refusal()
     diary.end()
     assert diary.lines == [
         "connection from 127.0.0.1:4711 closed",
@@ -162,13 +162,13 @@ def test_another_fault_of_the_same_origin_is_explained() -> None:
     """A single line left out is said itself; of several the last stands for all."""
     diary = Diary()
     for port, reason in ((1, "HTTP"), (2, "a frame of -5 bytes")):
-        diary.log.say_seldom("broken requests", "10.0.0.1", f"connection from 10.0.0.1:{port} closed: {reason}", diary.steady_ms)
+        diary.log.log_rate_limited("broken requests", "10.0.0.1", f"connection from 10.0.0.1:{port} closed: {reason}", diary.steady_ms)
     diary.advance(1)
-    diary.refuse()
-    diary.refuse(partition=1, code="MESSAGE_TOO_LARGE")
+    diary.log_refusal()
+    diary.log_refusal(partition=1, code="MESSAGE_TOO_LARGE")
     diary.advance(1000)
     for port, reason in ((3, "TLS"), (4, "API 999"), (5, "x" * 1000)):
-        diary.log.say_seldom("broken requests", "10.0.0.1", f"connection from 10.0.0.1:{port} closed: {reason}\n", diary.steady_ms)
+        diary.log.log_rate_limited("broken requests", "10.0.0.1", f"connection from 10.0.0.1:{port} closed: {reason}\n", diary.steady_ms)
     diary.advance(2000)
     assert diary.lines == [
         "connection from 10.0.0.1:1 closed: HTTP",
@@ -182,14 +182,14 @@ def test_another_fault_of_the_same_origin_is_explained() -> None:
 def test_a_reason_that_begins_with_its_code_names_it_once() -> None:
     """As those do that are told to clients under another number (KIP-579)."""
     diary = Diary()
-    diary.refuse(code="INVALID_RECORD", why="INVALID_RECORD: why")
+    diary.log_refusal(code="INVALID_RECORD", why="INVALID_RECORD: why")
     assert diary.lines == ["refused: Produce from client 'app' for orders-0: INVALID_RECORD: why"]
 
 
 def test_what_is_remembered_of_a_line_is_bounded() -> None:
     diary = Diary()
-    diary.refuse()
-    diary.refuse(why="\n" * 100_000)
+    diary.log_refusal()
+    diary.log_refusal(why="\n" * 100_000)
     (window,) = diary.log._windows.values()
     assert len(window.last) <= refusal_log.TEXT_LENGTH_MAX + 1
 
@@ -198,15 +198,15 @@ def test_a_refusal_says_where_the_client_is() -> None:
     """Every program of librdkafka's is called 'rdkafka'. The address makes no lines of its own: it is still one client and one topic."""
     log = RefusalLog()
     for host in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
-        log.refused(api="Produce", client="rdkafka", place="t-0", within="t", code="NOT", reason="why", steady_ms=NOW_MS, host=host)
+        log.log_refused(api="Produce", client="rdkafka", subject="t-0", within="t", code="NOT", reason="why", steady_ms=NOW_MS, host=host)
     assert [line.text for line in log.take()] == ["refused: Produce from client 'rdkafka' at 10.0.0.1 for t-0: NOT: why"]
     assert log.expire(NOW_MS + 1000) == ["refused: client 'rdkafka' at t: 2 more since the last line: NOT 2"]
 
 
 def test_a_line_stays_one_line() -> None:
     diary = Diary()
-    diary.refuse(client="evil\nERROR disk full\x1b[31m\r", topic="or\x00ders", why="say\n" + "x" * 100_000)
-    diary.refuse(client="evil\nERROR disk full\x1b[31m\r", topic="or\x00ders")
+    diary.log_refusal(client="evil\nERROR disk full\x1b[31m\r", topic="or\x00ders", why="say\n" + "x" * 100_000)
+    diary.log_refusal(client="evil\nERROR disk full\x1b[31m\r", topic="or\x00ders")
     diary.advance(1000)
     assert len(diary.lines) == 2
     assert r"'evil\nERROR disk full\x1b[31m\r'" in diary.lines[0]
@@ -217,7 +217,7 @@ def test_a_line_stays_one_line() -> None:
 def test_no_count_is_lost(refusals: list[tuple[int, int, int]]) -> None:
     diary = Diary()
     for client, topic, pause_ms in refusals:
-        diary.refuse(client=str(client), topic=str(topic))
+        diary.log_refusal(client=str(client), topic=str(topic))
         diary.advance(pause_ms)
     diary.end()
     assert diary.told() == len(refusals)

@@ -214,8 +214,8 @@ class TestMetadata:
         cluster = Cluster()
         cluster.topic("a")
         topic_id = cluster.topic_named("a").topic_id
-        asked = [MetadataRequestTopic(name=None, topic_id=topic_id), MetadataRequestTopic(name=None, topic_id=UUID(int=9))]
-        answer = cluster.client().ask(MetadataRequest(topics=asked))
+        requested = [MetadataRequestTopic(name=None, topic_id=topic_id), MetadataRequestTopic(name=None, topic_id=UUID(int=9))]
+        answer = cluster.client().ask(MetadataRequest(topics=requested))
         assert [(topic.name, topic.error_code) for topic in answer.topics] == [("a", 0), (None, 100)]
 
     def test_stopped_nodes_hand_their_leaderships_on(self) -> None:

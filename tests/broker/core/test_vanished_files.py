@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.broker.core.transactions.power_loss import MENDED_IN
+from chaffinch.broker.core.transactions.power_loss import RECOVERED_IN
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.records.batch import views
 from chaffinch.storage.data_directory import META_NAME
@@ -123,7 +123,7 @@ def records(log: PartitionLog) -> list[tuple[int, bytes]]:
 
 def state(cluster: Cluster) -> dict[str, Any]:
     known: dict[str, Any] = {name: dict(journal.items()) for name, journal in cluster.core._journals.items()}
-    known["transactions"].pop(MENDED_IN, None)
+    known["transactions"].pop(RECOVERED_IN, None)
     for partition in cluster.core.topics.partitions():
         log = partition.log
         known[str(partition.topic_partition)] = log.log_start_offset, log.log_end_offset, records(log)
@@ -156,7 +156,7 @@ def test_each_file_is_rebuilt_or_refused_by_name(
     for path in paths(cluster.file_system):
         files = copy.deepcopy(cluster.file_system)
         harm(files, path)
-        refusal = refusal_of(files, cluster)
+        refusal = to_refusal(files, cluster)
         if refusal is None:
             assert state(started(files, cluster)) == before, f"silent loss: {path}"
             continue
@@ -167,7 +167,7 @@ def test_each_file_is_rebuilt_or_refused_by_name(
             assert are_left(state(started(files, cluster)), before), path
 
 
-def refusal_of(files: MemoryFileSystem, cluster: Cluster) -> str | None:
+def to_refusal(files: MemoryFileSystem, cluster: Cluster) -> str | None:
     try:
         started(files, cluster)
     except StorageError as error:

@@ -93,7 +93,7 @@ class Broker:
         self.core.create_topic(DEAD, 1, 1, {}, steady_ms=self.steady_ms)
 
     def _started(self) -> BrokerCore:
-        return BrokerCore(self.files, self.settings, nodes=[NODE], dice=random.Random(7), steady_ms=self.steady_ms)
+        return BrokerCore(self.files, self.settings, nodes=[NODE], rng=random.Random(7), steady_ms=self.steady_ms)
 
     def kill(self) -> None:
         """SIGKILL, and a start on the same directory."""

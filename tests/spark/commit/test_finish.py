@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from chaffinch.broker.core.opening import TransactionParticipants
+from chaffinch.broker.core.startup import TransactionParticipants
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from chaffinch.broker.core.opening import TransactionParticipants
+from chaffinch.broker.core.startup import TransactionParticipants
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.broker.core.opening import TransactionParticipants
+from chaffinch.broker.core.startup import TransactionParticipants
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest
 from chaffinch.spark.commit.operations import CountPartitions, Lost, Operation, Step, Told, WriteMarkers

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.broker.core.opening import TransactionParticipants
+from chaffinch.broker.core.startup import TransactionParticipants
 from chaffinch.errors import codes
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
 from chaffinch.protocol.messages.describe_producers import (

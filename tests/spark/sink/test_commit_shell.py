@@ -12,11 +12,11 @@ import pytest
 
 from chaffinch import Producer
 from chaffinch.broker.core import handlers
-from chaffinch.broker.core.answer_room import AnswerTooLarge
 from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.handlers import api_versions
-from chaffinch.broker.core.opening import TransactionParticipants
+from chaffinch.broker.core.response_size_limit import ResponseTooLarge
+from chaffinch.broker.core.startup import TransactionParticipants
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client import wait_log
 from chaffinch.client.addresses import Address
@@ -443,7 +443,7 @@ def test_partitions_with_more_producers_than_one_answer_may_hold_are_asked_for_o
     def limited(state: BrokerState, event: RequestReceived, message: DescribeProducersRequest, steady_ms: int) -> object:
         asked.append([index for found in message.topics for index in found.partition_indexes])
         if len(asked[-1]) > 1:
-            raise AnswerTooLarge
+            raise ResponseTooLarge
         return handle(state, event, message, steady_ms)
 
     monkeypatch.setitem(handlers.HANDLERS, number, limited)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from chaffinch.broker.core.broker_state import BrokerState
-from chaffinch.broker.core.refusal import disk_failure
+from chaffinch.broker.core.refusal import disk_failure_message
 from chaffinch.broker.core.replicas.acknowledgement import replication_fault
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.broker.core.transactions.coordinator import NOT_WRITTEN
@@ -48,13 +48,13 @@ PLAIN_ATTRIBUTES = frozenset(codec | transactional for codec in Compression for 
 class AppendTerms:
     """What a Produce request says about all its batches. Not frozen, because building a frozen one takes longer.
 
-    `joining`: the partitions that the first batch which begins a transaction adds to it, with one write; empty once that is done.
+    `partitions_to_add`: the partitions that the first batch which begins a transaction adds to it, with one write; empty once that is done.
     """
 
     acks: int
     version: int
     transactional_id: str | None
-    joining: Sequence[TopicPartition] = ()
+    partitions_to_add: Sequence[TopicPartition] = ()
 
 
 Outcome: TypeAlias = AppendResult | Rejected
@@ -75,7 +75,7 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
     if duplicate is not None:
         return duplicate
     policy, config = partition.policy, topic.config
-    if not is_plainly_right(header, size, policy.batch_bytes_max):
+    if not is_plainly_valid(header, size, policy.batch_bytes_max):
         rejected = check_batch(view, policy, Origin.CLIENT, crc_was_checked=True)
         if rejected is not None:
             return rejected
@@ -131,24 +131,24 @@ def _append_set(broker: BrokerState, partition: Partition, message_set: MessageS
     return result
 
 
-def sliced(records: Buffer | None, place: TopicPartition, terms: AppendTerms) -> BatchView | MessageSet | Rejected:
+def sliced(records: Buffer | None, tp: TopicPartition, terms: AppendTerms) -> BatchView | MessageSet | Rejected:
     """The one batch, or the one message set, that a partition's records are."""
     if records is None or len(records) < HEADER_BYTES:
-        return _unsliced(records, place, terms)
+        return _unsliced(records, tp, terms)
     header = unpack_header(records)
     if header.length + LENGTH_END != len(records) or header.magic != MAGIC:
-        return _unsliced(records, place, terms)
+        return _unsliced(records, tp, terms)
     if terms.version < VERSION_WITH_ZSTD and header.compression_id == Compression.ZSTD:
         wrong = f"zstd came in Produce version {terms.version}, it needs {VERSION_WITH_ZSTD} or later"
-        return Rejected(codes.UNSUPPORTED_COMPRESSION_TYPE, batch_message(place, wrong))
+        return Rejected(codes.UNSUPPORTED_COMPRESSION_TYPE, batch_message(tp, wrong))
     return BatchView(records if isinstance(records, memoryview) else memoryview(records), header)
 
 
-def _unsliced(records: Buffer | None, place: TopicPartition, terms: AppendTerms) -> MessageSet | Rejected:
+def _unsliced(records: Buffer | None, tp: TopicPartition, terms: AppendTerms) -> MessageSet | Rejected:
     """What bytes are that are not one batch of format 2: a message set, or nothing that can be read."""
     code, counter = codes.INVALID_RECORD, None
     if not records:
-        return Rejected(code, batch_message(place, "no bytes came, expected one batch"))
+        return Rejected(code, batch_message(tp, "no bytes came, expected one batch"))
     try:
         if terms.version < VERSION_WITH_BATCHES and len(records) > MAGIC_POSITION and records[MAGIC_POSITION] in OLD_FORMATS:
             return read_message_set(records)
@@ -158,10 +158,10 @@ def _unsliced(records: Buffer | None, place: TopicPartition, terms: AppendTerms)
         if error.fault in _MAGIC_FAULTS:
             counter = INVALID_MAGIC
             wrong += f"; Produce version {terms.version} takes {'formats 0 to 2' if terms.version < VERSION_WITH_BATCHES else 'format 2'}"
-    return Rejected(code, batch_message(place, wrong), counts=counted_once(counter))
+    return Rejected(code, batch_message(tp, wrong), counts=counted_once(counter))
 
 
-def is_plainly_right(header: BatchHeader, size: int, batch_bytes_max: int) -> bool:
+def is_plainly_valid(header: BatchHeader, size: int, batch_bytes_max: int) -> bool:
     """The batch rules of `records/validation_rules.py` in one expression, for headers of format 2: nearly all batches keep them all.
 
     Where this says yes, `check_batch` has nothing to say (a property test holds the two together); where it says no, `check_batch` decides.
@@ -208,11 +208,11 @@ def _verification_fault(
     """
     adds = terms.version >= VERSION_WITH_IMPLICIT_ADD
     if adds:
-        places, terms.joining = terms.joining or [partition.topic_partition], ()
+        tps, terms.partitions_to_add = terms.partitions_to_add or [partition.topic_partition], ()
         try:
-            code = broker.transactions.add_partitions(terms.transactional_id or "", header.identity, places, steady_ms)
+            code = broker.transactions.add_partitions(terms.transactional_id or "", header.identity, tps, steady_ms)
         except StorageError as error:
-            message = disk_failure(f"transactional id {terms.transactional_id}")
+            message = disk_failure_message(f"transactional id {terms.transactional_id}")
             logged = f"{NOT_WRITTEN.name}: the coordinator cannot write: {error}"
             return Rejected(codes.NOT_ENOUGH_REPLICAS, f"{NOT_WRITTEN.name}: {message}", logged=logged)
     elif broker.settings["transaction.partition.verification.enable"]:

@@ -1,9 +1,9 @@
 """The broker as one object without I/O of its own: `handle(event, steady_ms)` gives the effects that a shell carries out.
 
 Requests of one connection are worked on one at a time and in order, as in Apache Kafka: what a client has pipelined the shell keeps, as
-the bytes that came, while `waits` says so. Answers that wait (a fetch for records, a scripted delay) are kept here with their deadlines; a
-shell calls `handle(TimePassed())` at `next_deadline_ms`. `steady_ms` is steady: it begins where the wall clock stood at construction and
-does not jump with it. What that shows since, a shell tells by `set_wall_clock`; one that knows a single time need not. See
+the bytes that came, while `is_waiting` says so. Answers that wait (a fetch for records, a scripted delay) are kept here with their
+deadlines; a shell calls `handle(TimePassed())` at `next_deadline_ms`. `steady_ms` is steady: it begins where the wall clock stood at
+construction and does not jump with it. What that shows since, a shell tells by `set_wall_clock`; one that knows a single time need not. See
 `storage/wall_time.py`.
 
 Files are reached through the file system object given at construction; randomness comes from the dice given there.
@@ -17,29 +17,29 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from chaffinch.broker.core import opening, options, timers
-from chaffinch.broker.core.answer_room import AnswerTooLarge
-from chaffinch.broker.core.broker_state import Close, Last, Result, Silence, Waiting, result_of
+from chaffinch.broker.core import options, startup, timers
+from chaffinch.broker.core.broker_state import Close, DelayedResponse, NoResponse, RespondThenClose, Result, result_of
 from chaffinch.broker.core.counters import Counters
-from chaffinch.broker.core.error_answers import error_answer
+from chaffinch.broker.core.delayed_responses import DelayedResponses
+from chaffinch.broker.core.error_responses import error_response
 from chaffinch.broker.core.events import (
     CloseConnection,
-    CompleteSilently,
+    CompleteWithoutResponse,
     ConnectionLost,
     Effect,
     Event,
-    Failed,
     NodeStopped,
+    RequestFailed,
     RequestReceived,
     Respond,
-    SlowDown,
+    ThrottleConnection,
     TimePassed,
 )
-from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript, named_places
+from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript, named_targets
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
 from chaffinch.broker.core.replicas.declared_replicas import Node
-from chaffinch.broker.core.topics.registry import ACCEPT_LOSS, Dice, Partition, Topic, TopicRegistry
-from chaffinch.broker.core.waiting_answers import WaitingAnswers
+from chaffinch.broker.core.response_size_limit import ResponseTooLarge
+from chaffinch.broker.core.topics.registry import ACCEPT_LOSS, Partition, RandomSource, Topic, TopicRegistry
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest
 from chaffinch.settings import Settings
@@ -53,7 +53,7 @@ from chaffinch.storage.many_logs import close_many, sync_many
 TURN_BYTES_MAX = 4 << 20
 """Answers that waited are made until they have read so much; the others come when these have left, or all of them would fill the memory."""
 
-TRY_BYTES = 16 << 10
+ATTEMPT_BYTES = 16 << 10
 """What it costs beside its records to try an answer, about: no more than 256 of them in a row."""
 
 CLOCK_STEP_MS = 1000
@@ -72,7 +72,7 @@ class BrokerCore:
         settings: Settings | Mapping[str, Any] | None = None,
         *,
         nodes: Sequence[Node],
-        dice: Dice,
+        rng: RandomSource,
         steady_ms: int,
         users: Mapping[str, str] | None = None,
         journal_rewrite_bytes: int = REWRITE_BYTES_MIN,
@@ -84,40 +84,40 @@ class BrokerCore:
         Raises ConfigException for wrong options, StorageError for a directory that is in use, foreign, damaged or not writable.
         """
         static = settings if isinstance(settings, Settings) else options.parse(settings)
-        cluster_id = base64.urlsafe_b64encode(dice.getrandbits(128).to_bytes(16, "big")).rstrip(b"=").decode()
+        cluster_id = base64.urlsafe_b64encode(rng.getrandbits(128).to_bytes(16, "big")).rstrip(b"=").decode()
         accepts_loss = static[ACCEPT_LOSS]
         self._directory = DataDirectory.open(file_system, cluster_id=cluster_id, accepts_loss=accepts_loss)
         try:
             contents = open_contents(
                 file_system,
-                opening.JOURNALS,
+                startup.JOURNALS,
                 must_exist=self._directory.knows_contents,
                 accepts_loss=accepts_loss,
                 rewrite_bytes_min=4 * journal_rewrite_bytes,  # It grows all the time, and each rewrite is synced.
             )
-            self._journals = opening.open_journals(file_system, self._directory, contents, journal_rewrite_bytes, accepts_loss=accepts_loss)
+            self._journals = startup.open_journals(file_system, self._directory, contents, journal_rewrite_bytes, accepts_loss=accepts_loss)
             self._metadata = self._journals["cluster"]
-            self.state = opening.open_state(
+            self.state = startup.open_state(
                 file_system,
                 self._journals,
                 contents,
                 self._directory,
                 static,
                 nodes,
-                dice,
+                rng,
                 steady_ms,
                 users=users or {},
             )
-            self._is_mended = opening.make_good(self.state, self._journals["transactions"], file_system.incarnation, steady_ms)
-            opening.note_contents(self.state, self._journals, self._directory, steady_ms)
-            opening.say_what_is_odd(self.state, static)
+            self._is_recovered = startup.recover(self.state, self._journals["transactions"], file_system.incarnation, steady_ms)
+            startup.record_contents(self.state, self._journals, self._directory, steady_ms)
+            startup.log_warnings(self.state, static)
         except BaseException:
             self._directory.close()
             raise
         self._syncs = static["flush.policy"] == "always"
-        self._asks_for_login = self.state.authentication.is_needed
+        self._requires_login = self.state.authentication.is_needed
         self._unanswered: dict[int, RequestReceived] = {}  # By connection: the request whose answer waits.
-        self._waits = WaitingAnswers()
+        self._waits = DelayedResponses()
         self._effects: list[Effect] = []
         self._unsynced: dict[Partition, None] = {}
         self._stepped_offset_ms = 0
@@ -149,13 +149,13 @@ class BrokerCore:
         state = self.state
         if state.grown or state.changed_keys:
             self._wake(steady_ms)
-        state.contents_notes.look_at_journals()
+        state.contents_recorder.check_journals()
         if state.refusals.lines:
             self._effects += state.refusals.take()
         effects, self._effects = self._effects, []
         return effects
 
-    def waits(self, connection_id: int) -> bool:
+    def is_waiting(self, connection_id: int) -> bool:
         """Whether an answer on this connection waits for something: until it is given, nothing more may be asked there."""
         return connection_id in self._unanswered
 
@@ -165,9 +165,9 @@ class BrokerCore:
         step_ms = offset_ms - self._stepped_offset_ms
         if abs(step_ms) >= CLOCK_STEP_MS:
             self._stepped_offset_ms = offset_ms
-            self.state.topics.want_maintenance()
+            self.state.topics.request_maintenance()
             text = f"the wall clock went {'forward' if step_ms > 0 else 'back'} by {abs(step_ms)} ms; what waits, waits as long as before"
-            self.state.refusals.say_within_limit(text, steady_ms)
+            self.state.refusals.log_within_limit(text, steady_ms)
 
     def sync(self) -> None:
         """With `flush.policy=always`: return once everything that the answers so far promise is on disk. Else nothing: what they say of
@@ -183,13 +183,13 @@ class BrokerCore:
         self._unsynced.clear()
         for journal in self._journals.values():
             journal.sync()
-        self.state.contents_notes.note_now()
+        self.state.contents_recorder.record_now()
 
     @property
     def next_deadline_ms(self) -> int | None:
         """When `TimePassed` is due; None when nothing waits for time. May be early, never late."""
         waits = self._waits.next_deadline_ms
-        due = timers.next_deadline_ms(self.state.chores)
+        due = timers.next_deadline_ms(self.state.scheduled_tasks)
         return due if waits is None or (due is not None and due < waits) else waits
 
     def has_answers_due(self, steady_ms: int) -> bool:
@@ -202,9 +202,9 @@ class BrokerCore:
         logs = [partition.log for partition in self.state.topics.partitions()]
         try:
             # Of transactions a mark would say that nothing was lost.
-            marked = {name: self._is_mended or name != "transactions" for name in self._journals}
+            marked = {name: self._is_recovered or name != "transactions" for name in self._journals}
             closings = [partial(journal.close, leaves_mark=marked[name]) for name, journal in self._journals.items()]
-            carry_out_all([lambda: close_many(logs), *closings, self.state.contents_notes.close])
+            carry_out_all([lambda: close_many(logs), *closings, self.state.contents_recorder.close])
         finally:
             self._directory.close()
 
@@ -233,8 +233,8 @@ class BrokerCore:
         created = self.state.topics.create(
             name, partition_count=partitions, replication_factor=replication, overrides=config, steady_ms=steady_ms
         )
-        self.state.say_without_effect(name, created.topic.overrides)
-        opening.warn_of_replication(self.state, [created.topic])
+        self.state.log_options_without_effect(name, created.topic.overrides)
+        startup.log_replication_warnings(self.state, [created.topic])
         self._metadata.sync()
         return created.topic
 
@@ -251,7 +251,7 @@ class BrokerCore:
 
     def _begin(self, event: RequestReceived, steady_ms: int) -> None:
         state, request = self.state, event.request
-        if self._asks_for_login:
+        if self._requires_login:
             outcome = state.authentication.gate(event, steady_ms)
             if outcome is not None:
                 self._finish(event, result_of(outcome, steady_ms))
@@ -262,11 +262,11 @@ class BrokerCore:
                 result = HANDLERS[request.api.key](state, event, request.message, steady_ms)
             else:
                 result = self._result_with_fault(event, fault, steady_ms)
-        except AnswerTooLarge as too_large:
-            result = _too_much(event, too_large)
+        except ResponseTooLarge as too_large:
+            result = _response_too_large(event, too_large)
         if not (self._syncs or self._metadata.is_synced):
             result = self._with_metadata_synced(request, result, steady_ms)
-        if isinstance(result, Waiting):
+        if isinstance(result, DelayedResponse):
             self._unanswered[event.connection_id] = event
             self._waits.add(event.connection_id, result)
         else:
@@ -279,9 +279,9 @@ class BrokerCore:
             self._metadata.sync()
         except StorageError as error:
             text = f"{error}; no request is answered until that succeeds: check the disk, then restart the broker"
-            self.state.refusals.say_within_limit(text, steady_ms)
+            self.state.refusals.log_within_limit(text, steady_ms)
             return Close(f"nobody knows what is on disk of what {request.api.name} tells")
-        self.state.contents_notes.note_now()
+        self.state.contents_recorder.record_now()
         return result
 
     def _fault_for(self, request: ReceivedRequest) -> Fault | None:
@@ -289,7 +289,7 @@ class BrokerCore:
         return state.faults.take(
             request.api.name,
             request.client_id,
-            lambda: named_places(request.message, state.topics.name_of, state.fetch_sessions.named_places),
+            lambda: named_targets(request.message, state.topics.name_of, state.fetch_sessions.named_targets),
         )
 
     def _result_with_fault(self, event: RequestReceived, fault: Fault, steady_ms: int) -> Result:
@@ -299,15 +299,15 @@ class BrokerCore:
         if fault.action is FaultAction.ERROR:
             if key in PER_PARTITION_FAULTS:
                 return PER_PARTITION_FAULTS[key](self.state, event, message, steady_ms, fault)
-            return error_answer(event.request, fault.error.wire(self.state.numbering))
+            return error_response(event.request, fault.error.wire(self.state.numbering))
         if fault.action is FaultAction.SLOW_DOWN:
-            wants_answers, wants_requests = fault.direction != "requests", fault.direction != "answers"
-            self._effects.append(SlowDown(event.connection_id, fault.bytes_per_second, wants_answers, wants_requests))
+            slows_responses, slows_requests = fault.direction != "requests", fault.direction != "answers"
+            self._effects.append(ThrottleConnection(event.connection_id, fault.bytes_per_second, slows_responses, slows_requests))
             return HANDLERS[key](self.state, event, message, steady_ms)
         result = HANDLERS[key](self.state, event, message, steady_ms)
         if fault.action is FaultAction.DROP_AFTER:
             late: Result | None = result
-            while isinstance(late, Waiting) and late.is_unfinished:
+            while isinstance(late, DelayedResponse) and late.is_unfinished:
                 late = late.answer(steady_ms, True)
             return Close("asked for by a fault script, after the request was done")
         return _delayed(result, fault.delay_ms, steady_ms)
@@ -315,13 +315,13 @@ class BrokerCore:
     def _finish(self, event: RequestReceived, result: Result) -> None:
         if isinstance(result, Message):
             self._effects.append(Respond(event.connection_id, event.request, result))
-        elif isinstance(result, Silence):
-            self._effects.append(CompleteSilently(event.connection_id, event.request))
+        elif isinstance(result, NoResponse):
+            self._effects.append(CompleteWithoutResponse(event.connection_id, event.request))
         elif isinstance(result, Close):
             self._effects.append(CloseConnection(event.connection_id, result.reason))
             self._lost(ConnectionLost(connection_id=event.connection_id))
         else:
-            assert isinstance(result, Last)
+            assert isinstance(result, RespondThenClose)
             self._effects.append(Respond(event.connection_id, event.request, result.message))
             self._finish(event, Close())
 
@@ -336,7 +336,7 @@ class BrokerCore:
 
     def _note_changes(self) -> None:
         grown, changed = self.state.grown, self.state.changed_keys
-        self.state.contents_notes.grow(grown)
+        self.state.contents_recorder.grow(grown)
         if not self._waits.waits and not self._syncs:
             grown.clear()
             changed.clear()
@@ -355,20 +355,20 @@ class BrokerCore:
         state = self.state
         end = state.bytes_handled + TURN_BYTES_MAX
         while state.bytes_handled < end and (woken := self._waits.take_woken()) is not None:
-            state.bytes_handled += TRY_BYTES
+            state.bytes_handled += ATTEMPT_BYTES
             self._try_answer(woken[0], steady_ms, is_last=woken[1])
             self._note_changes()  # Handling one may change more.
 
     def _time_passed(self, steady_ms: int) -> None:
-        for chore in self.state.chores:
-            deadline_ms = chore.next_deadline_ms
+        for task in self.state.scheduled_tasks:
+            deadline_ms = task.next_deadline_ms
             if deadline_ms is not None and deadline_ms <= steady_ms:
                 refusals = self.state.refusals
-                for line in chore.expire(steady_ms):
-                    if chore is refusals:
-                        refusals.say(line)
+                for line in task.expire(steady_ms):
+                    if task is refusals:
+                        refusals.log(line)
                     else:
-                        refusals.say_within_limit(line, steady_ms)
+                        refusals.log_within_limit(line, steady_ms)
         self._waits.wake_due(steady_ms)
         self._try_woken(steady_ms)
 
@@ -379,16 +379,16 @@ class BrokerCore:
             return
         try:
             result = waiting.answer(steady_ms, is_last)
-        except AnswerTooLarge as too_large:
-            result = _too_much(event, too_large)
+        except ResponseTooLarge as too_large:
+            result = _response_too_large(event, too_large)
         except Exception as error:  # Not the mistake of whoever woke it.
-            self._effects.append(Failed(connection_id, error))
+            self._effects.append(RequestFailed(connection_id, error))
             self._lost(ConnectionLost(connection_id=connection_id))
             return
         if result is None:
             return
         self._waits.end(connection_id)
-        if isinstance(result, Waiting):
+        if isinstance(result, DelayedResponse):
             self._waits.add(connection_id, result)
             return
         del self._unanswered[connection_id]
@@ -397,21 +397,21 @@ class BrokerCore:
     def _lost(self, event: ConnectionLost) -> None:
         if self._unanswered.pop(event.connection_id, None) is not None:
             self._waits.end(event.connection_id)
-        if self._asks_for_login:
+        if self._requires_login:
             self.state.authentication.forget(event.connection_id)
 
 
-def _too_much(event: RequestReceived, error: AnswerTooLarge) -> Close:
+def _response_too_large(event: RequestReceived, error: ResponseTooLarge) -> Close:
     return Close(f"{event.request.api.name} asks for too much at once: {error}")
 
 
 def _delayed(result: Result, delay_ms: int, steady_ms: int) -> Result:
     """The same answer, so much later."""
-    if isinstance(result, Close | Silence):
+    if isinstance(result, Close | NoResponse):
         return result
-    if not isinstance(result, Waiting):
+    if not isinstance(result, DelayedResponse):
         message = result
-        return Waiting(deadline_ms=steady_ms + delay_ms, keys=(), answer=lambda _steady_ms, is_last: message if is_last else None)
+        return DelayedResponse(deadline_ms=steady_ms + delay_ms, keys=(), answer=lambda _steady_ms, is_last: message if is_last else None)
     waiting = result
 
     def answer(late_ms: int, is_last: bool) -> Result | None:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from chaffinch.broker.core import kafka_options, options
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
-from chaffinch.broker.core.contents_notes import ContentsNotes
+from chaffinch.broker.core.contents_recorder import ContentsRecorder
 from chaffinch.broker.core.counters import Counters
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault, FaultScript
@@ -20,7 +20,7 @@ from chaffinch.broker.core.refusal_log import RefusalLog
 from chaffinch.broker.core.replicas.cluster_membership import ClusterMembership
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.security.authentication import Authentication, Outcome
-from chaffinch.broker.core.timers import Chore
+from chaffinch.broker.core.timers import ScheduledTask
 from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.broker.core.topics.topic_options import WITH_EFFECT
 from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
@@ -36,7 +36,7 @@ class BrokerState:
     """The parts of a broker.
 
     `grown` collects the partitions that got records while an event was handled, `changed_keys` what else waiting answers may wait for.
-    `chores` are called when their time comes. `lends_files`: the answer to the request at hand is the next thing that is
+    `scheduled_tasks` are called when their time comes. `lends_files`: the answer to the request at hand is the next thing that is
     sent, so its records may stand in files until then. `records_max()`: bytes of records that the answer to a fetch may carry now, as the
     shell sees what waits unread; but for one batch. `bytes_handled` only grows: bytes of records that were read for answers, or unpacked
     and checked (a refused batch, unpacked or not, counts for as much as it may be). Who can go on later looks at it, and then lets others
@@ -56,14 +56,14 @@ class BrokerState:
     membership: ClusterMembership
     fetch_sessions: FetchSessions
     authentication: Authentication
-    contents_notes: ContentsNotes
+    contents_recorder: ContentsRecorder
     wall: WallTime
     counters: Counters = field(default_factory=Counters)
     faults: FaultScript = field(default_factory=FaultScript)
     refusals: RefusalLog = field(default_factory=RefusalLog)
     grown: list[Partition] = field(default_factory=list)
     changed_keys: list[Hashable] = field(default_factory=list)
-    chores: list[Chore] = field(default_factory=list)
+    scheduled_tasks: list[ScheduledTask] = field(default_factory=list)
     lends_files: bool = False
     records_max: Callable[[], int] = lambda: sys.maxsize
     bytes_handled: int = 0
@@ -76,16 +76,16 @@ class BrokerState:
     def numbering(self) -> Numbering:
         return "kip" if self.settings["error.numbering"] == "kip" else "apache"
 
-    def say_idle(self, values: Mapping[str, Any]) -> None:
+    def log_idle_options(self, values: Mapping[str, Any]) -> None:
         """Say in the log which of these options of the broker change nothing."""
         for name in sorted(values):
             if options.is_idle(name):
-                self.refusals.without_effect(name, as_text(name, values[name]), instead=kafka_options.INSTEAD.get(name))
+                self.refusals.log_without_effect(name, as_text(name, values[name]), instead=kafka_options.INSTEAD.get(name))
 
-    def say_without_effect(self, topic: str, overrides: Mapping[str, str]) -> None:
+    def log_options_without_effect(self, topic: str, overrides: Mapping[str, str]) -> None:
         """Say in the log which of a topic's options change nothing."""
         for name in sorted(overrides.keys() - WITH_EFFECT):
-            self.refusals.without_effect(name, overrides[name], f" of topic {topic}")
+            self.refusals.log_without_effect(name, overrides[name], f" of topic {topic}")
 
     def is_coordinator(self, node_id: int, key: str) -> bool:
         """Whether requests about this group or transactional id belong on this node."""
@@ -94,12 +94,12 @@ class BrokerState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class DelayedResponse:
     """An answer that has to wait: for a change of one of `keys`, or until `deadline_ms`.
 
     A TopicPartition changes when it gets records, everything else when `BrokerState.changed` says so. `answer(steady_ms, is_last)` is
-    called after a change and after the deadline, then with `is_last`; None means wait on, another Waiting to wait for something else
-    from now on. `is_unfinished`: the request itself is not done yet, and waits only for others to have their turn.
+    called after a change and after the deadline, then with `is_last`; None means wait on, another DelayedResponse to wait for something
+    else from now on. `is_unfinished`: the request itself is not done yet, and waits only for others to have their turn.
     """
 
     deadline_ms: int
@@ -116,19 +116,19 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
-class Last:
+class RespondThenClose:
     """The connection is to be closed after this answer."""
 
     message: Message
 
 
-class Silence:
+class NoResponse:
     """No answer: Produce with acks=0."""
 
 
-SILENCE = Silence()
+NO_RESPONSE = NoResponse()
 
-Result: TypeAlias = Message | Waiting | Close | Last | Silence
+Result: TypeAlias = Message | DelayedResponse | Close | RespondThenClose | NoResponse
 Handler: TypeAlias = Callable[[BrokerState, RequestReceived, Any, int], Result]
 """(state, event, its message, steady_ms) -> what to do about the answer."""
 
@@ -142,19 +142,19 @@ def result_of(outcome: Outcome, steady_ms: int) -> Result:
         return Close()
     if not outcome.ends:
         return outcome.message
-    last = Last(outcome.message)
+    last = RespondThenClose(outcome.message)
     if not outcome.delay_ms:
         return last
-    return Waiting(deadline_ms=steady_ms + outcome.delay_ms, keys=(), answer=lambda _steady_ms, is_last: last if is_last else None)
+    return DelayedResponse(deadline_ms=steady_ms + outcome.delay_ms, keys=(), answer=lambda _steady_ms, is_last: last if is_last else None)
 
 
-def refuse(broker: BrokerState, event: RequestReceived, steady_ms: int, *, place: Any, code: ErrorCode, reason: str) -> None:
-    """Say in the log what was refused. `place`: a TopicPartition, or whatever else the request is about."""
-    broker.refusals.refused(
+def log_refusal(broker: BrokerState, event: RequestReceived, steady_ms: int, *, subject: Any, code: ErrorCode, reason: str) -> None:
+    """Say in the log what was refused. `subject`: a TopicPartition, or whatever else the request is about."""
+    broker.refusals.log_refused(
         api=event.request.api.name,
         client=event.request.client_id or "",
-        place=str(place),
-        within=place.topic if isinstance(place, TopicPartition) else str(place),
+        subject=str(subject),
+        within=subject.topic if isinstance(subject, TopicPartition) else str(subject),
         code=code.name,
         reason=reason,
         steady_ms=steady_ms,

@@ -14,8 +14,8 @@ from chaffinch.protocol.server_connection import ReceivedRequest
 
 @dataclass(slots=True, eq=False)
 class RequestReceived:
-    """A whole request is to be done; none may wait on its connection (`BrokerCore.waits`). Not frozen, and made without names of arguments
-    by a busy shell, only because building it takes four times and twice as long; nobody changes it.
+    """A whole request is to be done; none may wait on its connection (`BrokerCore.is_waiting`). Not frozen, and made without names of
+    arguments by a busy shell, only because building it takes four times and twice as long; nobody changes it.
 
     `connection_id` is unique for the life of the core; `node_id` is the declared node on whose listener it came; `client_host` is where
     it came from, as Kafka writes it ("/127.0.0.1");
@@ -69,7 +69,7 @@ class Respond:
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteSilently:
+class CompleteWithoutResponse:
     """The request is done and has no answer (Produce with acks=0)."""
 
     connection_id: int
@@ -85,7 +85,7 @@ class CloseConnection:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RequestFailed:
     """The broker itself failed on a request whose answer had waited: a mistake of ours, which costs this connection and no other."""
 
     connection_id: int
@@ -93,7 +93,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowDown:
+class ThrottleConnection:
     """From now on the connection's answers leave, or its requests are read, at this pace: asked for by a fault script."""
 
     connection_id: int
@@ -103,11 +103,11 @@ class SlowDown:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class LogLine:
     """One line for the log, already limited in rate. `is_routine`: nothing is wrong; it is of the level INFO instead of WARNING."""
 
     text: str
     is_routine: bool = False
 
 
-Effect: TypeAlias = Respond | CompleteSilently | CloseConnection | Failed | SlowDown | Report
+Effect: TypeAlias = Respond | CompleteWithoutResponse | CloseConnection | RequestFailed | ThrottleConnection | LogLine

@@ -37,7 +37,7 @@ CLIENT_ID_BYTES_MAX = 2**15 - 1
 _APIS_BY_NUMBER = {str(api.key): api.name for api in apis.APIS.values() if api.served}
 _CODES_BY_NUMBER = {str(code.number): code for code in reversed(codes.ALL)}
 
-Place: TypeAlias = tuple[str | None, int | None]
+FaultTarget: TypeAlias = tuple[str | None, int | None]
 """Topic and partition as far as a request names them."""
 
 
@@ -129,17 +129,17 @@ class FaultScript:
         api = _api_named(api, list(requests))
         _check_name("action", action, [known.value for known in FaultAction])
         given = {"error": error, "delay_ms": delay_ms, "bytes_per_second": bytes_per_second, "direction": direction}
-        told = _told(FaultAction(action), given)
-        _check_name("direction", told["direction"], DIRECTIONS)
+        parameters = _parameters(FaultAction(action), given)
+        _check_name("direction", parameters["direction"], DIRECTIONS)
         _check_text("topic", topic)
         _check_text("client_id", client_id)
         _check_client_id(client_id)
         if partition is not None:
             _check_number("partition", partition, 0)
-        _check_place(requests[api], api, topic, partition)
+        _check_target(requests[api], api, topic, partition)
         _check_number("count", count, 1)
-        _check_number("delay_ms", told["delay_ms"], 0)
-        _check_number("bytes_per_second", told["bytes_per_second"], 1)
+        _check_number("delay_ms", parameters["delay_ms"], 0)
+        _check_number("bytes_per_second", parameters["bytes_per_second"], 1)
         if len(self.rules) >= RULES_MAX:
             raise ConfigException(f"there are {RULES_MAX} faults already: clear some")
         fault = Fault(
@@ -149,10 +149,10 @@ class FaultScript:
             partition=partition,
             client_id=client_id,
             action=FaultAction(action),
-            error=_error_named(told["error"]),
-            delay_ms=told["delay_ms"],
-            bytes_per_second=told["bytes_per_second"],
-            direction=told["direction"],
+            error=_error_named(parameters["error"]),
+            delay_ms=parameters["delay_ms"],
+            bytes_per_second=parameters["bytes_per_second"],
+            direction=parameters["direction"],
             remaining=count,
         )
         self.rules.append(fault)
@@ -165,17 +165,17 @@ class FaultScript:
 
     def clear(self, fault_id: int | None = None) -> None:
         """Forget one rule, or all. Raises ConfigException for an id that is not, or no longer, there."""
-        kept = [] if fault_id is None else [fault for fault in self.rules if fault.id != fault_id]
-        if fault_id is not None and len(kept) == len(self.rules):
+        remaining_rules = [] if fault_id is None else [fault for fault in self.rules if fault.id != fault_id]
+        if fault_id is not None and len(remaining_rules) == len(self.rules):
             raise ConfigException(f"there is no fault {fault_id}: it never was, or is used up")
-        self.rules = kept
+        self.rules = remaining_rules
 
-    def take(self, api: str, client_id: str | None, places: Callable[[], Iterable[Place]]) -> Fault | None:
-        """The fault that hits this request, used up by one; None for none. `places`: what the request names."""
+    def take(self, api: str, client_id: str | None, targets: Callable[[], Iterable[FaultTarget]]) -> Fault | None:
+        """The fault that hits this request, used up by one; None for none. `targets`: what the request names."""
         for fault in self.rules:
             if fault.api != api or (fault.client_id is not None and fault.client_id != client_id):
                 continue
-            if any(fault.covers(topic, partition) for topic, partition in places()):
+            if any(fault.covers(topic, partition) for topic, partition in targets()):
                 fault.remaining -= 1
                 if fault.remaining == 0:
                     self.rules.remove(fault)
@@ -183,7 +183,9 @@ class FaultScript:
         return None
 
 
-def named_places(message: Any, name_of: Callable[[UUID], str | None], session_places: Callable[[int], Iterable[Place]]) -> Iterator[Place]:
+def named_targets(
+    message: Any, name_of: Callable[[UUID], str | None], session_targets: Callable[[int], Iterable[FaultTarget]]
+) -> Iterator[FaultTarget]:
     """What a request names, after (None, None) for the request itself; for a Fetch in a session also what the session knows.
 
     Topics have `name`, `topic` or `topic_id`, or are names; partitions have `index` or `partition`, or are numbers.
@@ -192,12 +194,12 @@ def named_places(message: Any, name_of: Callable[[UUID], str | None], session_pl
     for part in (message, *(inner for field in _AROUND_TOPICS for inner in getattr(message, field, None) or ())):
         for field in _TOPICS:
             for topic in getattr(part, field, None) or ():
-                yield from _places_of_topic(topic, name_of)
+                yield from _targets_of_topic(topic, name_of)
     if isinstance(message, FetchRequest) and message.session_id:
-        yield from session_places(message.session_id)
+        yield from session_targets(message.session_id)
 
 
-def _places_of_topic(topic: Any, name_of: Callable[[UUID], str | None]) -> Iterator[Place]:
+def _targets_of_topic(topic: Any, name_of: Callable[[UUID], str | None]) -> Iterator[FaultTarget]:
     name = topic if isinstance(topic, str) else getattr(topic, "name", None) or getattr(topic, "topic", None)
     if not name and getattr(topic, "topic_id", None) is not None:
         name = name_of(topic.topic_id)
@@ -216,7 +218,7 @@ def partition_index(partition: Any) -> int:
     return int(partition)
 
 
-def _told(action: FaultAction, given: Mapping[str, Any]) -> dict[str, Any]:
+def _parameters(action: FaultAction, given: Mapping[str, Any]) -> dict[str, Any]:
     """What the action is told, with defaults. Raises ConfigException for what only another one uses, and a delay of no length."""
     for name, value in given.items():
         if value is not None and name not in _CONCERNS.get(action, ()):
@@ -254,7 +256,7 @@ def _check_client_id(client_id: str | None) -> None:
         raise ConfigException(f"client_id of a fault: no request can have one of {size} bytes, the limit is {CLIENT_ID_BYTES_MAX}")
 
 
-def _check_place(request: type[Message], api: str, topic: str | None, partition: int | None) -> None:
+def _check_target(request: type[Message], api: str, topic: str | None, partition: int | None) -> None:
     """Refuse a topic that nobody can have, and what this API's requests do not name: such a rule would wait for ever."""
     fault = None if topic is None else creation_rules.fault_of(topic)
     if fault is not None:

@@ -1,7 +1,7 @@
 """Old segments go, and logs are compacted: a chore that works in slices and looks only at partitions that may need it.
 
 A partition is looked at when a segment of it begins, when its options change, when its oldest records reach their age, and when somebody
-sets the wall clock, by which they age (`TopicRegistry.want_maintenance`); never because time passes. Retention is checked on a grid of
+sets the wall clock, by which they age (`TopicRegistry.request_maintenance`); never because time passes. Retention is checked on a grid of
 `log.retention.check.interval.ms`, compaction on one of `log.cleaner.backoff.ms`, as in Apache Kafka. One log is compacted at a time, the
 one with the largest share of new bytes first; see `storage/compaction.py`. A second chore forgets producers.
 """
@@ -60,7 +60,7 @@ class LogMaintenance:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        return self._steady_ms if self._topics.wants_maintenance else self._next_ms
+        return self._steady_ms if self._topics.maintenance_queue else self._next_ms
 
     def expire(self, steady_ms: int) -> Sequence[str]:
         self._steady_ms = steady_ms
@@ -77,7 +77,7 @@ class LogMaintenance:
         return lines
 
     def _notice(self) -> None:
-        wanted = self._topics.wants_maintenance
+        wanted = self._topics.maintenance_queue
         for topic_partition in wanted[-NOTICED_PER_CALL:]:
             self._retention.put(topic_partition, self._steady_ms)
             self._compaction.put(topic_partition, self._steady_ms)
@@ -266,8 +266,8 @@ class ProducerExpiry:
         """One slice of a round. Says nothing: that producers come and go is no news."""
         if not self._left:
             self._left = [partition.topic_partition for partition in self._topics.partitions()]
-        for place in self._left[-PARTITIONS_PER_CALL:]:
-            partition = self._topics.partition(*place)
+        for tp in self._left[-PARTITIONS_PER_CALL:]:
+            partition = self._topics.partition(*tp)
             if partition is not None:
                 self._forget(partition, steady_ms)
         del self._left[-PARTITIONS_PER_CALL:]

@@ -24,17 +24,17 @@ class RequestRefused(Exception):
         return exception_for(self.code, message=self.message, api=api)
 
 
-def refusal_of(error: RequestRefused | StorageError, what: object, code: ErrorCode = codes.KAFKA_STORAGE_ERROR) -> RequestRefused:
-    """What a request is refused with that raised this; `what` and `code` for a failure of the disk, as in `disk_failed`."""
-    return error if isinstance(error, RequestRefused) else disk_failed(what, error, code)
+def to_refusal(error: RequestRefused | StorageError, what: object, code: ErrorCode = codes.KAFKA_STORAGE_ERROR) -> RequestRefused:
+    """What a request is refused with that raised this; `what` and `code` for a failure of the disk, as in `disk_refusal`."""
+    return error if isinstance(error, RequestRefused) else disk_refusal(what, error, code)
 
 
-def disk_failed(what: object, error: StorageError, code: ErrorCode = codes.KAFKA_STORAGE_ERROR) -> RequestRefused:
+def disk_refusal(what: object, error: StorageError, code: ErrorCode = codes.KAFKA_STORAGE_ERROR) -> RequestRefused:
     """The broker's disk has failed at `what`: a topic-partition, or whatever else was to be read or written. Where on the disk that is, and
     what the system said, is the business of whoever runs the broker: it stands in the log only."""
-    return RequestRefused(code, disk_failure(what), logged=str(error))
+    return RequestRefused(code, disk_failure_message(what), logged=str(error))
 
 
-def disk_failure(what: object) -> str:
+def disk_failure_message(what: object) -> str:
     """What peers are told."""
     return f"the broker's disk has failed at {what}: the broker's log says how, so ask whoever runs it"

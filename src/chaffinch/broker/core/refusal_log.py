@@ -15,11 +15,11 @@ import heapq
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from chaffinch.broker.core.events import Report
+from chaffinch.broker.core.events import LogLine
 
 INTERVAL_MS = 1000
 INTERVAL_MS_MAX = 60_000
-REST_MS = 10_000
+QUIET_MS = 10_000
 """After an interval without anything to count, so much quiet makes an end of it; a refusal before is a line, and the interval is longer."""
 LINES_PER_INTERVAL_MAX = 50
 WINDOWS_MAX = 10_000
@@ -32,13 +32,13 @@ LAST_LENGTH_MAX = 300
 
 @dataclass(slots=True)
 class _Window:
-    """What was left out of one kind since its last line, and the last of it. `who` begins the line that says so. `rests`: the next one is
-    a line again."""
+    """What was left out of one kind since its last line, and the last of it. `prefix` begins the line that says so. `is_quiet`: the
+    next one is a line again."""
 
-    who: str
+    prefix: str
     length_ms: int = INTERVAL_MS
     ends_at_ms: int = 0
-    rests: bool = False
+    is_quiet: bool = False
     omitted: Counter[str] = field(default_factory=Counter)
     last: str = ""
 
@@ -47,48 +47,50 @@ class RefusalLog:
     """Collects `lines` for the shell; `take` empties it. A chore: counts are due when their interval is over."""
 
     def __init__(self) -> None:
-        self.lines: list[Report] = []
+        self.lines: list[LogLine] = []
         self._windows: dict[tuple[str, str], _Window] = {}
         self._ends: list[tuple[int, tuple[str, str]]] = []  # A heap; of a window's entries the one at its `ends_at_ms` counts.
         self._interval_end_ms = 0
         self._interval_lines = 0
-        self._left_out = 0
+        self._suppressed = 0
         self._without_effect: set[str] = set()
 
-    def refused(self, *, api: str, client: str, place: str, within: str, code: str, reason: str, steady_ms: int, host: str = "") -> None:
-        """One refusal. `place`: a topic-partition, a group, a transactional id; `within`: the topic, or the place again; `host`: where the
-        client is, if that is known."""
+    def log_refused(
+        self, *, api: str, client: str, subject: str, within: str, code: str, reason: str, steady_ms: int, host: str = ""
+    ) -> None:
+        """One refusal. `subject`: a topic-partition, a group, a transactional id; `within`: the topic, or the place again; `host`:
+        where the client is, if that is known."""
         client, within = f"'{_cut(client, NAME_LENGTH_MAX)}'", _cut(within, NAME_LENGTH_MAX)
         origin = f"client {client} at {host}" if host else f"client {client}"
-        text = f"refused: {api} from {origin} for {_cut(place, NAME_LENGTH_MAX)}: {code}: {reason.removeprefix(f'{code}: ')}"
-        self._say_seldom((client, within), f"refused: client {client} at {within}", code, text, steady_ms)
+        text = f"refused: {api} from {origin} for {_cut(subject, NAME_LENGTH_MAX)}: {code}: {reason.removeprefix(f'{code}: ')}"
+        self._log_rate_limited((client, within), f"refused: client {client} at {within}", code, text, steady_ms)
 
-    def say_seldom(self, kind: str, origin: str, text: str, steady_ms: int) -> None:
+    def log_rate_limited(self, kind: str, origin: str, text: str, steady_ms: int) -> None:
         """A line of this kind that may come again and again from the same origin."""
-        self._say_seldom((kind, origin), f"{kind} from {_cut(origin, NAME_LENGTH_MAX)}", "", text, steady_ms)
+        self._log_rate_limited((kind, origin), f"{kind} from {_cut(origin, NAME_LENGTH_MAX)}", "", text, steady_ms)
 
-    def say(self, line: str | Report) -> None:
+    def log(self, line: str | LogLine) -> None:
         """A line that comes once."""
-        report = line if isinstance(line, Report) else Report(line)
+        report = line if isinstance(line, LogLine) else LogLine(line)
         self.lines.append(replace(report, text=_cut(report.text, TEXT_LENGTH_MAX)))
 
-    def say_within_limit(self, line: str | Report, steady_ms: int) -> None:
+    def log_within_limit(self, line: str | LogLine, steady_ms: int) -> None:
         """A line that clients can bring about as often as they like, each time for something else: transactions that time out."""
-        if self._has_room(steady_ms):
-            self.say(line)
+        if self._is_within_limit(steady_ms):
+            self.log(line)
         else:
-            self._left_out += 1
+            self._suppressed += 1
 
-    def without_effect(self, option: str, value: object, where: str = "", instead: str | None = None) -> None:
+    def log_without_effect(self, option: str, value: object, where: str = "", instead: str | None = None) -> None:
         """An option that Apache Kafka knows was given, and changes nothing here: one line for it, however often it is given. `instead`:
         what has its effect here."""
         kind = "topic option" if where else "option"
         if (kind + option) not in self._without_effect:
             self._without_effect.add(kind + option)
             remedy = f": use {instead}" if instead else ""
-            self.say(f"{kind} {option}={value}{where} is known to Apache Kafka and without effect here{remedy}")
+            self.log(f"{kind} {option}={value}{where} is known to Apache Kafka and without effect here{remedy}")
 
-    def take(self) -> list[Report]:
+    def take(self) -> list[LogLine]:
         lines, self.lines = self.lines, []
         return lines
 
@@ -96,7 +98,7 @@ class RefusalLog:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        if self._left_out:
+        if self._suppressed:
             return min(self._interval_end_ms, self._ends[0][0]) if self._ends else self._interval_end_ms
         return self._ends[0][0] if self._ends else None
 
@@ -110,45 +112,45 @@ class RefusalLog:
             if window.omitted:
                 lines.append(_counted(window))
                 self._lengthen(key, window, steady_ms)
-            elif window.rests:
+            elif window.is_quiet:
                 del self._windows[key]
             else:
-                window.rests = True
-                self._end_at(key, window, steady_ms + REST_MS)
-        if self._left_out and steady_ms >= self._interval_end_ms:
-            lines.append(self._take_left_out())
+                window.is_quiet = True
+                self._end_at(key, window, steady_ms + QUIET_MS)
+        if self._suppressed and steady_ms >= self._interval_end_ms:
+            lines.append(self._take_suppressed())
         return lines
 
-    def end(self) -> list[Report]:
+    def end(self) -> list[LogLine]:
         """All that was counted and not said yet: the broker ends."""
         for window in self._windows.values():
             if window.omitted:
-                self.say(_counted(window))
+                self.log(_counted(window))
         self._windows.clear()
         self._ends.clear()
-        if self._left_out:
-            self.say(self._take_left_out())
+        if self._suppressed:
+            self.log(self._take_suppressed())
         return self.take()
 
     # Inside ---------------------------------------------------------------------------------------------------------------------------
 
-    def _say_seldom(self, key: tuple[str, str], who: str, label: str, text: str, steady_ms: int) -> None:
+    def _log_rate_limited(self, key: tuple[str, str], prefix: str, label: str, text: str, steady_ms: int) -> None:
         window = self._windows.get(key)
-        if window is not None and not window.rests:
+        if window is not None and not window.is_quiet:
             window.omitted[label] += 1
             window.last = text[: TEXT_LENGTH_MAX + 1]  # One more than is said, so that it is seen to be cut.
             return
-        if (window is None and len(self._windows) >= WINDOWS_MAX) or not self._has_room(steady_ms):
-            self._left_out += 1
+        if (window is None and len(self._windows) >= WINDOWS_MAX) or not self._is_within_limit(steady_ms):
+            self._suppressed += 1
             return
-        self.say(text)
+        self.log(text)
         if window is None:
-            window = self._windows[key] = _Window(who)
+            window = self._windows[key] = _Window(prefix)
             self._end_at(key, window, steady_ms + window.length_ms)
         else:
             self._lengthen(key, window, steady_ms)
 
-    def _has_room(self, steady_ms: int) -> bool:
+    def _is_within_limit(self, steady_ms: int) -> bool:
         """Whether one more line may be said in this interval; it is counted if so."""
         if steady_ms >= self._interval_end_ms:
             self._interval_end_ms = steady_ms + INTERVAL_MS
@@ -162,7 +164,7 @@ class RefusalLog:
         """Once more, and longer."""
         window.omitted.clear()
         window.last = ""
-        window.rests = False
+        window.is_quiet = False
         window.length_ms = min(2 * window.length_ms, INTERVAL_MS_MAX)
         self._end_at(key, window, steady_ms + window.length_ms)
 
@@ -170,8 +172,8 @@ class RefusalLog:
         window.ends_at_ms = ends_at_ms
         heapq.heappush(self._ends, (ends_at_ms, key))
 
-    def _take_left_out(self) -> str:
-        count, self._left_out = self._left_out, 0
+    def _take_suppressed(self) -> str:
+        count, self._suppressed = self._suppressed, 0
         return f"{count} more lines left out: there were too many at once"
 
 
@@ -180,9 +182,8 @@ def _counted(window: _Window) -> str:
     if total == 1:
         return _cut(window.last, TEXT_LENGTH_MAX)
     counts = ", ".join(f"{label} {count}" for label, count in sorted(window.omitted.items()) if label)
-    return (
-        f"{window.who}: {total} more since the last line{f': {counts}' if counts else f', the last: {_cut(window.last, LAST_LENGTH_MAX)}'}"
-    )
+    details = f": {counts}" if counts else f", the last: {_cut(window.last, LAST_LENGTH_MAX)}"
+    return f"{window.prefix}: {total} more since the last line{details}"
 
 
 def _cut(text: str, length_max: int) -> str:

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Hashable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from chaffinch.broker.core.events import Report
+from chaffinch.broker.core.events import LogLine
 
 Key = TypeVar("Key", bound=Hashable)
 STALE_MAX = 64
@@ -74,14 +74,14 @@ class Timers(Generic[Key]):
             self._queued = dict(self._deadlines)
 
 
-class Chore(Protocol):
+class ScheduledTask(Protocol):
     """Part of the broker that `BrokerCore` calls when its time has come."""
 
     @property
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do (steady ms), None for never. Asked for after every request: no work here. May be early."""
 
-    def expire(self, steady_ms: int) -> Sequence[str | Report]:
+    def expire(self, steady_ms: int) -> Sequence[str | LogLine]:
         """Do what is due, in short: long work is cut into slices, with the next one due at once. Returns lines for the log: a text is a
         warning.
 
@@ -89,11 +89,11 @@ class Chore(Protocol):
         """
 
 
-def next_deadline_ms(chores: Sequence[Chore]) -> int | None:
+def next_deadline_ms(scheduled_tasks: Sequence[ScheduledTask]) -> int | None:
     """The earliest deadline of all."""
     earliest: int | None = None
-    for chore in chores:
-        deadline_ms = chore.next_deadline_ms
+    for task in scheduled_tasks:
+        deadline_ms = task.next_deadline_ms
         if deadline_ms is not None and (earliest is None or deadline_ms < earliest):
             earliest = deadline_ms
     return earliest

@@ -131,14 +131,14 @@ def commit(
     version: int = 9,
 ) -> int:
     """Commit one offset; its code."""
-    asked = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata=metadata)
+    requested = OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset, committed_metadata=metadata)
     request = OffsetCommitRequest(
         group_id=group,
         generation_id_or_member_epoch=generation,
         member_id=member,
         group_instance_id=instance,
         retention_time_ms=retention_ms,
-        topics=[OffsetCommitRequestTopic(name=topic, partitions=[asked])],
+        topics=[OffsetCommitRequestTopic(name=topic, partitions=[requested])],
     )
     code: int = client.ask(request, version).topics[0].partitions[0].error_code
     return code

@@ -135,8 +135,8 @@ class TestOffsets:
         first.join()
         second.join()
         settle(first, second)
-        asked = [OffsetCommitRequestPartition(partition_index=index, committed_offset=1) for index in range(4)]
-        topics = [OffsetCommitRequestTopic(name="orders", partitions=asked)]
+        requested = [OffsetCommitRequestPartition(partition_index=index, committed_offset=1) for index in range(4)]
+        topics = [OffsetCommitRequestTopic(name="orders", partitions=requested)]
         request = OffsetCommitRequest(group_id=GROUP, generation_id_or_member_epoch=1, member_id="a", topics=topics)
         answer = cluster.client().ask(request, 9)
         assert [row.error_code for row in answer.topics[0].partitions] == [113] * 4

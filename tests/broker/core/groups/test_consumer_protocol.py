@@ -376,8 +376,8 @@ class TestSubscriptions:
         members[0].beat(subscribed_topic_names=["orders", "more"])
         settle(*members)
         assert [member.partitions for member in members] == [[0, 1], [2, 3]]
-        asked = ConsumerGroupDescribeRequest(group_ids=[GROUP])
-        assert cluster.client().ask(asked).groups[0].assignor_name == "range"
+        requested = ConsumerGroupDescribeRequest(group_ids=[GROUP])
+        assert cluster.client().ask(requested).groups[0].assignor_name == "range"
 
 
 class TestOtherKinds:

@@ -118,15 +118,15 @@ def counted(members: Mapping[str, Member]) -> Subscriptions:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_subscriptions_are_those_of_the_members(seed: int) -> None:
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     group = ConsumerGroup(group_id=GROUP)
 
     def any_member(name: str) -> Member | None:
-        topics: Any = dice.sample("abcd", dice.randrange(4))
-        return None if dice.random() < 0.3 else member(name, *topics, pattern=dice.choice(["", "p", "q"]))
+        topics: Any = rng.sample("abcd", rng.randrange(4))
+        return None if rng.random() < 0.3 else member(name, *topics, pattern=rng.choice(["", "p", "q"]))
 
     for _ in range(50):
-        changes = {name: any_member(name) for name in dice.sample("xyz", dice.randrange(1, 4))}
+        changes = {name: any_member(name) for name in rng.sample("xyz", rng.randrange(1, 4))}
         promised = group.subscriptions.after(group.members, changes)
         group.apply(Change(epoch=1, assignment_epoch=1, topics={}, members=changes))
         assert group.subscriptions == promised == counted(group.members)

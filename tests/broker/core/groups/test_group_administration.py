@@ -161,8 +161,8 @@ class TestLeaving:
         assert others[1].partitions == [0, 1]
 
     def test_a_full_disk(self, cluster: Cluster) -> None:
-        asked = LeaveGroupRequest(group_id="new", members=[MemberIdentity(member_id="a")])
+        requested = LeaveGroupRequest(group_id="new", members=[MemberIdentity(member_id="a")])
         with full_disk(cluster):
-            assert cluster.client().ask(asked).members[0].error_code == 16
+            assert cluster.client().ask(requested).members[0].error_code == 16
         assert "group 'new': member 'a' cannot be sent away: cannot append" in cluster.lines[-1]
-        assert cluster.client().ask(asked).members[0].error_code == 0
+        assert cluster.client().ask(requested).members[0].error_code == 0

@@ -20,7 +20,7 @@ from chaffinch.broker.core import options
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, Client
 from chaffinch.broker.core.groups.classic_states import ClassicState
 from chaffinch.broker.core.groups.consumer_group import ConsumerGroup, Subscriptions, TopicInfo
-from chaffinch.broker.core.groups.context import Ticket, TimerKey, TimerKind
+from chaffinch.broker.core.groups.context import Deferred, TimerKey, TimerKind
 from chaffinch.broker.core.groups.coordinator import GroupCoordinator
 from chaffinch.broker.core.groups.group_options import GroupConfigs
 from chaffinch.broker.core.groups.offsets import GroupOffsets
@@ -61,7 +61,7 @@ class World:
 
     def __init__(self) -> None:
         self.steady_ms = 0
-        self.dice = random.Random(1)  # Of all lives: ids are never given twice.
+        self.rng = random.Random(1)  # Of all lives: ids are never given twice.
         self.topics = Topics()
         self.journal = Journal.open(MemoryFileSystem(), "journals", "offsets")
         self.coordinator = self._coordinator()
@@ -70,7 +70,7 @@ class World:
         offsets = GroupOffsets(self.journal)
         settings = options.parse({})
         configs = GroupConfigs(settings, self.journal)
-        return GroupCoordinator(self.journal, offsets, self.topics, settings, configs, self.dice, [], WallTime(), self.steady_ms)
+        return GroupCoordinator(self.journal, offsets, self.topics, settings, configs, self.rng, [], WallTime(), self.steady_ms)
 
     def restart(self) -> None:
         self.coordinator = self._coordinator()
@@ -98,11 +98,11 @@ class ClassicActor:
         self.generation_min = -1  # A restart forgets a generation that had no assignment yet, as in Kafka.
         self.is_leader = False
         self.others: list[str] = []
-        self.ticket: Ticket[Any] | None = None
+        self.deferred: Deferred[Any] | None = None
         self.told: dict[int, bytes] = {}
 
     def join(self) -> None:
-        if self.ticket is not None:
+        if self.deferred is not None:
             return
         self.joins += 1
         names = ["range", f"p{self.joins % 3}"]
@@ -119,7 +119,7 @@ class ClassicActor:
         self._take(self.world.coordinator.join(request, 9, CLIENT, self.world.steady_ms))
 
     def sync(self) -> None:
-        if self.ticket is not None or self.generation < 0:
+        if self.deferred is not None or self.generation < 0:
             return
         assignments = []
         if self.is_leader:
@@ -133,25 +133,25 @@ class ClassicActor:
         return f"{self.generation} {member_id}".encode()
 
     def heartbeat(self) -> None:
-        if self.ticket is not None or self.generation < 0:
+        if self.deferred is not None or self.generation < 0:
             return
         request = HeartbeatRequest(group_id="g", generation_id=self.generation, member_id=self.id, group_instance_id=self.instance)
         self._react(self.world.coordinator.heartbeat(request, self.world.steady_ms).number)
 
     def leave(self) -> None:
-        if self.ticket is None and self.id:
+        if self.deferred is None and self.id:
             self.world.coordinator.leave("g", [MemberIdentity(member_id=self.id)], self.world.steady_ms)
             self.id, self.generation = "", -1
 
     def listen(self) -> None:
         """Take what has been promised, if it is there."""
-        if self.ticket is not None and self.ticket.answer is not None:
-            answer, self.ticket = self.ticket.answer, None
+        if self.deferred is not None and self.deferred.answer is not None:
+            answer, self.deferred = self.deferred.answer, None
             self._take(answer)
 
     def _take(self, answer: Any) -> None:
-        if isinstance(answer, Ticket):
-            self.ticket = answer
+        if isinstance(answer, Deferred):
+            self.deferred = answer
             self.listen()
         elif answer.error_code == 79:
             self.id = answer.member_id
@@ -186,7 +186,7 @@ def check_classic(world: World, actors: list[ClassicActor]) -> None:
     assert (group.leader in group.members) == bool(group.members)
     assert bool(group.members) or group.state in (ClassicState.EMPTY, ClassicState.PREPARING_REBALANCE)
     parts = [member.size_bytes for member in group.members.values()] + [500 + 2 * len(name) for name in group.pending]
-    assert group.size_bytes == (0 if group.is_untouched else 1002 + sum(parts)), "sums that are kept are those that are counted"
+    assert group.size_bytes == (0 if group.was_never_used else 1002 + sum(parts)), "sums that are kept are those that are counted"
     assert group._supporters == Counter(name for member in group.members.values() for name, _ in member.protocols)
     if group.state is ClassicState.STABLE:
         for member in group.members.values():
@@ -220,11 +220,11 @@ def test_classic(static_members: list[bool], steps: list[tuple[str, int, int]]) 
         elif action == "restart":
             world.restart()
             for each in actors:
-                each.ticket, each.generation_min = None, -1
+                each.deferred, each.generation_min = None, -1
         elif action == "round":
             everybody_speaks(world, actors)
         elif action == "again":  # The instance is started anew, without its memory.
-            actor.id, actor.generation, actor.ticket = "", -1, None
+            actor.id, actor.generation, actor.deferred = "", -1, None
         else:
             getattr(actor, action)()
         for each in actors:
@@ -251,13 +251,13 @@ def finish_classic(world: World, actors: list[ClassicActor]) -> None:
     world.advance(10 * (REBALANCE_MS + 300_000))
     for actor in actors:
         actor.listen()
-        assert actor.ticket is None, "an answer that never came"
+        assert actor.deferred is None, "an answer that never came"
         actor.id, actor.generation = "", -1
     for _ in range(4):
         everybody_speaks(world, actors)
     for actor in actors:
         actor.listen()
-        assert actor.ticket is None
+        assert actor.deferred is None
     assert len({actor.generation for actor in actors}) == 1
     assert sum(actor.is_leader for actor in actors) == 1
     assert [actor.told.get(actor.generation) for actor in actors] == [actor.word(actor.id) for actor in actors]

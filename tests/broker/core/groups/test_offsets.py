@@ -44,25 +44,25 @@ def cluster() -> Cluster:
     return cluster
 
 
-def offset_of(cluster: Cluster, group: str = GROUP, place: TopicPartition = PLACE) -> int | None:
-    found = cluster.core.state.offsets.fetch(group, place)
+def offset_of(cluster: Cluster, group: str = GROUP, tp: TopicPartition = PLACE) -> int | None:
+    found = cluster.core.state.offsets.fetch(group, tp)
     return None if found is None else found.offset
 
 
 def fetch(client: Client, *, group: str = GROUP, require_stable: bool = False) -> tuple[int, int]:
     """(offset, code) of the first partition."""
     topics = [OffsetFetchRequestTopics(name="orders", partition_indexes=[0])]
-    asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=require_stable)
-    found = client.ask(asked, 8).groups[0].topics[0].partitions[0]
+    requested = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=require_stable)
+    found = client.ask(requested, 8).groups[0].topics[0].partitions[0]
     return found.committed_offset, found.error_code
 
 
 def fetch_all(client: Client, version: int, *, require_stable: bool = False) -> dict[str, list[tuple[int, int, int]]]:
     """(partition, offset, code) of all that the group has, by topic."""
-    whole: dict[str, Any] = (
+    request_error: dict[str, Any] = (
         {"group_id": GROUP, "topics": None} if version < 8 else {"groups": [OffsetFetchRequestGroup(group_id=GROUP, topics=None)]}
     )
-    answer = client.ask(OffsetFetchRequest(require_stable=require_stable, **whole), version)
+    answer = client.ask(OffsetFetchRequest(require_stable=require_stable, **request_error), version)
     topics = answer.topics if version < 8 else answer.groups[0].topics
     return {topic.name: [(part.partition_index, part.committed_offset, part.error_code) for part in topic.partitions] for topic in topics}
 
@@ -82,8 +82,8 @@ class Transaction:
             "producer_epoch": self.identity.epoch,
         }
         assert self.client.ask(AddOffsetsToTxnRequest(group_id=GROUP, **fields)).error_code == 0
-        asked = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
-        topics = [TxnOffsetCommitRequestTopic(name="orders", partitions=[asked])]
+        requested = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        topics = [TxnOffsetCommitRequestTopic(name="orders", partitions=[requested])]
         answer = self.client.ask(TxnOffsetCommitRequest(group_id=GROUP, topics=topics, **fields, **group), version)
         code: int = answer.topics[0].partitions[0].error_code
         return code
@@ -135,8 +135,8 @@ class TestCommit:
     def test_topic_ids(self, cluster: Cluster) -> None:
         topic = cluster.core.topics.get("orders")
         assert topic is not None
-        asked = [OffsetCommitRequestPartition(partition_index=0, committed_offset=4)]
-        topics = [OffsetCommitRequestTopic(topic_id=topic_id, partitions=asked) for topic_id in (topic.topic_id, UUID(int=5))]
+        requested = [OffsetCommitRequestPartition(partition_index=0, committed_offset=4)]
+        topics = [OffsetCommitRequestTopic(topic_id=topic_id, partitions=requested) for topic_id in (topic.topic_id, UUID(int=5))]
         answer = cluster.client().ask(OffsetCommitRequest(group_id=GROUP, topics=topics), 10)
         assert [(row.topic_id, row.partitions[0].error_code) for row in answer.topics] == [(topic.topic_id, 0), (UUID(int=5), 100)]
         wanted = [OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0]) for topic_id in (topic.topic_id, UUID(int=5))]
@@ -228,7 +228,7 @@ class TestTransactions:
         other = TopicPartition("orders", 1)
         offsets.commit(GROUP, {other: CommittedOffset(offset=6)})
         offsets.complete(GROUP, 7, is_commit=True)
-        assert {place: found.offset for place, found in offsets.fetch_all(GROUP).items()} == {PLACE: 4, other: 6}
+        assert {tp: found.offset for tp, found in offsets.fetch_all(GROUP).items()} == {PLACE: 4, other: 6}
 
     def test_members_of_another_generation_are_fenced(self, cluster: Cluster) -> None:
         member, _ = stable_group(cluster, 2)
@@ -302,7 +302,7 @@ class TestExpiry:
         for _ in range(10):
             cluster.advance(9000)
             member.heartbeat()
-        assert (offset_of(cluster), offset_of(cluster, place=TopicPartition("other", 0))) == (3, None)
+        assert (offset_of(cluster), offset_of(cluster, tp=TopicPartition("other", 0))) == (3, None)
 
     def test_of_a_consumer_group(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "a")
@@ -312,7 +312,7 @@ class TestExpiry:
         cluster.advance(MINUTE_MS // 2)
         member.beat()
         cluster.advance(MINUTE_MS // 2 + CHECK_MS)
-        assert (offset_of(cluster), offset_of(cluster, place=TopicPartition("other", 0))) == (5, None)
+        assert (offset_of(cluster), offset_of(cluster, tp=TopicPartition("other", 0))) == (5, None)
         member.beat()
         member.leave()
         cluster.advance(CHECK_MS)
@@ -330,10 +330,10 @@ class TestExpiry:
 
     def test_one_large_group_in_slices(self, cluster: Cluster) -> None:
         """What has its turn in between must not wait for 100,000 offsets."""
-        offsets, expiry = cluster.core.state.offsets, cluster.core.state.chores[-1]
+        offsets, expiry = cluster.core.state.offsets, cluster.core.state.scheduled_tasks[-1]
         count = 2 * OFFSETS_PER_CALL + 5
-        asked = {TopicPartition("orders", number): CommittedOffset(offset=1, committed_ms=cluster.steady_ms) for number in range(count)}
-        offsets.commit(GROUP, asked)
+        requested = {TopicPartition("orders", number): CommittedOffset(offset=1, committed_ms=cluster.steady_ms) for number in range(count)}
+        offsets.commit(GROUP, requested)
         cluster.core.state.groups.committed(GROUP, cluster.steady_ms)
         commit(cluster.client(), 3, group="next")
         cluster.steady_ms += 2 * MINUTE_MS
@@ -368,8 +368,8 @@ class TestExpiry:
 class TestDelete:
     def delete(self, cluster: Cluster, *topics: str, group: str = GROUP) -> list[int]:
         """The group's code, then those of the topics' first partitions."""
-        asked = [OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition()]) for topic in topics]
-        answer = cluster.client().ask(OffsetDeleteRequest(group_id=group, topics=asked))
+        requested = [OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition()]) for topic in topics]
+        answer = cluster.client().ask(OffsetDeleteRequest(group_id=group, topics=requested))
         return [answer.error_code, *(topic.partitions[0].error_code for topic in answer.topics)]
 
     def test_of_an_empty_group(self, cluster: Cluster) -> None:
@@ -388,7 +388,7 @@ class TestDelete:
             for topic in ("orders", "other"):
                 commit(cluster.client(), member="a", generation=1, topic=topic)
         assert self.delete(cluster, "orders", "other") == [0, 86, 0]
-        assert (offset_of(cluster), offset_of(cluster, place=TopicPartition("other", 0))) == (5, None)
+        assert (offset_of(cluster), offset_of(cluster, tp=TopicPartition("other", 0))) == (5, None)
 
     def test_of_a_group_whose_members_speak_of_something_else(self, cluster: Cluster) -> None:
         member = ClassicMember(cluster)
@@ -422,7 +422,7 @@ class TestDelete:
         transaction = Transaction(cluster.client())
         transaction.commit(9)
         assert self.delete(cluster, "orders") == [0, 0]
-        assert not cluster.core.state.offsets.has_some(GROUP), "the group may go"
+        assert not cluster.core.state.offsets.has_offsets(GROUP), "the group may go"
         transaction.end()
         assert offset_of(cluster) is None
 

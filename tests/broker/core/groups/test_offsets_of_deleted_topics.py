@@ -53,8 +53,8 @@ def delete(cluster: Cluster, *topics: str) -> list[int]:
 
 
 def create(cluster: Cluster) -> int:
-    asked = CreatableTopic(name="orders", num_partitions=1, replication_factor=1)
-    code: int = cluster.client().ask(CreateTopicsRequest(topics=[asked], timeout_ms=1000)).topics[0].error_code
+    requested = CreatableTopic(name="orders", num_partitions=1, replication_factor=1)
+    code: int = cluster.client().ask(CreateTopicsRequest(topics=[requested], timeout_ms=1000)).topics[0].error_code
     return code
 
 

@@ -50,9 +50,9 @@ def answer_of(client: Client) -> tuple[int, int, str | None]:
 
 
 def fetch(client: Client, offset: int = 0, wait_ms: int = 0) -> None:
-    asked = [FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)]
+    requested = [FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)]
     client.send(
-        FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=asked)]), 11
+        FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=requested)]), 11
     )
 
 
@@ -464,8 +464,8 @@ def test_fetch_names_the_new_leader_and_where_it_listens() -> None:
     cluster.stop_node(leader)
     topic = cluster.core.topics.get("orders")
     assert topic is not None
-    asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100, current_leader_epoch=0)]
-    request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=100, topics=[FetchTopic(topic_id=topic.topic_id, partitions=asked)])
+    requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100, current_leader_epoch=0)]
+    request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=100, topics=[FetchTopic(topic_id=topic.topic_id, partitions=requested)])
     answer = cluster.client(node=other).ask(request, 16)
     data = answer.responses[0].partitions[0]
     assert (data.error_code, data.current_leader.leader_id, data.current_leader.leader_epoch) == (74, follower, 1)

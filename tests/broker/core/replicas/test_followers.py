@@ -37,8 +37,8 @@ def describe_producers(cluster: Cluster, node: int) -> Any:
 
 
 def list_offsets(cluster: Cluster, node: int, replica_id: int, epoch: int = -1, committed: bool = False) -> tuple[int, int]:
-    asked = ListOffsetsPartition(partition_index=0, current_leader_epoch=epoch, timestamp=-1)
-    topics = [ListOffsetsTopic(name="orders", partitions=[asked])]
+    requested = ListOffsetsPartition(partition_index=0, current_leader_epoch=epoch, timestamp=-1)
+    topics = [ListOffsetsTopic(name="orders", partitions=[requested])]
     request = ListOffsetsRequest(replica_id=replica_id, isolation_level=int(committed), topics=topics)
     answer = cluster.client(node=node).ask(request).topics[0].partitions[0]
     return answer.error_code, answer.offset

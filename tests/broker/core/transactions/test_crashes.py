@@ -217,8 +217,8 @@ def test_who_comes_after_commits_nothing_but_its_own(version: int, loss: Loss | 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_loss_at_any_operation(version: int, seed: int) -> None:
     """Torn at any byte, file by file."""
-    dice = random.Random(seed)
-    writer = Writer(version, lambda path, unsynced: dice.choice((0, unsynced, dice.randint(0, unsynced))), dice.randrange(60))
+    rng = random.Random(seed)
+    writer = Writer(version, lambda path, unsynced: rng.choice((0, unsynced, rng.randint(0, unsynced))), rng.randrange(60))
     live(writer)
     check(writer)
 

@@ -34,10 +34,10 @@ def id_of(cluster: Cluster) -> UUID:
 
 
 def commit(client: Client, identity: ProducerIdentity, *topic_ids: UUID, version: int = 6, generation: int = -1) -> TxnOffsetCommitResponse:
-    asked = [TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata="m")]
-    topics = [TxnOffsetCommitRequestTopic(topic_id=topic_id, partitions=asked) for topic_id in topic_ids]
+    requested = [TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata="m")]
+    topics = [TxnOffsetCommitRequestTopic(topic_id=topic_id, partitions=requested) for topic_id in topic_ids]
     if version < 6:
-        topics = [TxnOffsetCommitRequestTopic(name="orders", partitions=asked)]
+        topics = [TxnOffsetCommitRequestTopic(name="orders", partitions=requested)]
     request = TxnOffsetCommitRequest(
         transactional_id="t",
         group_id="g",

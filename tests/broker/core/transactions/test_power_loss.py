@@ -228,11 +228,11 @@ def decided_and_followed(cluster: Cluster, is_commit: bool, full: Iterable[int] 
         assert client.produce(topic, records, txn="t", version=VERSIONS[2][0]).error_code == 0
     directories = tuple(logs[partition].directory for partition in full)
 
-    def refuse(operation: str, path: str, _size: int) -> None:
+    def log_refusal(operation: str, path: str, _size: int) -> None:
         if operation == "append" and path.startswith(directories):
             raise StorageError(path, "write", "no space left")
 
-    cluster.file_system.hook = refuse
+    cluster.file_system.hook = log_refusal
     return identity, lose_power(cluster, first.directory)
 
 

@@ -92,7 +92,7 @@ def commit_offset(
     generation: int = -1,
     version: int | None = None,
 ) -> int:
-    asked = [TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata=metadata)]
+    requested = [TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata=metadata)]
     request = TxnOffsetCommitRequest(
         transactional_id="t",
         group_id=group,
@@ -100,7 +100,7 @@ def commit_offset(
         producer_epoch=identity.epoch,
         member_id=member,
         generation_id=generation,
-        topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=asked)],
+        topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=requested)],
     )
     code: int = client.ask(request, version).topics[0].partitions[0].error_code
     return code
@@ -251,8 +251,8 @@ class TestOffsets:
 
     def test_outside_transactions(self, cluster: Cluster) -> None:
         client = cluster.client()
-        asked = [OffsetCommitRequestPartition(partition_index=0, committed_offset=9, committed_metadata=None)]
-        request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="orders", partitions=asked)])
+        requested = [OffsetCommitRequestPartition(partition_index=0, committed_offset=9, committed_metadata=None)]
+        request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="orders", partitions=requested)])
         assert client.ask(request).topics[0].partitions[0].error_code == 0
         assert committed(client) == (9, "", 0)
         cluster.restart()

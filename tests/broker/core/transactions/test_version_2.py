@@ -48,16 +48,16 @@ def test_every_state_times_every_event(state: TransactionState, event: int) -> N
     before = world.stored()
     current = before.identity
     last = ProducerIdentity(current.producer_id, current.epoch - 1)
-    asked = EVENTS[event]
-    if isinstance(asked, Ending):
-        is_commit = asked in (Ending.COMMIT, Ending.COMMIT_AGAIN)
-        answer = world.end_answer(last if asked in (Ending.COMMIT_AGAIN, Ending.ABORT_AGAIN) else current, is_commit)
+    requested = EVENTS[event]
+    if isinstance(requested, Ending):
+        is_commit = requested in (Ending.COMMIT, Ending.COMMIT_AGAIN)
+        answer = world.end_answer(last if requested in (Ending.COMMIT_AGAIN, Ending.ABORT_AGAIN) else current, is_commit)
         code = answer.code
-        expected = ProducerIdentity(current.producer_id, current.epoch + 1) if (state, asked) in RAISES_EPOCH else current
+        expected = ProducerIdentity(current.producer_id, current.epoch + 1) if (state, requested) in RAISES_EPOCH else current
         assert answer.identity == (expected if code is OK else ProducerIdentity(-1, -1))
-    elif asked == "add":
+    elif requested == "add":
         code = world.coordinator.add_partitions("t", current, [OTHER], T0)
-    elif asked == "verify":
+    elif requested == "verify":
         code = world.coordinator.verify("t", current, ORDERS)
     else:
         code = world.coordinator.init_producer_id("t", TIMEOUT_MS, T0).code

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaffinch.broker.core import options
-from chaffinch.broker.core.broker_state import BrokerState, refuse
+from chaffinch.broker.core.broker_state import BrokerState, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.group_options import GROUP_CONFIGS, GROUP_CONFIGS_BY_NAME
-from chaffinch.broker.core.refusal import RequestRefused, refusal_of
+from chaffinch.broker.core.refusal import RequestRefused, to_refusal
 from chaffinch.broker.core.topics import creation_rules
 from chaffinch.broker.core.topics.registry import Topic
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, topic_defaults
@@ -45,7 +45,7 @@ class ConfigChange:
         return {config.name for config in self.configs}
 
 
-def carry_out(
+def apply(
     broker: BrokerState, event: RequestReceived, changes: Sequence[ConfigChange], validate_only: bool, steady_ms: int
 ) -> list[tuple[int, str | None]]:
     """Code and message for each change, in order; those without an error are in force unless `validate_only`."""
@@ -55,11 +55,11 @@ def carry_out(
         try:
             if times_named[change.resource_type, change.resource_name] > 1:
                 raise RequestRefused(codes.INVALID_REQUEST, "each resource must appear at most once")
-            _carry_out(broker, change, validate_only)
+            _apply(broker, change, validate_only)
             results.append((0, None))
         except (RequestRefused, StorageError) as error:
-            refused = refusal_of(error, _place(change))
-            refuse(broker, event, steady_ms, place=_place(change), code=refused.code, reason=refused.logged)
+            refused = to_refusal(error, _subject(change))
+            log_refusal(broker, event, steady_ms, subject=_subject(change), code=refused.code, reason=refused.logged)
             results.append((refused.code.number, refused.message))
     return results
 
@@ -86,7 +86,7 @@ def existing_topic(broker: BrokerState, name: str) -> Topic:
     return topic
 
 
-def _carry_out(broker: BrokerState, change: ConfigChange, validate_only: bool) -> None:
+def _apply(broker: BrokerState, change: ConfigChange, validate_only: bool) -> None:
     if len(change.names) != len(change.configs):
         raise RequestRefused(codes.INVALID_REQUEST, "an option is named twice for the same resource")
     without_value = [config.name for config in change.configs if config.value is None and config.config_operation != OPERATION_DELETE]
@@ -104,7 +104,7 @@ def _carry_out(broker: BrokerState, change: ConfigChange, validate_only: bool) -
         raise RequestRefused(codes.INVALID_REQUEST, f"resources of type {change.resource_type} have no options here")
 
 
-def _place(change: ConfigChange) -> str:
+def _subject(change: ConfigChange) -> str:
     if change.resource_type == RESOURCE_BROKER:
         return f"broker {change.resource_name}" if change.resource_name else "all brokers"
     return change.resource_name
@@ -118,7 +118,7 @@ def _alter_topic(broker: BrokerState, change: ConfigChange, validate_only: bool)
     topic = existing_topic(broker, change.resource_name)
     if not validate_only:
         broker.topics.alter(topic.name, overrides)
-        broker.say_without_effect(topic.name, {name: value for name, value in overrides.items() if name in change.names})
+        broker.log_options_without_effect(topic.name, {name: value for name, value in overrides.items() if name in change.names})
 
 
 def _alter_broker(broker: BrokerState, change: ConfigChange, validate_only: bool) -> None:
@@ -132,7 +132,7 @@ def _alter_broker(broker: BrokerState, change: ConfigChange, validate_only: bool
     resolved = broker.topics.resolved_with(settings.check(overrides, is_default=is_default))
     if not validate_only:
         settings.alter(overrides, is_default=is_default)
-        broker.say_idle({name: overrides[name] for name in change.names & overrides.keys()})
+        broker.log_idle_options({name: overrides[name] for name in change.names & overrides.keys()})
         broker.topics.settings_changed(settings, resolved)
 
 

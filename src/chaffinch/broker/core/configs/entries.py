@@ -46,7 +46,7 @@ _WITH_DEFAULT = frozenset(BROKER_SYNONYMS.values()) - {"log.flush.interval.ms", 
 def topic_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> list[ConfigEntry]:
     """Every topic option of a topic with these overrides."""
     return [
-        _entry(option, _topic_places(option, overrides, settings))
+        _entry(option, _topic_synonyms(option, overrides, settings))
         for option in TOPIC_OPTIONS.options
         if option.name in overrides or option.name not in SHOWN_WHERE_SET
     ]
@@ -69,7 +69,7 @@ def broker_entries(settings: DynamicSettings, identity: Mapping[str, str]) -> li
             option,
             [(option.name, identity[option.name], wire.SOURCE_STATIC_BROKER)]
             if option.name in identity
-            else _broker_places(option, settings),
+            else _broker_synonyms(option, settings),
             is_read_only=not options.may_change(option.name),
         )
         for option in _options_of_nodes(settings)
@@ -100,52 +100,52 @@ def _options_of_nodes(settings: DynamicSettings) -> list[Option]:
 
 def group_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> list[ConfigEntry]:
     """Every option that a consumer group with these overrides may have of its own."""
-    return [_entry(option, _group_places(option, overrides, settings)) for option in group_options.GROUP_CONFIGS.options]
+    return [_entry(option, _group_synonyms(option, overrides, settings)) for option in group_options.GROUP_CONFIGS.options]
 
 
-def _group_places(option: Option, overrides: Mapping[str, str], settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
+def _group_synonyms(option: Option, overrides: Mapping[str, str], settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
     own = [(option.name, _counted(option, overrides[option.name]), wire.SOURCE_GROUP)] if option.name in overrides else []
-    return [*own, *_broker_places(options.BROKER_OPTIONS_BY_NAME[group_options.BROKER_SYNONYMS[option.name]], settings)]
+    return [*own, *_broker_synonyms(options.BROKER_OPTIONS_BY_NAME[group_options.BROKER_SYNONYMS[option.name]], settings)]
 
 
-def _topic_places(option: Option, overrides: Mapping[str, str], settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
-    places: list[tuple[str, str | None, int]] = []
+def _topic_synonyms(option: Option, overrides: Mapping[str, str], settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
+    synonyms: list[tuple[str, str | None, int]] = []
     if option.name in overrides:
-        places.append((option.name, _counted(option, overrides[option.name]), wire.SOURCE_TOPIC))
+        synonyms.append((option.name, _counted(option, overrides[option.name]), wire.SOURCE_TOPIC))
     synonym = BROKER_SYNONYMS.get(option.name)
     if synonym is not None:
-        places += _given_places(synonym, settings)
+        synonyms += _given_synonyms(synonym, settings)
         for name, unit in COARSER_SYNONYMS.get(synonym, ()):
             if name in settings.given:
-                places.append((name, _shown(max(settings.static(name) * unit, -1)), wire.SOURCE_STATIC_BROKER))
-    places.append((synonym if synonym in _WITH_DEFAULT else "", _shown(option.default), wire.SOURCE_DEFAULT))
-    return places
+                synonyms.append((name, _shown(max(settings.static(name) * unit, -1)), wire.SOURCE_STATIC_BROKER))
+    synonyms.append((synonym if synonym in _WITH_DEFAULT else "", _shown(option.default), wire.SOURCE_DEFAULT))
+    return synonyms
 
 
-def _broker_places(option: Option, settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
-    return [*_given_places(option.name, settings), (option.name, _shown(options.default_of(option)), wire.SOURCE_DEFAULT)]
+def _broker_synonyms(option: Option, settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
+    return [*_given_synonyms(option.name, settings), (option.name, _shown(options.default_of(option)), wire.SOURCE_DEFAULT)]
 
 
-def _given_places(name: str, settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
+def _given_synonyms(name: str, settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
     """Where a broker option was given a value, the winning place first."""
     named, defaults = settings.overrides(is_default=False), settings.overrides(is_default=True)
     option = options.find(name)
     assert option is not None
-    places: list[tuple[str, str | None, int]] = []
+    synonyms: list[tuple[str, str | None, int]] = []
     if name in named:
-        places.append((name, _counted(option, named[name]), wire.SOURCE_DYNAMIC_BROKER))
+        synonyms.append((name, _counted(option, named[name]), wire.SOURCE_DYNAMIC_BROKER))
     if name in defaults:
-        places.append((name, _counted(option, defaults[name]), wire.SOURCE_DYNAMIC_DEFAULT_BROKER))
+        synonyms.append((name, _counted(option, defaults[name]), wire.SOURCE_DYNAMIC_DEFAULT_BROKER))
     if name in settings.given:
-        places.append((name, _shown(settings.static(name)), wire.SOURCE_STATIC_BROKER))
-    return places
+        synonyms.append((name, _shown(settings.static(name)), wire.SOURCE_STATIC_BROKER))
+    return synonyms
 
 
-def _entry(option: Option, places: list[tuple[str, str | None, int]], *, is_read_only: bool = False) -> ConfigEntry:
+def _entry(option: Option, synonyms: list[tuple[str, str | None, int]], *, is_read_only: bool = False) -> ConfigEntry:
     is_sensitive = is_secret(option.name)
     if is_sensitive:
-        places = [(name, None, source) for name, _, source in places]
-    _, value, source = places[0]
+        synonyms = [(name, None, source) for name, _, source in synonyms]
+    _, value, source = synonyms[0]
     return ConfigEntry(
         name=option.name,
         value=value,
@@ -154,7 +154,7 @@ def _entry(option: Option, places: list[tuple[str, str | None, int]], *, is_read
         documentation=_documentation(option),
         is_read_only=is_read_only,
         is_sensitive=is_sensitive,
-        synonyms=[place for place in places if place[0]],
+        synonyms=[synonym for synonym in synonyms if synonym[0]],
     )
 
 

@@ -55,20 +55,20 @@ def _assign_alike(subscriptions: Subscriptions, counts: Mapping[UUID, int], prev
     assigned: dict[str, set[TopicIdPartition]] = {}
     taken: set[TopicIdPartition] = set()
     for member in subscriptions:
-        kept = sorted((previous.get(member, frozenset()) & known) - taken)
-        if len(kept) > quota and extras > 0:
+        retained = sorted((previous.get(member, frozenset()) & known) - taken)
+        if len(retained) > quota and extras > 0:
             extras -= 1
-            assigned[member] = set(kept[: quota + 1])
+            assigned[member] = set(retained[: quota + 1])
         else:
-            assigned[member] = set(kept[:quota])
+            assigned[member] = set(retained[:quota])
         taken |= assigned[member]
     free = iter([partition for partition in everything if partition not in taken])
-    for mine in assigned.values():
-        room = quota - len(mine)
-        if room >= 0 and extras > 0:
+    for own in assigned.values():
+        free_slots = quota - len(own)
+        if free_slots >= 0 and extras > 0:
             extras -= 1
-            room += 1
-        mine.update(partition for _, partition in zip(range(room), free, strict=False))
+            free_slots += 1
+        own.update(partition for _, partition in zip(range(free_slots), free, strict=False))
     return _frozen(assigned)
 
 

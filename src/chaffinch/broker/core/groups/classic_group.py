@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chaffinch.broker.core.groups.classic_states import MOVES, ClassicState
-from chaffinch.broker.core.groups.context import Ticket
+from chaffinch.broker.core.groups.context import Deferred
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
@@ -76,8 +76,8 @@ class ClassicGroup:
     members: dict[str, ClassicMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)  # Instance id -> member id.
     pending: dict[str, None] = field(default_factory=dict)  # Were given an id and have to come again with it (KIP-394).
-    joins: dict[str, Ticket[JoinGroupResponse]] = field(default_factory=dict)
-    syncs: dict[str, Ticket[SyncGroupResponse]] = field(default_factory=dict)
+    joins: dict[str, Deferred[JoinGroupResponse]] = field(default_factory=dict)
+    syncs: dict[str, Deferred[SyncGroupResponse]] = field(default_factory=dict)
     unsynced: dict[str, None] = field(default_factory=dict)  # Have not fetched their assignment in this generation.
     subscribed_topics: frozenset[str] | None = None
     initial_remaining_ms: int | None = None  # Of the first rebalance's delay; None in any other rebalance.
@@ -105,14 +105,14 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
-    def is_untouched(self) -> bool:
+    def was_never_used(self) -> bool:
         """Nobody is or ever was a member, or is about to be one."""
         return self.protocol_type is None and not self.members and not self.pending
 
     @property
     def size_bytes(self) -> int:
         """About what it takes in memory; a group that only has offsets takes what they do."""
-        if self.is_untouched:
+        if self.was_never_used:
             return 0
         return 1000 + 2 * len(self.group_id) + self._pending_bytes + self._members_bytes
 
@@ -136,7 +136,7 @@ class ClassicGroup:
         """A group whose members' subscriptions cannot be read may be subscribed to anything."""
         return self.uses_consumer_protocol if self.subscribed_topics is None else topic in self.subscribed_topics
 
-    def view_of_leader(self) -> list[JoinGroupResponseMember]:
+    def members_for_leader(self) -> list[JoinGroupResponseMember]:
         return [
             JoinGroupResponseMember(
                 member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata(self.protocol)
@@ -169,11 +169,11 @@ class ClassicGroup:
         self._count(member, 1)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
-        self._expect_no_more(member.member_id)
+        self._remove_pending(member.member_id)
 
     def remove(self, member_id: str) -> None:
         """A member, or one that was about to be. The tickets it may hold are the caller's to answer."""
-        self._expect_no_more(member_id)
+        self._remove_pending(member_id)
         self.unsynced.pop(member_id, None)
         member = self.members.pop(member_id, None)
         if member is None:
@@ -198,9 +198,9 @@ class ClassicGroup:
             del self.unsynced[old_id]
             self.unsynced[member.member_id] = None
 
-    def expect(self, member_id: str) -> None:
+    def add_pending(self, member_id: str) -> None:
         """Somebody was given this id, and has to come again with it."""
-        self._expect_no_more(member_id)
+        self._remove_pending(member_id)
         self.pending[member_id] = None
         self._pending_bytes += _pending_bytes(member_id)
 
@@ -247,7 +247,7 @@ class ClassicGroup:
             if not self._supporters[name]:
                 del self._supporters[name]
 
-    def _expect_no_more(self, member_id: str) -> None:
+    def _remove_pending(self, member_id: str) -> None:
         if member_id in self.pending:
             del self.pending[member_id]
             self._pending_bytes -= _pending_bytes(member_id)

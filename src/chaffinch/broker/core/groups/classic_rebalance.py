@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaffinch.broker.core.events import Report
+from chaffinch.broker.core.events import LogLine
 from chaffinch.broker.core.groups.classic_group import ClassicGroup
 from chaffinch.broker.core.groups.classic_states import ClassicState
 from chaffinch.broker.core.groups.context import GroupContext, TimerKey, TimerKind
@@ -85,7 +85,7 @@ class ClassicRebalance:
         group.initial_remaining_ms = None
         group.begin_generation(self._context.wall.at(steady_ms))
         if group.members:
-            self._tell_generation(group, steady_ms)
+            self._complete_joins(group, steady_ms)
             group.unsynced = dict.fromkeys(group.members)
             self._schedule(group, TimerKind.SYNC, steady_ms + group.rebalance_timeout_ms)
             return
@@ -95,14 +95,14 @@ class ClassicRebalance:
             # The generation before would come back with a restart; its members' sessions end then.
             self._context.lines.append(f"group {group.group_id!r}: that it is empty cannot be written: {error}")
 
-    def _tell_generation(self, group: ClassicGroup, steady_ms: int) -> None:
+    def _complete_joins(self, group: ClassicGroup, steady_ms: int) -> None:
         joins, group.joins = group.joins, {}
         for member in group.members.values():
-            ticket = joins.get(member.member_id)
-            if ticket is not None:
-                self._context.answer(ticket, current_generation(group, member.member_id))
+            deferred = joins.get(member.member_id)
+            if deferred is not None:
+                self._context.answer(deferred, current_generation(group, member.member_id))
             member.is_new = False
-            self.keep_session(group, member.member_id, steady_ms)
+            self.extend_session(group, member.member_id, steady_ms)
 
     # Assignments ------------------------------------------------------------------------------------------------------------------------
 
@@ -118,12 +118,12 @@ class ClassicRebalance:
             raise
         group.change_assignments(assignments)
         group.move_to(ClassicState.STABLE, group.state_since_ms)
-        for member_id, ticket in list(group.syncs.items()):
-            self._context.answer(ticket, current_assignment(group, member_id))
-            self.keep_session(group, member_id, steady_ms)
+        for member_id, deferred in list(group.syncs.items()):
+            self._context.answer(deferred, current_assignment(group, member_id))
+            self.extend_session(group, member_id, steady_ms)
         group.syncs = {}
 
-    def synced(self, group: ClassicGroup, member_id: str) -> None:
+    def mark_synced(self, group: ClassicGroup, member_id: str) -> None:
         """The member has asked for its assignment."""
         group.unsynced.pop(member_id, None)
         if not group.unsynced:
@@ -138,9 +138,9 @@ class ClassicRebalance:
 
     def _drop_assignments(self, group: ClassicGroup, steady_ms: int, code: ErrorCode) -> None:
         group.change_assignments({})
-        for member_id, ticket in list(group.syncs.items()):
-            self._context.answer(ticket, SyncGroupResponse(error_code=code.number))
-            self.keep_session(group, member_id, steady_ms)
+        for member_id, deferred in list(group.syncs.items()):
+            self._context.answer(deferred, SyncGroupResponse(error_code=code.number))
+            self.extend_session(group, member_id, steady_ms)
         group.syncs = {}
 
     # Members that go --------------------------------------------------------------------------------------------------------------------
@@ -165,23 +165,23 @@ class ClassicRebalance:
             self.prepare(group, steady_ms)
 
     def _remove(self, group: ClassicGroup, member_id: str, reason: str) -> None:
-        self._context.lines.append(Report(f"group {group.group_id!r}: member {member_id!r} is removed: {reason}", is_routine=True))
+        self._context.lines.append(LogLine(f"group {group.group_id!r}: member {member_id!r} is removed: {reason}", is_routine=True))
         self.forget(group, member_id)
 
     def forget(self, group: ClassicGroup, member_id: str) -> None:
         """The member is no more; what it waits for is answered with UNKNOWN_MEMBER_ID."""
-        self.drop_tickets(group, member_id, codes.UNKNOWN_MEMBER_ID)
+        self.fail_deferred(group, member_id, codes.UNKNOWN_MEMBER_ID)
         group.remove(member_id)
         self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SESSION, member_id))
 
-    def drop_tickets(self, group: ClassicGroup, member_id: str, code: ErrorCode) -> None:
+    def fail_deferred(self, group: ClassicGroup, member_id: str, code: ErrorCode) -> None:
         join, sync = group.joins.pop(member_id, None), group.syncs.pop(member_id, None)
         if join is not None:
             self._context.answer(join, JoinGroupResponse(error_code=code.number))
         if sync is not None:
             self._context.answer(sync, SyncGroupResponse(error_code=code.number))
 
-    def keep_session(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
+    def extend_session(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
         """The member was heard of."""
         timeout_ms = group.members[member_id].session_timeout_ms
         self._context.timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member_id), steady_ms + timeout_ms)
@@ -204,7 +204,7 @@ def current_generation(group: ClassicGroup, member_id: str, *, skip_assignment: 
         leader=group.leader or "",
         skip_assignment=skip_assignment,
         member_id=member_id,
-        members=group.view_of_leader() if group.leader == member_id else [],
+        members=group.members_for_leader() if group.leader == member_id else [],
     )
 
 

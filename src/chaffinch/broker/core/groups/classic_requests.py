@@ -13,7 +13,7 @@ from typing import Final
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, ClassicMember, Client, Protocols
 from chaffinch.broker.core.groups.classic_rebalance import ClassicRebalance, current_assignment, current_generation
 from chaffinch.broker.core.groups.classic_states import HEARTBEAT, KEEPS_SESSION_ON_COMMIT, REJOIN, SYNC, ClassicState, Rejoin, Sync
-from chaffinch.broker.core.groups.context import GroupContext, Ticket, TimerKey, TimerKind
+from chaffinch.broker.core.groups.context import Deferred, GroupContext, TimerKey, TimerKind
 from chaffinch.broker.core.groups.group_journal import GroupJournal
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -28,8 +28,8 @@ VERSION_WITH_SKIP_ASSIGNMENT: Final = 9
 NEW_MEMBER_TIMEOUT_MS: Final = 300_000
 """How long a newcomer may wait for its first generation; it has no id to send heartbeats with before that."""
 
-JoinResult = JoinGroupResponse | Ticket[JoinGroupResponse]
-SyncResult = SyncGroupResponse | Ticket[SyncGroupResponse]
+JoinResult = JoinGroupResponse | Deferred[JoinGroupResponse]
+SyncResult = SyncGroupResponse | Deferred[SyncGroupResponse]
 
 
 class ClassicRequests:
@@ -46,15 +46,15 @@ class ClassicRequests:
         code = self._fault(group, request, protocols)
         if code is not codes.NONE:
             if code is codes.GROUP_MAX_SIZE_REACHED:
-                self._turn_away(group, request.member_id, steady_ms)
+                self._reject_full(group, request.member_id, steady_ms)
             return refusal(request, code)
         if request.member_id:
-            return self._join_again(group, request, protocols, client, steady_ms)
+            return self._rejoin(group, request, protocols, client, steady_ms)
         member_id = f"{request.group_instance_id or client.client_id}-{self._context.new_id()}"
         if request.group_instance_id is not None and request.group_instance_id in group.static_members:
-            return self._join_in_place(group, request, protocols, member_id, version, steady_ms)
+            return self._rejoin_static(group, request, protocols, member_id, version, steady_ms)
         if request.group_instance_id is None and version >= VERSION_WITH_MEMBER_ID:
-            group.expect(member_id)
+            group.add_pending(member_id)
             self._context.timers.schedule(
                 TimerKey(group.group_id, TimerKind.SESSION, member_id), steady_ms + max(request.session_timeout_ms, 0)
             )
@@ -64,13 +64,13 @@ class ClassicRequests:
     def _fault(self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols) -> ErrorCode:
         """81: no room for one more; 23: it cannot work with the others."""
         size_bytes = sum(len(name) + len(metadata) for name, metadata in protocols)
-        if not self._has_place(group, request.member_id) or not self._context.memory.has_room(size_bytes):
+        if not self._has_free_slot(group, request.member_id) or not self._context.memory.has_capacity(size_bytes):
             return codes.GROUP_MAX_SIZE_REACHED
         if not group.supports(request.protocol_type, protocols):
             return codes.INCONSISTENT_GROUP_PROTOCOL
         return codes.NONE
 
-    def _has_place(self, group: ClassicGroup, member_id: str) -> bool:
+    def _has_free_slot(self, group: ClassicGroup, member_id: str) -> bool:
         """Whether the group takes this member. In a rebalance those count that have joined: a limit that was lowered is kept so. Who was
         given an id and never comes again takes nobody's place."""
         size_max: int = self._context.settings["group.max.size"]
@@ -80,7 +80,7 @@ class ClassicRequests:
             return member_id in group.joins or len(group.joins) < size_max
         return member_id in group.members or len(group.members) < size_max
 
-    def _turn_away(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
+    def _reject_full(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
         """Who is told that there is no room gives up: the others need not wait for it, nor share anything where it was no member yet."""
         if member_id in group.members:
             self._rebalance.forget(group, member_id)
@@ -106,16 +106,14 @@ class ClassicRequests:
         if group.initial_remaining_ms is not None:
             group.has_newcomer = True
         group.add(member, request.protocol_type)
-        ticket = self._wait(group, member_id)
+        deferred = self._wait(group, member_id)
         self._context.timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member_id), steady_ms + NEW_MEMBER_TIMEOUT_MS)
         self._rebalance.prepare_or_complete(group, steady_ms)
-        return ticket
+        return deferred
 
     # Members that join again --------------------------------------------------------------------------------------------------------------
 
-    def _join_again(
-        self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, client: Client, steady_ms: int
-    ) -> JoinResult:
+    def _rejoin(self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, client: Client, steady_ms: int) -> JoinResult:
         member_id = request.member_id
         if member_id in group.pending and request.group_instance_id is None:
             return self._add(group, request, protocols, member_id, client, steady_ms)
@@ -131,13 +129,13 @@ class ClassicRequests:
             return current_generation(group, member_id)
         group.change_protocols(member, protocols)
         _update(member, request)
-        ticket = self._wait(group, member_id)
+        deferred = self._wait(group, member_id)
         self._rebalance.prepare_or_complete(group, steady_ms)
-        return ticket
+        return deferred
 
     # Static members -----------------------------------------------------------------------------------------------------------------------
 
-    def _join_in_place(
+    def _rejoin_static(
         self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, member_id: str, version: int, steady_ms: int
     ) -> JoinResult:
         """The instance was restarted: it takes its place under a new member id, and who still uses the old one is fenced."""
@@ -151,27 +149,27 @@ class ClassicRequests:
             self._journal.put_classic(
                 _led_by(group, old_id, member_id), members, {member.member_id: member.assignment for member in members}
             )
-        self._rebalance.drop_tickets(group, old_id, codes.FENCED_INSTANCE_ID)
+        self._rebalance.fail_deferred(group, old_id, codes.FENCED_INSTANCE_ID)
         group.replace_static(old_id, new)
         self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SESSION, old_id))
-        self._rebalance.keep_session(group, member_id, steady_ms)
+        self._rebalance.extend_session(group, member_id, steady_ms)
         if not is_quiet:
-            ticket = self._wait(group, member_id)
+            deferred = self._wait(group, member_id)
             self._rebalance.prepare_or_complete(group, steady_ms)
-            return ticket
+            return deferred
         if version >= VERSION_WITH_SKIP_ASSIGNMENT:
             return current_generation(group, member_id, skip_assignment=group.leader == member_id)
         # The old leader's id, so that a leader that is back takes itself for a follower and does not assign again.
         answer = current_generation(group, member_id)
         return answer.replace(leader=old_leader or "", members=[])
 
-    def _wait(self, group: ClassicGroup, member_id: str) -> Ticket[JoinGroupResponse]:
+    def _wait(self, group: ClassicGroup, member_id: str) -> Deferred[JoinGroupResponse]:
         """A promise; an earlier one to the same member is broken, because it cannot be listening there any more."""
         earlier = group.joins.pop(member_id, None)
         if earlier is not None:
             self._context.answer(earlier, JoinGroupResponse(error_code=codes.REBALANCE_IN_PROGRESS.number, member_id=member_id))
-        ticket = group.joins[member_id] = Ticket[JoinGroupResponse]()
-        return ticket
+        deferred = group.joins[member_id] = Deferred[JoinGroupResponse]()
+        return deferred
 
     # What members say once they are members ---------------------------------------------------------------------------------------------
 
@@ -183,17 +181,17 @@ class ClassicRequests:
         step = SYNC[group.state]
         if step is Sync.REFUSE:
             return SyncGroupResponse(error_code=codes.REBALANCE_IN_PROGRESS.number)
-        self._rebalance.synced(group, request.member_id)
+        self._rebalance.mark_synced(group, request.member_id)
         if step is Sync.CURRENT:
             return current_assignment(group, request.member_id)
         earlier = group.syncs.pop(request.member_id, None)
         if earlier is not None:
             self._context.answer(earlier, SyncGroupResponse(error_code=codes.REBALANCE_IN_PROGRESS.number))
-        ticket = group.syncs[request.member_id] = Ticket[SyncGroupResponse]()
+        deferred = group.syncs[request.member_id] = Deferred[SyncGroupResponse]()
         if group.leader == request.member_id:
             assignments = {assigned.member_id: bytes(assigned.assignment) for assigned in request.assignments}
             self._rebalance.assign(group, assignments, steady_ms)
-        return ticket
+        return deferred
 
     def _sync_fault(self, group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
         """25, 82: not a member; 22: of another generation; 23: it believes in another protocol; 81: the assignments are too large."""
@@ -205,7 +203,7 @@ class ClassicRequests:
         for named, known in ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol)):
             if named is not None and known is not None and named != known:
                 return codes.INCONSISTENT_GROUP_PROTOCOL
-        if not self._context.memory.has_room(sum(len(assigned.assignment) for assigned in request.assignments)):
+        if not self._context.memory.has_capacity(sum(len(assigned.assignment) for assigned in request.assignments)):
             return codes.GROUP_MAX_SIZE_REACHED
         return codes.NONE
 
@@ -215,7 +213,7 @@ class ClassicRequests:
             return code
         if request.generation_id != group.generation:
             return codes.ILLEGAL_GENERATION
-        self._rebalance.keep_session(group, request.member_id, steady_ms)
+        self._rebalance.extend_session(group, request.member_id, steady_ms)
         return HEARTBEAT[group.state]
 
     def leave(self, group: ClassicGroup, members: list[MemberIdentity], steady_ms: int) -> list[ErrorCode]:
@@ -262,7 +260,7 @@ class ClassicRequests:
     def committed(self, group: ClassicGroup, member_id: str, steady_ms: int) -> None:
         """A member's commit counts as a heartbeat."""
         if group.state in KEEPS_SESSION_ON_COMMIT and member_id in group.members:
-            self._rebalance.keep_session(group, member_id, steady_ms)
+            self._rebalance.extend_session(group, member_id, steady_ms)
 
 
 def refusal(request: JoinGroupRequest, code: ErrorCode) -> JoinGroupResponse:

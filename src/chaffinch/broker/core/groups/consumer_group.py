@@ -83,9 +83,11 @@ class ConsumerMember:
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == epoch
 
-    def may_commit(self, epoch: int, places: Iterable[TopicIdPartition]) -> bool:
+    def may_commit(self, epoch: int, partitions: Iterable[TopicIdPartition]) -> bool:
         """In its own epoch, and in an older one what it has had since (KIP-1251): the answer that told the new epoch may be on its way."""
-        return epoch == self.epoch or (epoch < self.epoch and all(self.since.get(place, self.epoch) <= epoch for place in places))
+        return epoch == self.epoch or (
+            epoch < self.epoch and all(self.since.get(partition, self.epoch) <= epoch for partition in partitions)
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -202,17 +204,17 @@ class ConsumerGroup:
         self.subscriptions.follow(self.members, change.members)
         # All that go, before all that come: a partition may pass from one to the other in one change.
         for member_id in change.members:
-            self._take_out(member_id)
+            self._remove_member(member_id)
         for member in change.members.values():
             if member is not None:
-                self._put_in(member)
+                self._add_member(member)
         for member_id, target in change.targets.items():
             if target is None:
                 self.targets.pop(member_id, None)
             else:
                 self.targets[member_id] = target
 
-    def _take_out(self, member_id: str) -> None:
+    def _remove_member(self, member_id: str) -> None:
         member = self.members.get(member_id)
         if member is None:
             return
@@ -224,7 +226,7 @@ class ConsumerGroup:
         del self.members[member_id]
         self._members_bytes -= member.size_bytes
 
-    def _put_in(self, member: ConsumerMember) -> None:
+    def _add_member(self, member: ConsumerMember) -> None:
         self.members[member.member_id] = member
         self._members_bytes += member.size_bytes
         if member.instance_id is not None:

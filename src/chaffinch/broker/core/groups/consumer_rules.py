@@ -64,13 +64,13 @@ class ConsumerRules:
         before, change = self._member(group, request, owned, client)
         step = _Step(before=before, member=_subscribed(before, request, client), change=change)
         self._topics.check_pattern(step.member.pattern)
-        self._look_at_topics(group, step)
+        self._update_topics(group, step)
         self._set_target(group, step)
         target = _target(group, step.change, step.member.member_id)
         step.member = next_step(step.member, step.change.assignment_epoch, target, owned, group.owners)
         if step.member != group.members.get(step.member.member_id):
             step.change.members[step.member.member_id] = step.member
-        self._make(group, step.change)
+        self._apply(group, step.change)
         group.topics_version = self._topics.version
         self._set_timers(group, step, steady_ms)
         return self._answer(request, step)
@@ -81,7 +81,7 @@ class ConsumerRules:
         """Who is speaking, and what that alone changes: a static member that is back takes the place of its former self."""
         change = group.change()
         is_joining = request.member_epoch == EPOCH_JOIN
-        self._check_room(group, request)
+        self._check_capacity(group, request)
         member_id = request.member_id or self._context.new_id()
         if request.instance_id is None:
             member = group.members.get(member_id)
@@ -93,7 +93,7 @@ class ConsumerRules:
             return member, change
         return self._static_member(group, request, member_id, owned, client, change), change
 
-    def _check_room(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
+    def _check_capacity(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
         """81: the group is full, or what groups and their members may take in memory is used up."""
         is_known = request.member_id in group.members or request.instance_id in group.static_members
         if not is_known and len(group.members) >= self._context.settings["group.consumer.max.size"]:
@@ -101,7 +101,7 @@ class ConsumerRules:
         size_bytes = sum(100 + len(name) for name in request.subscribed_topic_names or ()) + len(request.subscribed_topic_regex or "")
         if not is_known and request.member_epoch == EPOCH_JOIN:
             size_bytes += MEMBER_BYTES if group.epoch else MEMBER_BYTES + group.size_bytes
-        if size_bytes and not self._context.memory.has_room(size_bytes):
+        if size_bytes and not self._context.memory.has_capacity(size_bytes):
             raise RequestRefused(codes.GROUP_MAX_SIZE_REACHED, "all groups and their members take all the memory they may")
 
     def _static_member(
@@ -135,7 +135,7 @@ class ConsumerRules:
         self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SESSION, current))
         return replace(former, member_id=member_id, epoch=0, previous_epoch=0, state=MemberState.STABLE)
 
-    def _look_at_topics(self, group: ConsumerGroup, step: _Step) -> None:
+    def _update_topics(self, group: ConsumerGroup, step: _Step) -> None:
         """The epoch rises when subscriptions changed, or the topics that they are about."""
         is_new = step.member.member_id not in group.members and not step.change.members
         has_changed = is_new or (step.before.topics, step.before.pattern) != (step.member.topics, step.member.pattern)
@@ -162,7 +162,7 @@ class ConsumerRules:
                 step.change.targets[member_id] = target
         step.change.assignment_epoch = step.change.epoch
 
-    def _make(self, group: ConsumerGroup, change: Change) -> None:
+    def _apply(self, group: ConsumerGroup, change: Change) -> None:
         self._journal.put_change(group, change)
         group.apply(change)
 
@@ -209,12 +209,12 @@ class ConsumerRules:
                 revoking=frozenset(),
                 since=dict.fromkeys(member.assigned, 0),
             )
-            self._make(group, change)
+            self._apply(group, change)
         else:
             self.remove(group, member.member_id)
         return ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
 
-    def send_away(self, group: ConsumerGroup, identity: MemberIdentity) -> None:
+    def evict(self, group: ConsumerGroup, identity: MemberIdentity) -> None:
         """LeaveGroup, with which tools remove members of either protocol; a static one may be named by its instance alone."""
         instance_id = identity.group_instance_id
         member_id = identity.member_id or group.static_members.get(instance_id or "", "")
@@ -227,7 +227,7 @@ class ConsumerRules:
         change.members[member_id] = None
         change.targets[member_id] = None
         change.topics = self._topics.of(group.subscriptions.after(group.members, change.members))
-        self._make(group, change)
+        self._apply(group, change)
         for kind in (TimerKind.SESSION, TimerKind.REVOCATION):
             self._context.timers.cancel(TimerKey(group.group_id, kind, member_id))
 
@@ -320,14 +320,14 @@ def _towards(
     member: ConsumerMember, target_epoch: int, target: Partitions, owned: Partitions | None, owners: Mapping[TopicIdPartition, str]
 ) -> ConsumerMember:
     """While it has something to give back the member stays in its epoch, however often the target moves on."""
-    kept = member.assigned & target
+    retained = member.assigned & target
     revoking = member.assigned - target
     if revoking and _holds(owned, revoking):
-        return _at(member, member.epoch, MemberState.UNREVOKED, kept, revoking)
-    wanted = target - kept
+        return _at(member, member.epoch, MemberState.UNREVOKED, retained, revoking)
+    wanted = target - retained
     free = frozenset(partition for partition in wanted if owners.get(partition, member.member_id) == member.member_id)
     state = MemberState.UNRELEASED if len(free) < len(wanted) else MemberState.STABLE
-    return _at(member, target_epoch, state, kept | free, NO_PARTITIONS)
+    return _at(member, target_epoch, state, retained | free, NO_PARTITIONS)
 
 
 def _at(member: ConsumerMember, epoch: int, state: MemberState, assigned: Partitions, revoking: Partitions) -> ConsumerMember:

@@ -81,10 +81,10 @@ class SubscribedTopics:
             self.check_pattern(pattern)
             compiled = self._patterns[pattern]
             matched = frozenset(name for name in known if compiled.matches(name))
-            self._keep(pattern, matched)
+            self._cache(pattern, matched)
         return matched
 
-    def _keep(self, pattern: str, matched: frozenset[str]) -> None:
+    def _cache(self, pattern: str, matched: frozenset[str]) -> None:
         if sum(map(len, self._matched.values())) + len(matched) > NAMES_MAX:
             self._matched.clear()
         self._matched[pattern] = matched

@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
-from chaffinch.broker.core.events import Report
+from chaffinch.broker.core.events import LogLine
 from chaffinch.broker.core.groups.group_options import GroupConfigs
 from chaffinch.broker.core.timers import Timers
 from chaffinch.storage.wall_time import WallTime
@@ -38,7 +38,7 @@ class TimerKey(NamedTuple):
 Answer = TypeVar("Answer")
 
 
-class Ticket(Generic[Answer]):
+class Deferred(Generic[Answer]):
     """One promised answer: None until it is there. Each ticket is a key of its own for those that wait."""
 
     __slots__ = ("answer",)
@@ -51,7 +51,7 @@ MEMBERS_BYTES_MAX: Final = 256 << 20
 """What all groups and their members may take together; a member beyond it is told that the group is full."""
 
 
-class Dice(Protocol):
+class RandomSource(Protocol):
     """What is needed of `random.Random`."""
 
     def getrandbits(self, k: int, /) -> int: ...
@@ -65,7 +65,7 @@ class MembersMemory:
         self._by_group: dict[str, int] = {}
         self._total = 0
 
-    def has_room(self, size_bytes: int) -> bool:
+    def has_capacity(self, size_bytes: int) -> bool:
         return self._total + size_bytes <= self._bytes_max
 
     def note(self, group_id: str, size_bytes: int) -> None:
@@ -81,17 +81,17 @@ class GroupContext:
 
     settings: Mapping[str, Any]
     configs: GroupConfigs
-    dice: Dice
+    rng: RandomSource
     changed: list[Hashable]
     wall: WallTime
     timers: Timers[TimerKey] = field(default_factory=Timers)
     memory: MembersMemory = field(default_factory=lambda: MembersMemory(MEMBERS_BYTES_MAX))
-    lines: list[str | Report] = field(default_factory=list)
+    lines: list[str | LogLine] = field(default_factory=list)
 
     def new_id(self) -> str:
-        return str(UUID(int=self.dice.getrandbits(128), version=4))
+        return str(UUID(int=self.rng.getrandbits(128), version=4))
 
-    def answer(self, ticket: Ticket[Answer], answer: Answer) -> None:
+    def answer(self, deferred: Deferred[Answer], answer: Answer) -> None:
         """Keep the promise."""
-        ticket.answer = answer
-        self.changed.append(ticket)
+        deferred.answer = answer
+        self.changed.append(deferred)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from chaffinch.broker.core.events import Report
+from chaffinch.broker.core.events import LogLine
 from chaffinch.broker.core.groups.assignors import TopicIdPartition
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, Client
 from chaffinch.broker.core.groups.classic_rebalance import ClassicRebalance
@@ -18,7 +18,7 @@ from chaffinch.broker.core.groups.classic_requests import ClassicRequests, JoinR
 from chaffinch.broker.core.groups.consumer_group import ConsumerGroup, MemberState
 from chaffinch.broker.core.groups.consumer_rules import ConsumerRules
 from chaffinch.broker.core.groups.consumer_subscriptions import SubscribedTopics, Topics
-from chaffinch.broker.core.groups.context import Dice, GroupContext, TimerKey, TimerKind
+from chaffinch.broker.core.groups.context import GroupContext, RandomSource, TimerKey, TimerKind
 from chaffinch.broker.core.groups.group_journal import Group, GroupJournal
 from chaffinch.broker.core.groups.group_options import GroupConfigs
 from chaffinch.broker.core.groups.offsets import GroupOffsets
@@ -62,7 +62,7 @@ def not_a_consumer_group(group_id: str, group: Group | None) -> str:
 
 
 class GroupCoordinator:
-    """See the module. A `Chore` of the broker."""
+    """See the module. A `ScheduledTask` of the broker."""
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ class GroupCoordinator:
         topics: Topics,
         settings: Mapping[str, Any],
         configs: GroupConfigs,
-        dice: Dice,
+        rng: RandomSource,
         changed: list[Hashable],
         wall: WallTime,
         steady_ms: int,
     ) -> None:
         self.configs = configs
-        self._context = GroupContext(settings=settings, configs=configs, dice=dice, changed=changed, wall=wall)
+        self._context = GroupContext(settings=settings, configs=configs, rng=rng, changed=changed, wall=wall)
         self._offsets = offsets
         self._journal = GroupJournal(journal)
         self._rebalance = ClassicRebalance(self._context, self._journal)
@@ -139,13 +139,13 @@ class GroupCoordinator:
         if isinstance(group, ClassicGroup):
             results = self._requests.leave(group, members, steady_ms)
         else:
-            results = [self._send_away(group, identity) for identity in members]
+            results = [self._evict(group, identity) for identity in members]
         self._note(group)
         return results
 
-    def _send_away(self, group: ConsumerGroup, identity: MemberIdentity) -> ErrorCode:
+    def _evict(self, group: ConsumerGroup, identity: MemberIdentity) -> ErrorCode:
         try:
-            self._consumers.send_away(group, identity)
+            self._consumers.evict(group, identity)
         except RequestRefused as refused:
             return refused.code
         except StorageError as error:
@@ -187,34 +187,34 @@ class GroupCoordinator:
         instance_id: str | None,
         generation: int,
         version: int,
-        places: Iterable[TopicIdPartition],
+        partitions: Iterable[TopicIdPartition],
         is_transactional: bool,
         steady_ms: int,
     ) -> ErrorCode:
         """Whether offsets of these places may be committed: by a member of the current generation or epoch, or from outside while there are
         no members."""
-        knows_epochs = version >= (TXN_VERSION_WITH_EPOCH_ERRORS if is_transactional else VERSION_OF_CONSUMER_GROUPS)
+        supports_epochs = version >= (TXN_VERSION_WITH_EPOCH_ERRORS if is_transactional else VERSION_OF_CONSUMER_GROUPS)
         group = self._groups.get(group_id)
         if group is None:
             if generation < 0:
                 return codes.NONE
-            return codes.GROUP_ID_NOT_FOUND if knows_epochs else codes.ILLEGAL_GENERATION
+            return codes.GROUP_ID_NOT_FOUND if supports_epochs else codes.ILLEGAL_GENERATION
         if isinstance(group, ClassicGroup):
             code = self._requests.commit_fault(group, member_id, instance_id, generation, is_transactional=is_transactional)
             if code is codes.NONE and not is_transactional:
                 self._requests.committed(group, member_id, steady_ms)
             return code
-        says_nothing = generation == NO_GENERATION and not member_id and instance_id is None
-        if (generation < 0 and group.is_empty) or (is_transactional and says_nothing):
+        is_anonymous = generation == NO_GENERATION and not member_id and instance_id is None
+        if (generation < 0 and group.is_empty) or (is_transactional and is_anonymous):
             return codes.NONE
         member = group.members.get(member_id)
         if member is None:
             return codes.UNKNOWN_MEMBER_ID
-        if not is_transactional and not knows_epochs:
+        if not is_transactional and not supports_epochs:
             return codes.UNSUPPORTED_VERSION
-        if member.may_commit(generation, places):
+        if member.may_commit(generation, partitions):
             return codes.NONE
-        return codes.STALE_MEMBER_EPOCH if knows_epochs else codes.ILLEGAL_GENERATION
+        return codes.STALE_MEMBER_EPOCH if supports_epochs else codes.ILLEGAL_GENERATION
 
     def fetch_fault(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
         """Whether a member of a consumer group that names itself is one, of the current epoch."""
@@ -258,7 +258,7 @@ class GroupCoordinator:
     def next_deadline_ms(self) -> int | None:
         return self._context.timers.next_deadline_ms
 
-    def expire(self, steady_ms: int) -> Sequence[str | Report]:
+    def expire(self, steady_ms: int) -> Sequence[str | LogLine]:
         """Members that were not heard of go; rebalances that waited long enough go on. Returns lines for the log."""
         for _ in range(DUE_PER_CALL):
             key = self._context.timers.due(steady_ms)
@@ -268,9 +268,9 @@ class GroupCoordinator:
             if group is not None:
                 self._due(group, key, steady_ms)
                 self._note(group)
-        return self.take_lines()
+        return self.take_log_lines()
 
-    def take_lines(self) -> list[str | Report]:
+    def take_log_lines(self) -> list[str | LogLine]:
         """What is worth a line in the log since the last call."""
         lines, self._context.lines[:] = list(self._context.lines), []
         return lines
@@ -283,7 +283,7 @@ class GroupCoordinator:
         if member is None or (key.kind is TimerKind.REVOCATION and member.state is not MemberState.UNREVOKED):
             return
         text = f"group {group.group_id!r}: member {member.member_id!r} is removed: {_REASONS[key.kind]}"
-        self._context.lines.append(Report(text, is_routine=True))
+        self._context.lines.append(LogLine(text, is_routine=True))
         try:
             self._consumers.remove(group, member.member_id)
         except StorageError as error:
@@ -295,14 +295,14 @@ class GroupCoordinator:
     def _note(self, group: Group) -> None:
         """Take note of what a group takes now. One to which nobody came in the end goes at once, however many were tried."""
         self._context.memory.note(group.group_id, group.size_bytes)
-        if isinstance(group, ClassicGroup) and group.is_untouched and not self._offsets.has_some(group.group_id):
+        if isinstance(group, ClassicGroup) and group.was_never_used and not self._offsets.has_offsets(group.group_id):
             self._groups.pop(group.group_id, None)
 
     def _begin_sessions(self, group: Group, steady_ms: int) -> None:
         timers = self._context.timers
         if isinstance(group, ClassicGroup):
             for member_id in group.members:
-                self._rebalance.keep_session(group, member_id, steady_ms)
+                self._rebalance.extend_session(group, member_id, steady_ms)
             return
         session_ms = self.configs.session_timeout_ms(group.group_id)
         for member in group.members.values():

@@ -151,8 +151,8 @@ class GroupConfigs:
     def __init__(self, settings: Mapping[str, Any], journal: Journal) -> None:
         self._settings = settings
         self._journal = journal
-        kept = ((key.removeprefix(_PREFIX).decode(), value) for key, value in journal.items().items() if key.startswith(_PREFIX))
-        self._overrides: dict[str, dict[str, str]] = {group_id: json.loads(value) for group_id, value in kept}
+        stored = ((key.removeprefix(_PREFIX).decode(), value) for key, value in journal.items().items() if key.startswith(_PREFIX))
+        self._overrides: dict[str, dict[str, str]] = {group_id: json.loads(value) for group_id, value in stored}
 
     def group_ids(self) -> list[str]:
         """Of those that have set something."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from chaffinch.broker.core.events import Report
+from chaffinch.broker.core.events import LogLine
 from chaffinch.broker.core.groups.classic_group import ClassicGroup
 from chaffinch.broker.core.groups.classic_states import ClassicState
 from chaffinch.broker.core.groups.coordinator import GroupCoordinator
@@ -27,7 +27,7 @@ MINUTE_MS: Final = 60_000
 
 
 class OffsetExpiry:
-    """A `Chore`: looks at all groups every `offsets.retention.check.interval.ms`, a slice of them per call."""
+    """A `ScheduledTask`: looks at all groups every `offsets.retention.check.interval.ms`, a slice of them per call."""
 
     def __init__(
         self, groups: GroupCoordinator, offsets: GroupOffsets, settings: Mapping[str, Any], wall: WallTime, steady_ms: int
@@ -39,31 +39,31 @@ class OffsetExpiry:
         self._left: list[str] = []
         self.next_deadline_ms = steady_ms + self._interval_ms
 
-    def expire(self, steady_ms: int) -> Sequence[str | Report]:
+    def expire(self, steady_ms: int) -> Sequence[str | LogLine]:
         """Returns lines for the log."""
         if not self._left:
             self._left = [group.group_id for group in self._groups]
         slice_, self._left = self._left[:GROUPS_PER_CALL], self._left[GROUPS_PER_CALL:]
         self.next_deadline_ms = steady_ms if self._left else steady_ms + self._interval_ms
-        lines: list[str | Report] = []
-        room = OFFSETS_PER_CALL
-        for place, group_id in enumerate(slice_):
-            if not room:
-                self._left = slice_[place:] + self._left
+        lines: list[str | LogLine] = []
+        budget = OFFSETS_PER_CALL
+        for index, group_id in enumerate(slice_):
+            if not budget:
+                self._left = slice_[index:] + self._left
                 self.next_deadline_ms = steady_ms
                 break
             group = self._groups.find(group_id)
             if group is None:
                 continue
             try:
-                count = self._expire_group(group, self._wall.at(steady_ms), room)
+                count = self._expire_group(group, self._wall.at(steady_ms), budget)
             except StorageError as error:
                 return [*lines, f"group {group_id!r}: expired offsets cannot be forgotten: {error}"]
-            room -= count
-            if not room:
-                slice_.insert(place + 1, group_id)  # It may have more of them.
+            budget -= count
+            if not budget:
+                slice_.insert(index + 1, group_id)  # It may have more of them.
             if count:
-                lines.append(Report(f"group {group_id!r}: {count} offsets have expired", is_routine=True))
+                lines.append(LogLine(f"group {group_id!r}: {count} offsets have expired", is_routine=True))
         return lines
 
     @property
@@ -75,26 +75,26 @@ class OffsetExpiry:
         retention_ms = self._settings["offsets.retention.minutes"] * MINUTE_MS
         pending = self._offsets.unstable_partitions(group.group_id)
         found = (
-            place
-            for place, offset in self._offsets.fetch_all(group.group_id).items()
-            if place not in pending and is_expired(group, place, offset, retention_ms, wall_ms)
+            tp
+            for tp, offset in self._offsets.fetch_all(group.group_id).items()
+            if tp not in pending and is_expired(group, tp, offset, retention_ms, wall_ms)
         )
         expired = list(islice(found, count_max))
         self._offsets.forget_committed(group.group_id, expired)
-        if not self._offsets.has_some(group.group_id) and group.is_empty and not (isinstance(group, ClassicGroup) and group.pending):
+        if not self._offsets.has_offsets(group.group_id) and group.is_empty and not (isinstance(group, ClassicGroup) and group.pending):
             self._groups.forget(group)
         return len(expired)
 
 
-def is_expired(group: Group, place: TopicPartition, offset: CommittedOffset, retention_ms: int, wall_ms: int) -> bool:
+def is_expired(group: Group, tp: TopicPartition, offset: CommittedOffset, retention_ms: int, wall_ms: int) -> bool:
     """Whether an offset may be forgotten."""
-    begin_ms = _begin_ms(group, place, offset)
+    begin_ms = _begin_ms(group, tp, offset)
     if begin_ms is None:
         return False
     return wall_ms >= (offset.expires_ms if offset.expires_ms >= 0 else begin_ms + retention_ms)
 
 
-def _begin_ms(group: Group, place: TopicPartition, offset: CommittedOffset) -> int | None:
+def _begin_ms(group: Group, tp: TopicPartition, offset: CommittedOffset) -> int | None:
     """When the retention of an offset began; None while it is needed."""
     if isinstance(group, ClassicGroup):
         if group.protocol_type is None:
@@ -102,5 +102,5 @@ def _begin_ms(group: Group, place: TopicPartition, offset: CommittedOffset) -> i
         if group.state is ClassicState.EMPTY:
             return group.state_since_ms
         knows_topics = group.state is ClassicState.STABLE and group.uses_consumer_protocol and group.subscribed_topics is not None
-        return offset.committed_ms if knows_topics and not group.is_subscribed_to(place.topic) else None
-    return None if group.is_subscribed_to(place.topic) else offset.committed_ms
+        return offset.committed_ms if knows_topics and not group.is_subscribed_to(tp.topic) else None
+    return None if group.is_subscribed_to(tp.topic) else offset.committed_ms

@@ -33,26 +33,26 @@ def commit(
     group: str,
     topics: Sequence[Topic],
     names: Sequence[str | None],
-    whole: ErrorCode,
+    request_error: ErrorCode,
     store: Callable[[Offsets], None],
     *,
     retention_time_ms: int = DEFAULT_RETENTION,
     steady_ms: int,
 ) -> tuple[Results, Failure]:
-    """Check each offset and `store` the good ones, in one go. `whole` refuses all; a topic without a name is not known by its id."""
+    """Check each offset and `store` the good ones, in one go. `request_error` refuses all; a topic without a name has an unknown id."""
     results: Results = []
     offsets: dict[TopicPartition, CommittedOffset] = {}
     wall_ms = broker.wall.at(steady_ms)
     expires_ms = -1 if retention_time_ms == DEFAULT_RETENTION else wall_ms + retention_time_ms
     for topic, name in zip(topics, names, strict=True):
         results.append([])
-        for asked in topic.partitions:
-            code = _fault(broker, name, asked.partition_index, asked.committed_metadata, whole)
+        for requested in topic.partitions:
+            code = _fault(broker, name, requested.partition_index, requested.committed_metadata, request_error)
             if code is codes.NONE:
-                offsets[TopicPartition(name or "", asked.partition_index)] = CommittedOffset(
-                    offset=asked.committed_offset,
-                    leader_epoch=asked.committed_leader_epoch,
-                    metadata=asked.committed_metadata or "",
+                offsets[TopicPartition(name or "", requested.partition_index)] = CommittedOffset(
+                    offset=requested.committed_offset,
+                    leader_epoch=requested.committed_leader_epoch,
+                    metadata=requested.committed_metadata or "",
                     committed_ms=wall_ms,
                     expires_ms=expires_ms,
                 )
@@ -66,19 +66,19 @@ def names(broker: BrokerState, topics: Sequence[Topic], *, by_id: bool) -> list[
     return [broker.topics.name_of(topic.topic_id) if by_id else topic.name for topic in topics]
 
 
-def places(broker: BrokerState, topics: Sequence[Topic], names: Sequence[str | None]) -> Iterator[TopicIdPartition]:
+def topic_id_partitions(broker: BrokerState, topics: Sequence[Topic], names: Sequence[str | None]) -> Iterator[TopicIdPartition]:
     """Those of a request that exist, as members of KIP-848 have them."""
     for topic, name in zip(topics, names, strict=True):
-        for asked in topic.partitions:
-            partition = broker.topics.partition(name or "", asked.partition_index)
+        for requested in topic.partitions:
+            partition = broker.topics.partition(name or "", requested.partition_index)
             if partition is not None:
-                yield TopicIdPartition(partition.topic.topic_id, asked.partition_index)
+                yield TopicIdPartition(partition.topic.topic_id, requested.partition_index)
 
 
 def _store(broker: BrokerState, group: str, offsets: Offsets, store: Callable[[Offsets], None]) -> tuple[ErrorCode, Failure]:
     if not offsets:
         return codes.NONE, None
-    if not broker.offsets.has_room(group, offsets):
+    if not broker.offsets.has_capacity(group, offsets):
         return codes.INVALID_COMMIT_OFFSET_SIZE, None
     try:
         store(offsets)
@@ -87,15 +87,15 @@ def _store(broker: BrokerState, group: str, offsets: Offsets, store: Callable[[O
     return codes.NONE, None
 
 
-def _fault(broker: BrokerState, name: str | None, index: int, metadata: str | None, whole: ErrorCode) -> ErrorCode:
+def _fault(broker: BrokerState, name: str | None, index: int, metadata: str | None, request_error: ErrorCode) -> ErrorCode:
     """What refuses one offset: 100, 3, then what refuses all, then 12; as in Kafka, where partitions are looked up before the group is."""
     if name is None:
         return codes.UNKNOWN_TOPIC_ID
     if broker.topics.partition(name, index) is None:
         return codes.UNKNOWN_TOPIC_OR_PARTITION
-    if whole is codes.NONE and metadata and _java_length(metadata) > broker.settings["offset.metadata.max.bytes"]:
+    if request_error is codes.NONE and metadata and _java_length(metadata) > broker.settings["offset.metadata.max.bytes"]:
         return codes.OFFSET_METADATA_TOO_LARGE
-    return whole
+    return request_error
 
 
 def _java_length(text: str) -> int:

@@ -54,9 +54,9 @@ class GroupOffsets:
         self._last_number = 0
         self._deleted: set[str] = set()  # Topics that are gone, and whose offsets are still to be forgotten.
         for key, value in journal.items().items():
-            kind, group, *place = json.loads(key)
+            kind, group, *tp = json.loads(key)
             if kind in (_COMMITTED, _PENDING):
-                topic, partition, producer_id = place
+                topic, partition, producer_id = tp
                 held = self._committed_of(group) if kind == _COMMITTED else self._pending_of(group, producer_id)
                 offset = _from_bytes(value)
                 self._store(group, held, {TopicPartition(topic, partition): offset})
@@ -66,11 +66,11 @@ class GroupOffsets:
         """Those with offsets, committed or pending."""
         return tuple({**self._committed, **self._pending})
 
-    def has_some(self, group: str) -> bool:
+    def has_offsets(self, group: str) -> bool:
         """Whether the group has offsets, committed or pending."""
         return bool(self._committed.get(group)) or group in self._pending
 
-    def has_room(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> bool:
+    def has_capacity(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> bool:
         """Whether these may be kept too. Overwriting counts as adding: the limit is far away for everybody else."""
         return self._size_bytes + sum(offset.size_bytes(group) for offset in offsets.values()) <= OFFSETS_BYTES_MAX
 
@@ -117,7 +117,7 @@ class GroupOffsets:
         self._drop(group, pending, list(pending))
         self._pending_is_gone(group, producer_id)
 
-    def topic_is_gone(self, topic: str) -> None:
+    def mark_topic_deleted(self, topic: str) -> None:
         """Its offsets go with it, as in Kafka: by `forget_deleted`, before there is another topic of that name."""
         self._deleted.add(topic)
 
@@ -132,14 +132,14 @@ class GroupOffsets:
             self._journal.sync()
             self._deleted.clear()
 
-    def topic_comes(self, topic: str) -> None:
+    def before_topic_creation(self, topic: str) -> None:
         """Before it is created: it must not get the offsets of its namesake. After a StorageError it would."""
         if topic in self._deleted:
             self.forget_deleted()
 
     def forget_missing(self, is_there: Callable[[str], bool]) -> None:
         """Offsets of topics that are not there: the broker stopped between deleting a topic and forgetting its offsets."""
-        held = {place.topic for group in self.groups() for place in (*self.fetch_all(group), *self.unstable_partitions(group))}
+        held = {tp.topic for group in self.groups() for tp in (*self.fetch_all(group), *self.unstable_partitions(group))}
         self._deleted.update(topic for topic in held if not is_there(topic))
         self.forget_deleted()
 
@@ -147,11 +147,11 @@ class GroupOffsets:
         """All offsets of the group, pending ones too."""
         self.forget(group, lambda _: True)
 
-    def forget_committed(self, group: str, places: Collection[TopicPartition]) -> None:
+    def forget_committed(self, group: str, tps: Collection[TopicPartition]) -> None:
         """Committed offsets that there are."""
-        self._journal.put({_key(_COMMITTED, group, place): None for place in places})
-        if places:
-            self._drop(group, self._committed[group], places)
+        self._journal.put({_key(_COMMITTED, group, tp): None for tp in tps})
+        if tps:
+            self._drop(group, self._committed[group], tps)
             if not self._committed[group]:
                 del self._committed[group]
 
@@ -159,10 +159,10 @@ class GroupOffsets:
         """The group's offsets of these partitions, pending ones too."""
         held = [(_COMMITTED, -1, self._committed.get(group, {}))]
         held += [(_PENDING, producer_id, offsets) for producer_id, offsets in self._pending.get(group, {}).items()]
-        meant = [(kind, producer_id, offsets, [place for place in offsets if is_meant(place)]) for kind, producer_id, offsets in held]
-        self._journal.put({_key(kind, group, place, producer_id): None for kind, producer_id, _, places in meant for place in places})
-        for kind, producer_id, offsets, places in meant:
-            self._drop(group, offsets, places)
+        meant = [(kind, producer_id, offsets, [tp for tp in offsets if is_meant(tp)]) for kind, producer_id, offsets in held]
+        self._journal.put({_key(kind, group, tp, producer_id): None for kind, producer_id, _, tps in meant for tp in tps})
+        for kind, producer_id, offsets, tps in meant:
+            self._drop(group, offsets, tps)
             if not offsets and kind == _COMMITTED:
                 self._committed.pop(group, None)
             elif not offsets:
@@ -178,7 +178,7 @@ class GroupOffsets:
     def _newest(self, group: str, pending: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, CommittedOffset]:
         """Those of which no later one is committed already."""
         committed = self._committed.get(group, {})
-        return {place: offset for place, offset in pending.items() if place not in committed or committed[place].number <= offset.number}
+        return {tp: offset for tp, offset in pending.items() if tp not in committed or committed[tp].number <= offset.number}
 
     def _committed_of(self, group: str) -> dict[TopicPartition, CommittedOffset]:
         return self._committed.setdefault(group, {})
@@ -192,14 +192,14 @@ class GroupOffsets:
             del self._pending[group]
 
     def _store(self, group: str, held: dict[TopicPartition, CommittedOffset], offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        for place, offset in offsets.items():
-            former = held.get(place)
+        for tp, offset in offsets.items():
+            former = held.get(tp)
             self._size_bytes += offset.size_bytes(group) - (0 if former is None else former.size_bytes(group))
-            held[place] = offset
+            held[tp] = offset
 
-    def _drop(self, group: str, held: dict[TopicPartition, CommittedOffset], places: Iterable[TopicPartition]) -> None:
-        for place in places:
-            self._size_bytes -= held.pop(place).size_bytes(group)
+    def _drop(self, group: str, held: dict[TopicPartition, CommittedOffset], tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            self._size_bytes -= held.pop(tp).size_bytes(group)
 
 
 def _key(kind: str, group: str, partition: TopicPartition, producer_id: int = -1) -> bytes:

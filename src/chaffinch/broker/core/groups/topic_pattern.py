@@ -53,12 +53,12 @@ _Fragment = tuple[int, int]
 
 
 @dataclass(slots=True, eq=False)
-class _Met:
-    """States that were reached together. `is_match`: whether a name may end here. `ways`: character -> what it leads to."""
+class _Node:
+    """States that were reached together. `is_match`: whether a name may end here. `edges`: character -> what it leads to."""
 
     states: frozenset[int]
     is_match: bool
-    ways: dict[str, _Met] = field(default_factory=dict)
+    edges: dict[str, _Node] = field(default_factory=dict)
 
 
 class TopicPattern:
@@ -70,35 +70,35 @@ class TopicPattern:
         parser = _Parser(text)
         first, self._last = parser.parse()
         self._states = parser.states
-        self._met: dict[frozenset[int], _Met] = {}
+        self._nodes: dict[frozenset[int], _Node] = {}
         self._remembered = 0
         at_start = frozenset({first})
-        self._start = _Met(self._closure(at_start, at_start=True, at_end=False), self._is_last(at_start, at_start=True))
+        self._start = _Node(self._closure(at_start, at_start=True, at_end=False), self._is_last(at_start, at_start=True))
 
     def matches(self, name: str) -> bool:
         """Whether the whole name matches."""
-        met = self._start
+        node = self._start
         for character in name:
-            met = met.ways.get(character) or self._follow(met, character)
-            if not met.states:
+            node = node.edges.get(character) or self._follow(node, character)
+            if not node.states:
                 return False
-        return met.is_match
+        return node.is_match
 
-    def _follow(self, met: _Met, character: str) -> _Met:
+    def _follow(self, node: _Node, character: str) -> _Node:
         """What a character leads to, where nobody has gone yet."""
         if self._remembered > REMEMBERED_MAX:
-            self._met.clear()
-            self._start.ways.clear()
+            self._nodes.clear()
+            self._start.edges.clear()
             self._remembered = 0
         sought = (character,) if character in _ALPHABET else (character, _OTHER)
-        among = (self._states[number] for number in met.states)
+        among = (self._states[number] for number in node.states)
         taking = frozenset(state.next[0] for state in among if state.accepts and not state.accepts.isdisjoint(sought))
         states = self._closure(taking, at_start=False, at_end=False)
-        following = self._met.get(states)
+        following = self._nodes.get(states)
         if following is None:
-            following = self._met[states] = _Met(states, self._is_last(states, at_start=False))
+            following = self._nodes[states] = _Node(states, self._is_last(states, at_start=False))
             self._remembered += len(states)
-        met.ways[character] = following
+        node.edges[character] = following
         self._remembered += 1
         return following
 
@@ -138,7 +138,7 @@ class _Parser:
         if self._depth > DEPTH_MAX:
             raise self._fault("too many nested groups")
         fragments = [self._sequence()]
-        while self._take("|"):
+        while self._accept("|"):
             fragments.append(self._sequence())
         self._depth -= 1
         if len(fragments) == 1:
@@ -162,7 +162,7 @@ class _Parser:
         bounds = self._bounds()
         if bounds is None:
             return fragment
-        self._take("?")
+        self._accept("?")
         least, most = bounds
         after = self._position
         first = last = self._state()
@@ -172,14 +172,14 @@ class _Parser:
             self._position = begin
             start, finish = fragment if number == 0 else self._atom()
             optional = number >= least
-            way = self._state(next=[start])
+            entry = self._state(next=[start])
             exit_ = self._state()
             self.states[finish].next.append(exit_)
             if optional:
-                self.states[way].next.append(exit_)
+                self.states[entry].next.append(exit_)
             if most is None and number == max(copies, 1) - 1:
                 self.states[exit_].next.append(start)
-            self.states[last].next.append(way)
+            self.states[last].next.append(entry)
             last = exit_
         self._position = after
         if most == 0:
@@ -199,7 +199,7 @@ class _Parser:
     def _bounds(self) -> tuple[int, int | None] | None:
         """(at least, at most or None for any number) of the repetition that follows; None when none does."""
         for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
-            if self._take(sign):
+            if self._accept(sign):
                 return bounds
         end = self._text.find("}", self._position)
         if self._position >= len(self._text) or self._text[self._position] != "{" or end < 0:
@@ -240,15 +240,15 @@ class _Parser:
                 raise self._fault("only (?:...) groups may begin with ?")
             self._position += 2
         fragment = self._alternatives()
-        if not self._take(")"):
+        if not self._accept(")"):
             raise self._fault("missing )")
         return fragment
 
     def _class(self) -> frozenset[str]:
-        is_opposite = self._take("^")
+        is_opposite = self._accept("^")
         found: set[str] = set()
         is_first = True
-        while is_first or not self._take("]"):
+        while is_first or not self._accept("]"):
             if self._position >= len(self._text):
                 raise self._fault("missing ]")
             low = self._class_item()
@@ -293,7 +293,7 @@ class _Parser:
         self.states.append(_State(accepts, anchor, next or []))
         return len(self.states) - 1
 
-    def _take(self, sign: str) -> bool:
+    def _accept(self, sign: str) -> bool:
         if not self._text.startswith(sign, self._position):
             return False
         self._position += len(sign)

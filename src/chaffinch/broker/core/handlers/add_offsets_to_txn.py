@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.transactions.coordinator import NOT_WRITTEN
-from chaffinch.broker.core.transactions.moves import travelling
+from chaffinch.broker.core.transactions.moves import error_number
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity
@@ -21,8 +21,8 @@ def handle(broker: BrokerState, event: RequestReceived, request: AddOffsetsToTxn
     except StorageError as error:
         code, reason = NOT_WRITTEN, f"{reason}: {error}"
     if code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
-        refuse(broker, event, steady_ms, place=request.transactional_id, code=code, reason=reason)
-    return AddOffsetsToTxnResponse(error_code=travelling(code, "AddOffsetsToTxn", event.request.version))
+        log_refusal(broker, event, steady_ms, subject=request.transactional_id, code=code, reason=reason)
+    return AddOffsetsToTxnResponse(error_code=error_number(code, "AddOffsetsToTxn", event.request.version))
 
 
 def _code(

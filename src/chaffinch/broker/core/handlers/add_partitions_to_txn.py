@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.transactions.coordinator import NOT_WRITTEN
-from chaffinch.broker.core.transactions.moves import travelling
+from chaffinch.broker.core.transactions.moves import error_number
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
@@ -29,12 +29,12 @@ VERSION_WITH_TRANSACTIONS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Requested:
     """One transaction of a request, of whichever version."""
 
     transactional_id: str
     identity: ProducerIdentity
-    places: Sequence[TopicPartition]
+    tps: Sequence[TopicPartition]
     verify_only: bool = False
 
 
@@ -44,10 +44,10 @@ def handle(broker: BrokerState, event: RequestReceived, request: AddPartitionsTo
     def results(
         topics: list[AddPartitionsToTxnTopic], transactional_id: str, identity: ProducerIdentity, verify_only: bool = False
     ) -> _Rows:
-        places = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
-        asked = _Asked(transactional_id=transactional_id, identity=identity, places=places, verify_only=verify_only)
-        fates = _codes(broker, event, asked, steady_ms)
-        return _rows(topics, lambda place: travelling(fates[place], "AddPartitionsToTxn", version))
+        tps = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+        requested = _Requested(transactional_id=transactional_id, identity=identity, tps=tps, verify_only=verify_only)
+        results_by_tp = _codes(broker, event, requested, steady_ms)
+        return _rows(topics, lambda tp: error_number(results_by_tp[tp], "AddPartitionsToTxn", version))
 
     if version < VERSION_WITH_TRANSACTIONS:
         identity = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
@@ -82,24 +82,24 @@ def _rows(topics: list[AddPartitionsToTxnTopic], number: Callable[[TopicPartitio
     ]
 
 
-def _codes(broker: BrokerState, event: RequestReceived, asked: _Asked, steady_ms: int) -> dict[TopicPartition, ErrorCode]:
-    transactional_id, identity = asked.transactional_id, asked.identity
-    unknown = {place for place in asked.places if broker.topics.partition(*place) is None}
+def _codes(broker: BrokerState, event: RequestReceived, requested: _Requested, steady_ms: int) -> dict[TopicPartition, ErrorCode]:
+    transactional_id, identity = requested.transactional_id, requested.identity
+    unknown = {tp for tp in requested.tps if broker.topics.partition(*tp) is None}
     if unknown:
         code, reason = codes.UNKNOWN_TOPIC_OR_PARTITION, f"{', '.join(map(str, sorted(unknown)))} do not exist; no partition was added"
-        refuse(broker, event, steady_ms, place=transactional_id, code=code, reason=reason)
-        return {place: code if place in unknown else codes.OPERATION_NOT_ATTEMPTED for place in asked.places}
+        log_refusal(broker, event, steady_ms, subject=transactional_id, code=code, reason=reason)
+        return {tp: code if tp in unknown else codes.OPERATION_NOT_ATTEMPTED for tp in requested.tps}
     if not broker.is_coordinator(event.node_id, transactional_id):
-        return dict.fromkeys(asked.places, codes.NOT_COORDINATOR)
-    if asked.verify_only:
+        return dict.fromkeys(requested.tps, codes.NOT_COORDINATOR)
+    if requested.verify_only:
         if not transactional_id:
-            return dict.fromkeys(asked.places, codes.INVALID_REQUEST)
-        return {place: broker.transactions.verify(transactional_id, identity, place) for place in asked.places}
+            return dict.fromkeys(requested.tps, codes.INVALID_REQUEST)
+        return {tp: broker.transactions.verify(transactional_id, identity, tp) for tp in requested.tps}
     reason = f"from producer {identity.producer_id} epoch {identity.epoch}"
     try:
-        code = broker.transactions.add_partitions(transactional_id, identity, asked.places, steady_ms)
+        code = broker.transactions.add_partitions(transactional_id, identity, requested.tps, steady_ms)
     except StorageError as error:
         code, reason = NOT_WRITTEN, f"{reason}: {error}"
     if code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
-        refuse(broker, event, steady_ms, place=transactional_id, code=code, reason=reason)
-    return dict.fromkeys(asked.places, code)
+        log_refusal(broker, event, steady_ms, subject=transactional_id, code=code, reason=reason)
+    return dict.fromkeys(requested.tps, code)

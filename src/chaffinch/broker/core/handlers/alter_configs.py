@@ -20,7 +20,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: AlterConfigsReq
         )
         for resource in request.resources
     ]
-    results = config_changes.carry_out(broker, event, changes, request.validate_only, steady_ms)
+    results = config_changes.apply(broker, event, changes, request.validate_only, steady_ms)
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.refusal import RequestRefused, disk_failed
+from chaffinch.broker.core.refusal import RequestRefused, disk_refusal
 from chaffinch.broker.core.security.scram_credentials import ScramCredentials
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.alter_user_scram_credentials import (
@@ -23,22 +23,22 @@ from chaffinch.protocol.scram import ITERATIONS_MAX, ITERATIONS_MIN, Credential,
 from chaffinch.storage.file_system import StorageError
 
 Change = ScramCredentialDeletion | ScramCredentialUpsertion
-Place = tuple[str, ScramMechanism]
+CredentialKey = tuple[str, ScramMechanism]
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: AlterUserScramCredentialsRequest, steady_ms: int) -> Result:
     credentials = broker.authentication.credentials
-    asked: list[Change] = [*request.deletions, *request.upsertions]
-    times_named = Counter(change.name for change in asked)
-    accepted: dict[Place, Credential | None] = {}
+    requested: list[Change] = [*request.deletions, *request.upsertions]
+    times_named = Counter(change.name for change in requested)
+    accepted: dict[CredentialKey, Credential | None] = {}
     results: dict[str, AlterUserScramCredentialsResult] = {}
-    for change in asked:
+    for change in requested:
         try:
             if times_named[change.name] > 1:
                 text = f"user {change.name!r} is named {times_named[change.name]} times in one request"
                 raise RequestRefused(codes.DUPLICATE_RESOURCE, text)
-            place = _place(change)
-            accepted[place] = _credential(change, place, credentials)
+            key = _key(change)
+            accepted[key] = _credential(change, key, credentials)
             results[change.name] = AlterUserScramCredentialsResult(user=change.name)
         except RequestRefused as refused:
             results[change.name] = _failed(change.name, refused)
@@ -46,8 +46,8 @@ def handle(broker: BrokerState, event: RequestReceived, request: AlterUserScramC
         credentials.alter(accepted)
     except StorageError as error:
         for user, _ in accepted:
-            failed = disk_failed(f"the credentials of user {user}", error)
-            refuse(broker, event, steady_ms, place=f"user {user}", code=failed.code, reason=failed.logged)
+            failed = disk_refusal(f"the credentials of user {user}", error)
+            log_refusal(broker, event, steady_ms, subject=f"user {user}", code=failed.code, reason=failed.logged)
             results[user] = _failed(user, failed)
     return AlterUserScramCredentialsResponse(results=list(results.values()))
 
@@ -56,7 +56,7 @@ def _failed(user: str, refused: RequestRefused) -> AlterUserScramCredentialsResu
     return AlterUserScramCredentialsResult(user=user, error_code=refused.code.number, error_message=refused.message)
 
 
-def _place(change: Change) -> Place:
+def _key(change: Change) -> CredentialKey:
     if not change.name:
         raise RequestRefused(codes.UNACCEPTABLE_CREDENTIAL, "the name of a user is empty")
     try:
@@ -66,13 +66,13 @@ def _place(change: Change) -> Place:
         raise RequestRefused(codes.UNSUPPORTED_SASL_MECHANISM, f"mechanism {change.mechanism} is not known, only {known}") from None
 
 
-def _credential(change: Change, place: Place, credentials: ScramCredentials) -> Credential | None:
+def _credential(change: Change, key: CredentialKey, credentials: ScramCredentials) -> Credential | None:
     """None takes it away."""
     if isinstance(change, ScramCredentialDeletion):
-        if place not in credentials.added():
-            raise RequestRefused(codes.RESOURCE_NOT_FOUND, f"user {change.name!r} has no credential of {place[1].title} to take away")
+        if key not in credentials.added():
+            raise RequestRefused(codes.RESOURCE_NOT_FOUND, f"user {change.name!r} has no credential of {key[1].title} to take away")
         return None
     if not ITERATIONS_MIN <= change.iterations <= ITERATIONS_MAX:
         text = f"{change.iterations} iterations are asked for, allowed are {ITERATIONS_MIN} to {ITERATIONS_MAX}"
         raise RequestRefused(codes.UNACCEPTABLE_CREDENTIAL, text)
-    return Credential.of_salted(place[1], bytes(change.salt), change.iterations, bytes(change.salted_password))
+    return Credential.of_salted(key[1], bytes(change.salt), change.iterations, bytes(change.salted_password))

@@ -40,8 +40,8 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: ApiVersionsRequest, steady_ms: int) -> Result:
-    told = (request.client_software_name, request.client_software_version)
-    if event.request.version >= VERSION_WITH_SOFTWARE and not all(_SOFTWARE.fullmatch(text) for text in told):
+    software = (request.client_software_name, request.client_software_version)
+    if event.request.version >= VERSION_WITH_SOFTWARE and not all(_SOFTWARE.fullmatch(text) for text in software):
         return ApiVersionsResponse(error_code=codes.INVALID_REQUEST.number)
     supported = [SupportedFeatureKey(name=TRANSACTION_VERSION, min_version=0, max_version=TRANSACTION_VERSION_MAX)]
     supported.append(SupportedFeatureKey(name=GROUP_VERSION, min_version=0, max_version=GROUP_VERSION_MAX))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.assignors import Partitions
 from chaffinch.broker.core.groups.consumer_group import NO_PARTITIONS, ConsumerGroup, ConsumerMember
 from chaffinch.broker.core.groups.coordinator import not_a_consumer_group
+from chaffinch.broker.core.response_size_limit import ResponseSizeLimit
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -25,12 +25,12 @@ DEAD = "Dead"
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: ConsumerGroupDescribeRequest, steady_ms: int) -> Result:
-    room = AnswerRoom(broker.settings)
-    groups = [room.add(_group(broker, event, group_id, room)) for group_id in dict.fromkeys(request.group_ids)]
+    size_limit = ResponseSizeLimit(broker.settings)
+    groups = [size_limit.add(_group(broker, event, group_id, size_limit)) for group_id in dict.fromkeys(request.group_ids)]
     return ConsumerGroupDescribeResponse(groups=groups)
 
 
-def _group(broker: BrokerState, event: RequestReceived, group_id: str, room: AnswerRoom) -> DescribedConsumerGroup:
+def _group(broker: BrokerState, event: RequestReceived, group_id: str, size_limit: ResponseSizeLimit) -> DescribedConsumerGroup:
     if not group_id:
         return DescribedConsumerGroup(group_id=group_id, error_code=codes.INVALID_GROUP_ID.number)
     if not broker.is_coordinator(event.node_id, group_id):
@@ -45,11 +45,11 @@ def _group(broker: BrokerState, event: RequestReceived, group_id: str, room: Ans
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.preferred_assignor(group.members, broker.settings["group.consumer.assignors"]),
-        members=[room.add(_member(broker, group, member, room)) for member in group.members.values()],
+        members=[size_limit.add(_member(broker, group, member, size_limit)) for member in group.members.values()],
     )
 
 
-def _member(broker: BrokerState, group: ConsumerGroup, member: ConsumerMember, room: AnswerRoom) -> DescribedMember:
+def _member(broker: BrokerState, group: ConsumerGroup, member: ConsumerMember, size_limit: ResponseSizeLimit) -> DescribedMember:
     return DescribedMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -59,19 +59,19 @@ def _member(broker: BrokerState, group: ConsumerGroup, member: ConsumerMember, r
         client_host=member.client.host,
         subscribed_topic_names=sorted(member.topics),
         subscribed_topic_regex=member.pattern or "",
-        assignment=_assignment(broker, member.assigned, room),
-        target_assignment=_assignment(broker, group.targets.get(member.member_id, NO_PARTITIONS), room),
+        assignment=_assignment(broker, member.assigned, size_limit),
+        target_assignment=_assignment(broker, group.targets.get(member.member_id, NO_PARTITIONS), size_limit),
         member_type=CONSUMER_MEMBER,
     )
 
 
-def _assignment(broker: BrokerState, partitions: Partitions, room: AnswerRoom) -> DescribedAssignment:
+def _assignment(broker: BrokerState, partitions: Partitions, size_limit: ResponseSizeLimit) -> DescribedAssignment:
     """By topic; partitions of topics that are gone are left out."""
     found: dict[UUID, DescribedTopicPartitions] = {}
     for topic_id, index in sorted(partitions):
         topic = broker.topics.by_id(topic_id)
         if topic is not None:
             if topic_id not in found:
-                found[topic_id] = room.add(DescribedTopicPartitions(topic_id=topic_id, topic_name=topic.name))
+                found[topic_id] = size_limit.add(DescribedTopicPartitions(topic_id=topic_id, topic_name=topic.name))
             found[topic_id].partitions.append(index)
     return DescribedAssignment(topic_partitions=list(found.values()))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.handlers.group_answers import NOT_WRITTEN, client_of, say_lines
-from chaffinch.broker.core.refusal import RequestRefused, refusal_of
+from chaffinch.broker.core.handlers.group_responses import NOT_WRITTEN, client_of, log_lines
+from chaffinch.broker.core.refusal import RequestRefused, to_refusal
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.consumer_group_heartbeat import (
     EPOCH_JOIN,
@@ -29,10 +29,10 @@ def handle(broker: BrokerState, event: RequestReceived, request: ConsumerGroupHe
     try:
         answer = _answer(broker, event, request, steady_ms)
     except (RequestRefused, StorageError) as error:
-        refused = refusal_of(error, f"group {request.group_id}", NOT_WRITTEN)
-        refuse(broker, event, steady_ms, place=f"group {request.group_id!r}", code=refused.code, reason=refused.logged)
+        refused = to_refusal(error, f"group {request.group_id}", NOT_WRITTEN)
+        log_refusal(broker, event, steady_ms, subject=f"group {request.group_id!r}", code=refused.code, reason=refused.logged)
         return ConsumerGroupHeartbeatResponse(error_code=refused.code.number, error_message=refused.message)
-    say_lines(broker, steady_ms)
+    log_lines(broker, steady_ms)
     return answer
 
 
@@ -59,7 +59,7 @@ def _check(request: ConsumerGroupHeartbeatRequest, version: int, settings: Mappi
 def _faults(request: ConsumerGroupHeartbeatRequest, version: int) -> list[str]:
     epoch = request.member_epoch
     # To nothing, too: a pattern that the client matches itself may wait for its first topic.
-    says_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+    has_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     needs_member_id = epoch != EPOCH_JOIN or version >= VERSION_WITH_OWN_MEMBER_ID
     checks = (
         (not request.group_id, "the group id cannot be empty"),
@@ -69,7 +69,7 @@ def _faults(request: ConsumerGroupHeartbeatRequest, version: int) -> list[str]:
         (needs_member_id and not request.member_id, "the member id cannot be empty"),
         (epoch == EPOCH_JOIN and request.rebalance_timeout_ms == -1, "who joins must say its rebalance timeout"),
         (epoch == EPOCH_JOIN and request.topic_partitions != [], "who joins has no partitions, and must say so"),
-        (epoch == EPOCH_JOIN and not says_topics, "who joins must say what it subscribes to"),
+        (epoch == EPOCH_JOIN and not has_topics, "who joins must say what it subscribes to"),
         (epoch == EPOCH_LEAVE_FOR_A_WHILE and request.instance_id is None, "only a static member can leave for a while"),
         (epoch not in (EPOCH_LEAVE, EPOCH_LEAVE_FOR_A_WHILE) and request.rebalance_timeout_ms < -1, "a timeout cannot be negative"),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.refusal import RequestRefused, refusal_of
+from chaffinch.broker.core.refusal import RequestRefused, to_refusal
 from chaffinch.broker.core.topics import creation_rules
 from chaffinch.errors import codes
 from chaffinch.identifiers import counted
@@ -25,31 +25,35 @@ def handle(broker: BrokerState, event: RequestReceived, request: CreatePartition
     try:
         creation_rules.check_partitions(_partitions_wanted(broker, request, times_named))
     except RequestRefused as refused:
-        refuse(broker, event, steady_ms, place=counted(len(request.topics), "topic"), code=refused.code, reason=refused.message)
+        log_refusal(broker, event, steady_ms, subject=counted(len(request.topics), "topic"), code=refused.code, reason=refused.message)
         code, reason = refused.code.number, refused.message
-        results = [CreatePartitionsTopicResult(name=asked.name, error_code=code, error_message=reason) for asked in request.topics]
+        results = [CreatePartitionsTopicResult(name=requested.name, error_code=code, error_message=reason) for requested in request.topics]
         return CreatePartitionsResponse(results=results)
     results = []
-    for asked in {topic.name: topic for topic in request.topics}.values():
-        result = CreatePartitionsTopicResult(name=asked.name)
+    for requested in {topic.name: topic for topic in request.topics}.values():
+        result = CreatePartitionsTopicResult(name=requested.name)
         try:
-            if times_named[asked.name] > 1:
-                raise RequestRefused(codes.INVALID_REQUEST, f"topic {asked.name!r} is named {times_named[asked.name]} times in one request")
-            _create(broker, asked, request.validate_only, steady_ms)
+            if times_named[requested.name] > 1:
+                raise RequestRefused(
+                    codes.INVALID_REQUEST, f"topic {requested.name!r} is named {times_named[requested.name]} times in one request"
+                )
+            _create(broker, requested, request.validate_only, steady_ms)
         except (RequestRefused, StorageError) as error:
-            failed = refusal_of(error, f"topic {asked.name}")
+            failed = to_refusal(error, f"topic {requested.name}")
             result.error_code, result.error_message = failed.code.number, failed.message
-            refuse(broker, event, steady_ms, place=asked.name, code=failed.code, reason=failed.logged)
+            log_refusal(broker, event, steady_ms, subject=requested.name, code=failed.code, reason=failed.logged)
         results.append(result)
     return CreatePartitionsResponse(results=results)
 
 
 def _partitions_wanted(broker: BrokerState, request: CreatePartitionsRequest, times_named: Counter[str]) -> int:
     """New ones, of topics that are there."""
-    asked = [(one.count, broker.topics.get(one.name)) for one in request.topics if times_named[one.name] == 1]
-    return sum(max(0, count - len(topic.partitions)) for count, topic in asked if topic is not None)
+    requested = [(one.count, broker.topics.get(one.name)) for one in request.topics if times_named[one.name] == 1]
+    return sum(max(0, count - len(topic.partitions)) for count, topic in requested if topic is not None)
 
 
-def _create(broker: BrokerState, asked: CreatePartitionsTopic, validate_only: bool, steady_ms: int) -> None:
-    assignment = None if asked.assignments is None else [new.broker_ids for new in asked.assignments]
-    broker.topics.widen(asked.name, asked.count, assignment=assignment, steady_ms=steady_ms, validate_only=validate_only)
+def _create(broker: BrokerState, requested: CreatePartitionsTopic, validate_only: bool, steady_ms: int) -> None:
+    assignment = None if requested.assignments is None else [new.broker_ids for new in requested.assignments]
+    broker.topics.create_partitions(
+        requested.name, requested.count, assignment=assignment, steady_ms=steady_ms, validate_only=validate_only
+    )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.configs import entries as config_entries
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.refusal import RequestRefused, refusal_of
+from chaffinch.broker.core.refusal import RequestRefused, to_refusal
 from chaffinch.broker.core.topics import creation_rules
 from chaffinch.broker.core.topics.registry import CreatedTopic
 from chaffinch.errors import codes
@@ -27,58 +27,60 @@ def handle(broker: BrokerState, event: RequestReceived, request: CreateTopicsReq
     try:
         creation_rules.check_partitions(_partitions_wanted(broker, request, times_named))
     except RequestRefused as refused:
-        refuse(broker, event, steady_ms, place=counted(len(request.topics), "topic"), code=refused.code, reason=refused.message)
+        log_refusal(broker, event, steady_ms, subject=counted(len(request.topics), "topic"), code=refused.code, reason=refused.message)
         return CreateTopicsResponse(topics=[_refused(topic.name, refused) for topic in request.topics])
     results = []
-    for asked in {topic.name: topic for topic in request.topics}.values():
+    for requested in {topic.name: topic for topic in request.topics}.values():
         try:
-            if times_named[asked.name] > 1:
-                raise RequestRefused(codes.INVALID_REQUEST, f"topic {asked.name!r} is named {times_named[asked.name]} times in one request")
-            results.append(_result(broker, _create(broker, asked, request.validate_only, steady_ms)))
+            if times_named[requested.name] > 1:
+                raise RequestRefused(
+                    codes.INVALID_REQUEST, f"topic {requested.name!r} is named {times_named[requested.name]} times in one request"
+                )
+            results.append(_result(broker, _create(broker, requested, request.validate_only, steady_ms)))
         except (RequestRefused, StorageError) as error:
-            failed = refusal_of(error, f"topic {asked.name}")
-            refuse(broker, event, steady_ms, place=asked.name, code=failed.code, reason=failed.logged)
-            results.append(_refused(asked.name, failed))
+            failed = to_refusal(error, f"topic {requested.name}")
+            log_refusal(broker, event, steady_ms, subject=requested.name, code=failed.code, reason=failed.logged)
+            results.append(_refused(requested.name, failed))
     return CreateTopicsResponse(topics=results)
 
 
 def _partitions_wanted(broker: BrokerState, request: CreateTopicsRequest, times_named: Counter[str]) -> int:
     """Counted as by Apache Kafka: before it is known which topics can be created, but for those that are refused by their name alone."""
     count = 0
-    for asked in request.topics:
-        if times_named[asked.name] > 1 or asked.name == creation_rules.CLUSTER_METADATA:
+    for requested in request.topics:
+        if times_named[requested.name] > 1 or requested.name == creation_rules.CLUSTER_METADATA:
             continue
-        default = broker.settings["num.partitions"] if asked.num_partitions == -1 else 0
-        count += len(asked.assignments) or default or max(0, asked.num_partitions)
+        default = broker.settings["num.partitions"] if requested.num_partitions == -1 else 0
+        count += len(requested.assignments) or default or max(0, requested.num_partitions)
     return count
 
 
-def _create(broker: BrokerState, asked: CreatableTopic, validate_only: bool, steady_ms: int) -> CreatedTopic:
-    if asked.name == creation_rules.CLUSTER_METADATA:
-        raise RequestRefused(codes.TOPIC_AUTHORIZATION_FAILED, f"topic {asked.name!r} is the cluster's own and cannot be created")
+def _create(broker: BrokerState, requested: CreatableTopic, validate_only: bool, steady_ms: int) -> CreatedTopic:
+    if requested.name == creation_rules.CLUSTER_METADATA:
+        raise RequestRefused(codes.TOPIC_AUTHORIZATION_FAILED, f"topic {requested.name!r} is the cluster's own and cannot be created")
     # What is wrong with the name or the options is told first, as by Apache Kafka.
-    overrides = _overrides(asked)
-    broker.topics.check_name(asked.name)
+    overrides = _overrides(requested)
+    broker.topics.check_name(requested.name)
     broker.topics.check_config(overrides)
-    if asked.assignments and (asked.num_partitions != -1 or asked.replication_factor != -1):
+    if requested.assignments and (requested.num_partitions != -1 or requested.replication_factor != -1):
         raise RequestRefused(codes.INVALID_REQUEST, "replica assignments exclude a number of partitions and a replication factor")
     created = broker.topics.create(
-        asked.name,
-        partition_count=asked.num_partitions,
-        replication_factor=asked.replication_factor,
+        requested.name,
+        partition_count=requested.num_partitions,
+        replication_factor=requested.replication_factor,
         overrides=overrides,
-        assignment=_assignment(asked),
+        assignment=_assignment(requested),
         steady_ms=steady_ms,
         validate_only=validate_only,
     )
     if not validate_only:
-        broker.say_without_effect(asked.name, created.topic.overrides)
+        broker.log_options_without_effect(requested.name, created.topic.overrides)
     return created
 
 
-def _overrides(asked: CreatableTopic) -> dict[str, str]:
+def _overrides(requested: CreatableTopic) -> dict[str, str]:
     overrides: dict[str, str] = {}
-    for config in asked.configs:
+    for config in requested.configs:
         if config.value is None:
             raise RequestRefused(codes.INVALID_CONFIG, f"topic option {config.name} has no value")
         if config.name in overrides:
@@ -87,11 +89,11 @@ def _overrides(asked: CreatableTopic) -> dict[str, str]:
     return overrides
 
 
-def _assignment(asked: CreatableTopic) -> list[list[int]] | None:
-    if not asked.assignments:
+def _assignment(requested: CreatableTopic) -> list[list[int]] | None:
+    if not requested.assignments:
         return None
-    by_index = {assignment.partition_index: assignment.broker_ids for assignment in asked.assignments}
-    if sorted(by_index) != list(range(len(asked.assignments))):
+    by_index = {assignment.partition_index: assignment.broker_ids for assignment in requested.assignments}
+    if sorted(by_index) != list(range(len(requested.assignments))):
         raise RequestRefused(codes.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered 0, 1, 2, ... without gaps or repetitions")
     return [by_index[index] for index in range(len(by_index))]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.handlers.group_answers import NOT_WRITTEN
+from chaffinch.broker.core.handlers.group_responses import NOT_WRITTEN
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -22,5 +22,5 @@ def _delete(broker: BrokerState, event: RequestReceived, group_id: str, steady_m
     try:
         return broker.groups.delete(group_id)
     except StorageError as error:
-        refuse(broker, event, steady_ms, place=f"group {group_id!r}", code=NOT_WRITTEN, reason=str(error))
+        log_refusal(broker, event, steady_ms, subject=f"group {group_id!r}", code=NOT_WRITTEN, reason=str(error))
         return NOT_WRITTEN

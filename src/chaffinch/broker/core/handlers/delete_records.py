@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.leader_epochs import leadership_fault
@@ -25,42 +25,46 @@ from chaffinch.storage.partition_log import PartitionLog
 def handle(broker: BrokerState, event: RequestReceived, request: DeleteRecordsRequest, steady_ms: int) -> Result:
     starts: dict[PartitionLog, int] = {}
     faults: dict[TopicPartition, tuple[ErrorCode, str]] = {}
-    asked = _asked(request)
-    for place, offset in asked.items():
+    requested = _requested(request)
+    for tp, offset in requested.items():
         try:
-            log, start = _start(broker, event.node_id, place, offset)
+            log, start = _start(broker, event.node_id, tp, offset)
         except RequestRefused as refused:
-            faults[place] = refused.code, refused.message
+            faults[tp] = refused.code, refused.message
         else:
             starts[log] = start
-            broker.changed(place)  # Fetches that wait for what is deleted are to hear so.
+            broker.changed(tp)  # Fetches that wait for what is deleted are to hear so.
     for log, error in start_many(starts, steady_ms).items():
         faults[log.topic_partition] = codes.KAFKA_STORAGE_ERROR, str(error)
-    for place, (code, reason) in faults.items():
-        refuse(broker, event, steady_ms, place=place, code=code, reason=reason)
+    for tp, (code, reason) in faults.items():
+        log_refusal(broker, event, steady_ms, subject=tp, code=code, reason=reason)
     results: dict[str, list[DeleteRecordsPartitionResult]] = {}
-    for place in asked:
-        results.setdefault(place.topic, []).append(_result(broker, place, faults))
+    for tp in requested:
+        results.setdefault(tp.topic, []).append(_result(broker, tp, faults))
     return DeleteRecordsResponse(topics=[DeleteRecordsTopicResult(name=name, partitions=parts) for name, parts in results.items()])
 
 
-def _asked(request: DeleteRecordsRequest) -> dict[TopicPartition, int]:
+def _requested(request: DeleteRecordsRequest) -> dict[TopicPartition, int]:
     """One offset for each partition, the last that the request names, as in Kafka."""
-    return {TopicPartition(topic.name, asked.partition_index): asked.offset for topic in request.topics for asked in topic.partitions}
+    return {
+        TopicPartition(topic.name, requested.partition_index): requested.offset
+        for topic in request.topics
+        for requested in topic.partitions
+    }
 
 
 def _result(
-    broker: BrokerState, place: TopicPartition, faults: Mapping[TopicPartition, tuple[ErrorCode, str]]
+    broker: BrokerState, tp: TopicPartition, faults: Mapping[TopicPartition, tuple[ErrorCode, str]]
 ) -> DeleteRecordsPartitionResult:
-    partition = broker.topics.partition(*place)
-    code, _ = faults.get(place, (codes.NONE, ""))
+    partition = broker.topics.partition(*tp)
+    code, _ = faults.get(tp, (codes.NONE, ""))
     start = NO_OFFSET if partition is None or code is not codes.NONE else partition.log.log_start_offset
-    return DeleteRecordsPartitionResult(partition_index=place.partition, low_watermark=start, error_code=code.number)
+    return DeleteRecordsPartitionResult(partition_index=tp.partition, low_watermark=start, error_code=code.number)
 
 
-def _start(broker: BrokerState, node_id: int, place: TopicPartition, offset: int) -> tuple[PartitionLog, int]:
+def _start(broker: BrokerState, node_id: int, tp: TopicPartition, offset: int) -> tuple[PartitionLog, int]:
     """Where the log is to begin, if it does not begin later already."""
-    partition = broker.topics.partition(*place)
+    partition = broker.topics.partition(*tp)
     if partition is not None and partition.topic.is_internal:
         raise RequestRefused(codes.INVALID_TOPIC_EXCEPTION, "records of internal topics cannot be deleted")
     code = leadership_fault(partition, node_id)

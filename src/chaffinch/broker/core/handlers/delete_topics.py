@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.refusal import RequestRefused, disk_failed
+from chaffinch.broker.core.refusal import RequestRefused, disk_refusal
 from chaffinch.broker.core.topics.registry import Topic
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
@@ -20,7 +20,7 @@ VERSION_WITH_IDS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Requested:
     """A topic to delete, by name or by id. `fault`: what is wrong with the way it was named."""
 
     name: str | None
@@ -31,47 +31,47 @@ class _Asked:
 
 def handle(broker: BrokerState, event: RequestReceived, request: DeleteTopicsRequest, steady_ms: int) -> Result:
     if event.request.version >= VERSION_WITH_IDS:
-        named = [_asked(broker, state.name, state.topic_id) for state in request.topics]
+        named = [_requested(broker, state.name, state.topic_id) for state in request.topics]
     else:
-        named = [_asked(broker, name, ZERO_UUID) for name in request.topic_names]
-    asked = _each_once(named)
-    refusals = [_refusal(broker, event, one) for one in asked]
-    responses = [_result(broker, event, one, refusal, steady_ms) for one, refusal in zip(asked, refusals, strict=True)]
+        named = [_requested(broker, name, ZERO_UUID) for name in request.topic_names]
+    requested = _each_once(named)
+    refusals = [_refusal(broker, event, one) for one in requested]
+    responses = [_result(broker, event, one, refusal, steady_ms) for one, refusal in zip(requested, refusals, strict=True)]
     _forget_offsets(broker, steady_ms)
     return DeleteTopicsResponse(responses=responses)
 
 
-def _asked(broker: BrokerState, name: str | None, topic_id: UUID) -> _Asked:
+def _requested(broker: BrokerState, name: str | None, topic_id: UUID) -> _Requested:
     if name is not None and topic_id != ZERO_UUID:
-        return _Asked(name, topic_id, None, "a topic is named by its name or by its id, not by both")
+        return _Requested(name, topic_id, None, "a topic is named by its name or by its id, not by both")
     if name is None and topic_id == ZERO_UUID:
-        return _Asked(name, topic_id, None, "a topic to delete needs a name or an id")
-    return _Asked(name, topic_id, broker.topics.get(name) if name is not None else broker.topics.by_id(topic_id))
+        return _Requested(name, topic_id, None, "a topic to delete needs a name or an id")
+    return _Requested(name, topic_id, broker.topics.get(name) if name is not None else broker.topics.by_id(topic_id))
 
 
-def _each_once(asked: list[_Asked]) -> list[_Asked]:
+def _each_once(requested: list[_Requested]) -> list[_Requested]:
     """Whatever is named several times, by whatever name, is refused once."""
 
-    def identity(one: _Asked) -> object:
+    def identity(one: _Requested) -> object:
         return (one.name, one.topic_id) if one.topic is None else one.topic.topic_id
 
-    times_named = Counter(map(identity, asked))
+    times_named = Counter(map(identity, requested))
     return [
         one if times_named[identity(one)] == 1 else replace(one, fault="the topic is named several times in one request")
-        for one in {identity(one): one for one in asked}.values()
+        for one in {identity(one): one for one in requested}.values()
     ]
 
 
-def _refusal(broker: BrokerState, event: RequestReceived, asked: _Asked) -> RequestRefused | None:
+def _refusal(broker: BrokerState, event: RequestReceived, requested: _Requested) -> RequestRefused | None:
     """Why the topic is not to be deleted."""
     if not broker.settings["delete.topic.enable"]:
         code = codes.TOPIC_DELETION_DISABLED if event.request.version >= VERSION_WITH_DISABLED else codes.INVALID_REQUEST
         return RequestRefused(code, "delete.topic.enable is false")
-    if asked.fault is not None:
-        return RequestRefused(codes.INVALID_REQUEST, asked.fault)
-    if asked.topic is None:
-        code = codes.UNKNOWN_TOPIC_ID if asked.name is None else codes.UNKNOWN_TOPIC_OR_PARTITION
-        return RequestRefused(code, f"topic {asked.name if asked.name is not None else asked.topic_id} does not exist")
+    if requested.fault is not None:
+        return RequestRefused(codes.INVALID_REQUEST, requested.fault)
+    if requested.topic is None:
+        code = codes.UNKNOWN_TOPIC_ID if requested.name is None else codes.UNKNOWN_TOPIC_OR_PARTITION
+        return RequestRefused(code, f"topic {requested.name if requested.name is not None else requested.topic_id} does not exist")
     return None
 
 
@@ -82,20 +82,20 @@ def _forget_offsets(broker: BrokerState, steady_ms: int) -> None:
         broker.topics.sync()  # A deletion that failed half-way may not be on the disk yet.
         broker.offsets.forget_deleted()
     except StorageError as error:
-        broker.refusals.say_within_limit(f"offsets of deleted topics are forgotten later: {error}", steady_ms)
+        broker.refusals.log_within_limit(f"offsets of deleted topics are forgotten later: {error}", steady_ms)
 
 
 def _result(
-    broker: BrokerState, event: RequestReceived, asked: _Asked, refusal: RequestRefused | None, steady_ms: int
+    broker: BrokerState, event: RequestReceived, requested: _Requested, refusal: RequestRefused | None, steady_ms: int
 ) -> DeletableTopicResult:
-    topic = asked.topic
-    result = DeletableTopicResult(name=asked.name, topic_id=asked.topic_id)
+    topic = requested.topic
+    result = DeletableTopicResult(name=requested.name, topic_id=requested.topic_id)
     if topic is not None:
         result.name, result.topic_id = topic.name, topic.topic_id
         refusal = refusal or _delete(broker, topic)
     if refusal is not None:
         result.error_code, result.error_message = refusal.code.number, refusal.message
-        refuse(broker, event, steady_ms, place=result.name or asked.topic_id, code=refusal.code, reason=refusal.logged)
+        log_refusal(broker, event, steady_ms, subject=result.name or requested.topic_id, code=refusal.code, reason=refusal.logged)
     return result
 
 
@@ -104,9 +104,9 @@ def _delete(broker: BrokerState, topic: Topic) -> RequestRefused | None:
     try:
         broker.topics.delete(topic.name)
     except StorageError as error:
-        return disk_failed(f"topic {topic.name}", error)
+        return disk_refusal(f"topic {topic.name}", error)
     finally:
         if broker.topics.get(topic.name) is None:
-            broker.offsets.topic_is_gone(topic.name)
+            broker.offsets.mark_topic_deleted(topic.name)
     broker.counters.forget(topic.name)
     return None

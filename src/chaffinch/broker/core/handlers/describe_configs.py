@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.configs import entries as config_entries
 from chaffinch.broker.core.configs.changes import check_named, check_node, existing_topic
 from chaffinch.broker.core.configs.entries import ConfigEntry
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.response_size_limit import ResponseSizeLimit
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_configs import (
     RESOURCE_BROKER,
@@ -28,26 +28,31 @@ from chaffinch.protocol.messages.describe_configs import (
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: DescribeConfigsRequest, steady_ms: int) -> Result:
-    room = AnswerRoom(broker.settings)
-    results = [room.add(_described(broker, *place, keys, request, room)) for place, keys in _asked(request).items()]
+    size_limit = ResponseSizeLimit(broker.settings)
+    results = [size_limit.add(_described(broker, *key, names, request, size_limit)) for key, names in _requested(request).items()]
     return DescribeConfigsResponse(results=results)
 
 
-def _asked(request: DescribeConfigsRequest) -> dict[tuple[int, str], set[str] | None]:
+def _requested(request: DescribeConfigsRequest) -> dict[tuple[int, str], set[str] | None]:
     """(type, name) -> wanted options, None for all; each resource once."""
-    asked: dict[tuple[int, str], set[str] | None] = {}
+    requested: dict[tuple[int, str], set[str] | None] = {}
     for resource in request.resources:
-        place = resource.resource_type, resource.resource_name
-        before = asked.setdefault(place, set())
+        key = resource.resource_type, resource.resource_name
+        before = requested.setdefault(key, set())
         if before is None or not resource.configuration_keys:
-            asked[place] = None
+            requested[key] = None
         else:
             before.update(resource.configuration_keys)
-    return asked
+    return requested
 
 
 def _described(
-    broker: BrokerState, resource_type: int, name: str, wanted: set[str] | None, request: DescribeConfigsRequest, room: AnswerRoom
+    broker: BrokerState,
+    resource_type: int,
+    name: str,
+    wanted: set[str] | None,
+    request: DescribeConfigsRequest,
+    size_limit: ResponseSizeLimit,
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=resource_type, resource_name=name)
     try:
@@ -58,7 +63,7 @@ def _described(
     except RequestRefused as refused:
         result.error_code, result.error_message = refused.code.number, refused.message
         return result
-    result.configs = [room.add(_shown(entry, request)) for entry in entries if wanted is None or entry.name in wanted]
+    result.configs = [size_limit.add(_shown(entry, request)) for entry in entries if wanted is None or entry.name in wanted]
     return result
 
 

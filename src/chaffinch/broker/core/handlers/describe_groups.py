@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, ClassicMember
 from chaffinch.broker.core.groups.classic_states import ClassicState
 from chaffinch.broker.core.groups.consumer_group import ConsumerGroup
+from chaffinch.broker.core.response_size_limit import ResponseSizeLimit
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -21,16 +21,18 @@ DEAD = "Dead"
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: DescribeGroupsRequest, steady_ms: int) -> Result:
-    room = AnswerRoom(broker.settings)
-    return DescribeGroupsResponse(groups=[room.add(_group(broker, event, group_id, room)) for group_id in dict.fromkeys(request.groups)])
+    size_limit = ResponseSizeLimit(broker.settings)
+    return DescribeGroupsResponse(
+        groups=[size_limit.add(_group(broker, event, group_id, size_limit)) for group_id in dict.fromkeys(request.groups)]
+    )
 
 
-def _group(broker: BrokerState, event: RequestReceived, group_id: str, room: AnswerRoom) -> DescribedGroup:
+def _group(broker: BrokerState, event: RequestReceived, group_id: str, size_limit: ResponseSizeLimit) -> DescribedGroup:
     if not broker.is_coordinator(event.node_id, group_id):
         return DescribedGroup(group_id=group_id, error_code=codes.NOT_COORDINATOR.number)
     group = broker.groups.find(group_id)
     if isinstance(group, ClassicGroup):
-        return _described(group, room)
+        return _described(group, size_limit)
     if event.request.version < VERSION_WITH_NOT_FOUND:
         return DescribedGroup(group_id=group_id, group_state=DEAD)
     return DescribedGroup(
@@ -47,14 +49,14 @@ def _not_a_classic_group(group_id: str, group: ConsumerGroup | None) -> str:
     return f"group {group_id!r} is not a classic group, it uses the consumer protocol (KIP-848): ask ConsumerGroupDescribe"
 
 
-def _described(group: ClassicGroup, room: AnswerRoom) -> DescribedGroup:
+def _described(group: ClassicGroup, size_limit: ResponseSizeLimit) -> DescribedGroup:
     is_stable = group.state is ClassicState.STABLE
     return DescribedGroup(
         group_id=group.group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol or "") if is_stable else "",
-        members=[room.add(_member(group, member, is_stable)) for member in group.members.values()],
+        members=[size_limit.add(_member(group, member, is_stable)) for member in group.members.values()],
     )
 
 

@@ -22,8 +22,8 @@ def handle(broker: BrokerState, event: RequestReceived, request: DescribeLogDirs
         described = ((topic, range(len(topic.partitions))) for topic in broker.topics)
     else:
         wanted: dict[str, set[int]] = {}
-        for asked in request.topics:
-            wanted.setdefault(asked.topic, set()).update(asked.partitions)
+        for requested in request.topics:
+            wanted.setdefault(requested.topic, set()).update(requested.partitions)
         described = ((topic, wanted[topic.name]) for topic in broker.topics if topic.name in wanted)
     topics = [_described(topic, indexes, event.node_id) for topic, indexes in described]
     result = DescribeLogDirsResult(log_dir=broker.topics.directory, topics=[topic for topic in topics if topic.partitions])

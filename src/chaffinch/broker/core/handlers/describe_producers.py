@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.replicas.leader_epochs import leadership_fault
+from chaffinch.broker.core.response_size_limit import ResponseSizeLimit
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.describe_producers import (
@@ -18,35 +18,37 @@ from chaffinch.protocol.messages.describe_producers import (
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: DescribeProducersRequest, steady_ms: int) -> Result:
-    room = AnswerRoom(broker.settings)
-    asked: dict[str, dict[int, None]] = {}
+    size_limit = ResponseSizeLimit(broker.settings)
+    requested: dict[str, dict[int, None]] = {}
     for topic in request.topics:
-        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+        requested.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return DescribeProducersResponse(
         topics=[
             DescribeProducersTopicResponse(
                 name=name,
-                partitions=[room.add(_partition(broker, event.node_id, TopicPartition(name, index), room)) for index in indexes],
+                partitions=[
+                    size_limit.add(_partition(broker, event.node_id, TopicPartition(name, index), size_limit)) for index in indexes
+                ],
             )
-            for name, indexes in asked.items()
+            for name, indexes in requested.items()
         ]
     )
 
 
-def _partition(broker: BrokerState, node_id: int, place: TopicPartition, room: AnswerRoom) -> DescribeProducersPartitionResponse:
-    partition = broker.topics.partition(*place)
+def _partition(broker: BrokerState, node_id: int, tp: TopicPartition, size_limit: ResponseSizeLimit) -> DescribeProducersPartitionResponse:
+    partition = broker.topics.partition(*tp)
     if partition is None:
-        code, message = codes.UNKNOWN_TOPIC_OR_PARTITION, f"{place} does not exist"
-        return DescribeProducersPartitionResponse(partition_index=place.partition, error_code=code.number, error_message=message)
-    code = leadership_fault(partition, node_id, a_follower_will_do=True)
+        code, message = codes.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} does not exist"
+        return DescribeProducersPartitionResponse(partition_index=tp.partition, error_code=code.number, error_message=message)
+    code = leadership_fault(partition, node_id, allows_follower=True)
     if code is not codes.NONE:
-        message = f"node {node_id} has no replica of {place} that is in sync: node {partition.replicas.leader} leads it"
-        return DescribeProducersPartitionResponse(partition_index=place.partition, error_code=code.number, error_message=message)
+        message = f"node {node_id} has no replica of {tp} that is in sync: node {partition.replicas.leader} leads it"
+        return DescribeProducersPartitionResponse(partition_index=tp.partition, error_code=code.number, error_message=message)
     return DescribeProducersPartitionResponse(
-        partition_index=place.partition,
+        partition_index=tp.partition,
         error_code=codes.NONE.number,
         active_producers=[
-            room.add(
+            size_limit.add(
                 DescribeProducersState(
                     producer_id=producer_id,
                     producer_epoch=state.epoch,

@@ -24,10 +24,10 @@ PARTITIONS_MAX = 2000
 
 def handle(broker: BrokerState, event: RequestReceived, request: DescribeTopicPartitionsRequest, steady_ms: int) -> Result:
     cursor = request.cursor or Cursor(topic_name="", partition_index=0)
-    asked = {topic.name for topic in request.topics}
-    names = sorted(name for name in asked or (topic.name for topic in broker.topics) if name >= cursor.topic_name)
-    if cursor.partition_index < 0 or (request.cursor is not None and asked and cursor.topic_name not in asked):
-        return _refused(sorted(asked))
+    requested = {topic.name for topic in request.topics}
+    names = sorted(name for name in requested or (topic.name for topic in broker.topics) if name >= cursor.topic_name)
+    if cursor.partition_index < 0 or (request.cursor is not None and requested and cursor.topic_name not in requested):
+        return _refused(sorted(requested))
     limit = max(1, min(request.response_partition_limit, PARTITIONS_MAX))
     response = DescribeTopicPartitionsResponse()
     for position, name in enumerate(names):

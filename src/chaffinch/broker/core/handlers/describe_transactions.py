@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 from operator import attrgetter
 
-from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.response_size_limit import ResponseSizeLimit
 from chaffinch.broker.core.transactions.metadata import TransactionMetadata
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_transactions import (
@@ -19,13 +19,15 @@ from chaffinch.protocol.messages.describe_transactions import (
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: DescribeTransactionsRequest, steady_ms: int) -> Result:
-    room = AnswerRoom(broker.settings)
+    size_limit = ResponseSizeLimit(broker.settings)
     return DescribeTransactionsResponse(
-        transaction_states=[room.add(_state(broker, event.node_id, one, room)) for one in dict.fromkeys(request.transactional_ids)]
+        transaction_states=[
+            size_limit.add(_state(broker, event.node_id, one, size_limit)) for one in dict.fromkeys(request.transactional_ids)
+        ]
     )
 
 
-def _state(broker: BrokerState, node_id: int, transactional_id: str, room: AnswerRoom) -> DescribeTransactionsState:
+def _state(broker: BrokerState, node_id: int, transactional_id: str, size_limit: ResponseSizeLimit) -> DescribeTransactionsState:
     metadata = broker.transactions.describe(transactional_id)
     if not transactional_id:
         return DescribeTransactionsState(error_code=codes.INVALID_REQUEST.number, transactional_id=transactional_id)
@@ -41,11 +43,11 @@ def _state(broker: BrokerState, node_id: int, transactional_id: str, room: Answe
         transaction_start_time_ms=metadata.started_ms,
         producer_id=metadata.producer_id,
         producer_epoch=metadata.producer_epoch,
-        topics=[room.add(topic) for topic in _topics(metadata)],
+        topics=[size_limit.add(topic) for topic in _topics(metadata)],
     )
 
 
 def _topics(metadata: TransactionMetadata) -> list[DescribeTransactionsTopicData]:
     """Partitions of data only: Apache Kafka also lists that of `__consumer_offsets` which a group is in, and there is none here."""
     grouped = groupby(sorted(metadata.partitions), attrgetter("topic"))
-    return [DescribeTransactionsTopicData(topic=topic, partitions=[place.partition for place in places]) for topic, places in grouped]
+    return [DescribeTransactionsTopicData(topic=topic, partitions=[tp.partition for tp in tps]) for topic, tps in grouped]

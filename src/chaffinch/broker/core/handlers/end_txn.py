@@ -5,10 +5,10 @@ From version 5 on the client speaks transaction version 2: the answer has the id
 
 from __future__ import annotations
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.transactions.coordinator import IdentityAnswer
-from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP, travelling
+from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP, error_number
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -28,9 +28,9 @@ def handle(broker: BrokerState, event: RequestReceived, request: EndTxnRequest, 
         reason = f"{'commit' if request.committed else 'abort'} by producer {identity.producer_id} epoch {identity.epoch}"
         if answer.failure is not None:
             reason += f": {answer.failure}"
-        refuse(broker, event, steady_ms, place=request.transactional_id, code=answer.code, reason=reason)
+        log_refusal(broker, event, steady_ms, subject=request.transactional_id, code=answer.code, reason=reason)
     return EndTxnResponse(
-        error_code=travelling(answer.code, "EndTxn", version),
+        error_code=error_number(answer.code, "EndTxn", version),
         producer_id=answer.identity.producer_id,
         producer_epoch=answer.identity.epoch,
     )

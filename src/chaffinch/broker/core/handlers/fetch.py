@@ -5,11 +5,11 @@ A request names its partitions itself or goes on with a session (`fetch/sessions
 
 from __future__ import annotations
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, Waiting
+from chaffinch.broker.core.broker_state import BrokerState, DelayedResponse, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.fetch import reading
-from chaffinch.broker.core.fetch.reading import BytesAwaited, FetchTerms, Reading
+from chaffinch.broker.core.fetch import partition_reads
+from chaffinch.broker.core.fetch.partition_reads import DelayedFetch, FetchTerms, ReadResult
 from chaffinch.broker.core.fetch.sessions import FetchContext
 from chaffinch.broker.core.replicas.leader_epochs import DEBUGGING_REPLICA
 from chaffinch.errors.codes import ErrorCode
@@ -33,12 +33,12 @@ def handle(broker: BrokerState, event: RequestReceived, request: FetchRequest, s
         return FetchResponse(error_code=context.number)
     bytes_max = min(max(request.max_bytes, 0), broker.settings["fetch.max.bytes"])
     terms = _terms(event, request, fault, min(bytes_max, broker.records_max()))
-    first = reading.read(broker, terms, context.places)
-    is_bounded = context.session is not None or len(context.places) - len(first.readable) <= UNREADABLE_WAITING_MAX
+    first = partition_reads.read(broker, terms, context.positions)
+    is_bounded = context.session is not None or len(context.positions) - len(first.readable) <= UNREADABLE_WAITING_MAX
     if request.max_wait_ms <= 0 or first.is_enough(terms) or not is_bounded:
         return _answer(broker, context, first, steady_ms)
     try:
-        awaited = BytesAwaited(broker, terms, first)
+        awaited = DelayedFetch(broker, terms, first)
     except StorageError:
         return _answer(broker, context, first, steady_ms)
 
@@ -46,10 +46,10 @@ def handle(broker: BrokerState, event: RequestReceived, request: FetchRequest, s
         if not is_last and not awaited.is_enough():
             return None
         terms.bytes_max = min(bytes_max, broker.records_max())  # Others may have left much unread since.
-        return _answer(broker, context, reading.read(broker, terms, context.places), steady_ms)
+        return _answer(broker, context, partition_reads.read(broker, terms, context.positions), steady_ms)
 
     request.topics = []  # The context has what counts of them; the rest, up to a million duplicates, would wait too.
-    return Waiting(deadline_ms=steady_ms + min(request.max_wait_ms, WAIT_MS_MAX), keys=awaited.keys, answer=answer)
+    return DelayedResponse(deadline_ms=steady_ms + min(request.max_wait_ms, WAIT_MS_MAX), keys=awaited.keys, answer=answer)
 
 
 def _terms(event: RequestReceived, request: FetchRequest, fault: Fault | None, bytes_max: int) -> FetchTerms:
@@ -58,7 +58,7 @@ def _terms(event: RequestReceived, request: FetchRequest, fault: Fault | None, b
         version=event.request.version,
         node_id=event.node_id,
         is_follower=replica_id >= 0,
-        a_follower_will_do=replica_id == DEBUGGING_REPLICA or event.request.version >= VERSION_WITH_FOLLOWERS,
+        allows_follower=replica_id == DEBUGGING_REPLICA or event.request.version >= VERSION_WITH_FOLLOWERS,
         is_committed=request.isolation_level == READ_COMMITTED,
         bytes_min=min(request.min_bytes, bytes_max),
         bytes_max=bytes_max,
@@ -66,10 +66,10 @@ def _terms(event: RequestReceived, request: FetchRequest, fault: Fault | None, b
     )
 
 
-def _answer(broker: BrokerState, context: FetchContext, read: Reading, steady_ms: int) -> FetchResponse:
-    reading.count(broker, context.places, read.told)
-    response = broker.fetch_sessions.conclude(context, read.told, steady_ms)
-    leaders = {data.current_leader.leader_id for data in read.told if data is not None and data.current_leader is not None}
+def _answer(broker: BrokerState, context: FetchContext, read: ReadResult, steady_ms: int) -> FetchResponse:
+    partition_reads.count(broker, context.positions, read.partition_data)
+    response = broker.fetch_sessions.conclude(context, read.partition_data, steady_ms)
+    leaders = {data.current_leader.leader_id for data in read.partition_data if data is not None and data.current_leader is not None}
     if leaders:
         nodes = (broker.nodes.by_id(leader) for leader in sorted(leaders))
         response.node_endpoints = [NodeEndpoint(node_id=node.id, host=node.host, port=node.port) for node in nodes if node is not None]

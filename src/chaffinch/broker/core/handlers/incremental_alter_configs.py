@@ -18,7 +18,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: IncrementalAlte
         ConfigChange(resource_type=resource.resource_type, resource_name=resource.resource_name, configs=resource.configs)
         for resource in request.resources
     ]
-    results = config_changes.carry_out(broker, event, changes, request.validate_only, steady_ms)
+    results = config_changes.apply(broker, event, changes, request.validate_only, steady_ms)
     return IncrementalAlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.transactions.coordinator import IdentityAnswer
-from chaffinch.broker.core.transactions.moves import travelling
+from chaffinch.broker.core.transactions.moves import error_number
 from chaffinch.errors import codes
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -17,9 +17,9 @@ def handle(broker: BrokerState, event: RequestReceived, request: InitProducerIdR
         reason = f"identity {request.producer_id}/{request.producer_epoch}, transaction.timeout.ms {request.transaction_timeout_ms}"
         if answer.failure is not None:
             reason += f": {answer.failure}"
-        refuse(broker, event, steady_ms, place=request.transactional_id, code=answer.code, reason=reason)
+        log_refusal(broker, event, steady_ms, subject=request.transactional_id, code=answer.code, reason=reason)
     return InitProducerIdResponse(
-        error_code=travelling(answer.code, "InitProducerId", event.request.version),
+        error_code=error_number(answer.code, "InitProducerId", event.request.version),
         producer_id=answer.identity.producer_id,
         producer_epoch=answer.identity.epoch,
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.classic_requests import refusal
-from chaffinch.broker.core.groups.context import Ticket
-from chaffinch.broker.core.handlers.group_answers import client_of, not_written, say_lines, when_answered
+from chaffinch.broker.core.groups.context import Deferred
+from chaffinch.broker.core.handlers.group_responses import client_of, delayed_write_error, log_lines, when_ready
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -28,10 +28,10 @@ def handle(broker: BrokerState, event: RequestReceived, request: JoinGroupReques
         refused = code is not codes.NONE
         result = refusal(request, code) if refused else broker.groups.join(request, event.request.version, client_of(event), steady_ms)
     except StorageError as error:
-        return not_written(broker, event, error, lambda code: _in_version(refusal(request, code), event), steady_ms)
-    say_lines(broker, steady_ms)
-    if isinstance(result, Ticket):
-        return when_answered(
+        return delayed_write_error(broker, event, error, lambda code: _in_version(refusal(request, code), event), steady_ms)
+    log_lines(broker, steady_ms)
+    if isinstance(result, Deferred):
+        return when_ready(
             broker,
             event,
             result,
@@ -41,7 +41,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: JoinGroupReques
         )
     if result.error_code not in _EXPECTED:
         answered = codes.by_number(result.error_code)
-        refuse(broker, event, steady_ms, place=f"group {request.group_id!r}", code=answered, reason=_reason(request, answered))
+        log_refusal(broker, event, steady_ms, subject=f"group {request.group_id!r}", code=answered, reason=_reason(request, answered))
     return _in_version(result, event)
 
 

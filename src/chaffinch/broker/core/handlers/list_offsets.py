@@ -52,39 +52,39 @@ _NOWHERE = (NO_OFFSET, NO_TIMESTAMP, NO_EPOCH)
 def handle(broker: BrokerState, event: RequestReceived, request: ListOffsetsRequest, steady_ms: int) -> Result:
     is_for_debugging = request.replica_id == DEBUGGING_REPLICA
     upper = _UPPER[request.replica_id == CONSUMER, request.isolation_level == READ_COMMITTED]
-    times_named = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
+    times_named = Counter((topic.name, requested.partition_index) for topic in request.topics for requested in topic.partitions)
 
-    def answer(name: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-        partition = broker.topics.partition(name, asked.partition_index)
-        code = _request_fault(asked, event.request.version, times_named[name, asked.partition_index])
+    def answer(name: str, requested: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        partition = broker.topics.partition(name, requested.partition_index)
+        code = _request_fault(requested, event.request.version, times_named[name, requested.partition_index])
         if code is codes.NONE:
-            code = leadership_fault(partition, event.node_id, asked.current_leader_epoch, a_follower_will_do=is_for_debugging)
-        return _answer(partition, asked, code, upper)
+            code = leadership_fault(partition, event.node_id, requested.current_leader_epoch, allows_follower=is_for_debugging)
+        return _answer(partition, requested, code, upper)
 
     return ListOffsetsResponse(
         topics=[
-            ListOffsetsTopicResponse(name=topic.name, partitions=[answer(topic.name, asked) for asked in topic.partitions])
+            ListOffsetsTopicResponse(name=topic.name, partitions=[answer(topic.name, requested) for requested in topic.partitions])
             for topic in request.topics
         ]
     )
 
 
-def _request_fault(asked: ListOffsetsPartition, version: int, times_named: int) -> ErrorCode:
+def _request_fault(requested: ListOffsetsPartition, version: int, times_named: int) -> ErrorCode:
     """42 for partitions named twice, 35 for special places that nobody or only later versions know."""
     if times_named > 1:
         return codes.INVALID_REQUEST
-    is_known = asked.timestamp >= 0 or _SINCE.get(asked.timestamp, version + 1) <= version
+    is_known = requested.timestamp >= 0 or _SINCE.get(requested.timestamp, version + 1) <= version
     return codes.NONE if is_known else codes.UNSUPPORTED_VERSION
 
 
-def _answer(partition: Partition | None, asked: ListOffsetsPartition, code: ErrorCode, upper: Upper) -> ListOffsetsPartitionResponse:
+def _answer(partition: Partition | None, requested: ListOffsetsPartition, code: ErrorCode, upper: Upper) -> ListOffsetsPartitionResponse:
     if partition is None or code is not codes.NONE:
-        return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code.number)
+        return ListOffsetsPartitionResponse(partition_index=requested.partition_index, error_code=code.number)
     try:
-        offset, timestamp, epoch = _found(partition, asked.timestamp, upper)
+        offset, timestamp, epoch = _found(partition, requested.timestamp, upper)
     except StorageError:
-        return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=codes.KAFKA_STORAGE_ERROR.number)
-    return ListOffsetsPartitionResponse(partition_index=asked.partition_index, offset=offset, timestamp=timestamp, leader_epoch=epoch)
+        return ListOffsetsPartitionResponse(partition_index=requested.partition_index, error_code=codes.KAFKA_STORAGE_ERROR.number)
+    return ListOffsetsPartitionResponse(partition_index=requested.partition_index, offset=offset, timestamp=timestamp, leader_epoch=epoch)
 
 
 def _found(partition: Partition, wanted: int, upper_of: Upper) -> tuple[int, int, int]:

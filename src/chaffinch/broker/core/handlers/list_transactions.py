@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.topic_pattern import InvalidPattern, TopicPattern
 from chaffinch.broker.core.transactions.metadata import TransactionMetadata
@@ -20,7 +20,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: ListTransaction
         pattern = TopicPattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
     except InvalidPattern as error:
         code, reason = codes.INVALID_REGULAR_EXPRESSION, f"the pattern cannot be read: {error}"
-        refuse(broker, event, steady_ms, place=request.transactional_id_pattern, code=code, reason=reason)
+        log_refusal(broker, event, steady_ms, subject=request.transactional_id_pattern, code=code, reason=reason)
         return ListTransactionsResponse(error_code=code.number, unknown_state_filters=unknown, transaction_states=[])
 
     producer_ids = set(request.producer_id_filters)

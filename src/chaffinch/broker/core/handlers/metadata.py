@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import NO_LEADER
@@ -32,8 +32,8 @@ VERSION_WITH_IDS = 12
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: MetadataRequest, steady_ms: int) -> Result:
-    asked = request.topics or ()
-    if event.request.version < VERSION_WITH_IDS and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in asked):
+    requested = request.topics or ()
+    if event.request.version < VERSION_WITH_IDS and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in requested):
         return _refused(request)
     response = MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port) for node in broker.nodes.live],
@@ -53,7 +53,9 @@ def handle(broker: BrokerState, event: RequestReceived, request: MetadataRequest
 def _refused(request: MetadataRequest) -> MetadataResponse:
     """Ids are in the request since version 10, and mean something since 12."""
     code = codes.INVALID_REQUEST.number
-    topics = [MetadataResponseTopic(error_code=code, name=asked.name or "", topic_id=asked.topic_id) for asked in request.topics or ()]
+    topics = [
+        MetadataResponseTopic(error_code=code, name=requested.name or "", topic_id=requested.topic_id) for requested in request.topics or ()
+    ]
     return MetadataResponse(topics=topics, error_code=code)
 
 
@@ -61,10 +63,10 @@ def _topics(broker: BrokerState, event: RequestReceived, request: MetadataReques
     """Each topic once. Where ids are given, names are not looked at."""
     if request.topics is None or (event.request.version == 0 and not request.topics):
         return [_described(broker, topic) for topic in broker.topics]
-    ids = dict.fromkeys(asked.topic_id for asked in request.topics if asked.topic_id != ZERO_UUID)
+    ids = dict.fromkeys(requested.topic_id for requested in request.topics if requested.topic_id != ZERO_UUID)
     if ids:
         return [_with_id(broker, topic_id) for topic_id in ids]
-    names = dict.fromkeys(asked.name for asked in request.topics if asked.name is not None)
+    names = dict.fromkeys(requested.name for requested in request.topics if requested.name is not None)
     may_create = request.allow_auto_topic_creation and broker.settings["auto.create.topics.enable"]
     put_off = _put_off(broker, names) if may_create else frozenset()
     return [_with_name(broker, event, name, may_create and name not in put_off, steady_ms) for name in names]
@@ -98,10 +100,10 @@ def _with_name(broker: BrokerState, event: RequestReceived, name: str, may_creat
     try:
         return _described(broker, broker.topics.create(name, steady_ms=steady_ms).topic)
     except RequestRefused as refused:
-        refuse(broker, event, steady_ms, place=name, code=refused.code, reason=refused.message)
+        log_refusal(broker, event, steady_ms, subject=name, code=refused.code, reason=refused.message)
         missing.error_code = refused.code.number
     except StorageError as error:
-        refuse(broker, event, steady_ms, place=name, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
+        log_refusal(broker, event, steady_ms, subject=name, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
         missing.error_code = codes.LEADER_NOT_AVAILABLE.number
     return missing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups import offset_rules
 from chaffinch.broker.core.groups.assignors import TopicIdPartition
@@ -23,10 +23,10 @@ VERSION_WITH_TOPIC_IDS = 10
 
 def handle(broker: BrokerState, event: RequestReceived, request: OffsetCommitRequest, steady_ms: int) -> Result:
     names = offset_rules.names(broker, request.topics, by_id=event.request.version >= VERSION_WITH_TOPIC_IDS)
-    whole = _whole_fault(broker, event, request, offset_rules.places(broker, request.topics, names), steady_ms)
-    if whole is not codes.NONE:
+    request_error = _request_error(broker, event, request, offset_rules.topic_id_partitions(broker, request.topics, names), steady_ms)
+    if request_error is not codes.NONE:
         reason = f"member {request.member_id!r}, generation or epoch {request.generation_id_or_member_epoch}"
-        refuse(broker, event, steady_ms, place=f"group {request.group_id!r}", code=whole, reason=reason)
+        log_refusal(broker, event, steady_ms, subject=f"group {request.group_id!r}", code=request_error, reason=reason)
 
     def store(offsets: Offsets) -> None:
         broker.offsets.commit(request.group_id, offsets)
@@ -34,18 +34,18 @@ def handle(broker: BrokerState, event: RequestReceived, request: OffsetCommitReq
 
     retention_ms = request.retention_time_ms
     results, failure = offset_rules.commit(
-        broker, request.group_id, request.topics, names, whole, store, retention_time_ms=retention_ms, steady_ms=steady_ms
+        broker, request.group_id, request.topics, names, request_error, store, retention_time_ms=retention_ms, steady_ms=steady_ms
     )
     if failure is not None:
-        refuse(broker, event, steady_ms, place=f"group {request.group_id!r}", code=offset_rules.NOT_WRITTEN, reason=str(failure))
+        log_refusal(broker, event, steady_ms, subject=f"group {request.group_id!r}", code=offset_rules.NOT_WRITTEN, reason=str(failure))
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partitions=[
-                    OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code.number)
-                    for asked, code in zip(topic.partitions, row, strict=True)
+                    OffsetCommitResponsePartition(partition_index=requested.partition_index, error_code=code.number)
+                    for requested, code in zip(topic.partitions, row, strict=True)
                 ],
             )
             for topic, row in zip(request.topics, results, strict=True)
@@ -53,8 +53,8 @@ def handle(broker: BrokerState, event: RequestReceived, request: OffsetCommitReq
     )
 
 
-def _whole_fault(
-    broker: BrokerState, event: RequestReceived, request: OffsetCommitRequest, places: Iterable[TopicIdPartition], steady_ms: int
+def _request_error(
+    broker: BrokerState, event: RequestReceived, request: OffsetCommitRequest, partitions: Iterable[TopicIdPartition], steady_ms: int
 ) -> ErrorCode:
     if not broker.is_coordinator(event.node_id, request.group_id):
         return codes.NOT_COORDINATOR
@@ -64,7 +64,7 @@ def _whole_fault(
         instance_id=request.group_instance_id,
         generation=request.generation_id_or_member_epoch,
         version=event.request.version,
-        places=places,
+        partitions=partitions,
         is_transactional=False,
         steady_ms=steady_ms,
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.classic_group import ClassicGroup
 from chaffinch.broker.core.groups.group_journal import Group
-from chaffinch.broker.core.handlers.group_answers import NOT_WRITTEN
+from chaffinch.broker.core.handlers.group_responses import NOT_WRITTEN
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
@@ -21,20 +21,20 @@ from chaffinch.storage.file_system import StorageError
 
 def handle(broker: BrokerState, event: RequestReceived, request: OffsetDeleteRequest, steady_ms: int) -> Result:
     group = broker.groups.find(request.group_id)
-    code = _whole_fault(broker, event, request.group_id, group)
+    code = _request_error(broker, event, request.group_id, group)
     if group is None or code is not codes.NONE:
         return OffsetDeleteResponse(error_code=code.number)
-    kept = {topic.name for topic in request.topics if group.is_subscribed_to(topic.name)}
-    meant = {
-        TopicPartition(topic.name, asked.partition_index)
+    subscribed = {topic.name for topic in request.topics if group.is_subscribed_to(topic.name)}
+    deletable = {
+        TopicPartition(topic.name, requested.partition_index)
         for topic in request.topics
-        if topic.name not in kept
-        for asked in topic.partitions
+        if topic.name not in subscribed
+        for requested in topic.partitions
     }
     try:
-        broker.offsets.forget(request.group_id, meant.__contains__)
+        broker.offsets.forget(request.group_id, deletable.__contains__)
     except StorageError as error:
-        refuse(broker, event, steady_ms, place=f"group {request.group_id!r}", code=NOT_WRITTEN, reason=str(error))
+        log_refusal(broker, event, steady_ms, subject=f"group {request.group_id!r}", code=NOT_WRITTEN, reason=str(error))
         return OffsetDeleteResponse(error_code=NOT_WRITTEN.number)
     return OffsetDeleteResponse(
         topics=[
@@ -42,10 +42,10 @@ def handle(broker: BrokerState, event: RequestReceived, request: OffsetDeleteReq
                 name=topic.name,
                 partitions=[
                     OffsetDeleteResponsePartition(
-                        partition_index=asked.partition_index,
-                        error_code=_fate(broker, TopicPartition(topic.name, asked.partition_index), kept).number,
+                        partition_index=requested.partition_index,
+                        error_code=_result_code(broker, TopicPartition(topic.name, requested.partition_index), subscribed).number,
                     )
-                    for asked in topic.partitions
+                    for requested in topic.partitions
                 ],
             )
             for topic in request.topics
@@ -53,7 +53,7 @@ def handle(broker: BrokerState, event: RequestReceived, request: OffsetDeleteReq
     )
 
 
-def _whole_fault(broker: BrokerState, event: RequestReceived, group_id: str, group: Group | None) -> ErrorCode:
+def _request_error(broker: BrokerState, event: RequestReceived, group_id: str, group: Group | None) -> ErrorCode:
     """24, 16, 69; 68 for a group with members whose subscriptions are not a broker's business."""
     if not group_id:
         return codes.INVALID_GROUP_ID
@@ -66,7 +66,7 @@ def _whole_fault(broker: BrokerState, event: RequestReceived, group_id: str, gro
     return codes.NONE
 
 
-def _fate(broker: BrokerState, place: TopicPartition, kept: set[str]) -> ErrorCode:
-    if broker.topics.partition(*place) is None:
+def _result_code(broker: BrokerState, tp: TopicPartition, subscribed: set[str]) -> ErrorCode:
+    if broker.topics.partition(*tp) is None:
         return codes.UNKNOWN_TOPIC_OR_PARTITION
-    return codes.GROUP_SUBSCRIBED_TO_TOPIC if place.topic in kept else codes.NONE
+    return codes.GROUP_SUBSCRIBED_TO_TOPIC if tp.topic in subscribed else codes.NONE

@@ -8,10 +8,10 @@ from itertools import groupby
 from typing import TypeVar
 from uuid import UUID
 
-from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.offsets import CommittedOffset
+from chaffinch.broker.core.response_size_limit import ResponseSizeLimit
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
@@ -39,7 +39,7 @@ _NOTHING = CommittedOffset(offset=NO_OFFSET)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Requested:
     """Partitions of one topic; without a name if its id is not known."""
 
     name: str | None
@@ -57,45 +57,45 @@ class _Found:
 
 
 def handle(broker: BrokerState, event: RequestReceived, request: OffsetFetchRequest, steady_ms: int) -> Result:
-    room = AnswerRoom(broker.settings)
+    size_limit = ResponseSizeLimit(broker.settings)
     if event.request.version >= VERSION_WITH_GROUPS:
-        groups = [room.add(_group(broker, event, group, request.require_stable, room)) for group in request.groups]
+        groups = [size_limit.add(_group(broker, event, group, request.require_stable, size_limit)) for group in request.groups]
         return OffsetFetchResponse(groups=groups)
-    asked = None
+    requested = None
     if request.topics is not None:
-        asked = [_Asked(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics]
-    whole = codes.NONE if broker.is_coordinator(event.node_id, request.group_id) else codes.NOT_COORDINATOR
-    if whole is not codes.NONE and event.request.version >= VERSION_WITH_ERROR_CODE:
-        return OffsetFetchResponse(error_code=whole.number)
+        requested = [_Requested(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics]
+    request_error = codes.NONE if broker.is_coordinator(event.node_id, request.group_id) else codes.NOT_COORDINATOR
+    if request_error is not codes.NONE and event.request.version >= VERSION_WITH_ERROR_CODE:
+        return OffsetFetchResponse(error_code=request_error.number)
     return OffsetFetchResponse(
         topics=[
             OffsetFetchResponseTopic(
                 name=found.name,
-                partitions=[room.add(_answered(OffsetFetchResponsePartition, *part)) for part in found.partitions],
+                partitions=[size_limit.add(_answered(OffsetFetchResponsePartition, *part)) for part in found.partitions],
             )
-            for found in _found(broker, request.group_id, asked, request.require_stable, whole)
+            for found in _found(broker, request.group_id, requested, request.require_stable, request_error)
         ]
     )
 
 
 def _group(
-    broker: BrokerState, event: RequestReceived, group: OffsetFetchRequestGroup, require_stable: bool, room: AnswerRoom
+    broker: BrokerState, event: RequestReceived, group: OffsetFetchRequestGroup, require_stable: bool, size_limit: ResponseSizeLimit
 ) -> OffsetFetchResponseGroup:
     code = codes.NOT_COORDINATOR
     if broker.is_coordinator(event.node_id, group.group_id):
         code = broker.groups.fetch_fault(group.group_id, group.member_id, group.member_epoch)
     if code is not codes.NONE:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=code.number)
-    asked = None if group.topics is None else [_asked(broker, topic, event.request.version) for topic in group.topics]
+    requested = None if group.topics is None else [_requested(broker, topic, event.request.version) for topic in group.topics]
     return OffsetFetchResponseGroup(
         group_id=group.group_id,
         topics=[
             OffsetFetchResponseTopics(
                 name=found.name,
                 topic_id=found.topic_id,
-                partitions=[room.add(_answered(OffsetFetchResponsePartitions, *part)) for part in found.partitions],
+                partitions=[size_limit.add(_answered(OffsetFetchResponsePartitions, *part)) for part in found.partitions],
             )
-            for found in _found(broker, group.group_id, asked, require_stable, codes.NONE)
+            for found in _found(broker, group.group_id, requested, require_stable, codes.NONE)
         ],
     )
 
@@ -110,39 +110,41 @@ def _answered(kind: type[Part], index: int, offset: CommittedOffset, code: Error
     )
 
 
-def _asked(broker: BrokerState, topic: OffsetFetchRequestTopics, version: int) -> _Asked:
+def _requested(broker: BrokerState, topic: OffsetFetchRequestTopics, version: int) -> _Requested:
     if version < VERSION_WITH_TOPIC_IDS:
-        return _Asked(topic.name, ZERO_UUID, topic.partition_indexes)
-    return _Asked(broker.topics.name_of(topic.topic_id), topic.topic_id, topic.partition_indexes)
+        return _Requested(topic.name, ZERO_UUID, topic.partition_indexes)
+    return _Requested(broker.topics.name_of(topic.topic_id), topic.topic_id, topic.partition_indexes)
 
 
-def _found(broker: BrokerState, group: str, asked: Iterable[_Asked] | None, require_stable: bool, whole: ErrorCode) -> Iterator[_Found]:
-    """All that is committed when nothing is asked for in particular, as in Kafka. `whole` refuses everything."""
+def _found(
+    broker: BrokerState, group: str, requested: Iterable[_Requested] | None, require_stable: bool, request_error: ErrorCode
+) -> Iterator[_Found]:
+    """All that is committed when nothing is asked for in particular, as in Kafka. `request_error` refuses everything."""
     unstable = broker.offsets.unstable_partitions(group) if require_stable else frozenset()
 
-    def partitions(topic: _Asked) -> Iterator[tuple[int, CommittedOffset, ErrorCode]]:
+    def partitions(topic: _Requested) -> Iterator[tuple[int, CommittedOffset, ErrorCode]]:
         for index in topic.indexes:
-            place = TopicPartition(topic.name or "", index)
-            code = codes.UNKNOWN_TOPIC_ID if topic.name is None else codes.UNSTABLE_OFFSET_COMMIT if place in unstable else whole
-            offset = broker.offsets.fetch(group, place) if code is codes.NONE else None
+            tp = TopicPartition(topic.name or "", index)
+            code = codes.UNKNOWN_TOPIC_ID if topic.name is None else codes.UNSTABLE_OFFSET_COMMIT if tp in unstable else request_error
+            offset = broker.offsets.fetch(group, tp) if code is codes.NONE else None
             yield index, offset or _NOTHING, code
 
-    for topic in _everything(broker, group) if asked is None else _each_once(asked):
+    for topic in _everything(broker, group) if requested is None else _each_once(requested):
         yield _Found(topic.name or "", topic.topic_id, partitions(topic))
 
 
-def _each_once(asked: Iterable[_Asked]) -> Iterable[_Asked]:
+def _each_once(requested: Iterable[_Requested]) -> Iterable[_Requested]:
     """Topics and partitions that are named again and again, named once."""
     indexes: dict[tuple[str | None, UUID], dict[int, None]] = {}
-    for topic in asked:
+    for topic in requested:
         indexes.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.indexes))
-    return (_Asked(*topic, once) for topic, once in indexes.items())
+    return (_Requested(*topic, once) for topic, once in indexes.items())
 
 
-def _everything(broker: BrokerState, group: str) -> list[_Asked]:
-    places = sorted(broker.offsets.fetch_all(group))
+def _everything(broker: BrokerState, group: str) -> list[_Requested]:
+    tps = sorted(broker.offsets.fetch_all(group))
     result = []
-    for name, members in groupby(places, key=lambda place: place.topic):
+    for name, members in groupby(tps, key=lambda tp: tp.topic):
         topic = broker.topics.get(name)
-        result.append(_Asked(name, ZERO_UUID if topic is None else topic.topic_id, [place.partition for place in members]))
+        result.append(_Requested(name, ZERO_UUID if topic is None else topic.topic_id, [tp.partition for tp in members]))
     return result

@@ -20,20 +20,20 @@ def handle(broker: BrokerState, event: RequestReceived, request: OffsetForLeader
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_answer(broker, event.node_id, topic.topic, asked) for asked in topic.partitions]
+                topic=topic.topic, partitions=[_answer(broker, event.node_id, topic.topic, requested) for requested in topic.partitions]
             )
             for topic in request.topics
         ]
     )
 
 
-def _answer(broker: BrokerState, node_id: int, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
-    partition = broker.topics.partition(topic, asked.partition)
-    code = leadership_fault(partition, node_id, asked.current_leader_epoch)
+def _answer(broker: BrokerState, node_id: int, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
+    partition = broker.topics.partition(topic, requested.partition)
+    code = leadership_fault(partition, node_id, requested.current_leader_epoch)
     if partition is None or code is not codes.NONE:
-        return EpochEndOffset(partition=asked.partition, error_code=code.number)
+        return EpochEndOffset(partition=requested.partition, error_code=code.number)
     try:
-        epoch, end_offset = end_of_epoch(partition, asked.leader_epoch)
+        epoch, end_offset = end_of_epoch(partition, requested.leader_epoch)
     except StorageError:
-        return EpochEndOffset(partition=asked.partition, error_code=codes.KAFKA_STORAGE_ERROR.number)
-    return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
+        return EpochEndOffset(partition=requested.partition, error_code=codes.KAFKA_STORAGE_ERROR.number)
+    return EpochEndOffset(partition=requested.partition, leader_epoch=epoch, end_offset=end_offset)

@@ -15,10 +15,10 @@ from typing import TypeAlias, TypeGuard
 from uuid import UUID
 
 from chaffinch.broker.core.append import VERSION_WITH_IMPLICIT_ADD, AppendTerms, Outcome, append
-from chaffinch.broker.core.broker_state import SILENCE, BrokerState, Close, Result, Waiting, refuse
+from chaffinch.broker.core.broker_state import NO_RESPONSE, BrokerState, Close, DelayedResponse, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.refusal import disk_failure
+from chaffinch.broker.core.refusal import disk_failure_message
 from chaffinch.broker.core.replicas.acknowledgement import ACKS_ALL, Unacknowledged
 from chaffinch.broker.core.topics.creation_rules import INTERNAL
 from chaffinch.broker.core.topics.registry import Partition
@@ -89,19 +89,19 @@ _Turns: TypeAlias = Generator[Result | None, int, None]
 """Gives None, and is sent the time of the next turn, until all is done; then the result."""
 
 
-def _rest(turns: _Turns, steady_ms: int) -> Waiting:
+def _rest(turns: _Turns, steady_ms: int) -> DelayedResponse:
     """What is done when others have had their turn."""
 
     def answer(late_ms: int, is_last: bool) -> Result:
         return turns.send(late_ms) or _rest(turns, late_ms)
 
-    return Waiting(deadline_ms=steady_ms, keys=(), answer=answer, is_unfinished=True)
+    return DelayedResponse(deadline_ms=steady_ms, keys=(), answer=answer, is_unfinished=True)
 
 
 class _Work:
     """One request while it is worked on, and its response as far as it is there."""
 
-    __slots__ = ("broker", "event", "fault", "has_refusal", "refused_whole", "request", "response", "terms", "version")
+    __slots__ = ("broker", "event", "fault", "has_refusal", "request", "request_refusal", "response", "terms", "version")
 
     def __init__(self, broker: BrokerState, event: RequestReceived, request: ProduceRequest, fault: Fault | None) -> None:
         self.broker, self.event, self.request, self.fault = broker, event, request, fault
@@ -109,11 +109,11 @@ class _Work:
         self.response = ProduceResponse()
         self.has_refusal = False
         self.terms = AppendTerms(request.acks, self.version, request.transactional_id)
-        self.refused_whole: Rejected | None = None
+        self.request_refusal: Rejected | None = None
         if request.transactional_id is not None or _may_be_transactional(request):
-            self.refused_whole = _whole_refusal(request)
-            if request.transactional_id is not None and self.version >= VERSION_WITH_IMPLICIT_ADD and self.refused_whole is None:
-                self.terms.joining = self._led_here()
+            self.request_refusal = _request_refusal(request)
+            if request.transactional_id is not None and self.version >= VERSION_WITH_IMPLICIT_ADD and self.request_refusal is None:
+                self.terms.partitions_to_add = self._led_here()
 
     def turns(self, steady_ms: int) -> _Turns:
         """Work on a request with any number of partitions."""
@@ -139,7 +139,7 @@ class _Work:
     def result(self, steady_ms: int) -> Result:
         """What becomes of a request that is done."""
         if self.request.acks == 0:
-            return Close("a Produce request with acks=0 was refused") if self.has_refusal else SILENCE
+            return Close("a Produce request with acks=0 was refused") if self.has_refusal else NO_RESPONSE
         if self.request.acks == ACKS_ALL and self.broker.nodes.lagging:
             return self._when_on_all_replicas(steady_ms + max(self.request.timeout_ms, 0))
         return self.response
@@ -162,8 +162,8 @@ class _Work:
     def answer(self, topic: TopicProduceData, name: str | None, data: PartitionProduceData, steady_ms: int) -> PartitionProduceResponse:
         """Store what came for one partition, unless something speaks against it."""
         broker = self.broker
-        outcome: Outcome | None = self.refused_whole
-        if self.fault is not None and self.fault.covers(*_place(topic, name, data)):
+        outcome: Outcome | None = self.request_refusal
+        if self.fault is not None and self.fault.covers(*_named_tp(topic, name, data)):
             outcome = Rejected(self.fault.error, "asked for by a fault script")
         if outcome is None:
             partition = None if name is None else broker.topics.partition(name, data.index)
@@ -174,14 +174,14 @@ class _Work:
                     assert not isinstance(data.records, list)  # Only requests that are to be sent hold lists.
                     outcome = append(broker, partition, data.records, self.terms, steady_ms)
                 except StorageError as error:
-                    message = disk_failure(partition.topic_partition)
+                    message = disk_failure_message(partition.topic_partition)
                     outcome = Rejected(codes.KAFKA_STORAGE_ERROR, message, logged=str(error))
         if isinstance(outcome, AppendResult):
             return answer_for(data.index, outcome)
         self.has_refusal = True
-        place = _place(topic, name, data)
-        _count(broker, place, outcome, data.records)
-        return self._refusal_answer(place, outcome, steady_ms)
+        tp = _named_tp(topic, name, data)
+        _count(broker, tp, outcome, data.records)
+        return self._refusal_answer(tp, outcome, steady_ms)
 
     def _misplaced(self, topic: TopicProduceData, name: str | None, index: int) -> Rejected:
         """Why a partition takes nothing, whatever its records are."""
@@ -189,9 +189,9 @@ class _Work:
             return Rejected(codes.UNKNOWN_TOPIC_ID, f"no topic of this cluster has the id {topic.topic_id}")
         partition = self.broker.topics.partition(name, index)
         if partition is None:
-            known, place = self.broker.topics.get(name), TopicPartition(name, index)
+            known, tp = self.broker.topics.get(name), TopicPartition(name, index)
             has = "" if known is None else f": topic {name} has {partitions_in_words(len(known.partitions))}"
-            return Rejected(codes.UNKNOWN_TOPIC_OR_PARTITION, f"{place} does not exist on this cluster{has}")
+            return Rejected(codes.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} does not exist on this cluster{has}")
         if name in INTERNAL:
             return Rejected(codes.INVALID_TOPIC_EXCEPTION, f"topic {name} belongs to the broker; clients cannot write it")
         leader = partition.replicas.leader
@@ -200,28 +200,28 @@ class _Work:
             return Rejected(codes.NOT_LEADER_OR_FOLLOWER, wrong)
         return Rejected(codes.INVALID_REQUIRED_ACKS, f"acks={self.terms.acks}: it must be all (-1), 1 or 0")
 
-    def _refusal_answer(self, place: TopicPartition, refusal: Rejected, steady_ms: int) -> PartitionProduceResponse:
+    def _refusal_answer(self, tp: TopicPartition, refusal: Rejected, steady_ms: int) -> PartitionProduceResponse:
         broker, event, version = self.broker, self.event, self.version
-        partition = broker.topics.partition(*place)
-        if refusal.code is not codes.UNKNOWN_TOPIC_OR_PARTITION or place.topic:
-            refuse(broker, event, steady_ms, place=place, code=refusal.code, reason=refusal.logged or refusal.message)
+        partition = broker.topics.partition(*tp)
+        if refusal.code is not codes.UNKNOWN_TOPIC_OR_PARTITION or tp.topic:
+            log_refusal(broker, event, steady_ms, subject=tp, code=refusal.code, reason=refusal.logged or refusal.message)
         code, culprits = refusal.travelling(broker.numbering)
         answer = PartitionProduceResponse(
-            index=place.partition,
+            index=tp.partition,
             error_code=number_for(code, version, broker.numbering),
             base_offset=NO_OFFSET,
             log_append_time_ms=NO_TIMESTAMP,
             log_start_offset=partition.log.log_start_offset if partition is not None and refusal.code not in _NOT_FAILED else NO_OFFSET,
         )
         if version >= VERSION_WITH_CULPRITS:
-            tells_codes = event.client_software_name == OUR_SOFTWARE
+            sends_codes = event.client_software_name == OUR_SOFTWARE
             answer.error_message = refusal.message
             answer.record_errors = [
                 BatchIndexAndErrorMessage(
                     batch_index=culprit.batch_index,
                     batch_index_error_message=culprit.message,
                     # The KIPs' numbers whatever `error.numbering` says: 87 would not tell a null key from another fault.
-                    chaffinch_error_code=culprit.code.number_kip if tells_codes else None,
+                    chaffinch_error_code=culprit.code.number_kip if sends_codes else None,
                 )
                 for culprit in culprits
             ]
@@ -253,10 +253,10 @@ class _Work:
             return response
 
         keys = {stored.partition.topic_partition for stored in waiting}
-        return Waiting(deadline_ms=deadline_ms, keys=keys, answer=answer_late)
+        return DelayedResponse(deadline_ms=deadline_ms, keys=keys, answer=answer_late)
 
 
-def _place(topic: TopicProduceData, name: str | None, data: PartitionProduceData) -> TopicPartition:
+def _named_tp(topic: TopicProduceData, name: str | None, data: PartitionProduceData) -> TopicPartition:
     """What a refusal calls a partition. No topic has a space in its name, so an unknown id is nobody's."""
     return TopicPartition(f"topic id {topic.topic_id}" if name is None else name, data.index)
 
@@ -281,7 +281,7 @@ def _merged(topics: Sequence[TopicProduceData]) -> Sequence[TopicProduceData]:
     return list(merged.values())
 
 
-def _whole_refusal(request: ProduceRequest) -> Rejected | None:
+def _request_refusal(request: ProduceRequest) -> Rejected | None:
     """What refuses every partition at once: transactional batches without or with several producers."""
     producers = {
         batch.read_header(data.records).identity for topic in request.topics for data in topic.partitions if _is_transactional(data.records)
@@ -324,18 +324,18 @@ def number_for(code: ErrorCode, version: int, numbering: Numbering) -> int:
     return code.wire(numbering)
 
 
-def _count(broker: BrokerState, place: TopicPartition, refusal: Rejected, records: Records) -> None:
-    if broker.topics.get(place.topic) is None:
+def _count(broker: BrokerState, tp: TopicPartition, refusal: Rejected, records: Records) -> None:
+    if broker.topics.get(tp.topic) is None:
         return  # Names of topics that do not exist come from outside: counting them would fill the memory.
-    broker.counters.add(place.topic, "TotalProduceRequestsPerSec")
+    broker.counters.add(tp.topic, "TotalProduceRequestsPerSec")
     for name, count in refusal.counts:
-        broker.counters.add(place.topic, name, count)
+        broker.counters.add(tp.topic, name, count)
     if refusal.code is codes.MESSAGE_TOO_LARGE and refusal.counts:  # Not by a fault script.
-        broker.counters.add(place.topic, "BytesRejectedPerSec", len(records or ()))
+        broker.counters.add(tp.topic, "BytesRejectedPerSec", len(records or ()))
     if refusal.code not in _NOT_FAILED:
-        broker.counters.add(place.topic, "FailedProduceRequestsPerSec")
+        broker.counters.add(tp.topic, "FailedProduceRequestsPerSec")
     elif refusal.code is codes.KAFKA_STORAGE_ERROR:
-        broker.counters.add(place.topic, "StorageErrorsPerSec")
+        broker.counters.add(tp.topic, "StorageErrorsPerSec")
 
 
 def _name_leader(broker: BrokerState, partition: Partition, answer: PartitionProduceResponse, response: ProduceResponse) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
-from chaffinch.broker.core.groups.context import Ticket
-from chaffinch.broker.core.handlers.group_answers import not_written, say_lines, when_answered
+from chaffinch.broker.core.groups.context import Deferred
+from chaffinch.broker.core.handlers.group_responses import delayed_write_error, log_lines, when_ready
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from chaffinch.storage.file_system import StorageError
@@ -24,9 +24,9 @@ def handle(broker: BrokerState, event: RequestReceived, request: SyncGroupReques
     try:
         result = broker.groups.sync(request, steady_ms)
     except StorageError as error:
-        return not_written(broker, event, error, lambda code: SyncGroupResponse(error_code=code.number), steady_ms)
+        return delayed_write_error(broker, event, error, lambda code: SyncGroupResponse(error_code=code.number), steady_ms)
     finally:
-        say_lines(broker, steady_ms)
-    if not isinstance(result, Ticket):
+        log_lines(broker, steady_ms)
+    if not isinstance(result, Deferred):
         return result
-    return when_answered(broker, event, result, lambda answer: answer, lambda code: SyncGroupResponse(error_code=code.number), steady_ms)
+    return when_ready(broker, event, result, lambda answer: answer, lambda code: SyncGroupResponse(error_code=code.number), steady_ms)

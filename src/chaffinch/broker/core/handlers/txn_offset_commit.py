@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups import offset_rules
 from chaffinch.broker.core.groups.assignors import TopicIdPartition
@@ -33,34 +33,34 @@ def handle(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommit
     names = offset_rules.names(broker, request.topics, by_id=event.request.version >= VERSION_WITH_TOPIC_IDS)
     unwritten: StorageError | None = None
     try:
-        whole = _whole_fault(broker, event, request, offset_rules.places(broker, request.topics, names), steady_ms)
+        request_error = _request_error(broker, event, request, offset_rules.topic_id_partitions(broker, request.topics, names), steady_ms)
     except StorageError as error:
-        whole, unwritten = NOT_WRITTEN, error
+        request_error, unwritten = NOT_WRITTEN, error
 
     def store(offsets: Offsets) -> None:
         broker.transactions.sync()
         broker.offsets.commit_pending(request.group_id, request.producer_id, offsets)
         broker.groups.committed(request.group_id, steady_ms)
 
-    results, failure = offset_rules.commit(broker, request.group_id, request.topics, names, whole, store, steady_ms=steady_ms)
+    results, failure = offset_rules.commit(broker, request.group_id, request.topics, names, request_error, store, steady_ms=steady_ms)
     reason = f"offset of group {request.group_id!r} in the transaction of {request.transactional_id!r}"
     if request.generation_id >= 0:
         reason += f", from member {request.member_id!r} of generation {request.generation_id}"
     if unwritten is not None or failure is not None:
         reason += f": {unwritten or failure}"
     for topic, name, row in zip(request.topics, names, results, strict=True):
-        for asked, code in zip(topic.partitions, row, strict=True):
+        for requested, code in zip(topic.partitions, row, strict=True):
             if code is not codes.NONE:
-                place = f"topic id {kafka_id(topic.topic_id)}" if name is None else TopicPartition(name, asked.partition_index)
-                refuse(broker, event, steady_ms, place=place, code=code, reason=reason)
+                tp = f"topic id {kafka_id(topic.topic_id)}" if name is None else TopicPartition(name, requested.partition_index)
+                log_refusal(broker, event, steady_ms, subject=tp, code=code, reason=reason)
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partitions=[
-                    TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code.number)
-                    for asked, code in zip(topic.partitions, row, strict=True)
+                    TxnOffsetCommitResponsePartition(partition_index=requested.partition_index, error_code=code.number)
+                    for requested, code in zip(topic.partitions, row, strict=True)
                 ],
             )
             for topic, row in zip(request.topics, results, strict=True)
@@ -68,8 +68,8 @@ def handle(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommit
     )
 
 
-def _whole_fault(
-    broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, places: Iterable[TopicIdPartition], steady_ms: int
+def _request_error(
+    broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, partitions: Iterable[TopicIdPartition], steady_ms: int
 ) -> ErrorCode:
     """What refuses all offsets: the group's name or place, then the transaction, then the group."""
     if not request.group_id:
@@ -85,7 +85,7 @@ def _whole_fault(
         instance_id=request.group_instance_id,
         generation=request.generation_id,
         version=event.request.version,
-        places=places,
+        partitions=partitions,
         is_transactional=True,
         steady_ms=steady_ms,
     )

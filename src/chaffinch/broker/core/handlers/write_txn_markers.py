@@ -6,7 +6,7 @@ coordinator knows.
 
 from __future__ import annotations
 
-from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.broker_state import BrokerState, Result, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP
 from chaffinch.errors import codes
@@ -47,8 +47,8 @@ def handle(broker: BrokerState, event: RequestReceived, request: WriteTxnMarkers
     )
 
 
-def _write(broker: BrokerState, event: RequestReceived, marker: WritableTxnMarker, place: TopicPartition, steady_ms: int) -> ErrorCode:
-    partition = broker.topics.partition(*place)
+def _write(broker: BrokerState, event: RequestReceived, marker: WritableTxnMarker, tp: TopicPartition, steady_ms: int) -> ErrorCode:
+    partition = broker.topics.partition(*tp)
     if partition is None:
         return codes.UNKNOWN_TOPIC_OR_PARTITION
     if partition.replicas.leader != event.node_id:
@@ -58,13 +58,13 @@ def _write(broker: BrokerState, event: RequestReceived, marker: WritableTxnMarke
     needs_higher_epoch = marker.transaction_version >= VERSION_WITH_EPOCH_BUMP
     refused = log.check_marker(identity, marker.coordinator_epoch, needs_higher_epoch=needs_higher_epoch)
     if refused is not None:
-        refuse(broker, event, steady_ms, place=place, code=refused.code, reason=refused.message)
+        log_refusal(broker, event, steady_ms, subject=tp, code=refused.code, reason=refused.message)
         return refused.code
     epoch = partition.replicas.leader_epoch
     try:
         log.append_marker(marker.transaction_result, identity, marker.coordinator_epoch, steady_ms, leader_epoch=epoch)
     except StorageError as error:
-        refuse(broker, event, steady_ms, place=place, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
+        log_refusal(broker, event, steady_ms, subject=tp, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
         return codes.KAFKA_STORAGE_ERROR
     broker.grown.append(partition)
     return codes.NONE

@@ -64,21 +64,21 @@ class Unacknowledged:
     def refusal(self, broker: BrokerState, node_id: int) -> Rejected | None:
         """How the wait ended: None for the good end. Not over means that time is."""
         partition = self.partition
-        place, replicas = partition.topic_partition, partition.replicas
-        if broker.topics.partition(*place) is not partition:
-            return Rejected(codes.UNKNOWN_TOPIC_OR_PARTITION, f"{place} was deleted before the batch was on every in-sync replica")
+        tp, replicas = partition.topic_partition, partition.replicas
+        if broker.topics.partition(*tp) is not partition:
+            return Rejected(codes.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} was deleted before the batch was on every in-sync replica")
         if replicas.leader != node_id:
             return Rejected(
                 codes.NOT_LEADER_OR_FOLLOWER,
-                f"node {node_id} lost {place} to node {replicas.leader} before the batch was on every in-sync replica",
+                f"node {node_id} lost {tp} to node {replicas.leader} before the batch was on every in-sync replica",
             )
         if partition.log.high_watermark <= self.answer.base_offset:
             lagging = [member for member in replicas.in_sync if member in broker.nodes.lagging]
             return Rejected(
                 codes.REQUEST_TIMED_OUT,
-                f"the batch is stored in {place}, but in-sync replicas on nodes {lagging} did not get it in time",
+                f"the batch is stored in {tp}, but in-sync replicas on nodes {lagging} did not get it in time",
             )
         refused = replication_fault(broker, partition, ACKS_ALL)
         if refused is None:
             return None
-        return Rejected(codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"the batch is stored in {place}, but {refused.message}")
+        return Rejected(codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"the batch is stored in {tp}, but {refused.message}")

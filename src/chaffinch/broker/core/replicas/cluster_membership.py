@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Final
 
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
-from chaffinch.broker.core.events import Report
+from chaffinch.broker.core.events import LogLine
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.errors import ConfigException
@@ -107,20 +107,20 @@ class ClusterMembership:
             return None
         return min([*self._nodes.lagging.values(), *([] if self._balance_at_ms is None else [self._balance_at_ms])])
 
-    def expire(self, steady_ms: int) -> Sequence[str | Report]:
+    def expire(self, steady_ms: int) -> Sequence[str | LogLine]:
         gone = [node_id for node_id, leaves_at_ms in self._nodes.lagging.items() if leaves_at_ms <= steady_ms]
         for node_id in gone:
             del self._nodes.lagging[node_id]
         if gone:
             self._follow()
-        lines: list[str | Report] = []
+        lines: list[str | LogLine] = []
         lines += [f"node {node_id} has been away for replica.lag.time.max.ms and leaves the in-sync sets" for node_id in gone]
         if self._balance_at_ms is not None and steady_ms >= self._balance_at_ms:
             self._balance_at_ms = None
             lines += self._balance(steady_ms)
         return lines
 
-    def _balance(self, steady_ms: int) -> list[Report]:
+    def _balance(self, steady_ms: int) -> list[LogLine]:
         """Give the leaderships back to the preferred replicas."""
         live = self._nodes.live_ids
         moving = [partition for partition in self._topics.partitions() if partition.replicas.prefers(live)]
@@ -134,7 +134,7 @@ class ClusterMembership:
         for partition in moving:
             partition.replicas.elect(partition.replicas.assigned[0])
             self._changed_keys.append(partition.topic_partition)
-        return [Report(f"led by their preferred replicas again: {counted(len(moving), 'partition')}", is_routine=True)]
+        return [LogLine(f"led by their preferred replicas again: {counted(len(moving), 'partition')}", is_routine=True)]
 
     def _count_change(self) -> None:
         changes = max(int(self._journal.get(_CHANGES_KEY) or b"0"), self._nodes.first_epoch)

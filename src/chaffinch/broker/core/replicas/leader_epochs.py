@@ -17,12 +17,12 @@ DEBUGGING_REPLICA = -2
 
 
 def leadership_fault(
-    partition: Partition | None, node_id: int, client_epoch: int = NO_EPOCH, *, a_follower_will_do: bool = False
+    partition: Partition | None, node_id: int, client_epoch: int = NO_EPOCH, *, allows_follower: bool = False
 ) -> ErrorCode:
     """NONE, 3 (no such partition), 6 (another node leads), 74 (the client's epoch is old) or 75 (it is newer than ours)."""
     if partition is None:
         return codes.UNKNOWN_TOPIC_OR_PARTITION
-    if partition.replicas.leader != node_id and not (a_follower_will_do and node_id in partition.replicas.in_sync):
+    if partition.replicas.leader != node_id and not (allows_follower and node_id in partition.replicas.in_sync):
         return codes.NOT_LEADER_OR_FOLLOWER
     if client_epoch == NO_EPOCH or client_epoch == partition.replicas.leader_epoch:
         return codes.NONE

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Protocol
 
-from chaffinch.broker.core.error_answers import error_answer
+from chaffinch.broker.core.error_responses import error_response
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.refusal_log import RefusalLog
 from chaffinch.broker.core.security.options import refuse_idle
 from chaffinch.broker.core.security.scram_credentials import ScramCredentials
-from chaffinch.broker.core.topics.registry import Dice
+from chaffinch.broker.core.topics.registry import RandomSource
 from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol import scram
@@ -51,7 +51,7 @@ class Mechanism(Protocol):
 class Plain:
     """RFC 4616: who may log in so has a password that was given at start."""
 
-    def __init__(self, credentials: ScramCredentials, dice: Dice) -> None:
+    def __init__(self, credentials: ScramCredentials, rng: RandomSource) -> None:
         self.user = ""
         self.is_complete = False
         self._credentials = credentials
@@ -73,12 +73,12 @@ class Plain:
 class Scram:
     """RFC 5802."""
 
-    def __init__(self, mechanism: ScramMechanism, credentials: ScramCredentials, dice: Dice) -> None:
+    def __init__(self, mechanism: ScramMechanism, credentials: ScramCredentials, rng: RandomSource) -> None:
         self.user = ""
         self.is_complete = False
         self._mechanism = mechanism
         self._credentials = credentials
-        self._nonce = f"{dice.getrandbits(NONCE_BITS):048x}"
+        self._nonce = f"{rng.getrandbits(NONCE_BITS):048x}"
         self._credential: Credential | None = None
         self._first_bare = ""
         self._header = b""
@@ -111,10 +111,10 @@ class Scram:
         return scram.server_final(scram.server_signature(self._mechanism, self._credential.server_key, message))
 
 
-MECHANISMS: Final[Mapping[str, Callable[[ScramCredentials, Dice], Mechanism]]] = {
+MECHANISMS: Final[Mapping[str, Callable[[ScramCredentials, RandomSource], Mechanism]]] = {
     "PLAIN": Plain,
-    "SCRAM-SHA-256": lambda credentials, dice: Scram(ScramMechanism.SCRAM_SHA_256, credentials, dice),
-    "SCRAM-SHA-512": lambda credentials, dice: Scram(ScramMechanism.SCRAM_SHA_512, credentials, dice),
+    "SCRAM-SHA-256": lambda credentials, rng: Scram(ScramMechanism.SCRAM_SHA_256, credentials, rng),
+    "SCRAM-SHA-512": lambda credentials, rng: Scram(ScramMechanism.SCRAM_SHA_512, credentials, rng),
 }
 
 
@@ -153,7 +153,7 @@ class Authentication:
     """See the module. `counts`: logins by outcome, for the metrics. ConfigException where nobody could log in, or need not, and for
     options of a door that is not there."""
 
-    def __init__(self, settings: Mapping[str, Any], credentials: ScramCredentials, dice: Dice, refusals: RefusalLog) -> None:
+    def __init__(self, settings: Mapping[str, Any], credentials: ScramCredentials, rng: RandomSource, refusals: RefusalLog) -> None:
         refuse_idle(settings)
         self.is_needed: Final = settings["security.protocol"] in SASL_PROTOCOLS
         protocol = settings["security.protocol"]
@@ -172,7 +172,7 @@ class Authentication:
         self._mechanisms: tuple[str, ...] = settings["sasl.enabled.mechanisms"]
         self._delay_ms: int = settings["connection.failed.authentication.delay.ms"]
         self._session_ms: int = settings["connections.max.reauth.ms"]
-        self._dice = dice
+        self._rng = rng
         self._refusals = refusals
         self._sessions: dict[int, _Session] = {}
 
@@ -191,13 +191,13 @@ class Authentication:
         if api.key in SASL_APIS or (api.key == API_VERSIONS and (session is None or session.stage is not Stage.TOKENS)):
             return None
         if session is None or session.stage is Stage.UNKNOWN:
-            self._say(event, f"{api.name} came before a login: does the client know that this listener wants one?", steady_ms)
+            self._log_failed_login(event, f"{api.name} came before a login: does the client know that this listener wants one?", steady_ms)
             return Outcome(None)
         if session.stage is Stage.TOKENS:
             return self._out_of_turn(event, steady_ms)
         if session.ends_at_ms is not None and steady_ms >= session.ends_at_ms:
             self.counts["expired"] += 1
-            self._say(event, f"the login of user {session.user!r} was not renewed in time", steady_ms)
+            self._log_failed_login(event, f"the login of user {session.user!r} was not renewed in time", steady_ms)
             return Outcome(None)
         return None
 
@@ -217,7 +217,7 @@ class Authentication:
         if session.user is not None and name != session.mechanism:
             reason = f"the login was by {session.mechanism} and cannot be renewed by {name}"
             return self._refused(event, codes.ILLEGAL_SASL_STATE, reason, steady_ms)
-        session.stage, session.name, session.tokens = Stage.TOKENS, name, MECHANISMS[name](self.credentials, self._dice)
+        session.stage, session.name, session.tokens = Stage.TOKENS, name, MECHANISMS[name](self.credentials, self._rng)
         return Outcome(SaslHandshakeResponse(mechanisms=list(self._mechanisms)))
 
     def authenticate(self, event: RequestReceived, request: SaslAuthenticateRequest, steady_ms: int) -> Outcome:
@@ -247,24 +247,24 @@ class Authentication:
     def _out_of_turn(self, event: RequestReceived, steady_ms: int) -> Outcome:
         """Something else than a token came in the middle of a login: an error where the API has room for one, and the end."""
         self.counts["failed"] += 1
-        self._say(event, f"{event.request.api.name} came in the middle of a login", steady_ms)
+        self._log_failed_login(event, f"{event.request.api.name} came in the middle of a login", steady_ms)
         try:
-            return Outcome(error_answer(event.request, codes.ILLEGAL_SASL_STATE.number), ends=True)
+            return Outcome(error_response(event.request, codes.ILLEGAL_SASL_STATE.number), ends=True)
         except KeyError:
             return Outcome(None)
 
     def _refused(self, event: RequestReceived, code: ErrorCode, reason: str, steady_ms: int, *, user: str = "") -> Outcome:
         """The answer comes late, and is the last one."""
         self.counts["failed"] += 1
-        self._say(event, f"user {user!r}: {reason}" if user else reason, steady_ms)
+        self._log_failed_login(event, f"user {user!r}: {reason}" if user else reason, steady_ms)
         if isinstance(event.request.message, SaslHandshakeRequest):
             message: Message = SaslHandshakeResponse(error_code=code.number, mechanisms=list(self._mechanisms))
         else:
             message = SaslAuthenticateResponse(error_code=code.number, error_message=f"authentication failed: {reason}")
         return Outcome(message, ends=True, delay_ms=self._delay_ms)
 
-    def _say(self, event: RequestReceived, reason: str, steady_ms: int) -> None:
+    def _log_failed_login(self, event: RequestReceived, reason: str, steady_ms: int) -> None:
         host = event.client_host.removeprefix("/")
-        self._refusals.say_seldom(
+        self._refusals.log_rate_limited(
             "failed logins", host, f"login refused: client {event.request.client_id!r} from {host}: {reason}", steady_ms
         )

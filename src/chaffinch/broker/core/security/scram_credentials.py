@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from chaffinch.broker.core.topics.registry import Dice
+from chaffinch.broker.core.topics.registry import RandomSource
 from chaffinch.protocol import scram
 from chaffinch.protocol.scram import Credential, ScramMechanism
 from chaffinch.storage.files import StorageError
@@ -51,10 +51,10 @@ _OF_USERS: Final = _Shape(scram.ITERATIONS_MIN, SALT_BYTES, has_digits=False)
 class ScramCredentials:
     """See the module."""
 
-    def __init__(self, journal: Journal, users: Mapping[str, str], dice: Dice) -> None:
+    def __init__(self, journal: Journal, users: Mapping[str, str], rng: RandomSource) -> None:
         self._journal = journal
         self._users = dict(users)
-        self._dice = dice
+        self._rng = rng
         self._secret = b""  # What salts are made of; see `prepare`.
         self._digests: dict[str, bytes] = {}  # Of the passwords.
         self._of_users: dict[tuple[str, ScramMechanism], Credential] = {}
@@ -107,12 +107,12 @@ class ScramCredentials:
 
     def alter(self, changes: Mapping[tuple[str, ScramMechanism], Credential | None]) -> None:
         """Add, replace and, with None, take away: all or nothing. Raises StorageError."""
-        self._journal.put({_key(*place): None if credential is None else _encoded(credential) for place, credential in changes.items()})
-        for place, credential in changes.items():
+        self._journal.put({_key(*key): None if credential is None else _encoded(credential) for key, credential in changes.items()})
+        for key, credential in changes.items():
             if credential is None:
-                self._added.pop(place, None)
+                self._added.pop(key, None)
             else:
-                self._added[place] = credential
+                self._added[key] = credential
         self._note_shapes()
 
     def _note_shapes(self) -> None:
@@ -136,7 +136,7 @@ class ScramCredentials:
     def _stored_secret(self) -> bytes:
         stored = self._journal.get(_SECRET)
         if stored is None:
-            stored = self._dice.getrandbits(SECRET_BITS).to_bytes(SECRET_BITS // 8, "big")
+            stored = self._rng.getrandbits(SECRET_BITS).to_bytes(SECRET_BITS // 8, "big")
             with suppress(StorageError):  # On a full disk the next start makes another one.
                 self._journal.put({_SECRET: stored})
                 self._journal.sync()

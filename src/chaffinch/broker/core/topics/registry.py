@@ -54,7 +54,7 @@ ResolvedTopics: TypeAlias = dict[frozenset[tuple[str, str]], TopicConfig]
 """By the options set on a topic."""
 
 
-class Dice(Protocol):
+class RandomSource(Protocol):
     """What the core needs of `random.Random`; the simulation hands in a seeded one."""
 
     def getrandbits(self, k: int, /) -> int: ...
@@ -109,7 +109,7 @@ class TopicRegistry:
         contents: Contents,
         nodes: DeclaredNodes,
         settings: Mapping[str, Any],
-        dice: Dice,
+        rng: RandomSource,
         wall: WallTime,
         steady_ms: int,
     ) -> None:
@@ -118,19 +118,19 @@ class TopicRegistry:
         self._contents = contents
         self._nodes = nodes
         self._settings = settings
-        self._dice = dice
+        self._rng = rng
         self._wall = wall
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._collisions: dict[str, str] = {}
         self.version = 0
         """Another number whenever a topic came, went or changed."""
-        self._misspelt: dict[str, str] = {}  # Topic -> an option of it as it was stored, and is not named.
+        self._unnormalized: dict[str, str] = {}  # Topic -> an option of it as it was stored, and is not named.
         self._verify_bytes_left = VERIFY_BYTES_MAX
-        self.wants_maintenance: list[TopicPartition] = []
+        self.maintenance_queue: list[TopicPartition] = []
         """Partitions for which there may be something to delete or to compact; see `log_maintenance`."""
         self.moved_starts: list[TopicPartition] = []
-        """Partitions whose logs start later than was noted; see `contents_notes`."""
+        """Partitions whose logs start later than was noted; see `contents_recorder`."""
         self.before_creation: Callable[[str], None] = lambda name: None
         """Told the name of a topic before it is made. What it raises, StorageError, is why there is none."""
         self._finish_deletions()
@@ -179,9 +179,9 @@ class TopicRegistry:
         for topic in self._topics.values():
             yield from topic.partitions
 
-    def want_maintenance(self) -> None:
+    def request_maintenance(self) -> None:
         """All that has segments is looked at again."""
-        self.wants_maintenance += [partition.topic_partition for partition in self.partitions() if partition.log.files.segments]
+        self.maintenance_queue += [partition.topic_partition for partition in self.partitions() if partition.log.files.segments]
 
     # Changing -----------------------------------------------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class TopicRegistry:
         overrides = dict(overrides or {})
         config = self.check_config(overrides)
         replicas = self._replicas(partition_count, replication_factor, assignment)
-        topic_id = UUID(int=self._dice.getrandbits(128), version=4)
+        topic_id = UUID(int=self._rng.getrandbits(128), version=4)
         topic = Topic(name=name, topic_id=topic_id, overrides=overrides, config=config)
         if validate_only:
             return CreatedTopic(topic, len(replicas), len(replicas[0]))
@@ -223,7 +223,7 @@ class TopicRegistry:
         self._remember(topic)
         return CreatedTopic(topic, len(replicas), len(replicas[0]))
 
-    def widen(
+    def create_partitions(
         self, name: str, count: int, *, assignment: Sequence[Sequence[int]] | None = None, steady_ms: int, validate_only: bool = False
     ) -> None:
         """Give a topic more partitions, `count` in all. `assignment`: replicas of each new one.
@@ -297,17 +297,17 @@ class TopicRegistry:
         for topic in self._topics.values():
             self._apply(topic, resolved[frozenset(topic.overrides.items())])
 
-    def respell(self) -> str | None:
+    def normalize_option_names(self) -> str | None:
         """Store under their names the options that were taken as they were spelled, retention_ms for one, when that was allowed. Returns
         what to say of it, if any was. A full disk leaves that to a later start: until then they count all the same."""
-        if not self._misspelt:
+        if not self._unnormalized:
             return None
         with suppress(StorageError):
-            for topic in self._misspelt:
+            for topic in self._unnormalized:
                 self._write(self._topics[topic])
-        topic, spelled = next(iter(self._misspelt.items()))
+        topic, spelled = next(iter(self._unnormalized.items()))
         return (
-            f"{counted(len(self._misspelt), 'topic')} had options that were not stored under their names: {spelled!r} of {topic}, for "
+            f"{counted(len(self._unnormalized), 'topic')} had options that were not stored under their names: {spelled!r} of {topic}, for "
             f"one, counts as {TOPIC_OPTIONS.name_of(spelled)} now"
         )
 
@@ -353,7 +353,7 @@ class TopicRegistry:
                 codes.INVALID_REPLICATION_FACTOR,
                 f"replication factor {factor} is more than the {nodes} of this cluster: --brokers declares more (in Python brokers=)",
             )
-        return self._nodes.assign(count, factor, self._dice.randrange(node_count))
+        return self._nodes.assign(count, factor, self._rng.randrange(node_count))
 
     def _new_replicas(self, topic: Topic, count: int, assignment: Sequence[Sequence[int]] | None) -> list[tuple[int, ...]]:
         """Replicas of the partitions that a topic is to get."""
@@ -392,7 +392,7 @@ class TopicRegistry:
         fields = json.loads(value)
         overrides = {TOPIC_OPTIONS.name_of(spelled): value for spelled, value in fields["overrides"].items()}
         if misspelt := [spelled for spelled in fields["overrides"] if spelled not in overrides]:
-            self._misspelt[name] = misspelt[0]
+            self._unnormalized[name] = misspelt[0]
         topic = Topic(name=name, topic_id=UUID(fields["topic_id"]), overrides=overrides, config=resolve(overrides, self._settings))
         self._open_partitions(topic, [tuple(replicas) for replicas in fields["replicas"]], steady_ms, is_new=False)
         return topic
@@ -422,10 +422,10 @@ class TopicRegistry:
             )
             self._verify_bytes_left -= log.recovery_bytes_read
             log.wall = self._wall
-            log.maintenance_wanted = self.wants_maintenance.append
+            log.maintenance_wanted = self.maintenance_queue.append
             log.start_moved = self.moved_starts.append
             if log.files.segments:
-                self.wants_maintenance.append(topic_partition)
+                self.maintenance_queue.append(topic_partition)
             topic.partitions.append(
                 Partition(
                     topic_partition=topic_partition,
@@ -447,7 +447,7 @@ class TopicRegistry:
         for partition in topic.partitions:
             partition.policy = self._policy(partition.topic_partition, config)
             partition.log.config = config.log
-            self.wants_maintenance.append(partition.topic_partition)
+            self.maintenance_queue.append(partition.topic_partition)
 
     def _policy(self, topic_partition: TopicPartition, config: TopicConfig) -> ValidationPolicy:
         return validation_policy(topic_partition, config, self._settings["max.decompressed.bytes"])

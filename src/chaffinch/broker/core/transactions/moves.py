@@ -187,7 +187,7 @@ END_VERSION_2: Mapping[TransactionState, Mapping[Ending, Answer]] = {
 FIRST_VERSION_WITH_FENCED: Mapping[str, int] = {"InitProducerId": 4, "AddPartitionsToTxn": 2, "AddOffsetsToTxn": 2, "EndTxn": 2}
 
 
-def travelling(code: ErrorCode, api: str, version: int) -> int:
+def error_number(code: ErrorCode, api: str, version: int) -> int:
     """The number an answer of this API and version carries: INVALID_PRODUCER_EPOCH before the one that knows PRODUCER_FENCED (KIP-588)."""
     if code is codes.PRODUCER_FENCED and version < FIRST_VERSION_WITH_FENCED[api]:
         return codes.INVALID_PRODUCER_EPOCH.number

@@ -25,25 +25,25 @@ from chaffinch.identifiers import ProducerIdentity, TopicPartition, counted
 from chaffinch.storage.journal import Journal
 from chaffinch.storage.producer_sequences import OngoingTransaction
 
-MENDED_IN: Final = b"mended.in"
+RECOVERED_IN: Final = b"mended.in"
 
 
 def is_possible(journal: Journal, incarnation: str) -> bool:
     """Whether power may have taken something from the coordinator's journal that nobody has mended."""
-    mended_in = journal.get(MENDED_IN)
+    mended_in = journal.get(RECOVERED_IN)
     if mended_in is None:
         return True
     is_same = incarnation != "" and mended_in == incarnation.encode()
     return not (is_same or journal.was_closed)
 
 
-def note_mended(journal: Journal, incarnation: str) -> None:
+def mark_recovered(journal: Journal, incarnation: str) -> None:
     """Nothing is to be mended until power is lost again. Raises StorageError: the next start then looks once more."""
-    if journal.get(MENDED_IN) != incarnation.encode():
-        journal.put({MENDED_IN: incarnation.encode()})
+    if journal.get(RECOVERED_IN) != incarnation.encode():
+        journal.put({RECOVERED_IN: incarnation.encode()})
 
 
-def mend(
+def recover_lost(
     transactions: TransactionCoordinator,
     topics: TopicRegistry,
     offsets: GroupOffsets,
@@ -58,9 +58,9 @@ def mend(
     Raises StorageError; what is left is mended at the next start.
     """
     known = {metadata.producer_id: metadata for metadata in transactions}
-    places = {metadata.producer_id: _without_marker(metadata, topics) for metadata in known.values()}
+    tps = {metadata.producer_id: _without_marker(metadata, topics) for metadata in known.values()}
     open_now = _open_transactions(topics) if verifies else ()
-    lost = [found for found in open_now if found[0].topic_partition not in places.get(found[1].producer_id, ())]
+    lost = [found for found in open_now if found[0].topic_partition not in tps.get(found[1].producer_id, ())]
     pending = offsets.pending()
     lost_offsets = [
         (group, producer_id) for group, producer_id in pending if producer_id not in known or group not in known[producer_id].groups
@@ -69,7 +69,7 @@ def mend(
     stale = {producer_id for producer_id, metadata in known.items() if seen.get(producer_id, -1) > metadata.producer_epoch}
     stale |= known.keys() & ({ongoing.producer_id for _, ongoing in lost} | {producer_id for _, producer_id in lost_offsets})
     for producer_id in sorted(stale):
-        transactions.fence(known[producer_id], seen.get(producer_id, -1), places[producer_id])
+        transactions.fence(known[producer_id], seen.get(producer_id, -1), tps[producer_id])
         yield f"transactional id {known[producer_id].transactional_id!r} is fenced: what its coordinator knew was lost with the power"
     for partition, ongoing in lost:
         _abort(partition, ongoing, steady_ms)
@@ -85,9 +85,9 @@ def _without_marker(metadata: TransactionMetadata, topics: TopicRegistry) -> fro
     """The partitions of a transaction but those where it has ended: what is open there came after it. In version 2 epochs tell."""
     if not metadata.is_decided or metadata.transaction_version < VERSION_WITH_EPOCH_BUMP:
         return metadata.partitions
-    found = {place: topics.partition(*place) for place in metadata.partitions}
+    found = {tp: topics.partition(*tp) for tp in metadata.partitions}
     return frozenset(
-        place for place, partition in found.items() if partition is None or not partition.log.producers.has_marker(metadata.identity)
+        tp for tp, partition in found.items() if partition is None or not partition.log.producers.has_marker(metadata.identity)
     )
 
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
-from chaffinch.broker.core.contents_notes import ContentsNotes
-from chaffinch.broker.core.events import Report
+from chaffinch.broker.core.contents_recorder import ContentsRecorder
+from chaffinch.broker.core.events import LogLine
 from chaffinch.broker.core.fetch.sessions import FetchSessions
 from chaffinch.broker.core.groups.consumer_group import TopicInfo
 from chaffinch.broker.core.groups.coordinator import GroupCoordinator
@@ -24,7 +24,7 @@ from chaffinch.broker.core.replicas.cluster_membership import ClusterMembership,
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Node
 from chaffinch.broker.core.security.authentication import Authentication
 from chaffinch.broker.core.security.scram_credentials import ScramCredentials
-from chaffinch.broker.core.topics.registry import Dice, Partition, Topic, TopicRegistry
+from chaffinch.broker.core.topics.registry import Partition, RandomSource, Topic, TopicRegistry
 from chaffinch.broker.core.transactions import power_loss
 from chaffinch.broker.core.transactions.coordinator import COORDINATOR_EPOCH, TransactionCoordinator
 from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP
@@ -69,7 +69,7 @@ def open_state(
     directory: DataDirectory,
     static: Settings,
     nodes: Sequence[Node],
-    dice: Dice,
+    rng: RandomSource,
     steady_ms: int,
     *,
     users: Mapping[str, str],
@@ -78,9 +78,9 @@ def open_state(
     dynamic = DynamicSettings(static, journals["cluster"])
     declared = DeclaredNodes(nodes, first_epoch=first_epoch(journals["cluster"], len(nodes)))
     wall = WallTime()
-    topics = TopicRegistry(file_system, journals["cluster"], contents, declared, dynamic, dice, wall, steady_ms)
+    topics = TopicRegistry(file_system, journals["cluster"], contents, declared, dynamic, rng, wall, steady_ms)
     offsets = GroupOffsets(journals["offsets"])
-    topics.before_creation = offsets.topic_comes
+    topics.before_creation = offsets.before_topic_creation
     with suppress(StorageError):  # On a full disk they stay until a topic of that name comes.
         offsets.forget_missing(lambda topic: topics.get(topic) is not None)
     grown: list[Partition] = []
@@ -97,9 +97,9 @@ def open_state(
         steady_ms=steady_ms,
     )
     refusals = RefusalLog()
-    credentials = ScramCredentials(journals["cluster"], users, dice)
+    credentials = ScramCredentials(journals["cluster"], users, rng)
     configs = GroupConfigs(dynamic, journals["cluster"])
-    groups = GroupCoordinator(journals["offsets"], offsets, TopicView(topics), dynamic, configs, dice, changed_keys, wall, steady_ms)
+    groups = GroupCoordinator(journals["offsets"], offsets, TopicView(topics), dynamic, configs, rng, changed_keys, wall, steady_ms)
     state = BrokerState(
         cluster_id=directory.cluster_id,
         settings=dynamic,
@@ -110,10 +110,10 @@ def open_state(
         groups=groups,
         membership=membership,
         wall=wall,
-        fetch_sessions=FetchSessions(dice, static["max.incremental.fetch.session.cache.slots"]),
-        authentication=Authentication(static, credentials, dice, refusals),
+        fetch_sessions=FetchSessions(rng, static["max.incremental.fetch.session.cache.slots"]),
+        authentication=Authentication(static, credentials, rng, refusals),
         refusals=refusals,
-        contents_notes=ContentsNotes(
+        contents_recorder=ContentsRecorder(
             contents,
             directory,
             topics,
@@ -123,14 +123,14 @@ def open_state(
         ),
         grown=grown,
         changed_keys=changed_keys,
-        chores=[transactions, membership, ProducerExpiry(topics, dynamic, steady_ms)],
+        scheduled_tasks=[transactions, membership, ProducerExpiry(topics, dynamic, steady_ms)],
     )
-    state.chores += [state.refusals, state.contents_notes, LogMaintenance(topics, dynamic, wall, steady_ms)]
-    state.chores += [groups, OffsetExpiry(groups, offsets, dynamic, wall, steady_ms)]
+    state.scheduled_tasks += [state.refusals, state.contents_recorder, LogMaintenance(topics, dynamic, wall, steady_ms)]
+    state.scheduled_tasks += [groups, OffsetExpiry(groups, offsets, dynamic, wall, steady_ms)]
     return state
 
 
-def make_good(state: BrokerState, transactions: Journal, incarnation: str, steady_ms: int) -> bool:
+def recover(state: BrokerState, transactions: Journal, incarnation: str, steady_ms: int) -> bool:
     """Finish what the last end of the process left half done; False where some is left to the next start. Raises StorageError.
 
     `transactions`: the coordinator's journal.
@@ -139,54 +139,54 @@ def make_good(state: BrokerState, transactions: Journal, incarnation: str, stead
         # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
         # and readers see them: they must not go any more.
         sync_many([partition.log for partition in state.topics.partitions()])
-    respelled = state.topics.respell()
+    respelled = state.topics.normalize_option_names()
     if respelled is not None:
-        state.refusals.say(respelled)
+        state.refusals.log(respelled)
     completed = state.transactions.complete_decided(steady_ms)
     if completed:
         text = f"{completed} transactions that were decided before the last stop are completed"
-        state.refusals.say(Report(text, is_routine=True))
+        state.refusals.log(LogLine(text, is_routine=True))
     if power_loss.is_possible(transactions, incarnation):
         verifies: bool = state.settings["transaction.partition.verification.enable"]
         try:
-            for text in power_loss.mend(state.transactions, state.topics, state.offsets, state.grown, steady_ms, verifies=verifies):
-                state.refusals.say(text)
+            for text in power_loss.recover_lost(state.transactions, state.topics, state.offsets, state.grown, steady_ms, verifies=verifies):
+                state.refusals.log(text)
         except StorageError as error:
             text = f"what a loss of power took from transactions is made good at the next start: {error}"
-            state.refusals.say(f"{text}; until then readers of committed records may wait in those partitions")
+            state.refusals.log(f"{text}; until then readers of committed records may wait in those partitions")
             return False
     with suppress(StorageError):  # On a full disk the next start looks once more.
-        power_loss.note_mended(transactions, incarnation)
+        power_loss.mark_recovered(transactions, incarnation)
     return True
 
 
-def note_contents(state: BrokerState, journals: Mapping[str, Journal], directory: DataDirectory, steady_ms: int) -> None:
+def record_contents(state: BrokerState, journals: Mapping[str, Journal], directory: DataDirectory, steady_ms: int) -> None:
     """Write down what the data directory contains; it is complete with that. On a full disk that is done later, unless the directory is
     new. Raises StorageError."""
     if directory.is_new:
         for journal in journals.values():
             journal.sync()
-        state.contents_notes.begin()
+        state.contents_recorder.begin()
     else:
-        for line in state.contents_notes.expire(steady_ms):
-            state.refusals.say(line)
+        for line in state.contents_recorder.expire(steady_ms):
+            state.refusals.log(line)
 
 
-def say_what_is_odd(state: BrokerState, static: Settings) -> None:
+def log_warnings(state: BrokerState, static: Settings) -> None:
     """In the log: options without effect, and what topics have that these nodes and options do not suit."""
-    state.say_idle({**static.ignored, **{name: static[name] for name in static.given}})
+    state.log_idle_options({**static.ignored, **{name: static[name] for name in static.given}})
     protocols = static["group.coordinator.rebalance.protocols"]
     if idle := [protocol for protocol in protocols if protocol in PROTOCOLS_WITHOUT_EFFECT]:
-        state.refusals.without_effect("group.coordinator.rebalance.protocols", ",".join(idle))
+        state.refusals.log_without_effect("group.coordinator.rebalance.protocols", ",".join(idle))
     topics = state.topics
     for text in (*_warnings_of_nodes(topics, len(state.nodes.nodes)), *_warnings_of_directories(topics)):
-        state.refusals.say(text)
-    warn_of_replication(state, topics)
+        state.refusals.log(text)
+    log_replication_warnings(state, topics)
 
 
-def warn_of_replication(state: BrokerState, topics: Iterable[Topic]) -> None:
+def log_replication_warnings(state: BrokerState, topics: Iterable[Topic]) -> None:
     for text in _warnings_of_replication(topics, state.settings["min.insync.replicas.policy"]):
-        state.refusals.say(text)
+        state.refusals.log(text)
 
 
 class TopicView:

@@ -20,7 +20,7 @@ Later: TypeAlias = Callable[[float, Callable[[], None]], Timer]
 """(seconds, function): the loop's `call_later`."""
 
 
-class SlowAnswers:
+class ThrottledResponses:
     """Answers wait here and leave in portions. `write` gives bytes to the transport, `drained` hears when nothing waits any more."""
 
     def __init__(self, bytes_per_second: int, write: Callable[[Sequence[Buffer]], None], drained: Callable[[], None], later: Later) -> None:
@@ -52,15 +52,15 @@ class SlowAnswers:
 
     def _next(self) -> None:
         portion: list[Buffer] = []
-        room = self._portion
-        while room and self._parts:
+        budget = self._portion
+        while budget and self._parts:
             view = self._parts.popleft()
-            if len(view) > room:
-                self._parts.appendleft(view[room:])
-                view = view[:room]
+            if len(view) > budget:
+                self._parts.appendleft(view[budget:])
+                view = view[:budget]
             portion.append(view)
-            room -= len(view)
-        self.bytes_waiting -= self._portion - room
+            budget -= len(view)
+        self.bytes_waiting -= self._portion - budget
         self._timer = self._later(self._seconds, self._next) if self._parts else None
         if portion:
             self._write(portion)
@@ -68,7 +68,7 @@ class SlowAnswers:
             self._drained()
 
 
-class SlowRequests:
+class ThrottledRequests:
     """Reading pauses after each piece for as long as the piece should have taken."""
 
     def __init__(self, bytes_per_second: int, resume: Callable[[], None], later: Later) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from chaffinch.records.stretch import PIECE_BYTES, HeldSource, Part, Stretch
 
-NOWHERE: Final = -1
+NO_DESCRIPTOR: Final = -1
 
 _CAN_SEND_FILES: Final = hasattr(os, "sendfile")
 
@@ -23,7 +23,7 @@ BYTES_PER_TURN: Final = 1 << 20
 """At most so much leaves in one turn of the loop, however fast the client reads: then it is the others' turn."""
 
 
-class DirectSending:
+class FileSender:
     """Of one connection. `on_end()`: all has left that was on its way; `on_failure(error)`: something of it cannot be read, or the
     connection is lost, and the rest is dropped. Both are called from the event loop, never from within `send`."""
 
@@ -34,7 +34,7 @@ class DirectSending:
         self._on_failure = on_failure
         self._left: deque[Part] = deque()
         self._held: dict[Stretch, HeldSource] = {}
-        self._watched = NOWHERE
+        self._partitions = NO_DESCRIPTOR
         self._loop: asyncio.AbstractEventLoop
         self.bytes_left = 0
         """Of what is on its way."""
@@ -45,7 +45,7 @@ class DirectSending:
 
         Raises what reading raises, and ConnectionError; some of it is sent then, and the connection is of no use any more.
         """
-        if not self.bytes_left and (self._socket == NOWHERE or self._transport.get_write_buffer_size()):
+        if not self.bytes_left and (self._socket == NO_DESCRIPTOR or self._transport.get_write_buffer_size()):
             self._give_to_transport(parts)
             return
         was_idle = not self.bytes_left
@@ -58,9 +58,9 @@ class DirectSending:
             try:
                 self._watch()
             except OSError:  # The process has no descriptor left.
-                self.give_up()
+                self.fall_back_to_transport()
 
-    def give_up(self) -> None:
+    def fall_back_to_transport(self) -> None:
         """Have the transport send the rest, read now. Raises what reading raises."""
         parts = list(self._left)
         try:
@@ -83,19 +83,19 @@ class DirectSending:
 
     def _proceed(self) -> None:
         """Send what the socket has room for, or as much as a turn may."""
-        left, room = self._left, BYTES_PER_TURN
+        left, budget = self._left, BYTES_PER_TURN
         try:
-            while left and room > 0:
+            while left and budget > 0:
                 part = left[0]
                 if isinstance(part, Stretch):
-                    sent = send_part(self._socket, part, room)
+                    sent = send_part(self._socket, part, budget)
                     is_over = not len(part)
                 else:
-                    sent = os.write(self._socket, memoryview(part)[:room])
+                    sent = os.write(self._socket, memoryview(part)[:budget])
                     is_over = sent == len(part)
                     if not is_over:
                         left[0] = memoryview(part)[sent:]
-                room -= sent
+                budget -= sent
                 self.bytes_left -= sent
                 if is_over:
                     self._release(left.popleft())
@@ -104,11 +104,11 @@ class DirectSending:
 
     def _hold(self) -> None:
         """From now on the files may change."""
-        for place, part in enumerate(self._left):
+        for index, part in enumerate(self._left):
             if isinstance(part, Stretch) and part not in self._held:
                 held = part.hold()
                 if held is None:
-                    self._left[place] = bytes(part)
+                    self._left[index] = bytes(part)
                 else:
                     self._held[part] = held
 
@@ -119,18 +119,18 @@ class DirectSending:
 
     def _watch(self) -> None:
         """Hear when there is room: by a descriptor of its own, since the loop has the socket's for its transport alone."""
-        if self._watched == NOWHERE:
+        if self._partitions == NO_DESCRIPTOR:
             self._loop = asyncio.get_running_loop()
-            self._watched = os.dup(self._socket)
-            self._loop.add_writer(self._watched, self._go_on)
+            self._partitions = os.dup(self._socket)
+            self._loop.add_writer(self._partitions, self._on_writable)
 
     def _unwatch(self) -> None:
-        if self._watched != NOWHERE:
-            watched, self._watched = self._watched, NOWHERE
+        if self._partitions != NO_DESCRIPTOR:
+            watched, self._partitions = self._partitions, NO_DESCRIPTOR
             self._loop.remove_writer(watched)
             os.close(watched)
 
-    def _go_on(self) -> None:
+    def _on_writable(self) -> None:
         try:
             self._proceed()
         except Exception as error:
@@ -171,6 +171,6 @@ def _sent_by_system(socket: int, stretch: Stretch, count: int) -> int:
 def _socket_of(transport: asyncio.Transport) -> int:
     """The descriptor that bytes may be written to as they are; NOWHERE if TLS lies between."""
     if transport.get_extra_info("sslcontext") is not None:
-        return NOWHERE
+        return NO_DESCRIPTOR
     found = transport.get_extra_info("socket")
-    return NOWHERE if found is None else int(found.fileno())
+    return NO_DESCRIPTOR if found is None else int(found.fileno())

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from chaffinch.broker.core.broker_state import BrokerState, Waiting, refuse
+from chaffinch.broker.core.broker_state import BrokerState, DelayedResponse, log_refusal
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.classic_group import Client
-from chaffinch.broker.core.groups.context import Ticket
+from chaffinch.broker.core.groups.context import Deferred
 from chaffinch.broker.core.replicas.cluster_membership import COORDINATORS
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -31,39 +31,41 @@ def client_of(event: RequestReceived) -> Client:
     return Client(client_id=event.request.client_id or "", host=event.client_host)
 
 
-def when_answered(
+def when_ready(
     broker: BrokerState,
     event: RequestReceived,
-    ticket: Ticket[Answer],
+    deferred: Deferred[Answer],
     finished: Callable[[Answer], Message],
     interrupted: Callable[[ErrorCode], Message],
     steady_ms: int,
-) -> Message | Waiting:
+) -> Message | DelayedResponse:
     """The ticket's answer, at once or when it is there; `interrupted` when the group moves to another coordinator before, or time is up."""
-    if ticket.answer is not None:
-        return finished(ticket.answer)
+    if deferred.answer is not None:
+        return finished(deferred.answer)
     group_id: str = event.request.message.group_id  # type: ignore[attr-defined]
 
     def answer(_steady_ms: int, is_last: bool) -> Message | None:
-        if ticket.answer is not None:
-            return finished(ticket.answer)
+        if deferred.answer is not None:
+            return finished(deferred.answer)
         if not broker.is_coordinator(event.node_id, group_id):
             return interrupted(codes.NOT_COORDINATOR)
         return interrupted(codes.REBALANCE_IN_PROGRESS) if is_last else None
 
-    return Waiting(deadline_ms=steady_ms + WAIT_MS_MAX, keys=(ticket, COORDINATORS), answer=answer)
+    return DelayedResponse(deadline_ms=steady_ms + WAIT_MS_MAX, keys=(deferred, COORDINATORS), answer=answer)
 
 
-def not_written(
+def delayed_write_error(
     broker: BrokerState, event: RequestReceived, error: StorageError, answer: Callable[[ErrorCode], Message], steady_ms: int
-) -> Waiting:
+) -> DelayedResponse:
     """What a member that joins is told when the journal cannot be written: later, so that it does not try without a break."""
     group_id: str = event.request.message.group_id  # type: ignore[attr-defined]
-    refuse(broker, event, steady_ms, place=f"group {group_id!r}", code=NOT_WRITTEN, reason=str(error))
-    return Waiting(deadline_ms=steady_ms + RETRY_MS, keys=(), answer=lambda _steady_ms, is_last: answer(NOT_WRITTEN) if is_last else None)
+    log_refusal(broker, event, steady_ms, subject=f"group {group_id!r}", code=NOT_WRITTEN, reason=str(error))
+    return DelayedResponse(
+        deadline_ms=steady_ms + RETRY_MS, keys=(), answer=lambda _steady_ms, is_last: answer(NOT_WRITTEN) if is_last else None
+    )
 
 
-def say_lines(broker: BrokerState, steady_ms: int) -> None:
+def log_lines(broker: BrokerState, steady_ms: int) -> None:
     """What groups did, into the log."""
-    for line in broker.groups.take_lines():
-        broker.refusals.say_within_limit(line, steady_ms)
+    for line in broker.groups.take_log_lines():
+        broker.refusals.log_within_limit(line, steady_ms)

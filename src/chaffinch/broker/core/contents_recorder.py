@@ -24,8 +24,8 @@ RETRY_MS = 10_000
 """After a failure."""
 
 
-class ContentsNotes:
-    """See the module. `journals` by their paths. `syncs`: each turn ends with a sync, after which `note_now` is called. `directory` is
+class ContentsRecorder:
+    """See the module. `journals` by their paths. `syncs`: each turn ends with a sync, after which `record_now` is called. `directory` is
     complete with the first note."""
 
     def __init__(
@@ -49,7 +49,7 @@ class ContentsNotes:
         self._syncs = syncs
         self._is_unsynced = False  # With `syncs`.
         self._next_sync_ms = steady_ms
-        self._has_told_failure = False  # Since the last success.
+        self._failure_reported = False  # Since the last success.
 
     def begin(self) -> None:
         """Note everything there is. Durable on return. Raises StorageError."""
@@ -66,18 +66,18 @@ class ContentsNotes:
                 self._grown[partition] = None
                 is_first = is_first or partition.log.directory not in self._contents
         if is_first and not self._syncs:
-            self.note_now()
+            self.record_now()
 
-    def look_at_journals(self) -> None:
+    def check_journals(self) -> None:
         """A journal may have got entries."""
         for journal in self._empty:
             if journal.count and not self._syncs:
-                self.note_now()
+                self.record_now()
                 return
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """See `Chore`."""
+        """See `ScheduledTask`."""
         if self._has_changes:
             return self._next_ms
         return self._next_sync_ms if self._is_unsynced else None
@@ -88,14 +88,14 @@ class ContentsNotes:
             return True
         return any(journal.count != self._counts[path] for path, journal in self._journals.items())
 
-    def note_now(self) -> None:
+    def record_now(self) -> None:
         """Note all that has grown. After a failure it is due again."""
         if self._contents.is_begun and self._has_changes:
             with suppress(StorageError):
                 self._note()
 
     def expire(self, steady_ms: int) -> Sequence[str]:
-        """See `Chore`."""
+        """See `ScheduledTask`."""
         try:
             if not self._contents.is_begun:
                 self.begin()
@@ -105,10 +105,10 @@ class ContentsNotes:
                 self._is_unsynced, self._next_sync_ms = False, steady_ms + SYNC_INTERVAL_MS
         except StorageError as error:
             self._next_ms = self._next_sync_ms = steady_ms + RETRY_MS
-            has_told, self._has_told_failure = self._has_told_failure, True
-            return [] if has_told else [f"a file that is lost later may not be missed at the next start: {error}"]
+            was_reported, self._failure_reported = self._failure_reported, True
+            return [] if was_reported else [f"a file that is lost later may not be missed at the next start: {error}"]
         self._next_ms = steady_ms + INTERVAL_MS
-        self._has_told_failure = False
+        self._failure_reported = False
         return []
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.broker.core.answer_room import STRUCTURE_BYTES, AnswerRoom, AnswerTooLarge
+from chaffinch.broker.core.response_size_limit import STRUCTURE_BYTES, ResponseSizeLimit, ResponseTooLarge
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from chaffinch.protocol.messages.describe_configs import RESOURCE_TOPIC, DescribeConfigsRequest, DescribeConfigsResource
@@ -146,9 +146,9 @@ def test_an_answer_beyond_the_limit_closes_the_connection(cluster: Cluster, api:
 
 
 def test_room_is_counted_by_parts_and_texts() -> None:
-    room = AnswerRoom({"queued.max.response.bytes": 2 * STRUCTURE_BYTES + 10})
+    size_limit = ResponseSizeLimit({"queued.max.response.bytes": 2 * STRUCTURE_BYTES + 10})
     part = DescribedGroupMember(member_id="12345", member_metadata=b"12345")
-    assert room.add(part) is part
-    room.add(DescribedGroupMember())
-    with pytest.raises(AnswerTooLarge):
-        room.add(DescribedGroupMember())
+    assert size_limit.add(part) is part
+    size_limit.add(DescribedGroupMember())
+    with pytest.raises(ResponseTooLarge):
+        size_limit.add(DescribedGroupMember())

@@ -14,7 +14,16 @@ from typing import Final
 
 from chaffinch.broker.connections import TURN_SECONDS_MAX, Peer
 from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.broker.core.events import CloseConnection, CompleteSilently, Effect, Failed, Report, Respond, SlowDown, TimePassed
+from chaffinch.broker.core.events import (
+    CloseConnection,
+    CompleteWithoutResponse,
+    Effect,
+    LogLine,
+    RequestFailed,
+    Respond,
+    ThrottleConnection,
+    TimePassed,
+)
 from chaffinch.runtime.clock import Clock
 from chaffinch.storage.file_system import StorageError
 
@@ -31,8 +40,8 @@ TURNS_TO_ANSWER: Final = 256
 """Turns of the loop in which an orderly stop gives the answers that are due: enough for 65,536 of them."""
 
 
-class Performer:
-    """Of one core. `peers`: the connections that are there, by their ids. `syncs`: effects are to go to `send_later`.
+class EffectRunner:
+    """Of one core. `peers`: the connections that are there, by their ids. `syncs`: effects are to go to `run_after_sync`.
 
     `unsent`: effects that wait for a sync at the end of this turn of the loop. `is_ending`: nothing new is begun.
     """
@@ -51,9 +60,9 @@ class Performer:
         self._failures: set[str] = set()  # Where in the code.
         core.lends_files = not self.syncs
 
-    def carry_out(self, effects: Sequence[Effect]) -> None:
+    def run(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Report):
+            if isinstance(effect, LogLine):
                 LOG.log(logging.INFO if effect.is_routine else logging.WARNING, "%s", effect.text)
                 continue
             peer = self.peers.get(effect.connection_id)
@@ -61,11 +70,11 @@ class Performer:
                 continue
             if isinstance(effect, Respond):
                 self._respond(peer, effect)
-            elif isinstance(effect, CompleteSilently):
+            elif isinstance(effect, CompleteWithoutResponse):
                 peer.skip(effect.request)
-            elif isinstance(effect, SlowDown):
+            elif isinstance(effect, ThrottleConnection):
                 peer.slow_down(effect.bytes_per_second, answers=effect.answers, requests=effect.requests)
-            elif isinstance(effect, Failed):
+            elif isinstance(effect, RequestFailed):
                 self.failed(peer, effect.error)
             else:
                 self._close_peer(peer, effect.reason)
@@ -74,61 +83,61 @@ class Performer:
         try:
             peer.respond(effect.request, effect.message)
         except Exception as error:  # An answer that cannot be written costs its own connection, not the one that caused it.
-            self.cut_off(peer, error)
+            self.send_failed(peer, error)
 
     def _close_peer(self, peer: Peer, reason: str) -> None:
         if reason:
-            self.say_seldom(peer, "closed connections", f"connection from {peer.address} closed: {reason}")
+            self.log_rate_limited(peer, "closed connections", f"connection from {peer.address} closed: {reason}")
         peer.close()
 
     def failed(self, peer: Peer, error: Exception) -> None:
         """A mistake of ours: this connection ends. The first line of its kind has the traceback."""
         line = f"connection from {peer.address} closed: the broker failed on its request"
-        place = repr(traceback.extract_tb(error.__traceback__)[-1:])
-        if place in self._failures:
-            self.say_seldom(peer, "failures of the broker", f"{line}, as before: {error!r}")
+        location = repr(traceback.extract_tb(error.__traceback__)[-1:])
+        if location in self._failures:
+            self.log_rate_limited(peer, "failures of the broker", f"{line}, as before: {error!r}")
         else:
-            self._failures.add(place)
+            self._failures.add(location)
             LOG.error(line, exc_info=error)
         peer.abort()
 
-    def cut_off(self, peer: Peer, error: Exception) -> None:
+    def send_failed(self, peer: Peer, error: Exception) -> None:
         """Part of an answer may be on its way, so no other one can follow."""
         if not isinstance(error, StorageError | OSError):
             self.failed(peer, error)
             return
         if isinstance(error, StorageError):
             text = f"connection from {peer.address} closed in the middle of an answer: {error}; until the next start records are read first"
-            self.say_seldom(peer, "unreadable records", text)
+            self.log_rate_limited(peer, "unreadable records", text)
             # One place that cannot be read then costs the others of its answer nothing.
             self._core.lends_files = False
         peer.abort()
 
     # After a sync ---------------------------------------------------------------------------------------------------------------------
 
-    def send_later(self, effects: Sequence[Effect]) -> None:
+    def run_after_sync(self, effects: Sequence[Effect]) -> None:
         """Under flush.policy=always: one sync for all that came in this turn of the loop."""
         if effects and not self.unsent:
-            self._loop.call_soon(self._sync_and_send)
+            self._loop.call_soon(self._sync_turn)
             self._send_at_s = perf_counter() + TURN_SECONDS_MAX
         self.unsent += effects
         for effect in effects:
             if isinstance(effect, CloseConnection) and effect.connection_id in self.peers:
-                self.peers[effect.connection_id].take_no_more_requests()
+                self.peers[effect.connection_id].stop_taking_requests()
         if self.unsent and perf_counter() > self._send_at_s:  # Many connections' answers of many bytes: they are not collected on.
-            self._sync_and_send()
+            self._sync_turn()
 
-    def carry_out_now(self, effects: Sequence[Effect]) -> None:
+    def run_now(self, effects: Sequence[Effect]) -> None:
         """Not at the end of this turn of the loop, but after what waits for that."""
         self.unsent += effects
-        self._sync_and_send()
+        self._sync_turn()
         self.time.arm()
 
-    def _sync_and_send(self) -> None:
+    def _sync_turn(self) -> None:
         if not self.is_ending:
-            self.send_unsent()
+            self.sync_and_run()
 
-    def send_unsent(self) -> None:
+    def sync_and_run(self) -> None:
         effects, self.unsent = self.unsent, []
         try:
             self._core.sync()
@@ -137,34 +146,34 @@ class Performer:
             if not self._sync_failed:
                 LOG.error(SYNC_FAILED, error)
             self._sync_failed = True
-            for connection_id in {effect.connection_id for effect in effects if not isinstance(effect, Report)}:
+            for connection_id in {effect.connection_id for effect in effects if not isinstance(effect, LogLine)}:
                 if connection_id in self.peers:
                     self.peers[connection_id].abort()
-            self.carry_out([effect for effect in effects if isinstance(effect, Report)])
+            self.run([effect for effect in effects if isinstance(effect, LogLine)])
             return
         if self._sync_failed:
             self._sync_failed = False
             LOG.warning(SYNC_SUCCEEDED)
-        self.carry_out(effects)
+        self.run(effects)
 
     # Time, and lines in the log -------------------------------------------------------------------------------------------------------
 
     def _time_passed(self) -> None:
         effects = self._core.apply(TimePassed(), self.time.steady_ms())
         if self.syncs:
-            self.send_later(effects)
+            self.run_after_sync(effects)
         else:
-            self.carry_out(effects)
+            self.run(effects)
 
-    def say_seldom(self, peer: Peer, what: str, text: str) -> None:
+    def log_rate_limited(self, peer: Peer, what: str, text: str) -> None:
         """One line in the log about this connection, or a count where there are many of its kind."""
-        self.say_of(what, peer.address.rpartition(":")[0], text)
+        self.log_for_address(what, peer.address.rpartition(":")[0], text)
 
-    def say_of(self, what: str, address: str, text: str) -> None:
+    def log_for_address(self, what: str, address: str, text: str) -> None:
         """The same about who has this address."""
         refusals = self._core.state.refusals
-        refusals.say_seldom(what, address, text, self.time.steady_ms())
-        self.carry_out(refusals.take())
+        refusals.log_rate_limited(what, address, text, self.time.steady_ms())
+        self.run(refusals.take())
         self.time.arm()
 
     # Ending ---------------------------------------------------------------------------------------------------------------------------
@@ -174,18 +183,18 @@ class Performer:
         self.is_ending = True
         self.time.end()
 
-    async def give_due_answers(self) -> None:
+    async def send_due_responses(self) -> None:
         """Those that wait only for others to have their turn, large Produce requests among them."""
         for _ in range(TURNS_TO_ANSWER):
             steady_ms = self.time.steady_ms()
             if not self._core.has_answers_due(steady_ms):
                 return
             self.unsent += self._core.apply(TimePassed(), steady_ms)
-            self.send_unsent()
+            self.sync_and_run()
             await asyncio.sleep(0)
 
 
-LOOK_INTERVAL_S: Final = 0.001
+CHECK_INTERVAL_S: Final = 0.001
 """How long after a busy turn of the loop the core is asked for its next deadline: in this time there may be ten more of them."""
 
 
@@ -193,18 +202,18 @@ class CoreTime:
     """Of one core, on one event loop. `due` is called when the core's deadline has come.
 
     `start_ms`: what the clock's `wall_ms` was when its `steady_ms` was 0: with it the core's time begins.
-    `looks_soon`: `look_soon` was called, and the core is not asked yet.
+    `is_check_scheduled`: `check_soon` was called, and the core is not asked yet.
     """
 
     def __init__(self, core: BrokerCore, clock: Clock, start_ms: int, loop: asyncio.AbstractEventLoop, due: Callable[[], None]) -> None:
-        self.looks_soon = False
+        self.is_check_scheduled = False
         self._core = core
         self._wall = core.state.wall
         self._clock = clock
         self._start_ms = start_ms
         self._loop = loop
         self._due = due
-        self._looked_ms: int | None = None
+        self._checked_ms: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._has_ended = False
@@ -213,21 +222,21 @@ class CoreTime:
         """The core's time: the steady clock, from where the wall clock stood at the start. Once a millisecond the wall clock is looked at,
         too: somebody may have set it, or the machine slept."""
         steady_ms = self._start_ms + self._clock.steady_ms()
-        if steady_ms != self._looked_ms:
-            self._looked_ms = steady_ms
+        if steady_ms != self._checked_ms:
+            self._checked_ms = steady_ms
             wall_ms = self._clock.wall_ms()
             if wall_ms - steady_ms != self._wall.offset_ms:
                 self._core.set_wall_clock(wall_ms, steady_ms)
         return steady_ms
 
-    def look_soon(self) -> None:
+    def check_soon(self) -> None:
         """The core may wait for something else than before. To ask for it has a price: once for all that comes within a millisecond."""
-        self.looks_soon = True
-        self._loop.call_later(LOOK_INTERVAL_S, self.arm)
+        self.is_check_scheduled = True
+        self._loop.call_later(CHECK_INTERVAL_S, self.arm)
 
     def arm(self) -> None:
         """Wake up at the core's next deadline; too early is harmless."""
-        self.looks_soon = False
+        self.is_check_scheduled = False
         deadline_ms = self._core.next_deadline_ms
         if self._has_ended or deadline_ms is None or (self._timer_ms is not None and self._timer_ms <= deadline_ms):
             return

@@ -17,11 +17,11 @@ STRUCTURE_BYTES: Final = 200
 _Part = TypeVar("_Part", bound=Message)
 
 
-class AnswerTooLarge(Exception):
+class ResponseTooLarge(Exception):
     """Raised by handlers in the middle of an answer; whoever called them closes the connection."""
 
 
-class AnswerRoom:
+class ResponseSizeLimit:
     """The room of one answer. Each of its parts is put through `add` as soon as it is made."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -29,7 +29,7 @@ class AnswerRoom:
         self._bytes_left = self._bytes_max
 
     def add(self, part: _Part) -> _Part:
-        """The same part, whose own texts are counted, not the parts within it. Raises AnswerTooLarge."""
+        """The same part, whose own texts are counted, not the parts within it. Raises ResponseTooLarge."""
         size = STRUCTURE_BYTES
         for field in part.FIELDS:
             value = getattr(part, field.name)
@@ -37,5 +37,5 @@ class AnswerRoom:
                 size += len(value)
         self._bytes_left -= size
         if self._bytes_left < 0:
-            raise AnswerTooLarge(f"the answer would take more than queued.max.response.bytes={self._bytes_max}")
+            raise ResponseTooLarge(f"the answer would take more than queued.max.response.bytes={self._bytes_max}")
         return part

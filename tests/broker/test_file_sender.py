@@ -17,10 +17,10 @@ from typing import Any, cast
 import pytest
 
 from chaffinch import Consumer, Producer, TopicPartition
-from chaffinch.broker import direct_sending
+from chaffinch.broker import file_sender
 from chaffinch.broker.connections import Peer
-from chaffinch.broker.direct_sending import DirectSending, send_part
 from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.broker.file_sender import FileSender, send_part
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
@@ -59,8 +59,8 @@ def fill(broker: EmbeddedBroker) -> None:
 
 
 def fetch(offset: int = 0, bytes_max: int = 50_000_000) -> FetchRequest:
-    asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=bytes_max)
-    return FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=[asked])])
+    requested = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=bytes_max)
+    return FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=[requested])])
 
 
 def values_of(answer: Any) -> list[bytes]:
@@ -100,8 +100,8 @@ def test_answers_keep_their_order(broker: EmbeddedBroker) -> None:
 def test_a_topic_that_goes_in_the_same_turn_was_still_read(broker: EmbeddedBroker, count: int) -> None:
     with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
         parts = [
-            b"".join(client.connection.encode_request(*asked)[1])
-            for asked in ((fetch(0, count * 201_000), FETCH_VERSION), (deletion(), None))
+            b"".join(client.connection.encode_request(*requested)[1])
+            for requested in ((fetch(0, count * 201_000), FETCH_VERSION), (deletion(), None))
         ]
         client.socket.sendall(b"".join(parts))
         assert values_of(client.receive()) == VALUES[:count]
@@ -110,9 +110,9 @@ def test_a_topic_that_goes_in_the_same_turn_was_still_read(broker: EmbeddedBroke
 
 def waiting(offset: int = 0) -> FetchRequest:
     """It waits for more than there is."""
-    asked = fetch(offset)
-    asked.max_wait_ms, asked.min_bytes = 60_000, sum(map(len, VALUES[offset:])) + 100_000
-    return asked
+    requested = fetch(offset)
+    requested.max_wait_ms, requested.min_bytes = 60_000, sum(map(len, VALUES[offset:])) + 100_000
+    return requested
 
 
 def deletion() -> DeleteTopicsRequest:
@@ -179,7 +179,7 @@ class TestPart:
         assert received(ends[1]) == DATA[5:30]
 
     def test_other_bytes_are_read_by_the_piece(self, ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(direct_sending, "PIECE_BYTES", 10)
+        monkeypatch.setattr(file_sender, "PIECE_BYTES", 10)
         found = Stretch(BytesSource(DATA), 5, 25)
         assert [send_part(ends[0].fileno(), found, 100) for _ in range(3)] == [10, 10, 5]
         assert (received(ends[1]), len(found)) == (DATA[5:30], 0)
@@ -187,10 +187,10 @@ class TestPart:
     def test_what_the_system_cannot_send_is_read(
         self, ends: tuple[socket.socket, socket.socket], file: RecordsFile, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def refuse(*_: int) -> int:
+        def log_refusal(*_: int) -> int:
             raise OSError(errno.EINVAL, "Invalid argument")
 
-        monkeypatch.setattr(os, "sendfile", refuse)
+        monkeypatch.setattr(os, "sendfile", log_refusal)
         assert send_part(ends[0].fileno(), Stretch(file, 5, 25), 100) == 25
         assert received(ends[1]) == DATA[5:30]
 
@@ -244,7 +244,7 @@ def test_nothing_overtakes_what_waits_in_the_transport(waiting: int) -> None:
     ours, theirs = socket.socketpair()
     transport = Transport(ours, waiting)
     with ours, theirs:
-        direct = DirectSending(cast("Any", transport), pytest.fail, fail)
+        direct = FileSender(cast("Any", transport), pytest.fail, fail)
         direct.send([b"head", Stretch(BytesSource(b"abcdef"), 1, 4), b"tail"])
         ours.shutdown(socket.SHUT_WR)
         sent = b"".join(iter(lambda: theirs.recv(100), b""))
@@ -253,12 +253,12 @@ def test_nothing_overtakes_what_waits_in_the_transport(waiting: int) -> None:
 
 def test_in_one_turn_leaves_no_more_than_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """However much room the socket has: others have a turn, too."""
-    monkeypatch.setattr(direct_sending, "BYTES_PER_TURN", 1000)
+    monkeypatch.setattr(file_sender, "BYTES_PER_TURN", 1000)
     data = random.Random(1).randbytes(4500)
 
     async def send(ours: socket.socket) -> list[int]:
         is_over, left = asyncio.Event(), []
-        direct = DirectSending(cast("Any", Transport(ours, 0)), is_over.set, fail)
+        direct = FileSender(cast("Any", Transport(ours, 0)), is_over.set, fail)
         proceed = direct._proceed
 
         def counted() -> None:
@@ -325,13 +325,13 @@ def test_a_topic_that_goes_meanwhile_is_read_to_the_end(tmp_path: Path) -> None:
 
 
 def test_without_any_descriptor_the_transport_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: int) -> int:
+    def log_refusal(_: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
     with EmbeddedBroker(topics=["orders"], data_dir=tmp_path) as broker:
         fill(broker)
         with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client:
-            monkeypatch.setattr(os, "dup", refuse)
+            monkeypatch.setattr(os, "dup", log_refusal)
             peer = answer_on_its_way(broker, client)
             assert peer._transport is not None
             assert peer._transport.get_write_buffer_size() > 1_000_000
@@ -346,8 +346,8 @@ def test_without_descriptors_it_waits_in_memory(tmp_path: Path, monkeypatch: pyt
         fill(broker)
         with SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client, SocketClient(broker.bootstrap_servers) as other:
             peer = answer_on_its_way(broker, client)
-            assert peer._direct is not None
-            assert len(peer._direct._held) == min(descriptors_max, 1)
+            assert peer._file_sender is not None
+            assert len(peer._file_sender._held) == min(descriptors_max, 1)
             assert other.ask(deletion()).responses[0].error_code == 0
             assert values_of(client.receive()) == VALUES
 

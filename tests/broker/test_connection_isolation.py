@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from chaffinch.broker.connections import TURN_SECONDS_MAX
-from chaffinch.broker.core.broker_state import Waiting
-from chaffinch.broker.core.events import Report
+from chaffinch.broker.core.broker_state import DelayedResponse
+from chaffinch.broker.core.events import LogLine
 from chaffinch.broker.core.handlers import HANDLERS
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.identifiers import TopicPartition
@@ -32,8 +32,8 @@ INCOMPRESSIBLE = random.Random(1).randbytes(400_000)
 
 
 def fetch(topic: str, wait_ms: int = 0, bytes_max: int = 50_000_000) -> FetchRequest:
-    asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=bytes_max)
-    return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=[asked])])
+    requested = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=bytes_max)
+    return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=[requested])])
 
 
 @pytest.mark.parametrize("policy", ["os", "always"])
@@ -42,8 +42,8 @@ def test_large_answers_that_nobody_reads_are_not_made(policy: str, waits_first: 
     """However many are asked for at once, directly or behind one that waits."""
     ticks = itertools.count()
     monkeypatch.setattr("chaffinch.broker.connections.perf_counter", lambda: next(ticks) * 0.4 * TURN_SECONDS_MAX)
-    asked = [fetch("quiet", 60_000)] if waits_first else []
-    asked += [fetch("large")] * 40
+    requested = [fetch("quiet", 60_000)] if waits_first else []
+    requested += [fetch("large")] * 40
     with (
         EmbeddedBroker(topics=["large", "quiet"], config={"flush.policy": policy, "connections.max.unread.bytes": UNREAD_MAX}) as broker,
         SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14) as client,
@@ -51,14 +51,14 @@ def test_large_answers_that_nobody_reads_are_not_made(policy: str, waits_first: 
     ):
         for _ in range(ANSWER_BYTES // 400_000):
             writer.ask(produce_request("large", batch_of(INCOMPRESSIBLE)))
-        client.socket.sendall(b"".join(b"".join(client.connection.encode_request(one, FETCH_VERSION)[1]) for one in asked))
+        client.socket.sendall(b"".join(b"".join(client.connection.encode_request(one, FETCH_VERSION)[1]) for one in requested))
         server, port = broker._running, client.socket.getsockname()[1]
         (peer,) = (found for found in server.peers if found.address.endswith(f":{port}"))
         largest = 0
 
         def is_congested() -> bool:
             nonlocal largest
-            largest = max(largest, peer.unsent_bytes + sum(records_bytes(effect) for effect in server._performer.unsent))
+            largest = max(largest, peer.unsent_bytes + sum(records_bytes(effect) for effect in server._effect_runner.unsent))
             return bool(peer._congested)
 
         if waits_first:
@@ -68,7 +68,7 @@ def test_large_answers_that_nobody_reads_are_not_made(policy: str, waits_first: 
         for _ in range(20):
             broker._thread.call(is_congested)
         assert UNREAD_MAX < largest < 5 * ANSWER_BYTES
-        for one in asked:
+        for one in requested:
             records = client.receive().responses[0].partitions[0].records
             assert (len(records) > ANSWER_BYTES) == (one.topics[0].topic == "large")
 
@@ -94,13 +94,13 @@ def records_bytes(effect: Any) -> int:
     return sum(len(found.records or b"") for topic in answered for found in getattr(topic, "partitions", ()))
 
 
-def fails_later(*_: object) -> Waiting:
+def fails_later(*_: object) -> DelayedResponse:
     """In place of what handles a request: its answer waits until something is written to `orders`, and fails then."""
 
     def fail(_steady_ms: int, _is_last: bool) -> None:
         raise RuntimeError("a mistake of ours")
 
-    return Waiting(deadline_ms=1 << 60, keys=(TopicPartition("orders", 0),), answer=fail)
+    return DelayedResponse(deadline_ms=1 << 60, keys=(TopicPartition("orders", 0),), answer=fail)
 
 
 def test_an_answer_that_fails_late_costs_who_asked_and_not_who_woke_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_a_machine_that_is_gone_is_no_mistake_of_ours(monkeypatch: pytest.Monkey
 
     with EmbeddedBroker(topics=["orders"]) as broker, SocketClient(broker.bootstrap_servers) as client:
         client.ask(produce_request("orders", batch_of(bytes(500_000))))
-        monkeypatch.setattr("chaffinch.broker.direct_sending.os.write", gone)
+        monkeypatch.setattr("chaffinch.broker.file_sender.os.write", gone)
         client.send(fetch("orders"), FETCH_VERSION)
         assert client.is_closed_by_peer()
         monkeypatch.undo()
@@ -169,11 +169,11 @@ def test_the_core_tells_its_shell_whose_answer_failed(monkeypatch: pytest.Monkey
     reader, writer = cluster.client(), cluster.client()
     monkeypatch.setitem(HANDLERS, FETCH, fails_later)
     reader.send(waiting_fetch())
-    assert cluster.core.waits(reader.connection_id)
+    assert cluster.core.is_waiting(reader.connection_id)
     with pytest.raises(RuntimeError, match="a mistake of ours"):  # Each shell carries it out in its way.
         writer.produce("orders", batch_of(b"a"))
     assert cluster.partition("orders", 0).log.log_end_offset == 1
-    assert not cluster.core.waits(reader.connection_id)
+    assert not cluster.core.is_waiting(reader.connection_id)
     assert cluster.client().ask(MetadataRequest(topics=None)).topics[0].name == "orders"
 
 
@@ -181,14 +181,14 @@ def test_the_core_tells_its_shell_whose_answer_failed(monkeypatch: pytest.Monkey
 def test_answers_are_collected_for_one_sync_only_so_long(monkeypatch: pytest.MonkeyPatch, after_s: float, is_sent: bool) -> None:
     """Those of many connections together hold much memory, too."""
     now_s = [5.0]
-    monkeypatch.setattr("chaffinch.broker.performer.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("chaffinch.broker.effect_runner.perf_counter", lambda: now_s[0])
     with EmbeddedBroker(config={"flush.policy": "always"}) as broker:
         server = broker._running
 
         def two_events() -> int:
-            server._performer.send_later([Report("first")])
+            server._effect_runner.run_after_sync([LogLine("first")])
             now_s[0] += after_s
-            server._performer.send_later([Report("second")])
-            return len(server._performer.unsent)
+            server._effect_runner.run_after_sync([LogLine("second")])
+            return len(server._effect_runner.unsent)
 
         assert broker._thread.call(two_events) == (0 if is_sent else 2)

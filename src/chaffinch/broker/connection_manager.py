@@ -1,6 +1,6 @@
 """What connections tell the broker: that they are there, ask for something, send nonsense, do not get on, are gone.
 
-It is their `connections.Owner`. Requests become events of the core, and what it wants then is the `Performer`'s.
+It is their `connections.Owner`. Requests become events of the core, and what it wants then is the `EffectRunner`'s.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from chaffinch.broker.busy_poll import BusyPoll
+from chaffinch.broker.connection_auth import ConnectionAuth
 from chaffinch.broker.connection_watch import ConnectionWatch
-from chaffinch.broker.connections import Peer, RequestsHeld
+from chaffinch.broker.connections import Peer, QueuedRequestBytes
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.events import ConnectionLost, RequestReceived
-from chaffinch.broker.door import Door
-from chaffinch.broker.performer import Performer
+from chaffinch.broker.effect_runner import EffectRunner
 from chaffinch.protocol.frames import BufferPool, FrameBudget
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
@@ -30,7 +30,7 @@ from chaffinch.settings import LONG_MAX
 
 
 @dataclass(slots=True)
-class Traffic:
+class ConnectionMetrics:
     """`requests`: how many by API. Bytes are counted by the connections themselves; here are those of the ones that are gone."""
 
     connections: int = 0
@@ -53,21 +53,23 @@ class Traffic:
 
 LOG = logging.getLogger("chaffinch.broker")
 
-LOOPS_ARE_LOADED: Final = "compiled loops check records from now on"
+COMPILED_LOOPS_LOADED: Final = "compiled loops check records from now on"
 
 PRODUCE: Final = 0
 
 
-class Reception:
+class ConnectionManager:
     """Owner of all connections of one broker."""
 
-    def __init__(self, core: BrokerCore, performer: Performer, door: Door, loop: asyncio.AbstractEventLoop) -> None:
-        self.traffic = Traffic()
+    def __init__(
+        self, core: BrokerCore, effect_runner: EffectRunner, connection_auth: ConnectionAuth, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.connection_metrics = ConnectionMetrics()
         self._core = core
-        self._performer = performer
-        self._peers = performer.peers  # The very dict.
-        self._time = performer.time
-        self._door = door
+        self._effect_runner = effect_runner
+        self._peers = effect_runner.peers  # The very dict.
+        self._time = effect_runner.time
+        self._connection_auth = connection_auth
         self._loop = loop
         settings = core.state.settings
         self._ids = itertools.count(1)
@@ -78,11 +80,11 @@ class Reception:
         if queued_bytes_max < 0:  # No limit.
             queued_bytes_max = LONG_MAX
         self._budget = FrameBudget(queued_bytes_max)
-        self._held = RequestsHeld(queued_bytes_max)
+        self._queued = QueuedRequestBytes(queued_bytes_max)
         self._pool = BufferPool()
         self._busy_peers: list[Peer] = []
         self._sweep: asyncio.TimerHandle | None = None
-        self._kernels_asked_for = False
+        self._kernels_requested = False
         self._watch = ConnectionWatch(settings, loop.time)
         core.state.records_max = self._watch.records_max
         self._busy_poll = BusyPoll(
@@ -92,60 +94,60 @@ class Reception:
     def new_peer(self, node_id: int) -> Peer:
         """What becomes a connection to this declared node."""
         frames = ServerConnection(self._frame_bytes_max, budget=self._budget, pool=self._pool)
-        return Peer(self, frames, next(self._ids), node_id, self._unread_bytes_max, self._held)
+        return Peer(self, frames, next(self._ids), node_id, self._unread_bytes_max, self._queued)
 
     def connected(self, peer: Peer) -> bool:
         """Take note of a new connection; False when there are too many, or its node was stopped while it was being accepted."""
-        if self._performer.is_ending or peer.node_id in self._core.state.nodes.stopped:
+        if self._effect_runner.is_ending or peer.node_id in self._core.state.nodes.stopped:
             return False
         if len(self._peers) >= self._settings["max.connections"]:
             text = f"connection from {peer.address} refused: there are {len(self._peers)} already"
-            self._performer.say_seldom(peer, "too many connections", text)
+            self._effect_runner.log_rate_limited(peer, "too many connections", text)
             return False
         self._peers[peer.connection_id] = peer
-        self.traffic.connections += 1
-        self._door.met(peer)
+        self.connection_metrics.connections += 1
+        self._connection_auth.connection_opened(peer)
         return True
 
     def received(self, peer: Peer, request: ReceivedRequest) -> bool:
         """A request came: let the core work on it and carry out what it wants. False: its answer waits for something."""
         event = RequestReceived(peer.connection_id, request, peer.node_id, peer.frames.client_software_name, peer.host)
-        if not self._kernels_asked_for and request.api.key == PRODUCE:
+        if not self._kernels_requested and request.api.key == PRODUCE:
             self._load_kernels()
-        self.traffic.requests[request.api.name] += 1
+        self.connection_metrics.requests[request.api.name] += 1
         effects = self._core.apply(event, self._time.steady_ms())
         if not peer.is_known:
-            self._door.look(peer)
-        performer = self._performer
-        if performer.syncs:
-            performer.send_later(effects)
+            self._connection_auth.check_login(peer)
+        effect_runner = self._effect_runner
+        if effect_runner.syncs:
+            effect_runner.run_after_sync(effects)
         else:
-            performer.carry_out(effects)
-        return not self._core.waits(peer.connection_id)
+            effect_runner.run(effects)
+        return not self._core.is_waiting(peer.connection_id)
 
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None:
         """The stream makes no sense any more: this connection ends, with one line."""
-        self._performer.say_seldom(peer, "broken requests", f"connection from {peer.address} closed: {violation}")
-        peer.take_no_more_requests()
+        self._effect_runner.log_rate_limited(peer, "broken requests", f"connection from {peer.address} closed: {violation}")
+        peer.stop_taking_requests()
         self._loop.call_soon(peer.close)  # After the answers that wait for the end of this turn.
 
     def failed(self, peer: Peer, error: Exception) -> None:
-        self._performer.failed(peer, error)
+        self._effect_runner.failed(peer, error)
 
-    def cut_off(self, peer: Peer, error: Exception) -> None:
-        self._performer.cut_off(peer, error)
+    def send_failed(self, peer: Peer, error: Exception) -> None:
+        self._effect_runner.send_failed(peer, error)
 
     def disconnected(self, peer: Peer) -> None:
         self._watch.forget(peer)
-        self._door.gone(peer)
-        self.traffic.count_gone(peer)
-        if self._peers.pop(peer.connection_id, None) is not None and not self._performer.is_ending:
-            self._performer.carry_out(self._core.apply(ConnectionLost(connection_id=peer.connection_id), self._time.steady_ms()))
+        self._connection_auth.connection_closed(peer)
+        self.connection_metrics.count_gone(peer)
+        if self._peers.pop(peer.connection_id, None) is not None and not self._effect_runner.is_ending:
+            self._effect_runner.run(self._core.apply(ConnectionLost(connection_id=peer.connection_id), self._time.steady_ms()))
 
-    def left_unsent(self, peer: Peer) -> None:
-        for victim in self._watch.left_unsent(peer):
+    def output_pending(self, peer: Peer) -> None:
+        for victim in self._watch.output_pending(peer):
             text = f"connection from {victim.address} closed: too many answers unread in all, {victim.unsent_bytes} bytes here"
-            self._performer.say_seldom(victim, "unread answers", text)
+            self._effect_runner.log_rate_limited(victim, "unread answers", text)
             victim.abort()
 
     def end_turn_later(self, peer: Peer) -> None:
@@ -162,19 +164,19 @@ class Reception:
 
     def turn_ended(self) -> None:
         """The core may wait for something else than before. To ask for it has a price, and so has a turn of the loop for it alone."""
-        if not self._time.looks_soon:
-            self._time.look_soon()
-        if not self._performer.unsent:  # Else the turn's answers are still to come, after a sync.
+        if not self._time.is_check_scheduled:
+            self._time.check_soon()
+        if not self._effect_runner.unsent:  # Else the turn's answers are still to come, after a sync.
             self._busy_poll.turn_ended()
 
-    def look_around(self) -> None:
+    def sweep_connections(self) -> None:
         """Close connections that hold something without getting on, now and from time to time."""
         for peer, reason in self._watch.sweep(list(self._peers.values())):
             text = f"connection from {peer.address} closed: {reason}"
-            self._performer.say_seldom(peer, "connections without progress", text)
+            self._effect_runner.log_rate_limited(peer, "connections without progress", text)
             peer.abort()
         if self._watch.interval_s is not None:
-            self._sweep = self._loop.call_later(self._watch.interval_s, self.look_around)
+            self._sweep = self._loop.call_later(self._watch.interval_s, self.sweep_connections)
 
     def end(self) -> None:
         """Nobody is looked for any more."""
@@ -184,7 +186,7 @@ class Reception:
 
     def _load_kernels(self) -> None:
         """Compiled loops are loaded in a thread when the first records come; until they are there their plain twins work."""
-        self._kernels_asked_for = True
+        self._kernels_requested = True
         if not kernels.is_loaded():
             threading.Thread(target=load_kernels, name="chaffinch-kernels", daemon=True).start()
 
@@ -192,6 +194,6 @@ class Reception:
 def load_kernels() -> None:
     """Load the compiled loops and say so: from then on a broker works at its full speed."""
     if kernels.load():
-        LOG.info(LOOPS_ARE_LOADED)
+        LOG.info(COMPILED_LOOPS_LOADED)
     else:
         LOG.warning("compiled loops are not to be had, much slower ones check records: %s", kernels.missing_reason())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.fetch.sessions import FetchPlace
+from chaffinch.broker.core.fetch.sessions import FetchPosition
 from chaffinch.broker.core.replicas.leader_epochs import NO_EPOCH, end_of_epoch, leadership_fault
 from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
@@ -47,7 +47,7 @@ class FetchTerms:
     version: int
     node_id: int
     is_follower: bool
-    a_follower_will_do: bool
+    allows_follower: bool
     is_committed: bool
     bytes_min: int
     bytes_max: int
@@ -55,32 +55,32 @@ class FetchTerms:
 
 
 @dataclass(slots=True, eq=False)
-class Reading:
-    """What one try gave: `told` for each place in order, None where a session's client knows it all; and the places that can be waited for,
-    with their partitions."""
+class ReadResult:
+    """What one try gave: `partition_data` for each place in order, None where a session's client knows it all; and the places that can
+    be waited for, with their partitions."""
 
-    told: list[PartitionData | None] = field(default_factory=list)
-    readable: list[tuple[FetchPlace, Partition]] = field(default_factory=list)
+    partition_data: list[PartitionData | None] = field(default_factory=list)
+    readable: list[tuple[FetchPosition, Partition]] = field(default_factory=list)
     bytes_read: int = 0
-    must_tell: bool = False
+    must_respond: bool = False
 
     def is_enough(self, terms: FetchTerms) -> bool:
         """Whether this is to be answered at once: there are `bytes_min`, or an error, or nothing that could be waited for."""
-        return self.must_tell or self.bytes_read >= terms.bytes_min or not self.readable
+        return self.must_respond or self.bytes_read >= terms.bytes_min or not self.readable
 
 
-def read(broker: BrokerState, terms: FetchTerms, places: Sequence[FetchPlace]) -> Reading:
+def read(broker: BrokerState, terms: FetchTerms, positions: Sequence[FetchPosition]) -> ReadResult:
     """Read all places in order, until the answer is full; those behind get no records."""
-    reading = Reading()
-    for place in places:
-        reading.told.append(_read_place(broker, terms, place, reading))
-    return reading
+    result = ReadResult()
+    for position in positions:
+        result.partition_data.append(_read_position(broker, terms, position, result))
+    return result
 
 
-def count(broker: BrokerState, places: Sequence[FetchPlace], told: Sequence[PartitionData | None]) -> None:
+def count(broker: BrokerState, positions: Sequence[FetchPosition], partition_data: Sequence[PartitionData | None]) -> None:
     """Count what an answer that is really sent carries."""
-    for place, data in zip(places, told, strict=True):
-        topic = place.topic
+    for position, data in zip(positions, partition_data, strict=True):
+        topic = position.topic
         if topic is None or broker.topics.get(topic) is None:
             continue
         if data is None or not data.error_code:
@@ -91,30 +91,30 @@ def count(broker: BrokerState, places: Sequence[FetchPlace], told: Sequence[Part
             broker.counters.add(topic, "FailedFetchRequestsPerSec")
 
 
-def _read_place(broker: BrokerState, terms: FetchTerms, place: FetchPlace, reading: Reading) -> PartitionData | None:
-    asked = place.asked
-    partition, code = place.locate(broker.topics)
-    if terms.fault is not None and terms.fault.covers(place.topic, asked.partition):
+def _read_position(broker: BrokerState, terms: FetchTerms, position: FetchPosition, result: ReadResult) -> PartitionData | None:
+    requested = position.requested
+    partition, code = position.locate(broker.topics)
+    if terms.fault is not None and terms.fault.covers(position.topic, requested.partition):
         code = terms.fault.error
     elif partition is not None:
-        code = _refusal(terms, place, partition)
+        code = _refusal(terms, position, partition)
     if partition is None or code is not codes.NONE:
-        reading.must_tell = reading.must_tell or code not in _UNINTERESTING
-        return refused(terms, place, code, partition)
+        result.must_respond = result.must_respond or code not in _UNINTERESTING
+        return refused(terms, position, code, partition)
     try:
-        data = _diverging(terms, place, partition) or _records(broker, terms, place, partition, reading)
+        data = _diverging(terms, position, partition) or _records(broker, terms, position, partition, result)
     except StorageError:
-        reading.must_tell = True
-        return refused(terms, place, codes.KAFKA_STORAGE_ERROR, partition)
+        result.must_respond = True
+        return refused(terms, position, codes.KAFKA_STORAGE_ERROR, partition)
     if data is not None and (data.diverging_epoch is not None or data.error_code):
-        reading.must_tell = True
-    reading.readable.append((place, partition))
+        result.must_respond = True
+    result.readable.append((position, partition))
     return data
 
 
-def _refusal(terms: FetchTerms, place: FetchPlace, partition: Partition) -> ErrorCode:
-    asked = place.asked
-    code = leadership_fault(partition, terms.node_id, asked.current_leader_epoch, a_follower_will_do=terms.a_follower_will_do)
+def _refusal(terms: FetchTerms, position: FetchPosition, partition: Partition) -> ErrorCode:
+    requested = position.requested
+    code = leadership_fault(partition, terms.node_id, requested.current_leader_epoch, allows_follower=terms.allows_follower)
     if code is not codes.NONE:
         return code
     if terms.is_follower:
@@ -122,21 +122,21 @@ def _refusal(terms: FetchTerms, place: FetchPlace, partition: Partition) -> Erro
     if terms.version < VERSION_WITH_ZSTD and partition.topic.config.compression_type == "zstd":
         return codes.UNSUPPORTED_COMPRESSION_TYPE
     log = partition.log
-    return codes.NONE if log.log_start_offset <= asked.fetch_offset <= log.log_end_offset else codes.OFFSET_OUT_OF_RANGE
+    return codes.NONE if log.log_start_offset <= requested.fetch_offset <= log.log_end_offset else codes.OFFSET_OUT_OF_RANGE
 
 
-def _diverging(terms: FetchTerms, place: FetchPlace, partition: Partition) -> PartitionData | None:
+def _diverging(terms: FetchTerms, position: FetchPosition, partition: Partition) -> PartitionData | None:
     """Where log and reader part, for readers that say under which leader they read last (KIP-595); None if they do not."""
-    asked, log = place.asked, partition.log
-    if asked.last_fetched_epoch < 0:
+    requested, log = position.requested, partition.log
+    if requested.last_fetched_epoch < 0:
         return None
-    epoch, end_offset = end_of_epoch(partition, asked.last_fetched_epoch)
-    if epoch == asked.last_fetched_epoch and end_offset >= asked.fetch_offset:
+    epoch, end_offset = end_of_epoch(partition, requested.last_fetched_epoch)
+    if epoch == requested.last_fetched_epoch and end_offset >= requested.fetch_offset:
         return None
     if epoch == NO_EPOCH:
-        return refused(terms, place, codes.OFFSET_OUT_OF_RANGE)
+        return refused(terms, position, codes.OFFSET_OUT_OF_RANGE)
     return PartitionData(
-        partition_index=asked.partition,
+        partition_index=requested.partition,
         high_watermark=log.high_watermark,
         last_stable_offset=log.last_stable_offset,
         log_start_offset=log.log_start_offset,
@@ -145,28 +145,30 @@ def _diverging(terms: FetchTerms, place: FetchPlace, partition: Partition) -> Pa
     )
 
 
-def _records(broker: BrokerState, terms: FetchTerms, place: FetchPlace, partition: Partition, reading: Reading) -> PartitionData | None:
-    asked, log = place.asked, partition.log
+def _records(
+    broker: BrokerState, terms: FetchTerms, position: FetchPosition, partition: Partition, result: ReadResult
+) -> PartitionData | None:
+    requested, log = position.requested, partition.log
     high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
     upper = last_stable_offset if terms.is_committed else high_watermark
     records: list[Part] = []
     aborted: list[AbortedTransaction] | None = [] if terms.is_committed else None
     # The first batch of an answer comes even when it is larger than asked for, so that no client is stuck before it.
-    may_exceed = reading.bytes_read == 0
-    bytes_max = max(0, min(asked.partition_max_bytes, terms.bytes_max - reading.bytes_read))
-    if asked.fetch_offset < upper and (bytes_max > 0 or may_exceed):
-        found = log.find(asked.fetch_offset, bytes_max, upper_bound_offset=upper, at_least_one=may_exceed)
+    may_exceed = result.bytes_read == 0
+    bytes_max = max(0, min(requested.partition_max_bytes, terms.bytes_max - result.bytes_read))
+    if requested.fetch_offset < upper and (bytes_max > 0 or may_exceed):
+        found = log.find(requested.fetch_offset, bytes_max, upper_bound_offset=upper, at_least_one=may_exceed)
         if found is not None:
             size = len(found.records)
             records = [found.records if broker.lends_files and size >= LENT_BYTES_MIN else bytes(found.records)]
-            reading.bytes_read += size
+            result.bytes_read += size
             broker.bytes_handled += size
             if terms.is_committed:
-                aborted = _aborted(partition, asked.fetch_offset, found.end_offset)
-    if not records and place.knows(high_watermark, log.log_start_offset):
+                aborted = _aborted(partition, requested.fetch_offset, found.end_offset)
+    if not records and position.is_unchanged(high_watermark, log.log_start_offset):
         return None
     return PartitionData(
-        partition_index=asked.partition,
+        partition_index=requested.partition,
         high_watermark=high_watermark,
         last_stable_offset=last_stable_offset,
         log_start_offset=log.log_start_offset,
@@ -175,12 +177,12 @@ def _records(broker: BrokerState, terms: FetchTerms, place: FetchPlace, partitio
     )
 
 
-def refused(terms: FetchTerms, place: FetchPlace, code: ErrorCode, partition: Partition | None = None) -> PartitionData:
+def refused(terms: FetchTerms, position: FetchPosition, code: ErrorCode, partition: Partition | None = None) -> PartitionData:
     """The answer for a place that gives an error."""
     if code is codes.KAFKA_STORAGE_ERROR and terms.version < VERSION_WITH_STORAGE_ERRORS:
         code = codes.NOT_LEADER_OR_FOLLOWER
     data = PartitionData(
-        partition_index=place.asked.partition,
+        partition_index=position.requested.partition,
         error_code=code.number,
         high_watermark=-1,
         aborted_transactions=[] if code in _UNINTERESTING else None,
@@ -198,60 +200,62 @@ def _aborted(partition: Partition, fetch_offset: int, end_offset: int) -> list[A
 
 
 @dataclass(slots=True, eq=False)
-class _Watched:
+class _DelayedPartition:
     """A place that is waited for. `bytes_ready` lie between `start` and `upper`, up to which the client may read."""
 
-    place: FetchPlace
+    position: FetchPosition
     partition: Partition
     start: LogPosition
     upper: int
     bytes_ready: int
 
 
-class BytesAwaited:
+class DelayedFetch:
     """Counts what a waiting fetch would give. Raises StorageError at construction."""
 
-    def __init__(self, broker: BrokerState, terms: FetchTerms, reading: Reading) -> None:
+    def __init__(self, broker: BrokerState, terms: FetchTerms, result: ReadResult) -> None:
         self._broker = broker
         self._terms = terms
-        self._watched = [
-            _Watched(place, partition, partition.log.position_of(place.asked.fetch_offset), place.asked.fetch_offset, 0)
-            for place, partition in reading.readable
+        self._partitions = [
+            _DelayedPartition(
+                position, partition, partition.log.position_of(position.requested.fetch_offset), position.requested.fetch_offset, 0
+            )
+            for position, partition in result.readable
         ]
 
     @property
     def keys(self) -> list[TopicPartition]:
-        return [watched.partition.topic_partition for watched in self._watched]
+        return [delayed.partition.topic_partition for delayed in self._partitions]
 
     def is_enough(self) -> bool:
         """Whether to read now: enough bytes, or something that the client should hear at once."""
         bytes_ready = 0
-        for watched in self._watched:
-            if not self._is_readable(watched):
+        for delayed in self._partitions:
+            if not self._is_readable(delayed):
                 return True
-            log = watched.partition.log
+            log = delayed.partition.log
             upper = log.last_stable_offset if self._terms.is_committed else log.high_watermark
-            if upper > watched.upper:
+            if upper > delayed.upper:
                 try:
                     end = log.position_of(upper)
                 except StorageError:
                     return True
-                if end.segment != watched.start.segment:
+                if end.segment != delayed.start.segment:
                     return True  # The answer ends with the segment, so waiting adds nothing.
-                watched.upper = upper
-                watched.bytes_ready = min(end.position - watched.start.position, watched.place.asked.partition_max_bytes)
-            bytes_ready += watched.bytes_ready
+                delayed.upper = upper
+                delayed.bytes_ready = min(end.position - delayed.start.position, delayed.position.requested.partition_max_bytes)
+            bytes_ready += delayed.bytes_ready
             if bytes_ready >= self._terms.bytes_min:
                 return True
         return False
 
-    def _is_readable(self, watched: _Watched) -> bool:
-        partition = watched.partition
+    def _is_readable(self, delayed: _DelayedPartition) -> bool:
+        partition = delayed.partition
         if self._broker.topics.partition(*partition.topic_partition) is not partition:
             return False
-        asked = watched.place.asked
-        if asked.fetch_offset < partition.log.log_start_offset:
+        requested = delayed.position.requested
+        if requested.fetch_offset < partition.log.log_start_offset:
             return False
         terms = self._terms
-        fault = leadership_fault(partition, terms.node_id, asked.current_leader_epoch, a_follower_will_do=terms.a_follower_will_do)
+        fault = leadership_fault(partition, terms.node_id, requested.current_leader_epoch, allows_follower=terms.allows_follower)
         return fault is codes.NONE

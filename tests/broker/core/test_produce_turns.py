@@ -68,7 +68,7 @@ class TestAnswersThatWaited:
         assert not cluster.core._waits
 
     def test_they_are_tried_in_turns_however_small(self, cluster: Cluster) -> None:
-        each = TURN_BYTES_MAX // broker_core.TRY_BYTES
+        each = TURN_BYTES_MAX // broker_core.ATTEMPT_BYTES
         readers = [cluster.client() for _ in range(each + 1)]
         for reader in readers:
             reader.send(fetch(wait_ms=500))
@@ -207,7 +207,7 @@ class TestProduce:
             data.records = batch
         client.send(request, 12)
         (transaction,) = cluster.core.state.transactions
-        assert {place.partition for place in transaction.partitions} == {*range(PARTITIONS)}, "all are added at once, in the first turn"
+        assert {tp.partition for tp in transaction.partitions} == {*range(PARTITIONS)}, "all are added at once, in the first turn"
         end = EndTxnRequest(transactional_id="t", producer_id=identity.producer_id, producer_epoch=identity.epoch, committed=False)
         assert cluster.client().ask(end, 5).error_code == 0
         cluster.advance(0)

@@ -84,8 +84,8 @@ def test_nonsense_waits_for_the_answers_before_it() -> None:
         SocketClient(broker.bootstrap_servers) as client,
         SocketClient(broker.bootstrap_servers) as writer,
     ):
-        asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
-        client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)]))
+        requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+        client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=requested)]))
         good = b"".join(client.connection.encode_request(MetadataRequest(topics=None))[1])
         client.socket.sendall(good + NONSENSE["truncated body"] + good)
         wait_until(broker, lambda: any(peer.open_count == 4 for peer in broker._running.peers))
@@ -99,13 +99,13 @@ def test_nonsense_waits_for_the_answers_before_it() -> None:
 def test_who_sent_nonsense_and_goes_before_it_is_reached_leaves_nothing(nonsense: bytes) -> None:
     with EmbeddedBroker(topics=["orders"]) as broker:
         with SocketClient(broker.bootstrap_servers) as client:
-            asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
-            client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)]))
+            requested = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+            client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=requested)]))
             client.socket.sendall(nonsense)
             wait_until(broker, lambda: any(peer.open_count == 2 for peer in broker._running.peers))
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # Closing is a reset.
         wait_for_connections(broker, 0)
-        assert broker._thread.call(lambda: broker._running._reception._held.bytes_held) == 0
+        assert broker._thread.call(lambda: broker._running._connection_manager._queued.bytes_queued) == 0
 
 
 def test_what_came_before_the_nonsense_is_answered_and_synced() -> None:

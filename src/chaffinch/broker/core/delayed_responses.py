@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from chaffinch.broker.core.broker_state import Waiting
+from chaffinch.broker.core.broker_state import DelayedResponse
 
 STALE_MAX = 64
 """Ended waits that may stay in the heap whatever its size."""
@@ -18,11 +18,11 @@ STALE_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    waiting: Waiting
+    waiting: DelayedResponse
     serial: int  # Tells this wait from earlier ones of the same connection.
 
 
-class WaitingAnswers:
+class DelayedResponses:
     """See the module. Connections are told apart by their ids."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class WaitingAnswers:
     def __bool__(self) -> bool:
         return bool(self.waits)
 
-    def add(self, connection_id: int, waiting: Waiting) -> None:
+    def add(self, connection_id: int, waiting: DelayedResponse) -> None:
         """The connection waits from now on; it must not wait already."""
         assert connection_id not in self.waits, "a connection waits for one answer at a time"
         self._serial += 1
@@ -49,7 +49,7 @@ class WaitingAnswers:
             heapq.heapify(self._deadlines)
         heapq.heappush(self._deadlines, (waiting.deadline_ms, self._serial, connection_id))
 
-    def get(self, connection_id: int) -> Waiting | None:
+    def get(self, connection_id: int) -> DelayedResponse | None:
         wait = self.waits.get(connection_id)
         return None if wait is None else wait.waiting
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from chaffinch.broker.pace import SlowAnswers, SlowRequests
+from chaffinch.broker.throttle import ThrottledRequests, ThrottledResponses
 from chaffinch.protocol.primitives import Buffer
 
 
@@ -49,7 +49,7 @@ class Line:
         self.timers = Timers()
         self.sent = b""
         self.drained = 0
-        self.answers = SlowAnswers(bytes_per_second, self.write, self.note, self.timers.later)
+        self.answers = ThrottledResponses(bytes_per_second, self.write, self.note, self.timers.later)
 
     def write(self, parts: Sequence[Buffer]) -> None:
         self.sent += b"".join(parts)
@@ -93,7 +93,7 @@ def test_closed_answers_drop_what_waits() -> None:
 
 def test_reading_pauses_as_long_as_it_should_have_taken() -> None:
     timers, resumed = Timers(), []
-    requests = SlowRequests(100, lambda: resumed.append(timers.now), timers.later)
+    requests = ThrottledRequests(100, lambda: resumed.append(timers.now), timers.later)
     assert not requests.must_pause
     requests.read(250)
     assert requests.must_pause

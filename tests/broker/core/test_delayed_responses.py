@@ -3,15 +3,15 @@
 import pytest
 
 from chaffinch.broker.core import timers
-from chaffinch.broker.core.broker_state import Waiting
-from chaffinch.broker.core.waiting_answers import STALE_MAX, WaitingAnswers
+from chaffinch.broker.core.broker_state import DelayedResponse
+from chaffinch.broker.core.delayed_responses import STALE_MAX, DelayedResponses
 
 
-def waiting(deadline_ms: int, *keys: str) -> Waiting:
-    return Waiting(deadline_ms=deadline_ms, keys=keys, answer=lambda _steady_ms, _is_last: None)
+def waiting(deadline_ms: int, *keys: str) -> DelayedResponse:
+    return DelayedResponse(deadline_ms=deadline_ms, keys=keys, answer=lambda _steady_ms, _is_last: None)
 
 
-def woken(waits: WaitingAnswers) -> list[tuple[int, bool]]:
+def woken(waits: DelayedResponses) -> list[tuple[int, bool]]:
     """All that are to be tried, each with whether it is for the last time."""
     found = []
     while (taken := waits.take_woken()) is not None:
@@ -20,7 +20,7 @@ def woken(waits: WaitingAnswers) -> list[tuple[int, bool]]:
 
 
 def test_found_by_each_of_its_keys_until_it_ends() -> None:
-    waits = WaitingAnswers()
+    waits = DelayedResponses()
     waits.add(1, waiting(100, "orders", "bills"))
     waits.add(2, waiting(100, "orders"))
     waits.wake("orders")
@@ -39,7 +39,7 @@ def test_found_by_each_of_its_keys_until_it_ends() -> None:
 
 
 def test_who_is_woken_again_and_again_is_tried_once_and_in_turn() -> None:
-    waits = WaitingAnswers()
+    waits = DelayedResponses()
     for connection_id in range(3):
         waits.add(connection_id, waiting(100 - connection_id, "orders", str(connection_id)))
     waits.wake("orders")
@@ -53,7 +53,7 @@ def test_who_is_woken_again_and_again_is_tried_once_and_in_turn() -> None:
 
 
 def test_who_is_gone_is_not_tried() -> None:
-    waits = WaitingAnswers()
+    waits = DelayedResponses()
     waits.add(1, waiting(100, "orders"))
     waits.wake("orders")
     waits.end(1)
@@ -63,7 +63,7 @@ def test_who_is_gone_is_not_tried() -> None:
 
 
 def test_due_in_the_order_of_deadlines_and_not_before() -> None:
-    waits = WaitingAnswers()
+    waits = DelayedResponses()
     waits.add(1, waiting(300))
     waits.add(2, waiting(100))
     assert waits.next_deadline_ms == 100
@@ -76,7 +76,7 @@ def test_due_in_the_order_of_deadlines_and_not_before() -> None:
 
 
 def test_an_old_deadline_does_not_hit_the_next_wait_of_the_same_connection() -> None:
-    waits = WaitingAnswers()
+    waits = DelayedResponses()
     waits.add(1, waiting(100))
     waits.end(1)
     waits.add(1, waiting(200))
@@ -88,7 +88,7 @@ def test_an_old_deadline_does_not_hit_the_next_wait_of_the_same_connection() -> 
 
 
 def test_ended_waits_do_not_pile_up() -> None:
-    waits = WaitingAnswers()
+    waits = DelayedResponses()
     for _ in range(10 * STALE_MAX):
         waits.add(1, waiting(1_000_000))
         waits.end(1)

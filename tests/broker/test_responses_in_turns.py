@@ -34,7 +34,7 @@ def test_a_request_that_takes_several_turns(policy: str, acks: int) -> None:
         EmbeddedBroker(topics={"orders": {"partitions": PARTITIONS}}, config={"flush.policy": policy}) as broker,
         SocketClient(broker.bootstrap_servers) as client,
     ):
-        encoded = [client.connection.encode_request(asked)[1] for asked in (request, MetadataRequest(topics=[]))]
+        encoded = [client.connection.encode_request(requested)[1] for requested in (request, MetadataRequest(topics=[]))]
         client.socket.sendall(b"".join(part for parts in encoded for part in parts))
         if acks:
             (topic,) = client.receive().responses
@@ -53,8 +53,8 @@ def test_waiting_readers_who_are_woken_together_get_less_each_and_none_is_closed
         readers = [stack.enter_context(SocketClient(broker.bootstrap_servers, receive_buffer=1 << 14)) for _ in range(20)]
         for _ in range(19):
             writer.ask(one_batch("large", batch_of(INCOMPRESSIBLE)))
-        asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50_000_000)
-        topics = [FetchTopic(topic="large", partitions=[asked])]
+        requested = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=50_000_000)
+        topics = [FetchTopic(topic="large", partitions=[requested])]
         for reader in readers:
             reader.send(FetchRequest(max_wait_ms=60_000, min_bytes=20 * len(INCOMPRESSIBLE), topics=topics), FETCH_VERSION)
         waits = broker._running.core._waits.waits
