@@ -83,4 +83,5 @@ KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("a commit without an answer of offsets, and of a record that was dropped", 16573, {"transaction_version": 2}),
     ("a log does not start beyond what is on disk", 49284, {"transaction_version": 2}),
     ("an end that was asked for by who had the partition before is not begun at", 80133, {}),
+    ("a write that is interrupted while its answer is read is not sent to the next topic", 2237, {}),
 ]
