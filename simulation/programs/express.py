@@ -1,4 +1,4 @@
-"""The express lane in the simulated world: the very `ExpressLane`, over lent connections that are simulated, and callers by dice.
+"""The express lane in the simulated world: the very `InlineSender`, over lent connections that are simulated, and callers by dice.
 
 A caller sends, and then waits for the answer himself, has another thread do it, or nobody does; what he writes goes as a whole, in part, or
 he is interrupted and nobody knows how much has gone; what he reads is lost with an interruption, or is not there after all. Whatever
@@ -14,9 +14,9 @@ from typing import Any, Final, Protocol, cast
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import BrokerConnection, ConnectionEvent
 from chaffinch.client.network import Network
-from chaffinch.producer.core.batches.batch import Receipts
+from chaffinch.producer.core.batches.batch import BatchFutures
 from chaffinch.producer.core.producer_core import ProducerCore
-from chaffinch.producer.express_lane import ExpressLane
+from chaffinch.producer.inline_send import InlineSender
 from chaffinch.runtime.clock import Clock
 from simulation.programs.programs import Told
 from simulation.records import Record
@@ -112,19 +112,19 @@ class Lane:
         self._end: Connection | None = None
         """Over which the last one went."""
         self._is_waking = False
-        self._express = ExpressLane(core, cast(Network, self), cast(Clock, self), RLock(), self.wakeup)
+        self._express = InlineSender(core, cast(Network, self), cast(Clock, self), RLock(), self.wakeup)
 
     @property
     def is_busy(self) -> bool:
         """Whether a record is on its way."""
-        return self._core.parcel is not None
+        return self._core.inline_request is not None
 
     # By the sender.
 
     def open(self) -> int | None:
         """If there is nothing to do; when the sender wakes up by itself."""
         core = self._core
-        self.is_open, deadline_ms = core.takes_express and core.is_idle, core.next_deadline_ms
+        self.is_open, deadline_ms = core.allows_inline_send and core.is_idle, core.next_deadline_ms
         if not self.is_open:
             return deadline_ms
         look_at_ms = self._world.steady_ms + self._express.open()
@@ -132,9 +132,9 @@ class Lane:
 
     def close(self) -> None:
         """The sender is awake."""
-        parcel, self.is_open = self._core.parcel, False
+        inline_request, self.is_open = self._core.inline_request, False
         self._express.close()
-        if parcel is not None and parcel.received and not parcel.is_over:
+        if inline_request is not None and inline_request.received and not inline_request.is_over:
             self._world.count("express answers handed over")
         if self._end is not None:
             self._end.caller = None
@@ -175,14 +175,14 @@ class Lane:
             self._end.caller = lambda: self._fetch(told, receipts)
         return True
 
-    def _fetch(self, told: Told, receipts: Receipts) -> None:
+    def _fetch(self, told: Told, receipts: BatchFutures) -> None:
         """Bytes have come, and their caller looks at them."""
-        world, parcel = self._world, self._core.parcel
+        world, inline_request = self._world, self._core.inline_request
         assert self._end is not None
-        assert parcel is not None
+        assert inline_request is not None
         self._end.caller = None
         try:
-            self._express.fetch(receipts, None)
+            self._express.read_response(receipts, None)
         except KeyboardInterrupt:
             told.was_interrupted = True
             world.tell(self._who, "the caller is interrupted while he reads")
@@ -191,9 +191,9 @@ class Lane:
             told.offsets.append(offset)
             world.count("express records written")
             world.tell(self._who, f"record {told.record.number} is written in {told.record.topic_partition} at offset {offset}")
-            assert not self._core.callers.for_memory, f"{self._who}: memory is free again, and nobody tells who waits for it"
+            assert not self._core.callers.memory_waiters, f"{self._who}: memory is free again, and nobody tells who waits for it"
             self._owner.is_told(told)
-        elif self._core.parcel is parcel:  # Half an answer, say. There are more callers than one.
+        elif self._core.inline_request is inline_request:  # Half an answer, say. There are more callers than one.
             self._end.caller = lambda: self._fetch(told, receipts)
 
     # In place of network and clock.

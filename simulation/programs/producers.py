@@ -28,7 +28,7 @@ from chaffinch.producer.core.effects import (
     SendRequest,
     WakeCallers,
 )
-from chaffinch.producer.core.exception_handler import HandlerSaid, Question, RetriableResponse
+from chaffinch.producer.core.exception_handler import HandlerDecision, Question, RetriableResponse
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.refusals.record_errors import ScreenedErrors
@@ -235,7 +235,7 @@ class ProducerProcess(ProgramProcess):
                 count = self._try_table(left, began_ms) if burst.as_table else self._try_send(left[0], waits=waits)
                 if not count and self._world.steady_ms - began_ms >= MAX_BLOCK_MS:
                     topic, partition = left[0].topic_partition
-                    error = self._core.records_refused(1, self._core.reasons.waited_in_vain(topic, partition, MAX_BLOCK_MS))
+                    error = self._core.records_rejected(1, self._core.wait_causes.topic_timeout(topic, partition, MAX_BLOCK_MS))
                     self._note(left[0]).errors.append(error)
                     count = 1
                 if not count:
@@ -273,7 +273,7 @@ class ProducerProcess(ProgramProcess):
             value=record.value,
             timestamp_ms=record.timestamp_ms,
             size=size,
-            receipt=self._note(record),
+            future=self._note(record),
         )
         self._core.append(record.topic_partition, new, self._world.steady_ms)
         return 1
@@ -323,7 +323,7 @@ class ProducerProcess(ProgramProcess):
         )
         batch = ProducerBatch(
             topic_partition=taken[0].topic_partition,
-            receipt=[self._note(record) for record in taken],
+            outcome_sink=[self._note(record) for record in taken],
             rows=np.arange(len(taken), dtype=np.int64),
             timestamps=columns.timestamps,
             data=self._core.accumulator.encode_rows(columns),
@@ -344,12 +344,12 @@ class ProducerProcess(ProgramProcess):
         count = self._core.wiring.cluster.partition_count(topic)
         if count is not None and partition < count:
             return True
-        self.handle(events.TopicWanted(topic=topic, is_stale=count is not None))
+        self.handle(events.TopicRequested(topic=topic, is_stale=count is not None))
         return False
 
     def _has_memory(self, size: int) -> bool:
-        self._core.callers.for_memory = int(not self._core.accumulator.has_room_for(size))
-        return not self._core.callers.for_memory
+        self._core.callers.memory_waiters = int(not self._core.accumulator.has_memory_for(size))
+        return not self._core.callers.memory_waiters
 
     # Calls -----------------------------------------------------------------------------------------------------------------------------
 
@@ -439,7 +439,7 @@ class ProducerProcess(ProgramProcess):
     def _complete(self, effect: CompleteBatch) -> None:
         numbers = []
         for index, row in enumerate(effect.batch.rows):
-            told: Told = effect.batch.receipt[row]
+            told: Told = effect.batch.outcome_sink[row]
             told.offsets.append(effect.base_offset + index if effect.base_offset >= 0 else -1)
             self.is_told(told)
             numbers.append(told.record.number)
@@ -455,7 +455,7 @@ class ProducerProcess(ProgramProcess):
         if isinstance(effect.errors, ScreenedErrors):
             self._world.count("records screened", len(effect.errors))
         for index, row in enumerate(effect.batch.rows):
-            told: Told = effect.batch.receipt[row]
+            told: Told = effect.batch.outcome_sink[row]
             error = effect.errors.get(index, effect.error)
             if index in effect.dropped or error is not None:
                 self.is_told(told)
@@ -470,18 +470,18 @@ class ProducerProcess(ProgramProcess):
 
     def _answer(self, effect: AskHandler) -> None:
         """What the exception handler says."""
-        asked: dict[int, Told] = {index: effect.batch.receipt[effect.batch.rows[index]] for index in effect.errors}
+        asked: dict[int, Told] = {index: effect.batch.outcome_sink[effect.batch.rows[index]] for index in effect.errors}
         if effect.question is Question.REJECTED:
-            said = HandlerSaid(swallowed=frozenset(index for index, told in asked.items() if told.record.number % KEPT_OF))
+            said = HandlerDecision(swallowed=frozenset(index for index, told in asked.items() if told.record.number % KEPT_OF))
         else:
             for told in asked.values():
                 told.said = BY_NUMBER.get(told.record.number % SAID_OF, RetriableResponse.RETRY)
-            said = HandlerSaid(
+            said = HandlerDecision(
                 swallowed=frozenset(index for index, told in asked.items() if told.said is RetriableResponse.SWALLOW),
                 retried=frozenset(index for index, told in asked.items() if told.said is RetriableResponse.RETRY),
             )
             self._world.count("records to be tried again, says the handler", len(said.retried))
-        self.handle(events.HandlerAnswered(batch=effect.batch, said=said))
+        self.handle(events.HandlerDecided(batch=effect.batch, decision=said))
 
     def _block(self, attempt: Callable[[], bool]) -> None:
         """The caller waits until `attempt` says that it need not any more."""

@@ -19,7 +19,7 @@ from chaffinch.consumer.core.options import CONSUMER_OPTIONS
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import ConfigException, NetworkException, codes
-from chaffinch.producer.core.events import TimePassed, TopicWanted
+from chaffinch.producer.core.events import TimePassed, TopicRequested
 from chaffinch.producer.core.metadata_watch import MetadataWatch
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
 from chaffinch.producer.core.producer_core import ProducerCore
@@ -78,7 +78,7 @@ def test_no_third_strategy(table: OptionTable) -> None:
 
 def metadata_of_producer(**options: str) -> tuple[MetadataWatch, ClusterState]:
     bootstrap, cluster = bootstrap_of(**options)
-    return MetadataWatch(cluster, bootstrap, age_ms_max=1, idle_ms_max=1, backoff=Backoff(initial_ms=1, max_ms=1), dice=Random(1)), cluster
+    return MetadataWatch(cluster, bootstrap, age_ms_max=1, idle_ms_max=1, backoff=Backoff(initial_ms=1, max_ms=1), rng=Random(1)), cluster
 
 
 def metadata_of_consumer(**options: str) -> tuple[TopicWatch, ClusterState]:
@@ -169,7 +169,7 @@ def test_a_consumer_asks_the_next() -> None:
 
 def test_a_producer_asks_the_next() -> None:
     core = ProducerCore(PRODUCER_OPTIONS.parse(SERVERS), Random(1))
-    sent = [effect for effect in core.handle(TopicWanted(topic="t"), 0) if isinstance(effect, SendRequest)]
+    sent = [effect for effect in core.handle(TopicRequested(topic="t"), 0) if isinstance(effect, SendRequest)]
     assert {(request.address, request.timeout_ms) for request in sent} == {(A, 2_000)}
     lost = [Failed(address=A, token=request.token, reason="no answer", was_sent=True, is_timeout=True) for request in sent]
     again = [*core.handle_all([*lost, Disconnected(address=A, reason="no answer")], 2_000), *core.handle(TimePassed(), 2_200)]

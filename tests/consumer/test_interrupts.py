@@ -15,7 +15,7 @@ from chaffinch.errors import IllegalStateException, WakeupException
 from tests.client.interrupts import Interrupt
 from tests.consumer.conftest import ConsumerOf
 from tests.consumer.polling import write
-from tests.producer.waits import in_thread
+from tests.producer.threads import in_thread
 
 LATEST_S = 60
 VALUES = [b"0", b"1", b"2", b"3", b"4", b"5"]

@@ -132,12 +132,12 @@ class World:
                 case CompleteCall() | FailCall():
                     self.ended[effect.call] += effect.call is not None
                 case CompleteBatch():
-                    self.ended.update(effect.batch.receipt[row] for row in effect.batch.rows)
+                    self.ended.update(effect.batch.outcome_sink[row] for row in effect.batch.rows)
                 case FailRecords():
                     told = range(effect.batch.count) if effect.error is not None else [*effect.errors, *effect.dropped]
                     for index in told:
                         assert effect.errors.get(index, effect.error) is not None
-                        self.ended[effect.batch.receipt[effect.batch.rows[index]]] += 1
+                        self.ended[effect.batch.outcome_sink[effect.batch.rows[index]]] += 1
                 case AskHandler():
                     raise AssertionError("nobody is there to be asked")
 
@@ -176,14 +176,14 @@ def produce(seed: int) -> set[Outcome]:
             world.carry_out(core.handle(_call(transaction.state), cluster.steady_ms))
         elif what < 0.5:
             place, key = TopicPartition(dice.choice(TOPICS[:2]), dice.randrange(3)), dice.choice((None, b"k"))
-            world.carry_out(core.handle(events.TopicWanted(topic=place.topic), cluster.steady_ms))
+            world.carry_out(core.handle(events.TopicRequested(topic=place.topic), cluster.steady_ms))
             for _ in range(dice.choice((1, 3)) if core.usable_count(*place) and _takes_records(core) else 0):
                 sent.append(next(numbers))
                 core.append(place, new_record(key, b"v", sent[-1], place.partition, timestamp_ms=cluster.steady_ms), cluster.steady_ms)
         elif what < 0.6:
             world.carry_out(core.handle(events.FlushCalled(call=f"flush {next(numbers)}"), cluster.steady_ms))
         elif what < 0.65:
-            world.carry_out(core.handle(events.TopicWanted(topic=dice.choice(TOPICS), is_stale=True), cluster.steady_ms))
+            world.carry_out(core.handle(events.TopicRequested(topic=dice.choice(TOPICS), is_stale=True), cluster.steady_ms))
         else:
             cluster.advance(dice.choice(WAITS_MS))
 

@@ -239,26 +239,26 @@ class TestCommits:
 
     def test_a_record_that_failed_at_send(self) -> None:
         rig = rig_in(State.IN_TRANSACTION)
-        rig.core.records_refused(1, RecordTooLargeException("too large"))
+        rig.core.records_rejected(1, RecordTooLargeException("too large"))
         assert isinstance(rig.call(events.CommitCalled, "commit"), RecordTooLargeException)
 
     def test_a_record_that_failed_at_send_while_the_commit_waits(self) -> None:
         rig = rig_in(State.IN_TRANSACTION)
         rig.send("b")
         rig.call(events.CommitCalled, "commit")
-        rig.step(events.RecordsRefused(count=1, error=RecordTooLargeException("too large"), begun=1))
+        rig.step(events.RecordsRejected(count=1, error=RecordTooLargeException("too large"), transaction_number=1))
         assert isinstance(rig.calls["commit"], RecordTooLargeException)
 
     def test_a_record_that_failed_at_send_in_an_earlier_transaction_fails_no_other(self) -> None:
         rig = rig_in(State.IN_TRANSACTION)
         rig.call(events.CommitCalled, "first commit")
         rig.call(events.BeginTransactionCalled, "begin again")
-        rig.step(events.RecordsRefused(count=1, error=RecordTooLargeException("too large"), begun=1))
+        rig.step(events.RecordsRejected(count=1, error=RecordTooLargeException("too large"), transaction_number=1))
         assert rig.call(events.CommitCalled, "commit") == "done"
 
     def test_a_record_that_failed_at_send_does_not_end_a_commit_that_has_been_asked_for(self) -> None:
         rig = rig_in(State.COMMITTING)
-        rig.step(events.RecordsRefused(count=1, error=RecordTooLargeException("too large"), begun=1))
+        rig.step(events.RecordsRejected(count=1, error=RecordTooLargeException("too large"), transaction_number=1))
         rig.release()
         assert rig.calls["first commit"] == "done"
 

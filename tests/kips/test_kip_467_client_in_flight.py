@@ -19,9 +19,9 @@ from chaffinch.errors import (
     codes,
 )
 from chaffinch.producer.core import events
-from chaffinch.producer.core.batches.in_flight import Front
+from chaffinch.producer.core.batches.in_flight import PredecessorState
 from chaffinch.producer.core.options import IDEMPOTENT_IN_FLIGHT_MAX
-from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Situation
+from chaffinch.producer.core.refusals.batch_responses import BatchResponse, Situation
 from chaffinch.producer.core.refusals.culprits import FailAll, judge
 from chaffinch.records.byte_columns import NO_ENTRIES
 from tests.kips.refused_batches import INVALID, rejected
@@ -109,8 +109,8 @@ def play(rig: Rig, batches: str, steps: list[Step]) -> None:
         if step == LATER:
             rig.sleep(5_000)
         else:
-            place, outcome = step if isinstance(step, tuple) else (0, step)
-            rig.answer(outcome, request=place)
+            tp, outcome = step if isinstance(step, tuple) else (0, step)
+            rig.answer(outcome, request=tp)
 
 
 def begun(**options: Any) -> Rig:
@@ -234,11 +234,11 @@ class TestTime:
         rig.send("ef")
         assert rig.trace[3:] == ["cd@3/0", "ef@0/1"]
 
-    @pytest.mark.parametrize("front", [Front.OPEN, Front.FAILED, Front.UNSTORED])
-    def test_no_time_is_left_for_what_is_behind(self, front: Front) -> None:
+    @pytest.mark.parametrize("front", [PredecessorState.OPEN, PredecessorState.FAILED, PredecessorState.UNSTORED])
+    def test_no_time_is_left_for_what_is_behind(self, predecessors: PredecessorState) -> None:
         """Nobody is told of a gap that another batch has left."""
-        situation = Situation(topic_partition=ORDERS_0, count=1, keys_of=lambda _: NO_ENTRIES, front=front, may_retry=False)
-        verdict = judge(BatchAnswer(code=codes.OUT_OF_ORDER_SEQUENCE_NUMBER), situation)
+        situation = Situation(topic_partition=ORDERS_0, count=1, keys_of=lambda _: NO_ENTRIES, predecessors=predecessors, may_retry=False)
+        verdict = judge(BatchResponse(code=codes.OUT_OF_ORDER_SEQUENCE_NUMBER), situation)
         assert isinstance(verdict, FailAll)
         assert isinstance(verdict.error, TimeoutException)
         assert isinstance(verdict.error.__cause__, OutOfOrderSequenceException)
@@ -332,15 +332,17 @@ FRONTS: dict[str, tuple[Answer | str, dict[str, Any]]] = {
 @pytest.mark.parametrize("behind", [GAP, Answer(codes.UNKNOWN_PRODUCER_ID)], ids=["gap", "forgotten"])
 @pytest.mark.parametrize("called", [None, events.CommitCalled, events.AbortCalled])
 @pytest.mark.parametrize("front", FRONTS)
-def test_in_a_transaction_nobody_is_told_of_a_gap_that_another_batch_has_left(front: str, called: type | None, behind: Answer) -> None:
+def test_in_a_transaction_nobody_is_told_of_a_gap_that_another_batch_has_left(
+    predecessors: str, called: type | None, behind: Answer
+) -> None:
     """Five batches in flight, the first refused: those behind it fail with the transaction, or with what has ended the producer."""
-    answer, options = FRONTS[front]
+    answer, options = FRONTS[predecessors]
     rig = begun(**{"transactional.id": "t"}, **options)
     rig.send("a")
-    rig.sleep(800 if front == "late" else 0)
+    rig.sleep(800 if predecessors == "late" else 0)
     for batch in ("bc", "de", "fg", "hi"):
         rig.send(batch)
-    rig.sleep(300 if front == "late" else 0)
+    rig.sleep(300 if predecessors == "late" else 0)
     if called is events.CommitCalled:
         rig.call(called, "call")
     first = rig.open[0]
@@ -351,4 +353,4 @@ def test_in_a_transaction_nobody_is_told_of_a_gap_that_another_batch_has_left(fr
         rig.answer(answer if rig.open[0].message == first.message else behind)
         rig.sleep(300)
     ends = {"fenced": "ProducerFencedException", "unknown": "UnknownServerException"}
-    assert {rig._fate(value).partition(" ")[0] for value in "bcdefghi"} == {ends.get(front, "TransactionAbortableException")}
+    assert {rig._fate(value).partition(" ")[0] for value in "bcdefghi"} == {ends.get(predecessors, "TransactionAbortableException")}

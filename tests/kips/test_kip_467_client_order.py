@@ -109,8 +109,8 @@ class TestOrder:
     def test_culprits_in_one_are_nothing_to_the_others(self) -> None:
         """Their numbers are given to the innocents, so the epoch stays, and nobody has to finish anything."""
         rig = Rig()
-        for place in (ORDERS_0, ORDERS_1):
-            rig.send("y" if place == ORDERS_0 else "z", place)
+        for tp in (ORDERS_0, ORDERS_1):
+            rig.send("y" if tp == ORDERS_0 else "z", tp)
             rig.answer(OK)
         rig.send("ab", ORDERS_0)
         rig.send("c", ORDERS_1)
@@ -123,7 +123,7 @@ class TestOrder:
         rig = Rig()
         rig.send("ab")
         rig.core.identity._own = rig.core.identity._own._replace(epoch=2**15 - 1)
-        rig.core.delivery.queue(ORDERS_0)._identity = rig.core.identity._own
+        rig.core.response_handler.queue(ORDERS_0)._identity = rig.core.identity._own
         rig.sent.clear()
         rig.answer(rejected())
         rig.send("c")

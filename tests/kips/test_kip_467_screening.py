@@ -16,8 +16,8 @@ from chaffinch.errors import InvalidCompactionKeyException, Stored, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.exception_handler import NonRetriableResponse
-from chaffinch.producer.core.refusals.screening import LEFT_EVERY_MS, PROBE_AFTER_MS, SCREEN_MS_MAX
-from tests.producer.core.rig import LOST, OK, ORDERS_0, ORDERS_1, RETURNS_0, Answer, Batch, Rig, _batch, _places
+from chaffinch.producer.core.refusals.screening import PROBE_AFTER_MS, SCREEN_MS_MAX, UNSCREENED_INTERVAL_MS
+from tests.producer.core.rig import LOST, OK, ORDERS_0, ORDERS_1, RETURNS_0, Answer, Batch, Rig, _batch, _tps
 
 NO_KEY = codes.INVALID_COMPACTION_KEY
 LATER_MS = SCREEN_MS_MAX - PROBE_AFTER_MS
@@ -35,7 +35,7 @@ class Table(NamedTuple):
     """Ready-made batches, handed over at once; a millisecond later they may be sent."""
 
     batches: tuple[str, ...]
-    place: TopicPartition = ORDERS_0
+    tp: TopicPartition = ORDERS_0
     passes_ms: int = 1
 
 
@@ -66,8 +66,8 @@ def play(rig: Rig, steps: list[Any]) -> None:
     for step in steps:
         match step:
             case Table():
-                rig.step(events.TopicWanted(topic=step.place.topic))
-                rig.hand_over(*step.batches, place=step.place)
+                rig.step(events.TopicRequested(topic=step.tp.topic))
+                rig.hand_over(*step.batches, tp=step.tp)
                 rig.steady_ms += step.passes_ms
                 rig.step(events.TimePassed())
             case Sent():
@@ -199,7 +199,7 @@ class Elsewhere(NamedTuple):
     """Where else batches wait, and how many brokers there are; they lead partitions in turn."""
 
     name: str
-    place: TopicPartition
+    tp: TopicPartition
     nodes: int
     sent: str
 
@@ -215,7 +215,7 @@ ELSEWHERE = [
 def test_where_it_is_known(elsewhere: Elsewhere) -> None:
     """A refusal is the word of one broker about one topic."""
     rig = Rig(nodes=elsewhere.nodes)
-    play(rig, [table("xyz", "dEf", place=elsewhere.place), table("aBc")])
+    play(rig, [table("xyz", "dEf", tp=elsewhere.tp), table("aBc")])
     rig.answer(refused(1), request=1)
     rig.answer(OK)
     assert rig.trace == ["xyz@0/0", "aBc@0/0", "ac@0/0", elsewhere.sent]
@@ -224,7 +224,7 @@ def test_where_it_is_known(elsewhere: Elsewhere) -> None:
 def test_a_refusal_that_does_not_name_them_counts_at_once() -> None:
     """Before any of them was written."""
     rig = Rig()
-    play(rig, [table("uvw", "xYz", place=ORDERS_1), table("aBc", "dEf")])
+    play(rig, [table("uvw", "xYz", tp=ORDERS_1), table("aBc", "dEf")])
     rig.answer(refused(1), request=1)
     rig.sleep(PROBE_AFTER_MS)
     rig.answer(OK, request=1)
@@ -237,7 +237,7 @@ def test_a_refusal_that_does_not_name_them_counts_at_once() -> None:
 def test_what_follows_a_batch_of_nothing_else_has_a_request_that_is_large_enough(rounds: int) -> None:
     """Whichever of two partitions is the first in that round: the room in it was counted for the batch that is not sent."""
     rig = Rig(options={**ONE_IN_FLIGHT["options"], "max.request.size": 250})
-    play(rig, [table("aBc", "D", "efghijklmnopq"), refused(1), table("rstuvwxyz", place=ORDERS_1)])
+    play(rig, [table("aBc", "D", "efghijklmnopq"), refused(1), table("rstuvwxyz", tp=ORDERS_1)])
     for _ in range(rounds):
         rig.step(events.TimePassed())
     rig.answer(OK)
@@ -257,7 +257,7 @@ def test_a_topic_made_anew_is_asked() -> None:
     rig = Rig(topic_id=UUID(int=1))
     play(rig, FIRST)
     rig.topic_id = UUID(int=2)
-    rig.step(events.TopicWanted(topic="orders", is_stale=True))
+    rig.step(events.TopicRequested(topic="orders", is_stale=True))
     rig.sleep(150)  # Metadata is not asked for twice in a moment.
     rig.answer(OK)
     assert rig.trace[2] == "dEf@2/0"
@@ -320,8 +320,8 @@ class Waiting(NamedTuple):
 
 WAITING = [
     Waiting("at once", 0, [0, 1]),
-    Waiting("some are left, to ask later", LEFT_EVERY_MS, [0]),
-    Waiting("and at other times others", 2 * LEFT_EVERY_MS, [1]),
+    Waiting("some are left, to ask later", UNSCREENED_INTERVAL_MS, [0]),
+    Waiting("and at other times others", 2 * UNSCREENED_INTERVAL_MS, [1]),
     Waiting("in the end", SCREEN_MS_MAX - 1, [1]),
     Waiting("too late", SCREEN_MS_MAX, []),
     Waiting("handed over in the same moment", 0, [], handed_over_ms=0),
@@ -336,11 +336,11 @@ WAITING = [
 def test_rows_fail_before_they_are_encoded(waiting: Waiting) -> None:
     rig = Rig(nodes=waiting.nodes, topic_id=UUID(int=1))
     handed_over_ms = rig.steady_ms + waiting.handed_over_ms
-    play(rig, [table("xyz", place=RETURNS_0, passes_ms=0), OK, table("aBc", passes_ms=0), refused(1), OK])
+    play(rig, [table("xyz", tp=RETURNS_0, passes_ms=0), OK, table("aBc", passes_ms=0), refused(1), OK])
     if waiting.topic_id != rig.topic_id:
         rig.sleep(150)
         rig.topic_id = waiting.topic_id
-        rig.step(events.TopicWanted(topic="orders", is_stale=True))
+        rig.step(events.TopicRequested(topic="orders", is_stale=True))
     screening, steady_ms = rig.core.screening, rig.steady_ms + waiting.passes_ms
     told = screening.of_rows(waiting.topic, handed_over_ms, steady_ms)
     assert told == dict.fromkeys(waiting.partitions, REASON.format(waiting.passes_ms))
@@ -351,7 +351,7 @@ def test_now_and_then_the_rows_of_a_partition_are_left() -> None:
     rig = Rig(partitions=3)
     handed_over_ms, left = rig.steady_ms - 1, []
     play(rig, [table("aBc", passes_ms=0), refused(1), OK])
-    for steady_ms in range(rig.steady_ms, rig.steady_ms + SCREEN_MS_MAX, LEFT_EVERY_MS // 2):
+    for steady_ms in range(rig.steady_ms, rig.steady_ms + SCREEN_MS_MAX, UNSCREENED_INTERVAL_MS // 2):
         screened = rig.core.screening.of_rows("orders", handed_over_ms, steady_ms)
         left.append([partition for partition in range(3) if partition not in screened])
     assert left == [[], [], [0], [], [1], [], [2], [], [0], []]
@@ -413,11 +413,11 @@ class Broker:
             if named == keyless:
                 self.refusals.append(sent_ms)
             return refused(*named)
-        if batch.base_sequence != self.sequences[batch.place]:
+        if batch.base_sequence != self.sequences[batch.tp]:
             return GAP
-        log = self.logs[batch.place]
+        log = self.logs[batch.tp]
         log += batch.values
-        self.sequences[batch.place] += len(batch.values)
+        self.sequences[batch.tp] += len(batch.values)
         return Answer(base_offset=len(log) - len(batch.values))
 
 
@@ -434,20 +434,20 @@ class Story(Rig):
         super().__init__()
 
     def hand_over_some(self) -> None:
-        dice, place = self.dice, self.dice.choice((ORDERS_0, ORDERS_1))
+        dice, tp = self.dice, self.dice.choice((ORDERS_0, ORDERS_1))
         batches = [
             "".join(next(self._capital if dice.random() < 0.3 else self._small) for _ in range(dice.randint(1, 4))) for _ in range(3)
         ]
         if len(self.handed_over) < RECORDS_MAX:
-            self.hand_over(*batches, place=place)
+            self.hand_over(*batches, tp=tp)
             self.handed_over.update(dict.fromkeys("".join(batches), self.steady_ms))
-            self.order[place] += "".join(batches)
+            self.order[tp] += "".join(batches)
 
     def answer_one(self) -> None:
         if self.open:
             effect = self.open[0]
             sent_ms = min(batch.sent_ms for batch in effect.token.batches.values())
-            self.answer(*[self.broker.answer(_batch(place, data), sent_ms) for place, data in _places(effect.message)])
+            self.answer(*[self.broker.answer(_batch(tp, data), sent_ms) for tp, data in _tps(effect.message)])
 
     def change_policy(self) -> None:
         self.broker.is_compacted = not self.broker.is_compacted
@@ -478,6 +478,6 @@ def test_each_record_ends_once_in_order_and_by_the_brokers_word(seed: int) -> No
         story.sleep(100)
     assert story.fates.keys() == story.handed_over.keys()
     assert {type(fate) for fate in story.fates.values()} <= {int, InvalidCompactionKeyException}
-    for place, log in story.broker.logs.items():
-        assert log == [value for value in story.order[place] if isinstance(story.fates[value], int)]
+    for tp, log in story.broker.logs.items():
+        assert log == [value for value in story.order[tp] if isinstance(story.fates[value], int)]
         assert [story.fates[value] for value in log] == list(range(len(log)))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from tests.producer.lane import warm
+from tests.producer.inline import warm
 
 TOPICS = {
     "orders": {"partitions": 3},

@@ -13,7 +13,7 @@ import pytest
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import IllegalStateException
 from chaffinch.producer.futures import SHARED_LOCK
-from tests.producer.waits import in_thread
+from tests.producer.threads import in_thread
 
 Make = Callable[..., Producer]
 Interrupted = Callable[[Producer], AbstractContextManager[Any]]
@@ -93,7 +93,7 @@ def test_its_timeout_holds_for_the_abort_that_another_close_waits_for(
     first = in_thread(producer.close)
     transaction, ends = producer._core.transaction, time.monotonic() + LATEST_S
     assert transaction is not None
-    while not transaction.callers.are_any:
+    while not transaction.callers.has_any:
         assert time.monotonic() < ends
     producer.close(0.05)
     assert first.exception(LATEST_S) is None

@@ -16,10 +16,10 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import IllegalStateException
-from chaffinch.producer import process_ends
+from chaffinch.producer import process_hooks
 from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, complete_all
 from tests.client.interrupts import Interrupt
-from tests.producer.waits import awaited, held_up, in_thread, outcome_in_child, wrapped
+from tests.producer.threads import awaited, held_up, in_thread, outcome_in_child, wrapped
 
 Make = Callable[..., Producer]
 TABLE = pa.table({"value": [b"v"]})
@@ -126,16 +126,16 @@ class TestFork:
 def fork() -> None:
     """What Python does in the parent, whatever the first of these raises."""
     try:
-        process_ends._before_fork()
+        process_hooks._before_fork()
     finally:
-        process_ends._HELD.clear()
+        process_hooks._HELD.clear()
 
 
 class TestTheParentsLocks:
     """Each is free again after a fork."""
 
     def check(self, producer: Producer) -> None:
-        locks: list[Any] = [producer._lock, SHARED_LOCK, process_ends._FORKING]
+        locks: list[Any] = [producer._lock, SHARED_LOCK, process_hooks._FORKING]
         for lock in locks:
             assert not lock._is_owned()
         in_thread(producer.metrics).result(LATEST_S)

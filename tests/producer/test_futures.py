@@ -18,7 +18,7 @@ import pytest
 
 from chaffinch import Producer
 from chaffinch.producer import futures as futures_module
-from chaffinch.producer.core.batches.batch import Receipts
+from chaffinch.producer.core.batches.batch import BatchFutures
 from chaffinch.producer.futures import RecordFuture, complete_all, complete_batch
 
 
@@ -69,11 +69,11 @@ class Raced(RecordFuture[int]):
 @pytest.mark.parametrize("asks_twice", [False, True])
 @pytest.mark.parametrize("shares", [False, True])
 def test_result_that_comes_while_it_is_asked_for(shares: bool, asks_twice: bool) -> None:
-    future, receipts = Raced(), Receipts()
+    future, batch_futures = Raced(), BatchFutures()
     if shares:
-        receipts.append(future)
-        future.batch = receipts
-        future.complete_it = lambda: complete_batch(receipts, lambda index: 7 + index)
+        batch_futures.append(future)
+        future.batch = batch_futures
+        future.complete_it = lambda: complete_batch(batch_futures, lambda index: 7 + index)
     else:
         future.complete_it = lambda: complete_all([future], lambda index: 7 + index)
     for _ in range(1 + asks_twice):
@@ -122,43 +122,43 @@ def test_complete_all_mixes_touched_and_untouched() -> None:
     assert heard == [2]
 
 
-def batch_of(count: int) -> tuple[list[RecordFuture[int]], Receipts]:
+def batch_of(count: int) -> tuple[list[RecordFuture[int]], BatchFutures]:
     """Futures that share one outcome."""
     futures: list[RecordFuture[int]] = [RecordFuture() for _ in range(count)]
-    receipts = Receipts()
-    receipts.extend(futures)
+    batch_futures = BatchFutures()
+    batch_futures.extend(futures)
     for index, future in enumerate(futures):
-        future.batch, future.index = receipts, index
-    return futures, receipts
+        future.batch, future.index = batch_futures, index
+    return futures, batch_futures
 
 
 def test_a_batch_is_done_at_once_whoever_watches_it() -> None:
-    futures, receipts = batch_of(5)
+    futures, batch_futures = batch_of(5)
     heard: list[int] = []
     futures[3].add_done_callback(lambda done: heard.append(done.result()))
     futures[1].add_done_callback(lambda done: heard.append(done.result()))
-    receipts.callbacks = {4: lambda result, error: heard.append(result), 3: lambda result, error: heard.append(-result)}
+    batch_futures.callbacks = {4: lambda result, error: heard.append(result), 3: lambda result, error: heard.append(-result)}
     assert not any(future.done() for future in futures)
-    complete_batch(receipts, lambda index: 10 + index)
+    complete_batch(batch_futures, lambda index: 10 + index)
     assert heard == [11, 13, -13, 14], "in the order of the batch"
     assert [future.result(0) for future in futures] == [10, 11, 12, 13, 14]
     assert [future.exception() for future in futures] == [None] * 5
     futures[0].add_done_callback(lambda done: heard.append(done.result()))
     assert heard[-1] == 10, "a watcher that comes late hears at once"
     assert not concurrent.futures.wait(futures, 0).not_done
-    assert not receipts, "one future that is kept does not keep the others"
+    assert not batch_futures, "one future that is kept does not keep the others"
 
 
 def test_the_innocents_of_a_batch_are_done_at_once() -> None:
     """Those that have failed before stay failed, watched or not, and are not told again."""
-    futures, receipts = batch_of(6)
+    futures, batch_futures = batch_of(6)
     heard: list[object] = []
     for index in (1, 2, 3):
         futures[index].add_done_callback(lambda done: heard.append(done.exception() or done.result()))
     for index in (0, 3):
         futures[index].fail(ZeroDivisionError(index))
-    receipts.told = 2
-    complete_batch(receipts, lambda index: 10 + index, np.array([1, 2, 4, 5]))
+    batch_futures.completed_count = 2
+    complete_batch(batch_futures, lambda index: 10 + index, np.array([1, 2, 4, 5]))
     assert [str(future.exception(0)) for future in futures] == ["0", "None", "None", "3", "None", "None"]
     assert [futures[index].result(0) for index in (1, 2, 4, 5)] == [11, 12, 14, 15]
     assert list(map(str, heard)) == ["3", "11", "12"]
@@ -174,7 +174,7 @@ def test_a_record_may_fail_before_its_batch_is_done() -> None:
     assert isinstance(futures[1].exception(0), ZeroDivisionError)
 
 
-class OvertakenReceipts(Receipts):
+class OvertakenReceipts(BatchFutures):
     """Somebody has just taken hold of the batch when another thread tells the culprit, and then the others, of their outcomes."""
 
     __slots__ = ("_seen", "tell")
@@ -194,16 +194,16 @@ class OvertakenReceipts(Receipts):
 @pytest.mark.parametrize("ask", [RecordFuture.exception, RecordFuture.result])
 def test_a_culprit_is_never_taken_for_an_innocent_of_its_batch(ask: Any) -> None:
     culprit: RecordFuture[int] = RecordFuture()
-    receipts = OvertakenReceipts()
-    receipts.extend([culprit, RecordFuture()])
-    culprit.batch, culprit.index = receipts, 0
+    batch_futures = OvertakenReceipts()
+    batch_futures.extend([culprit, RecordFuture()])
+    culprit.batch, culprit.index = batch_futures, 0
 
     def tell() -> None:
-        receipts.told = 1
+        batch_futures.completed_count = 1
         culprit.fail(ZeroDivisionError())
-        complete_batch(receipts, lambda index: index, np.array([1]))
+        complete_batch(batch_futures, lambda index: index, np.array([1]))
 
-    receipts.tell = tell
+    batch_futures.tell = tell
     try:
         found = ask(culprit, 0)
     except ZeroDivisionError as error:
@@ -213,7 +213,7 @@ def test_a_culprit_is_never_taken_for_an_innocent_of_its_batch(ask: Any) -> None
 
 def test_a_waiter_misses_nothing_when_its_batch_is_done_at_the_same_moment() -> None:
     for _ in range(200):
-        futures, receipts = batch_of(2)
+        futures, batch_futures = batch_of(2)
         barrier = threading.Barrier(2)
         seen: list[int] = []
 
@@ -224,7 +224,7 @@ def test_a_waiter_misses_nothing_when_its_batch_is_done_at_the_same_moment() -> 
         thread = threading.Thread(target=wait)
         thread.start()
         barrier.wait()
-        complete_batch(receipts, lambda index: index)
+        complete_batch(batch_futures, lambda index: index)
         thread.join(60)
         assert seen == [1]
 
@@ -269,8 +269,8 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
 
 TOLD: dict[str, Callable[[RecordFuture[int]], None]] = {
     "7 alone": lambda future: future.complete(7),
-    "7 with its batch": lambda future: complete_batch(future.batch or Receipts(), lambda index: 6 + index),
-    "7 beside others": lambda future: complete_all((future.batch or Receipts())[1:], lambda index: 7 + index),
+    "7 with its batch": lambda future: complete_batch(future.batch or BatchFutures(), lambda index: 6 + index),
+    "7 beside others": lambda future: complete_all((future.batch or BatchFutures())[1:], lambda index: 7 + index),
     "an error": lambda future: future.fail(ZeroDivisionError()),
     "an error to be made": lambda future: future.fail_with(lambda index: [AssertionError(), ZeroDivisionError()][index], 1),
 }
@@ -308,10 +308,10 @@ def test_threads_that_wait_hear_and_make_nothing_else(waiting: threading.Semapho
 @pytest.mark.parametrize("ask", [RecordFuture.result, RecordFuture.exception])
 def test_who_is_about_to_wait_when_the_outcome_comes_does_not(waiting: threading.Semaphore, ask: Any) -> None:
     """Nobody would wake it up."""
-    future, receipts = Raced(), Receipts()
-    receipts.append(future)
-    future.batch = receipts
-    future.complete_it = lambda: complete_batch(receipts, lambda index: 7)
+    future, batch_futures = Raced(), BatchFutures()
+    batch_futures.append(future)
+    future.batch = batch_futures
+    future.complete_it = lambda: complete_batch(batch_futures, lambda index: 7)
     assert ask(future, 1) == (7 if ask is RecordFuture.result else None)
     assert not waiting.acquire(blocking=False)
 
@@ -321,14 +321,14 @@ class Peeked(RecordFuture[int]):
 
     def __init__(self) -> None:
         self.seen: list[bool] = []
-        self._joined: Receipts | None = None
+        self._joined: BatchFutures | None = None
 
     @property
-    def batch(self) -> Receipts | None:
+    def batch(self) -> BatchFutures | None:
         return self._joined
 
     @batch.setter
-    def batch(self, batch: Receipts | None) -> None:
+    def batch(self, batch: BatchFutures | None) -> None:
         self._joined = batch
         self.seen.append(self.done())
 
@@ -353,9 +353,9 @@ def test_who_waits_twice_waits_no_longer_than_was_said(waiting: threading.Semaph
 @pytest.mark.parametrize(("tell", "seen"), [("7 with its batch", [False, True]), ("an error", [False, True])])
 def test_who_was_seen_to_be_done_stays_done(waiting: threading.Semaphore, tell: str, seen: list[bool]) -> None:
     """A batch is done at once; what one of its futures is told after that, because somebody waits for it, takes nothing back."""
-    future, receipts = Peeked(), Receipts()
-    receipts += [RecordFuture(), future]
-    future.batch, future.index = receipts, 1
+    future, batch_futures = Peeked(), BatchFutures()
+    batch_futures += [RecordFuture(), future]
+    future.batch, future.index = batch_futures, 1
     thread = threading.Thread(target=future.exception)
     thread.start()
     assert waiting.acquire(timeout=60)
@@ -366,12 +366,12 @@ def test_who_was_seen_to_be_done_stays_done(waiting: threading.Semaphore, tell: 
 
 @pytest.mark.parametrize("ask", [RecordFuture.result, RecordFuture.exception])
 def test_who_gives_up_waiting_leaves_no_lock_behind(ask: Any) -> None:
-    futures, receipts = batch_of(2)
+    futures, batch_futures = batch_of(2)
     for _ in range(3):
         with pytest.raises(concurrent.futures.TimeoutError):
             ask(futures[1], 0.001)
     assert not futures[1]._own_locks
-    complete_batch(receipts, lambda index: index)
+    complete_batch(batch_futures, lambda index: index)
     assert futures[1].result(0) == 1
 
 
@@ -415,10 +415,10 @@ def test_who_has_raised_it_does_not_keep_an_error(fail: Callable[[RecordFuture[i
 
 
 def test_what_a_newer_asyncio_copies() -> None:
-    futures, receipts = batch_of(2)
+    futures, batch_futures = batch_of(2)
     failed: RecordFuture[int] = RecordFuture()
     assert futures[1]._get_snapshot() == (False, False, None, None)
-    complete_batch(receipts, lambda index: 6 + index)
+    complete_batch(batch_futures, lambda index: 6 + index)
     failed.fail_with(lambda index: Noticed(index), 5)
     assert futures[1]._get_snapshot() == (True, False, 7, None)
     assert repr(failed._get_snapshot()) == "(True, False, None, Noticed(5))"

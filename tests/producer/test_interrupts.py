@@ -18,7 +18,7 @@ from chaffinch.errors import IllegalStateException, KafkaException, TimeoutExcep
 from chaffinch.producer.futures import SHARED_LOCK, RecordFuture
 from chaffinch.producer.tables.result import TableOutcome
 from tests.client.interrupts import Interrupt, moments
-from tests.producer.waits import in_thread
+from tests.producer.threads import in_thread
 
 Make = Callable[..., Producer]
 Call = Callable[[Producer, int], Any]
@@ -109,12 +109,12 @@ def test_a_wait_for_memory_that_is_interrupted_keeps_none(producer_of: Make, bro
     accumulator = producer._core.accumulator
     for index in count():
         first = producer.send("orders", b"%d" % index + bytes(2000), partition=0)
-        assert not accumulator.has_room_for(2000)
+        assert not accumulator.has_memory_for(2000)
         interrupt = interrupted(index, lambda: producer.send("orders", INTERRUPTED + bytes(2000), partition=0))
         check_in_thread(producer.flush)
         assert first.done()
         assert accumulator.memory_free == accumulator.memory_bytes, interrupt.place
-        assert accumulator.claims_count == producer._core.callers.for_memory == 0, interrupt.place
+        assert accumulator.claim_count == producer._core.callers.memory_waiters == 0, interrupt.place
         if not interrupt.has_come:
             break
     check_in_thread(producer.close)
@@ -166,11 +166,11 @@ class TestTransactions:
     def test_the_with_statement(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         """It commits or aborts. What it did not come to, abort_transaction does, or says that it is being committed: that is waited for."""
         producer = self.producer(producer_of, broker)
-        begun: list[int] = []
+        transaction_number: list[int] = []
 
         def transaction() -> None:
             with producer.transaction():
-                begun.append(index)
+                transaction_number.append(index)
                 producer.send("orders", b"%d" % index, partition=0)
 
         for index in count():
@@ -184,7 +184,7 @@ class TestTransactions:
         assert index >= MOMENTS_MIN
         found = stored(broker)
         assert set(found.values()) == {1}
-        assert found.keys() <= {b"%d" % done for done in begun}
+        assert found.keys() <= {b"%d" % done for done in transaction_number}
         assert b"%d" % index in found
 
 

@@ -264,7 +264,7 @@ def impatient_of(producer_of: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
     def make(broker: EmbeddedBroker, topic: str, **options: Any) -> Producer:
         producer = producer_of(broker, **options)
         producer.partitions_for(topic)
-        monkeypatch.setattr(producer._door, "_block_ms", 1)
+        monkeypatch.setattr(producer._gate, "_block_ms", 1)
         return producer
 
     return make

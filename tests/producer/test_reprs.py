@@ -30,10 +30,10 @@ def test_futures(producer_of: Make, broker: EmbeddedBroker) -> None:
         refused = producer.send("not a topic", b"v")
         producer.flush(LATEST_S)
         assert re.fullmatch(r"<RecordFuture failed: InvalidTopicException\(.*'not a topic'.*\)>", repr(refused))
-        place = "RecordMetadata(topic='orders', partition=1, offset=0, timestamp_ms=5, dropped=False)"
-        assert repr(written) == f"<RecordFuture done: {place}>"
+        tp = "RecordMetadata(topic='orders', partition=1, offset=0, timestamp_ms=5, dropped=False)"
+        assert repr(written) == f"<RecordFuture done: {tp}>"
         assert repr(table) == "<RecordFuture done: SendTableResult(written=1, rejected=0)>"
-        assert repr(written.result()) == str(written.result()) == place
+        assert repr(written.result()) == str(written.result()) == tp
         assert isinstance(written.result(), RecordMetadata)
 
 

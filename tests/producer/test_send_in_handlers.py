@@ -10,7 +10,7 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import IllegalStateException
-from tests.producer.waits import in_thread
+from tests.producer.threads import in_thread
 
 Make = Callable[..., Producer]
 LATEST_S = 60

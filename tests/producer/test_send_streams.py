@@ -145,8 +145,8 @@ def test_the_rows_of_a_slow_stream_are_stored_while_it_goes_on(
     """And stay so when Ctrl-C ends it."""
     with Producer(bootstrap_servers=broker.bootstrap_servers, linger_ms=linger_ms) as producer:
         producer.partitions_for("one")
-        clock = MovedClock(producer._door.clock)
-        monkeypatch.setattr(producer._door, "clock", clock)
+        clock = MovedClock(producer._gate.clock)
+        monkeypatch.setattr(producer._gate, "clock", clock)
         seen: list[int] = []
 
         def slow() -> Iterator[pa.RecordBatch]:

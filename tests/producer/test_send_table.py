@@ -28,7 +28,7 @@ from chaffinch.producer.core.partitioner import partition_of_key
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.records.columns import RECORD_BYTES_MIN, RecordColumns
 from chaffinch.records.faults import InvalidColumn
-from tests.producer.waits import held_up
+from tests.producer.threads import held_up
 
 TOPICS: dict[str, dict[str, Any]] = {
     "orders": {"partitions": 3},
@@ -187,7 +187,7 @@ def test_all_rows_bad_and_no_rows_at_all(broker: EmbeddedBroker, producer: Produ
 
 def test_rows_that_can_never_be_sent(broker: EmbeddedBroker, producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
     producer.partitions_for("one")
-    monkeypatch.setattr(producer._door, "_block_ms", 1)  # No longer than that for a partition that may come to be.
+    monkeypatch.setattr(producer._gate, "_block_ms", 1)  # No longer than that for a partition that may come to be.
     rows = pa.table(
         {
             "value": pa.array([b"ok", bytes(1_100_000), b"early", b"beyond", b"ok too"], pa.binary()),
@@ -444,7 +444,7 @@ def test_an_unknown_topic_rejects_its_rows_only(monkeypatch: pytest.MonkeyPatch)
         Producer(bootstrap_servers=strict.bootstrap_servers) as producer,
     ):
         producer.partitions_for("orders")
-        monkeypatch.setattr(producer._door, "_block_ms", 1)
+        monkeypatch.setattr(producer._gate, "_block_ms", 1)
         rows = pa.table({"value": [b"a", b"b"], "topic": ["nowhere", "orders"]})
         result = producer.send_table(None, rows).result(60)
     assert result.rejected.column("topic").to_pylist() == ["nowhere"]

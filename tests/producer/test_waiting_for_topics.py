@@ -23,8 +23,8 @@ from chaffinch.errors import (
     TimeoutException,
     UnknownTopicOrPartitionException,
 )
-from chaffinch.producer.door import Door
-from tests.producer.waits import held_up
+from chaffinch.producer.send_gate import SendGate
+from tests.producer.threads import held_up
 
 Make = Callable[..., Producer]
 SILENT_MS = 40
@@ -34,9 +34,9 @@ BLOCK_MS = 80
 class PlayedTime:
     """Time at a producer's door: it stands until there is something to be told, and then passes as long as its caller would wait."""
 
-    def __init__(self, door: Door) -> None:
-        self._door, self._steady_ms = door, door.clock.steady_ms()
-        self._wait, self._look_for = door.changed.wait, door._look_for
+    def __init__(self, gate: SendGate) -> None:
+        self._gate, self._steady_ms = gate, gate.clock.steady_ms()
+        self._wait, self._look_for = gate.changed.wait, gate._look_for
 
     def steady_ms(self) -> int:
         return self._steady_ms
@@ -46,9 +46,9 @@ class PlayedTime:
         return self._look_for(search)
 
     def wait(self, timeout_s: float) -> bool:
-        topic, partition, reasons = self._search.topic, self._search.partition, self._door.core.reasons
+        topic, partition, reasons = self._search.topic, self._search.partition, self._gate.core.wait_causes
         is_unknown = reasons.unknown_topic(topic, partition, self._search.started_ms) is not None
-        if is_unknown or "(refused)" in reasons.waited_in_vain(topic, partition, 0).message:
+        if is_unknown or "(refused)" in reasons.topic_timeout(topic, partition, 0).message:
             self._steady_ms += math.ceil(1000 * timeout_s)
             return False
         return self._wait(0.01)
@@ -56,16 +56,16 @@ class PlayedTime:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    monkeypatch.setattr("chaffinch.producer.door.SILENT_MS", SILENT_MS)
+    monkeypatch.setattr("chaffinch.producer.send_gate.SILENT_MS", SILENT_MS)
     with caplog.at_level(logging.WARNING, "chaffinch.producer"):
         yield
 
 
 def with_played_time(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Producer:
-    played = PlayedTime(producer._door)
-    monkeypatch.setattr(producer._door, "clock", played)
-    monkeypatch.setattr(producer._door, "_look_for", played.look_for)
-    monkeypatch.setattr(producer._door.changed, "wait", played.wait)
+    played = PlayedTime(producer._gate)
+    monkeypatch.setattr(producer._gate, "clock", played)
+    monkeypatch.setattr(producer._gate, "_look_for", played.look_for)
+    monkeypatch.setattr(producer._gate.changed, "wait", played.wait)
     return producer
 
 
@@ -176,13 +176,13 @@ def test_topics_of_a_table_are_waited_for_together(
 ) -> None:
     """Also when a stream comes to one of them again: since the first one was asked for."""
     since: list[tuple[str, Any]] = []
-    wait = Door.wait_for_topic
+    wait = SendGate.wait_for_topic
 
-    def watched(door: Door, topic: str, partition: int | None, record_of: Any, started_ms: int | None = None, call: str = "") -> Any:
+    def watched(gate: SendGate, topic: str, partition: int | None, record_of: Any, started_ms: int | None = None, call: str = "") -> Any:
         since.append((topic, started_ms))
-        return wait(door, topic, partition, record_of, started_ms, call)
+        return wait(gate, topic, partition, record_of, started_ms, call)
 
-    monkeypatch.setattr(Door, "wait_for_topic", watched)
+    monkeypatch.setattr(SendGate, "wait_for_topic", watched)
     names = [f"nowhere-{number}" for number in range(8)]
     batch = pa.record_batch({"value": ["v"] * 10, "topic": [*names, "orders", "orders"], "partition": [0] * 9 + [99]})
     with patient_producer_of(strict_broker, max_block_ms=BLOCK_MS, batch_size=1) as producer:
@@ -225,13 +225,13 @@ def test_a_close_while_it_is_said_is_not_missed(
 ) -> None:
     """Who is woken up then does not wait yet, and nobody will wake it up again."""
     producer = producer_of(strict_broker, max_block_ms=60_000)
-    door, wait = producer._door, producer._door.changed.wait
+    gate, wait = producer._gate, producer._gate.changed.wait
 
     def wait_for_somebody(timeout: float | None = None) -> bool:
-        assert not door.is_closed, "waits although nobody is left to wake it up"
+        assert not gate.is_closed, "waits although nobody is left to wake it up"
         return wait(timeout)
 
-    monkeypatch.setattr(door.changed, "wait", wait_for_somebody)
+    monkeypatch.setattr(gate.changed, "wait", wait_for_somebody)
     with once_it_is_said(producer.close), pytest.raises(IllegalStateException, match=rf"^{call}\(\): close\(\) was called"):
         getattr(producer, call)(*arguments)
 
@@ -253,7 +253,7 @@ def test_a_flush_that_times_out_says_why(producer_of: Make, strict_broker: Embed
         producer.partitions_for("orders")
         with held_up(producer):
             producer.send("orders", b"v")
-            monkeypatch.setattr(producer._core.reasons, "reason", lambda: why)
+            monkeypatch.setattr(producer._core.wait_causes, "cause", lambda: why)
             with pytest.raises(
                 TimeoutException, match="because of NETWORK_EXCEPTION \\(its leader cannot be reached\\); it goes on"
             ) as raised:
@@ -269,7 +269,7 @@ def test_memory_that_does_not_become_free_says_why(
         producer.partitions_for("orders")
         with producer._changed:
             producer._core.accumulator.memory_free = 0
-        monkeypatch.setattr(producer._core.reasons, "reason", lambda: why)
+        monkeypatch.setattr(producer._core.wait_causes, "cause", lambda: why)
         error = producer.send("orders", b"v").exception(60)
     assert isinstance(error, BufferExhaustedException)
     assert "the records that hold it wait because of NETWORK_EXCEPTION (its leader cannot be reached)" in str(error)
@@ -284,14 +284,14 @@ def test_the_longest_time_that_can_be_asked_for(
     is_waiting = threading.Event()
     with producer_of(strict_broker, max_block_ms=2**63 - 1) as producer, ThreadPoolExecutor(1) as other:
         producer.partitions_for("orders")
-        wait = producer._door.changed.wait
+        wait = producer._gate.changed.wait
 
         def wait_long(timeout_s: float) -> bool:
             if timeout_s > 1:  # Longer than until the first line.
                 is_waiting.set()
             return wait(timeout_s)
 
-        monkeypatch.setattr(producer._door.changed, "wait", wait_long)
+        monkeypatch.setattr(producer._gate.changed, "wait", wait_long)
         with producer._changed:
             producer._core.accumulator.memory_free = 0
         waiting = other.submit(producer.send, topic, b"v")
@@ -304,7 +304,7 @@ def test_the_longest_time_that_can_be_asked_for(
 def test_all_waits_of_a_call_share_one_limit(producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     since: list[Any] = []
     with producer_of(strict_broker) as producer:
-        door, accumulator, wait_for_topic = producer._door, producer._core.accumulator, producer._door.wait_for_topic
+        gate, accumulator, wait_for_topic = producer._gate, producer._core.accumulator, producer._gate.wait_for_topic
 
         def topic_watched(*arguments: Any) -> Any:
             since.append(arguments[-1])
@@ -315,16 +315,16 @@ def test_all_waits_of_a_call_share_one_limit(producer_of: Make, strict_broker: E
             accumulator.memory_free = accumulator.memory_bytes
 
         with monkeypatch.context() as patched:
-            patched.setattr(door, "wait_for_topic", topic_watched)
-            patched.setattr(door, "wait_for_memory", memory_watched)
+            patched.setattr(gate, "wait_for_topic", topic_watched)
+            patched.setattr(gate, "wait_for_memory", memory_watched)
             accumulator.memory_free = 0
             assert producer.send("orders", b"v").result(60).offset == 0
         assert since[0] == since[1] is not None
-        with door.lock, monkeypatch.context() as patched:
+        with gate.lock, monkeypatch.context() as patched:
             woken: list[bool] = []
-            patched.setattr(door.changed, "notify_all", lambda: woken.append(True))
+            patched.setattr(gate.changed, "notify_all", lambda: woken.append(True))
             accumulator.memory_free = 70
-            error = door.wait_for_memory(100, door.clock.steady_ms() - 60_000)
+            error = gate.wait_for_memory(100, gate.clock.steady_ms() - 60_000)
             assert isinstance(error, BufferExhaustedException)
             assert "70 free; waited for" in str(error)
             assert woken, "what was kept for this one may be enough for the next"
@@ -337,18 +337,18 @@ class TestMemoryThatIsNotTaken:
     def test_by_a_caller_who_is_interrupted(
         self, producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with producer_of(strict_broker) as producer, producer._door.lock, monkeypatch.context() as patched:
-            door, accumulator, woken = producer._door, producer._core.accumulator, []
+        with producer_of(strict_broker) as producer, producer._gate.lock, monkeypatch.context() as patched:
+            gate, accumulator, woken = producer._gate, producer._core.accumulator, []
 
             def interrupted(timeout_s: float) -> None:
                 accumulator.release(accumulator.memory_bytes)
                 raise KeyboardInterrupt
 
-            patched.setattr(door.changed, "wait", interrupted)
-            patched.setattr(door.changed, "notify_all", lambda: woken.append(accumulator.memory_free))
+            patched.setattr(gate.changed, "wait", interrupted)
+            patched.setattr(gate.changed, "notify_all", lambda: woken.append(accumulator.memory_free))
             accumulator.memory_free = 0
             with pytest.raises(KeyboardInterrupt):
-                door.wait_for_memory(100)
+                gate.wait_for_memory(100)
             assert woken == [accumulator.memory_bytes]
 
     def test_by_a_record_whose_topic_has_gone(
@@ -367,8 +367,8 @@ class TestMemoryThatIsNotTaken:
 
             accumulator = producer._core.accumulator
             monkeypatch.setattr(producer._core, "usable_count", lambda topic, partition: next(counts, 1))
-            monkeypatch.setattr(producer._door, "_wait", freed)
-            monkeypatch.setattr(producer._door, "wait_for_topic", lambda *arguments: assert_woken())
+            monkeypatch.setattr(producer._gate, "_wait", freed)
+            monkeypatch.setattr(producer._gate, "wait_for_topic", lambda *arguments: assert_woken())
 
             def assert_woken() -> None:
                 assert woken
@@ -395,7 +395,7 @@ class TestMemoryThatIsNotTaken:
                 raise KeyboardInterrupt
 
             with held_up(producer), monkeypatch.context() as patched:
-                patched.setattr(producer._door, "_wait", lambda timeout_ms: accumulator.release(accumulator.memory_bytes))
+                patched.setattr(producer._gate, "_wait", lambda timeout_ms: accumulator.release(accumulator.memory_bytes))
                 patched.setattr(producer._core, step, interrupted)
                 patched.setattr(producer._changed, "notify_all", lambda: woken.append(accumulator.memory_free))
                 accumulator.memory_free = 0
@@ -405,19 +405,19 @@ class TestMemoryThatIsNotTaken:
 
     def test_not_for_memory_that_is_taken(self, producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of many that wait all would look, and go on waiting, for each that does not."""
-        with producer_of(strict_broker) as producer, producer._door.lock, monkeypatch.context() as patched:
-            door, accumulator, woken = producer._door, producer._core.accumulator, []
-            patched.setattr(door.changed, "wait", lambda timeout_s: accumulator.release(accumulator.memory_bytes))
-            patched.setattr(door.changed, "notify_all", lambda: woken.append(True))
+        with producer_of(strict_broker) as producer, producer._gate.lock, monkeypatch.context() as patched:
+            gate, accumulator, woken = producer._gate, producer._core.accumulator, []
+            patched.setattr(gate.changed, "wait", lambda timeout_s: accumulator.release(accumulator.memory_bytes))
+            patched.setattr(gate.changed, "notify_all", lambda: woken.append(True))
             accumulator.memory_free = 0
-            assert door.wait_for_memory(100) is None
+            assert gate.wait_for_memory(100) is None
             assert not woken
 
 
 def test_who_waits_hears_of_a_close_at_once(producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The close itself may go on for long: for what is under way, and for an exception handler."""
-    with producer_of(strict_broker) as producer, producer._door.lock, monkeypatch.context() as patched:
+    with producer_of(strict_broker) as producer, producer._gate.lock, monkeypatch.context() as patched:
         closed: list[bool] = []
-        patched.setattr(producer._door.changed, "notify_all", lambda: closed.append(producer._door.is_closed))
-        producer._door.close()
+        patched.setattr(producer._gate.changed, "notify_all", lambda: closed.append(producer._gate.is_closed))
+        producer._gate.close()
         assert closed == [True]

@@ -12,62 +12,62 @@ import pytest
 
 from chaffinch.client.connections import BrokerConnection
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
-from chaffinch.producer.express_lane import Express, ExpressLane, Parcel
+from chaffinch.producer.inline_send import InlineCore, InlineRequest, InlineSender
 from tests.simulation.mutation import PLAIN, Mutation, Patch, find, returns
 
 
 def keeps_the_sequence(patch: Patch) -> None:
     """The next batch goes under the number of the one that went by the lane."""
-    passed_by = PartitionQueue.passed_by
+    complete_inline = PartitionQueue.complete_inline
 
     def stays(self: PartitionQueue, *arguments: Any) -> bool:
         sequence = self._sequence_next
-        is_over = passed_by(self, *arguments)
+        is_over = complete_inline(self, *arguments)
         self._sequence_next = sequence
         return is_over
 
-    patch.setattr(PartitionQueue, "passed_by", stays)
+    patch.setattr(PartitionQueue, "complete_inline", stays)
 
 
 def forgets_the_number(patch: Patch) -> None:
     """What goes by the lane is numbered behind what is in the log."""
-    sequence_now = PartitionQueue.sequence_now
+    inline_sequence = PartitionQueue.inline_sequence
 
     def skips(self: PartitionQueue, *arguments: Any) -> int | None:
-        found = sequence_now(self, *arguments)
+        found = inline_sequence(self, *arguments)
         return found if found is None or found < 0 else found + 1
 
-    patch.setattr(PartitionQueue, "sequence_now", skips)
+    patch.setattr(PartitionQueue, "inline_sequence", skips)
 
 
 def is_never_in_flight(patch: Patch) -> None:
     """What is adopted is sent, and no batch of its partition."""
-    adopt = Express.adopt
+    adopt = InlineCore.adopt
 
-    def forgets(self: Express, steady_ms: int) -> Any:
-        parcel, request = self._core.parcel, adopt(self, steady_ms)
-        if parcel is not None and request is not None:
-            parcel.track.queue.in_flight.clear()
+    def forgets(self: InlineCore, steady_ms: int) -> Any:
+        inline_request, request = self._core.inline_request, adopt(self, steady_ms)
+        if inline_request is not None and request is not None:
+            inline_request.target.queue.in_flight.clear()
         return request
 
-    patch.setattr(Express, "adopt", forgets)
+    patch.setattr(InlineCore, "adopt", forgets)
 
 
 def adopts_what_is_over(patch: Patch) -> None:
     """What is written, and told, becomes a batch in flight all the same."""
-    written = Express.written
+    written = InlineCore.written
 
-    def is_kept(self: Express, parcel: Any, *arguments: Any) -> None:
-        written(self, parcel, *arguments)
-        self._core.parcel = parcel
+    def is_kept(self: InlineCore, inline_request: Any, *arguments: Any) -> None:
+        written(self, inline_request, *arguments)
+        self._core.inline_request = inline_request
 
-    patch.setattr(Express, "written", is_kept)
-    patch.setattr(Parcel, "is_over", False)
+    patch.setattr(InlineCore, "written", is_kept)
+    patch.setattr(InlineRequest, "is_over", False)
 
 
 def goes_on_after_interruptions(patch: Patch) -> None:
     """A connection with a request or an answer of which bytes are missing is kept."""
-    patch.setattr(Parcel, "is_unclear", False)
+    patch.setattr(InlineRequest, "is_interrupted", False)
 
 
 def writes_again(patch: Patch) -> None:
@@ -82,29 +82,29 @@ def writes_again(patch: Patch) -> None:
 
 def reads_behind_half_an_answer(patch: Patch) -> None:
     """Who looks second takes what comes then for the whole."""
-    receive = ExpressLane._receive
+    receive = InlineSender._receive
 
-    def forgets(self: ExpressLane, parcel: Any, *arguments: Any) -> bool:
-        is_over = receive(self, parcel, *arguments)
-        parcel.is_tried = False
+    def forgets(self: InlineSender, inline_request: Any, *arguments: Any) -> bool:
+        is_over = receive(self, inline_request, *arguments)
+        inline_request.is_tried = False
         return is_over
 
-    patch.setattr(ExpressLane, "_receive", forgets)
+    patch.setattr(InlineSender, "_receive", forgets)
 
 
 def forgets_who_waits_for_memory(patch: Patch) -> None:
     """Once real: a record went by the lane, and who waited for its memory heard nothing of it."""
-    written = Express.written
+    written = InlineCore.written
 
-    def careless(self: Express, *arguments: Any) -> bool:
+    def careless(self: InlineCore, *arguments: Any) -> bool:
         callers = self._core.callers
-        waiting, callers.for_memory = callers.for_memory, 0
+        waiting, callers.memory_waiters = callers.memory_waiters, 0
         try:
             return written(self, *arguments)
         finally:
-            callers.for_memory = waiting
+            callers.memory_waiters = waiting
 
-    patch.setattr(Express, "written", careless)
+    patch.setattr(InlineCore, "written", careless)
 
 
 EXPRESS: dict[str, Any] = {**PLAIN, "has_express": True}
@@ -113,7 +113,7 @@ MUTATIONS = [
     Mutation(name="its sequence is given again", breaks=keeps_the_sequence, knobs=EXPRESS, says=("is not there",)),
     Mutation(name="it takes another sequence than the next", breaks=forgets_the_number, knobs=EXPRESS, raises=("(adopt, line",)),
     Mutation(name="adopted, it is never in flight", breaks=is_never_in_flight, knobs=EXPRESS, raises=("not under way",)),
-    Mutation(name="nobody adopts it", breaks=returns(Express, "adopt", None), knobs=EXPRESS, says=("stuck: work is left",)),
+    Mutation(name="nobody adopts it", breaks=returns(InlineCore, "adopt", None), knobs=EXPRESS, says=("stuck: work is left",)),
     Mutation(name="what is over is adopted", breaks=adopts_what_is_over, knobs=EXPRESS, raises=("(adopt, line",)),
     Mutation(name="who was interrupted leaves the connection", breaks=goes_on_after_interruptions, knobs=EXPRESS, raises=("the protocol",)),
     Mutation(name="what has gone goes again", breaks=writes_again, knobs=EXPRESS, raises=("the protocol",)),

@@ -17,11 +17,11 @@ from chaffinch.producer.core.batches.accumulator import Accumulator
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.completer import BatchCompleter
-from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.metadata_watch import MetadataWatch
+from chaffinch.producer.core.produce_response_handler import ProduceResponseHandler
 from chaffinch.producer.core.producer_core import ProducerCore
-from chaffinch.producer.core.refusals import batch_answers, culprits
-from chaffinch.producer.core.refusals.batch_answers import RecordErrors
+from chaffinch.producer.core.refusals import batch_responses, culprits
+from chaffinch.producer.core.refusals.batch_responses import RecordErrors
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from simulation.nemesis import Deeds
@@ -32,15 +32,18 @@ from tests.simulation.mutation import PLAIN, REMADE, SLOW, TRANSACTIONAL, TRANSA
 
 def shifts_culprits(patch: Patch) -> None:
     """Every culprit but the last is told as the record behind it."""
-    read = batch_answers.read_answer
+    read = batch_responses.read_response
 
     def shifted(response: Any, numbering: Any) -> Any:
         answer = read(response, numbering)
         return replace(
-            answer, blamed=RecordErrors([index + 1 for index in answer.blamed.indices], answer.blamed.messages, answer.blamed.numbers)
+            answer,
+            record_errors=RecordErrors(
+                [index + 1 for index in answer.record_errors.indices], answer.record_errors.messages, answer.record_errors.numbers
+            ),
         )
 
-    patch.setattr(batch_answers, "read_answer", shifted)
+    patch.setattr(batch_responses, "read_response", shifted)
 
 
 def takes_sequences_back(patch: Patch) -> None:
@@ -57,8 +60,12 @@ def resends_innocents(patch: Patch) -> None:
 
 def forgets_lost_attempts(patch: Patch) -> None:
     """A lost answer counts as proof that nothing was stored."""
-    lost = Delivery._lost
-    patch.setattr(Delivery, "_lost", lambda self, batch, error, steady_ms, *, was_sent: lost(self, batch, error, steady_ms, was_sent=False))
+    lost = ProduceResponseHandler._retry_unanswered
+    patch.setattr(
+        ProduceResponseHandler,
+        "_retry_unanswered",
+        lambda self, batch, error, steady_ms, *, was_sent: lost(self, batch, error, steady_ms, was_sent=False),
+    )
 
 
 def completes_twice(patch: Patch) -> None:
@@ -66,7 +73,7 @@ def completes_twice(patch: Patch) -> None:
 
     def twice(self: BatchCompleter, *arguments: Any) -> None:
         complete(self, *arguments)
-        self._wiring.out.append(self._wiring.out[-1])
+        self._context.out.append(self._context.out[-1])
 
     patch.setattr(BatchCompleter, "complete", twice)
 
@@ -74,9 +81,9 @@ def completes_twice(patch: Patch) -> None:
 def forgets_rows(patch: Patch) -> None:
     """Of a separated batch the culprits are told their outcome, and the innocents are dropped."""
     separate = culprits.Separate
-    carry_out = Delivery._carry_out
+    carry_out = ProduceResponseHandler._carry_out
 
-    def drops(self: Delivery, batch: Any, verdict: Any, steady_ms: int) -> None:
+    def drops(self: ProduceResponseHandler, batch: Any, verdict: Any, steady_ms: int) -> None:
         if isinstance(verdict, separate) and not batch.is_abandoned:
             self.queue(batch.topic_partition).failed(batch)
             self._completer.release(batch.memory_bytes)
@@ -84,7 +91,7 @@ def forgets_rows(patch: Patch) -> None:
         else:
             carry_out(self, batch, verdict, steady_ms)
 
-    patch.setattr(Delivery, "_carry_out", drops)
+    patch.setattr(ProduceResponseHandler, "_carry_out", drops)
 
 
 def innocents_go_last(patch: Patch) -> None:
@@ -174,7 +181,7 @@ def commits_without_late_records(patch: Patch) -> None:
 
 def spins(patch: Patch) -> None:
     """Once real: while every broker had to wait, the sender woke each millisecond."""
-    patch.setattr(MetadataWatch, "next_deadline_ms", lambda self, steady_ms: None if self._is_under_way else steady_ms + 1)
+    patch.setattr(MetadataWatch, "next_deadline_ms", lambda self, steady_ms: None if self._is_in_flight else steady_ms + 1)
 
 
 def forgets_late_requests(patch: Patch) -> None:
@@ -191,8 +198,8 @@ def blames_all_for_size(patch: Patch) -> None:
     refused = culprits._refused
 
     def as_before(answer: Any, situation: Any) -> Any:
-        if answer.code is codes.MESSAGE_TOO_LARGE and not answer.blamed:
-            return culprits.FailAll(error=culprits._batch_error(answer, situation), uses_up_numbers=situation.possibly_stored)
+        if answer.code is codes.MESSAGE_TOO_LARGE and not answer.record_errors:
+            return culprits.FailAll(error=culprits._batch_error(answer, situation), uses_up_sequences=situation.possibly_stored)
         return refused(answer, situation)
 
     patch.setattr(culprits, "_refused", as_before)
@@ -212,13 +219,13 @@ def renumbers_in_the_epoch(patch: Patch) -> None:
 
 def ignores_where_it_was_written(patch: Patch) -> None:
     """Once real: a leader that had written a batch, and then lost the partition, was taken to have refused it."""
-    read = batch_answers.read_answer
+    read = batch_responses.read_response
 
     def nowhere(response: Any, numbering: Any) -> Any:
         answer = read(response, numbering)
         return answer if answer.code is codes.NONE else replace(answer, base_offset=-1)
 
-    patch.setattr(batch_answers, "read_answer", nowhere)
+    patch.setattr(batch_responses, "read_response", nowhere)
 
 
 def sends_what_was_screened(patch: Patch) -> None:
@@ -226,7 +233,7 @@ def sends_what_was_screened(patch: Patch) -> None:
     without = ProducerBatch.without
 
     def whole(self: ProducerBatch, indices: Any) -> Any:
-        return without(self, indices if self.is_numbered else indices[:0])
+        return without(self, indices if self.has_sequence else indices[:0])
 
     patch.setattr(ProducerBatch, "without", whole)
 
@@ -297,7 +304,7 @@ PRODUCER = [
     ),
     Mutation(
         name="what is written opens no transaction of version 2",
-        breaks=returns(TransactionManager, "opens", None),
+        breaks=returns(TransactionManager, "mark_started", None),
         knobs=TRANSACTIONAL_2,
         says=("of its",),
     ),

@@ -13,8 +13,8 @@ from chaffinch.consumer.core.fetcher import Fetcher
 from chaffinch.consumer.core.options import LATEST
 from chaffinch.consumer.core.reset_policy import Renewals
 from chaffinch.producer.core.batches.batch import ProducerBatch
-from chaffinch.producer.core.delivery import Delivery
-from chaffinch.producer.core.exception_handler import HandlerSaid
+from chaffinch.producer.core.exception_handler import HandlerDecision
+from chaffinch.producer.core.produce_response_handler import ProduceResponseHandler
 from chaffinch.producer.core.refusals import culprits
 from chaffinch.storage import log_state, snapshot
 from chaffinch.storage.partition_log import PartitionLog
@@ -49,8 +49,8 @@ def does_not_try_again(patch: Patch) -> None:
     unknown = culprits._unknown_topic
 
     def forgetful(answer: Any, situation: Any) -> Any:
-        said = situation.said and HandlerSaid(swallowed=situation.said.swallowed)
-        return unknown(answer, replace(situation, said=said))
+        decision = situation.decision and HandlerDecision(swallowed=situation.decision.swallowed)
+        return unknown(answer, replace(situation, decision=decision))
 
     patch.setattr(culprits, "_unknown_topic", forgetful)
 
@@ -60,8 +60,8 @@ def drops_what_is_unknown(patch: Patch) -> None:
     unknown = culprits._unknown_topic
 
     def drops(answer: Any, situation: Any) -> Any:
-        said = situation.said and HandlerSaid(swallowed=frozenset(range(situation.count)))
-        return unknown(answer, replace(situation, said=said))
+        decision = situation.decision and HandlerDecision(swallowed=frozenset(range(situation.count)))
+        return unknown(answer, replace(situation, decision=decision))
 
     patch.setattr(culprits, "_unknown_topic", drops)
 
@@ -92,11 +92,11 @@ ASKED: dict[str, Any] = {**REMADE, "has_handler": True}
 def repeats_what_may_be_stored(patch: Patch) -> None:
     """Once real: what may be in the topic that is gone went into the new one under its old number, before what had come back."""
 
-    def goes_again(self: Delivery, batch: ProducerBatch) -> None:
+    def mark_retried(self: ProduceResponseHandler, batch: ProducerBatch) -> None:
         if batch not in self.queue(batch.topic_partition).retries:
-            self._again(batch, 0)
+            self._schedule_retry(batch, 0)
 
-    patch.setattr(Delivery, "fail_of_former_topic", goes_again)
+    patch.setattr(ProduceResponseHandler, "fail_of_deleted_topic", mark_retried)
 
 
 def reads_on_in_new_topics(patch: Patch) -> None:

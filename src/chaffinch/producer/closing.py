@@ -11,8 +11,8 @@ from typing import Final
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import counted
 from chaffinch.producer.core import events
-from chaffinch.producer.door import Door
 from chaffinch.producer.futures import RecordFuture
+from chaffinch.producer.send_gate import SendGate
 from chaffinch.producer.sender_thread import NEVER_MS, SenderThread
 
 log = logging.getLogger("chaffinch.producer")
@@ -22,25 +22,25 @@ SILENT_S: Final = 5.0
 INTERRUPTED_SILENT_S: Final = 1.0
 # So much longer than close's own limit the sender thread may take, before close goes without it: a callback may hold it up for ever.
 GRACE_S: Final = 1.0
-_WHERE_TOLD: Final = "; each future says whether it may be stored"
+_SEE_FUTURES: Final = "; each future says whether it may be stored"
 
 
 class Closing:
     """Of one producer."""
 
-    def __init__(self, door: Door, sender: SenderThread) -> None:
-        self._core = door.core
+    def __init__(self, gate: SendGate, sender: SenderThread) -> None:
+        self._core = gate.core
         self._sender = sender
-        self._door = door
-        self._handler = door.handler
-        self._clock = door.clock
+        self._gate = gate
+        self._handler = gate.handler
+        self._clock = gate.clock
 
     def close(self, timeout_ms: int | None, *, is_interrupted: bool) -> None:
         """Send what is left and end, within `timeout_ms` if that is given. `is_interrupted`: somebody has pressed Ctrl-C, and waits."""
         deadline_ms = self._clock.steady_ms() + (NEVER_MS if timeout_ms is None else timeout_ms)
-        was_open = not self._door.is_closed
+        was_open = not self._gate.is_closed
         try:
-            if self._door.close():
+            if self._gate.close():
                 self._close_first(deadline_ms, INTERRUPTED_SILENT_S if is_interrupted else SILENT_S)
             else:
                 was_open = False
@@ -58,17 +58,17 @@ class Closing:
             self._abort_open_transaction(deadline_ms, silent_s)
             future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
             if not self._sender.is_own_thread:
-                self._wait_aloud(future, deadline_ms, silent_s)
-            self._say_given_up(expired_before)
+                self._wait_and_log(future, deadline_ms, silent_s)
+            self._log_given_up(expired_before)
         except KafkaException as error:
             if not self._sender.is_in_other_process:
                 log.warning("close: %s", error.message)
-                self._say_given_up(expired_before)
+                self._log_given_up(expired_before)
         except FutureTimeoutError:
             log.warning("close: a callback or handler holds up the sender thread; outcomes that are left are told once it returns")
             join_ms = 0
         except BaseException:  # Ctrl-C, or what a signal handler raises.
-            log.warning("close was interrupted: %s not waited for any longer%s", self._unfinished(), self._where_told())
+            log.warning("close was interrupted: %s not waited for any longer%s", self._unfinished(), self._see_futures())
             raise
         finally:
             self._end(join_ms)
@@ -96,7 +96,7 @@ class Closing:
     def _limit_s(self, deadline_ms: int) -> float:
         return min((deadline_ms - self._clock.steady_ms()) / 1000 + GRACE_S, threading.TIMEOUT_MAX)
 
-    def _wait_aloud(self, future: RecordFuture[None], deadline_ms: int, silent_s: float) -> None:
+    def _wait_and_log(self, future: RecordFuture[None], deadline_ms: int, silent_s: float) -> None:
         """Wait for an end; after a while say what for, because a broker that is not there can take minutes."""
         limit_s = self._limit_s(deadline_ms)
         try:
@@ -107,32 +107,32 @@ class Closing:
             log.warning("closing waits for %s; Ctrl-C ends it without them", self._unfinished())
             future.result(limit_s - silent_s)
 
-    def _say_given_up(self, expired_before: int) -> None:
+    def _log_given_up(self, expired_before: int) -> None:
         """One line about records that close has ended without an outcome, or will when it ends the thread, and those that expired while it
         waited: who closes a producer seldom looks at their futures after it."""
         with self._sender.lock:
             completer, left_count = self._core.completer, self._core.outstanding_count
             lost = (
-                ("given up without an outcome", completer.closed_count, completer.closed_why),
-                ("given up without an outcome", left_count, self._core.reasons.reason()),
-                ("expired after delivery.timeout.ms", completer.expired_count - expired_before, completer.expired_why),
+                ("given up without an outcome", completer.closed_count, completer.closed_cause),
+                ("given up without an outcome", left_count, self._core.wait_causes.cause()),
+                ("expired after delivery.timeout.ms", completer.expired_count - expired_before, completer.expired_cause),
             )
         for what, count, why in lost:
             if count:
                 reason = "" if why is None else f" ({why})"
-                log.warning("close: %s %s%s%s", counted(count, "record"), what, reason, _WHERE_TOLD)
+                log.warning("close: %s %s%s%s", counted(count, "record"), what, reason, _SEE_FUTURES)
 
     def _unfinished(self) -> str:
         """What has no outcome yet, and why, as far as anybody knows."""
         with self._sender.lock:
-            count, why = self._core.outstanding_count, self._core.reasons.reason()
+            count, why = self._core.outstanding_count, self._core.wait_causes.cause()
         is_for_end = not count and self._core.transaction is not None
         waiting = "the end of the transaction" if is_for_end else f"{counted(count, 'record')} without an outcome"
         return waiting + (f" ({why})" if why else "")
 
-    def _where_told(self) -> str:
+    def _see_futures(self) -> str:
         with self._sender.lock:
-            return _WHERE_TOLD if self._core.outstanding_count else ""
+            return _SEE_FUTURES if self._core.outstanding_count else ""
 
     def _abort_open_transaction(self, deadline_ms: int, silent_s: float) -> None:
         if not self._core.has_open_transaction:
@@ -144,4 +144,4 @@ class Closing:
             lambda call: events.AbortCalled(call=call, deadline_ms=until_ms, closes_within=within, only_if_open=True)
         )
         if not self._sender.is_own_thread:
-            self._wait_aloud(future, until_ms, silent_s)
+            self._wait_and_log(future, until_ms, silent_s)

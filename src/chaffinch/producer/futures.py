@@ -25,13 +25,13 @@ from typing import Any, ClassVar, Final, Generic, NoReturn, Protocol, TypeVar
 
 from chaffinch.client.condition import Condition
 from chaffinch.errors import IllegalStateException
-from chaffinch.producer.core.batches.batch import Receipts, Rows
+from chaffinch.producer.core.batches.batch import BatchFutures, Rows
 from chaffinch.producer.records import RecordMetadata
 
 T = TypeVar("T")
 
 
-class Completer(Protocol):
+class FutureCompleter(Protocol):
     """The thread that completes futures, as far as those need to know it."""
 
     is_in_other_process: bool
@@ -40,10 +40,10 @@ class Completer(Protocol):
     def is_own_thread(self) -> bool:
         """Whether the caller is that thread."""
 
-    def fetch(self, receipts: Receipts, timeout: float | None) -> None:
+    def read_response(self, futures: BatchFutures, timeout: float | None) -> None:
         """A caller is about to wait for a future of these: he may fetch the outcome himself, within `timeout` seconds."""
 
-    def hurry(self, receipts: Receipts) -> None:
+    def expedite(self, futures: BatchFutures) -> None:
         """Somebody looks whether one of these is done, or wants to be told."""
 
     @property
@@ -66,14 +66,15 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 
     # What `send` sets. Slots cost the same whatever was set before; of other attributes Python may have to make a dictionary each time.
     __slots__ = ("batch", "index")
-    batch: Receipts | None
+    batch: BatchFutures | None
     """What it shares its outcome with, unless it has one of its own, or is watched; it is the one at `index`."""
     index: int
 
     # What the standard constructor sets per instance, as defaults of the class; `_condition`, `_own_waiters` and `_done_callbacks` are
     # missing until __getattr__ makes them.
-    _completer: ClassVar[weakref.ref[Completer] | None] = None
-    """Who will complete it, None once that is gone. Of the class, see `futures_of`, because one attribute more would be felt in `send`."""
+    _completer: ClassVar[weakref.ref[FutureCompleter] | None] = None
+    """Who will complete it, None once that is gone. Of the class, see `future_class_of`, because one attribute more would be felt in
+    `send`."""
     _own_state: str = _base.PENDING
     _result: T | None = None
     _exception: Any = None
@@ -115,13 +116,13 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
             # The parts last: of whoever is interrupted before the next one makes those that lack.
             if self.batch is not None and not self._is_watched:
                 if self.batch.outcome is None:
-                    self.batch.apart.append(self.index)
+                    self.batch.watched.append(self.index)
                 else:
                     self._result_of, self._own_state = self.batch.outcome, _base.FINISHED
             self._is_watched = True
             for part, make in _PARTS.items():
                 self.__dict__.setdefault(part, make())
-        self._hurry()
+        self._expedite()
         return self.__dict__[name]
 
     def __repr__(self) -> str:
@@ -149,14 +150,14 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         """Whether the outcome is known."""
         is_done = self._state == _base.FINISHED
         if not is_done:
-            self._hurry()
+            self._expedite()
         return is_done
 
-    def _hurry(self) -> None:
+    def _expedite(self) -> None:
         """Somebody looks, and does not wait: then the outcome is not his to fetch."""
         batch, completer = self.batch, None if self._completer is None else self._completer()
         if batch is not None and completer is not None:
-            completer.hurry(batch)
+            completer.expedite(batch)
 
     def result(self, timeout: float | None = None) -> T:
         """The metadata, or the error raised; waits up to `timeout` seconds. Asking a future that is done takes no lock."""
@@ -182,7 +183,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error, or None for success; waits up to `timeout` seconds."""
         batch = self.batch
-        if batch is not None and batch.outcome is not None and not batch.told:
+        if batch is not None and batch.outcome is not None and not batch.completed_count:
             return None  # None of them failed before.
         if self._state != _base.FINISHED:
             timeout = self._wait(timeout)
@@ -214,7 +215,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
             return timeout
         began = monotonic()
         if self.batch is not None and self._completer is not None and (completer := self._completer()) is not None:
-            completer.fetch(self.batch, timeout)
+            completer.read_response(self.batch, timeout)
             if self._state == _base.FINISHED:
                 return timeout
             self._check_process()  # A signal handler may have forked meanwhile.
@@ -228,7 +229,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
                 return timeout
             if self._own_locks is None:
                 if self.batch is not None:
-                    self.batch.apart.append(self.index)
+                    self.batch.watched.append(self.index)
                 self._own_locks = []  # Not before: who is interrupted in between may come again.
             self._own_locks.append(lock)
         if lock.acquire(timeout=-1 if timeout is None else timeout):
@@ -246,7 +247,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         self._check_process()
         super().add_done_callback(fn)
 
-    def _check_process(self) -> Completer | None:
+    def _check_process(self) -> FutureCompleter | None:
         """IllegalStateException in a forked child, where a future that is not done will never be. Else who will complete it, if anybody."""
         completer = None if self._completer is None else self._completer()
         if completer is None or self._state == _base.FINISHED:
@@ -275,23 +276,23 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
             if not self._is_watched:
                 # In this order: its batch may be done already, and who was told so asks again without the lock.
                 self._result, self._own_state, self.batch = result, _base.FINISHED, None
-        self._settled(result, None)
+        self._notify_waiters(result, None)
 
     def fail(self, error: BaseException) -> None:
         """Done, with an error. Only once, and only by the producer."""
         with SHARED_LOCK:
             if not self._is_watched:
                 self._exception, self._own_state, self.batch = error, _base.FINISHED, None
-        self._settled(None, error)
+        self._notify_waiters(None, error)
 
     def fail_with(self, error_of: Callable[[int], BaseException], index: int) -> None:
         """The same, with the error of an index, made when somebody asks for it: of a whole batch that failed few are."""
         with SHARED_LOCK:
             if not self._is_watched:
                 self._exception, self.index, self._own_state, self.batch = error_of, index, _base.FINISHED, None
-        self._settled(None, error_of(index) if self._is_watched else None)
+        self._notify_waiters(None, error_of(index) if self._is_watched else None)
 
-    def _settled(self, result: Any, error: BaseException | None) -> None:
+    def _notify_waiters(self, result: Any, error: BaseException | None) -> None:
         """Tell those who wait and watch; without anybody who watches the state is written already."""
         for lock in self._own_locks or ():
             lock.release()
@@ -320,7 +321,7 @@ def _runs_a_loop() -> bool:
         return False
 
 
-def futures_of(completer: Completer) -> type[RecordFuture[Any]]:
+def future_class_of(completer: FutureCompleter) -> type[RecordFuture[Any]]:
     """The class of one producer's futures."""
 
     class OwnFuture(RecordFuture[T]):
@@ -355,35 +356,35 @@ def complete_all(
     `result_of` gives the result of the future at an index; it is made when somebody asks: of most nobody does, and each would be one
     more object for Python's collector to go round.
     """
-    told: list[int] = []
+    watched_indices: list[int] = []
     with SHARED_LOCK:
         for index, future in enumerate(futures):
             if future._is_watched or future._own_locks is not None:
-                told.append(index)
+                watched_indices.append(index)
             else:
                 future._result_of, future.index, future.batch = result_of, index, None
                 future._state = _base.FINISHED
-    _tell({index: futures[index] for index in told}, result_of, callbacks)
+    _complete_watched({index: futures[index] for index in watched_indices}, result_of, callbacks)
 
 
-def complete_batch(receipts: Receipts, result_of: Callable[[int], T], rows: Rows | None = None) -> None:
+def complete_batch(futures: BatchFutures, result_of: Callable[[int], T], rows: Rows | None = None) -> None:
     """Complete all futures of a batch at once: one assignment for those that nobody watches, in order for the others.
 
     `rows`: the indices of those that are completed, ascending, where all the others have failed already; None: all.
     """
     with SHARED_LOCK:
-        receipts.outcome = result_of
-        apart = set(receipts.apart)
+        futures.outcome = result_of
+        watched = set(futures.watched)
     if rows is not None:
-        apart.intersection_update(rows.tolist())
-    told = {index: receipts[index] for index in apart}
+        watched.intersection_update(rows.tolist())
+    watched_futures = {index: futures[index] for index in watched}
     # Who keeps one future does not keep the others.
-    receipts.clear()
-    callbacks, receipts.callbacks = receipts.callbacks, {}
-    _tell(told, result_of, callbacks)
+    futures.clear()
+    callbacks, futures.callbacks = futures.callbacks, {}
+    _complete_watched(watched_futures, result_of, callbacks)
 
 
-def _tell(futures: Mapping[int, RecordFuture[T]], result_of: Callable[[int], T], callbacks: Mapping[int, Callback]) -> None:
+def _complete_watched(futures: Mapping[int, RecordFuture[T]], result_of: Callable[[int], T], callbacks: Mapping[int, Callback]) -> None:
     """Complete the futures that somebody watches, and call those who wanted it, in order."""
     for index in sorted(futures.keys() | callbacks.keys()):
         result = result_of(index)

@@ -11,12 +11,12 @@ from chaffinch.errors import ApiException, KafkaException, RecordTooLargeExcepti
 from chaffinch.producer.core.effects import AskHandler
 from chaffinch.producer.core.exception_handler import (
     REJECTED_METHOD,
-    HandlerSaid,
+    HandlerDecision,
     NonRetriableResponse,
     ProducerExceptionHandler,
     Question,
     RetriableResponse,
-    ask,
+    call_handler,
     overrides,
     questions_of,
 )
@@ -44,35 +44,35 @@ class HandlerCalls:
         self._handler: Final = handler
         self._is_closed = False
         has_own_handle = type(handler).handle is not ProducerExceptionHandler.handle
-        self._asks_about_large: Final = has_own_handle or overrides(handler, "handle_record_too_large")
-        self._asks_about_topics: Final = Question.UNKNOWN_TOPIC in self.questions
+        self._handles_large: Final = has_own_handle or overrides(handler, "handle_record_too_large")
+        self._handles_unknown_topics: Final = Question.UNKNOWN_TOPIC in self.questions
 
     def too_large(self, record_of: Callable[[], ProducerRecord], error: RecordTooLargeException, *, may_drop: bool) -> Stop:
         """The record exceeds `max.request.size`, which is what `drop.invalid.large.records` is about (`may_drop`), or `buffer.memory`."""
-        if not self._asks_about_large:
+        if not self._handles_large:
             return DROPPED if may_drop and self._handler.drops_large_records else error
-        said = ask(NonRetriableResponse, self._handler.handle, record_of(), error)
-        return DROPPED if said.response is NonRetriableResponse.SWALLOW else _with_cause(error, said.failure)
+        result = call_handler(NonRetriableResponse, self._handler.handle, record_of(), error)
+        return DROPPED if result.response is NonRetriableResponse.SWALLOW else _with_cause(error, result.failure)
 
     def unknown_topic(self, record_of: Callable[[], ProducerRecord], error: UnknownTopicOrPartitionException) -> Stop | None:
         """No broker knows the topic or partition; None: go on trying."""
-        if not self._asks_about_topics:
+        if not self._handles_unknown_topics:
             return None
-        said = ask(RetriableResponse, self._handler.handle, record_of(), error)
-        if said.response is RetriableResponse.RETRY:
+        result = call_handler(RetriableResponse, self._handler.handle, record_of(), error)
+        if result.response is RetriableResponse.RETRY:
             return None
-        return DROPPED if said.response is RetriableResponse.SWALLOW else _with_cause(error, said.failure)
+        return DROPPED if result.response is RetriableResponse.SWALLOW else _with_cause(error, result.failure)
 
-    def answer(self, effect: AskHandler) -> HandlerSaid:
+    def decide(self, effect: AskHandler) -> HandlerDecision:
         """The same for records that are in a batch, each asked about, by the sender thread."""
         swallowed, retried, failures = set(), set(), {}
         for (index, error), record in zip(effect.errors.items(), records_of(effect.batch, effect.errors), strict=True):
             if effect.question is Question.REJECTED:
-                rejected = ask(NonRetriableResponse, getattr(self._handler, REJECTED_METHOD), record, error, BaseException)
+                rejected = call_handler(NonRetriableResponse, getattr(self._handler, REJECTED_METHOD), record, error, BaseException)
                 response: Any = rejected.response
                 failure = rejected.failure
             else:
-                unknown = ask(RetriableResponse, self._handler.handle, record, error, BaseException)
+                unknown = call_handler(RetriableResponse, self._handler.handle, record, error, BaseException)
                 response, failure = unknown.response, unknown.failure
             if response in (NonRetriableResponse.SWALLOW, RetriableResponse.SWALLOW):
                 swallowed.add(index)
@@ -80,7 +80,7 @@ class HandlerCalls:
                 retried.add(index)
             elif failure is not None:
                 failures[index] = failure
-        return HandlerSaid(swallowed=frozenset(swallowed), retried=frozenset(retried), failures=failures)
+        return HandlerDecision(swallowed=frozenset(swallowed), retried=frozenset(retried), failures=failures)
 
     def close(self) -> None:
         """The producer is closed. What the handler raises is only logged: nobody is left to whom it matters. Again: no effect."""

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from chaffinch.producer.core.batches.batch import ProducerBatch, Receipts
+from chaffinch.producer.core.batches.batch import BatchFutures, ProducerBatch
 from chaffinch.producer.core.effects import CompleteBatch, FailRecords
 from chaffinch.producer.core.refusals.record_errors import ErrorPerRecord
 from chaffinch.producer.futures import Callback, RecordFuture, call, complete_all, complete_batch
 from chaffinch.producer.records import ProducerRecord, RecordMetadata
 
 
-def settle(
+def complete_future(
     future: RecordFuture[RecordMetadata],
     callback: Callback | None,
     metadata: RecordMetadata | None,
@@ -30,37 +30,39 @@ def settle(
         call(callback, metadata, error, logged)
 
 
-def tell(effect: CompleteBatch | FailRecords) -> None:
+def complete_records(effect: CompleteBatch | FailRecords) -> None:
     """A batch's outcome, to whoever waits for its records: futures of `send`, or the outcome of a table."""
     batch = effect.batch
-    receipt, place = batch.receipt, batch.topic_partition
-    if not isinstance(receipt, Receipts):
+    outcome_sink, tp = batch.outcome_sink, batch.topic_partition
+    if not isinstance(outcome_sink, BatchFutures):
         if isinstance(effect, CompleteBatch):
-            receipt.written(batch.rows, place.partition, effect.base_offset)
+            outcome_sink.written(batch.rows, tp.partition, effect.base_offset)
         else:
-            receipt.failed(batch.rows, place, effect.error, effect.errors, effect.dropped)
+            outcome_sink.failed(batch.rows, tp, effect.error, effect.errors, effect.dropped)
     elif isinstance(effect, CompleteBatch):
         rows, metadata = batch.rows, _metadata_of(effect)
-        if batch.count == len(receipt):
-            complete_batch(receipt, metadata)
-        elif batch.count + receipt.told == len(receipt):
-            complete_batch(receipt, lambda row: metadata(int(np.searchsorted(rows, row))), rows)
+        if batch.count == len(outcome_sink):
+            complete_batch(outcome_sink, metadata)
+        elif batch.count + outcome_sink.completed_count == len(outcome_sink):
+            complete_batch(outcome_sink, lambda row: metadata(int(np.searchsorted(rows, row))), rows)
         else:
-            whose = rows.tolist()
-            callbacks = {index: receipt.callbacks.pop(row) for index, row in enumerate(whose) if row in receipt.callbacks}
-            complete_all([receipt[row] for row in whose], metadata, callbacks)
+            completed_rows = rows.tolist()
+            callbacks = {
+                index: outcome_sink.callbacks.pop(row) for index, row in enumerate(completed_rows) if row in outcome_sink.callbacks
+            }
+            complete_all([outcome_sink[row] for row in completed_rows], metadata, callbacks)
     else:
         # Without an error for the others there is nothing to say to them: nobody goes round a thousand records for one culprit.
-        told = sorted((*effect.errors, *effect.dropped)) if effect.error is None else range(batch.count)
+        failed_indices = sorted((*effect.errors, *effect.dropped)) if effect.error is None else range(batch.count)
         own = None if effect.error is None else ErrorPerRecord(batch, effect.error)
-        receipt.told += len(told)
-        for index in told:
+        outcome_sink.completed_count += len(failed_indices)
+        for index in failed_indices:
             row = int(batch.rows[index])
-            future, callback = receipt[row], receipt.callbacks.pop(row, None)
+            future, callback = outcome_sink[row], outcome_sink.callbacks.pop(row, None)
             if index in effect.dropped:
-                settle(future, callback, RecordMetadata(*place, timestamp_ms=int(batch.timestamps[index]), dropped=True))
+                complete_future(future, callback, RecordMetadata(*tp, timestamp_ms=int(batch.timestamps[index]), dropped=True))
             elif own is None or index in effect.errors:
-                settle(future, callback, None, effect.errors[index])
+                complete_future(future, callback, None, effect.errors[index])
             else:
                 future.fail_with(own, index)
                 if callback is not None:
@@ -81,8 +83,8 @@ def _metadata_of(effect: CompleteBatch) -> Callable[[int], RecordMetadata]:
 
 def records_of(batch: ProducerBatch, indices: Iterable[int]) -> Iterator[ProducerRecord]:
     """Records of a batch: of `send` what the caller handed over, of a table they are made of its row."""
-    if isinstance(batch.receipt, list):
-        yield from (batch.receipt[batch.rows[index]].record for index in indices)
+    if isinstance(batch.outcome_sink, list):
+        yield from (batch.outcome_sink[batch.rows[index]].record for index in indices)
         return
     columns = batch.decode()
     topic, partition = batch.topic_partition

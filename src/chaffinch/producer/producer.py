@@ -1,6 +1,6 @@
 """The producer that users see: `Producer`. A shell without decisions of its own: it checks arguments, waits, and hands over.
 
-Thread-safe. `send` appends to the core's accumulator under the lock (`door.py` says what may stop it); everything else is an event to
+Thread-safe. `send` appends to the core's accumulator under the lock (`send_gate.py` says what may stop it); everything else is an event to
 the core. Outcomes come from the sender thread. Names follow KafkaProducer.java.
 """
 
@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self
 
-import chaffinch.producer.process_ends  # noqa: F401  It acts when the process forks or ends.
+import chaffinch.producer.process_hooks  # noqa: F401  It acts when the process forks or ends.
 from chaffinch import plain_text
 from chaffinch.client.metrics import read_all
 from chaffinch.client.network import Network
@@ -24,19 +24,19 @@ from chaffinch.client.wait_log import in_words
 from chaffinch.errors import IllegalStateException, KafkaException, Stored, TimeoutException
 from chaffinch.foreign_names import OF_PRODUCER, missing_attributes, refuse_arguments
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer import arguments, outcomes, pluggable
+from chaffinch.producer import arguments, outcomes, plugins
 from chaffinch.producer.closing import Closing
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, record_size
 from chaffinch.producer.core.batches.batch import NewRecord
 from chaffinch.producer.core.options import availability_ended_by, idempotence_ended_by, parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
-from chaffinch.producer.door import Door
 from chaffinch.producer.futures import SHARED_LOCK, Callback, RecordFuture
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
 from chaffinch.producer.metrics import METRICS
-from chaffinch.producer.outcomes import settle
+from chaffinch.producer.outcomes import complete_future
 from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord, RecordMetadata
+from chaffinch.producer.send_gate import SendGate
 from chaffinch.producer.sender_thread import SenderThread
 from chaffinch.runtime.clock import SystemClock
 
@@ -48,7 +48,7 @@ log = plain_text.logger("chaffinch.producer")
 # Batches of tables, unless batch.size is given. A table need not wait for its batches to fill, so they are as large as brokers take by
 # default (max.message.bytes 1048588): measured, 1 MB batches go out a third faster than 256 KB ones.
 TABLE_BATCH_BYTES: Final = 1_000_000
-TOLD_WITHIN_S: Final = 0.1
+FLUSH_GRACE_S: Final = 0.1
 """`flush(0)` with nothing left to wait for: so long the thread that says so may take for it."""
 
 
@@ -78,27 +78,27 @@ class Producer:
             log.info("idempotence is off because of %s, as in Apache Kafka; enable.idempotence=false says that this is meant", option)
         if (option := availability_ended_by(self.settings)) is not None:
             log.warning("option partitioner.availability.timeout.ms is without effect because of %s, as in Apache Kafka", option)
-        self._key_serializer = pluggable.serializer(self.settings, "key.serializer")
-        self._value_serializer = pluggable.serializer(self.settings, "value.serializer")
+        self._key_serializer = plugins.serializer(self.settings, "key.serializer")
+        self._value_serializer = plugins.serializer(self.settings, "value.serializer")
         network_settings = ConnectionSettings.of(self.settings)
-        rule = pluggable.partition_rule(self.settings)
-        self._handler = HandlerCalls(pluggable.exception_handler(self.settings))  # The last that is refused: this one wants to be closed.
+        rule = plugins.partition_rule(self.settings)
+        self._handler = HandlerCalls(plugins.exception_handler(self.settings))  # The last that is refused: this one wants to be closed.
         self._clock = SystemClock()
         self._core = ProducerCore(self.settings, random.Random(), questions=self._handler.questions, rule=rule)
         self._max_block_ms: int = self.settings["max.block.ms"]
         network = Network(network_settings, clock=self._clock)
         name = f"{self.settings['client.id']}-sender"
-        self._sender = SenderThread(self._core, network, self._clock, name, outcomes.tell, self._handler.answer)
+        self._sender = SenderThread(self._core, network, self._clock, name, outcomes.complete_records, self._handler.decide)
         self._changed = self._sender.changed
-        self._door = Door(self.settings, self._core, self._sender, self._clock, self._handler)
-        self._closing = Closing(self._door, self._sender)
-        self._size_max = min(self._door.request_bytes_max, self._core.accumulator.memory_bytes) - BATCH_OVERHEAD_BYTES
+        self._gate = SendGate(self.settings, self._core, self._sender, self._clock, self._handler)
+        self._closing = Closing(self._gate, self._sender)
+        self._size_max = min(self._gate.request_bytes_max, self._core.accumulator.memory_bytes) - BATCH_OVERHEAD_BYTES
         # Records go in as they are, and nobody wants to see them again.
         self._is_plain = self._key_serializer is None and self._value_serializer is None and not self._handler.questions
         # Of Any for `_is_owned`, which `threading.Condition` asks, too.
         self._lock: Any = self._sender.lock
-        self._new_future = self._door.new_future
-        self._express = self._sender.express
+        self._new_future = self._gate.new_future
+        self._inline_sender = self._sender.inline_sender
         self._sender.start()
 
     def __enter__(self) -> Self:
@@ -106,8 +106,8 @@ class Producer:
 
     def __del__(self) -> None:
         # Python may do this in any thread, so no lock is taken. Without a door the options were refused: nothing runs.
-        door = self.__dict__.get("_door")
-        if door is not None and not door.is_closed and self._sender.death is None:
+        gate = self.__dict__.get("_gate")
+        if gate is not None and not gate.is_closed and self._sender.death is None:
             self._sender.abandon(self, self._handler.close)
 
     def __reduce__(self) -> NoReturn:
@@ -116,7 +116,7 @@ class Producer:
     def __repr__(self) -> str:
         servers, transactional_id = self.settings["bootstrap.servers"], self.settings["transactional.id"]
         name = "" if transactional_id is None else f", transactional.id {transactional_id!r}"
-        return f"<Producer {self.settings['client.id']!r} of {','.join(servers)}{name}{', closed' if self._door.is_closed else ''}>"
+        return f"<Producer {self.settings['client.id']!r} of {','.join(servers)}{name}{', closed' if self._gate.is_closed else ''}>"
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._closing.close(None, is_interrupted=kind is not None and issubclass(kind, KeyboardInterrupt))
@@ -145,7 +145,7 @@ class Producer:
         the midst of another call of the same producer: then set a flag there, and send in the main flow.
         """
         if self._lock._is_owned() or SHARED_LOCK._is_owned():
-            raise self._door.interrupted("send")
+            raise self._gate.interrupted("send")
         future: RecordFuture[RecordMetadata] = self._new_future()
         if on_delivery is not None:
             arguments.checked_callback(on_delivery)
@@ -160,10 +160,10 @@ class Producer:
         ):
             # What `_send` does, where nothing is to be checked. In a method of its own, whose closures would cost something here.
             with self._lock:
-                if (receipts := self._core.join(topic, key, value, self._clock.wall_ms(), future)) is not None:
-                    future.batch, future.index = receipts, len(receipts) - 1
+                if (futures := self._core.join(topic, key, value, self._clock.wall_ms(), future)) is not None:
+                    future.batch, future.index = futures, len(futures) - 1
                     if on_delivery is not None:
-                        receipts.callbacks[future.index] = on_delivery
+                        futures.callbacks[future.index] = on_delivery
                     return future
             future.batch = None
             self._put(
@@ -174,7 +174,7 @@ class Producer:
                     value=value,
                     timestamp_ms=self._clock.wall_ms(),
                     size=record_size(key, value, ()),
-                    receipt=future,
+                    future=future,
                     callback=on_delivery,
                     original=partial(ProducerRecord, topic, value, key),
                 )
@@ -222,7 +222,7 @@ class Producer:
                 timestamp_ms=self._clock.wall_ms() if timestamp_ms is None else timestamp_ms,
                 headers=checked_headers,
                 size=record_size(key_bytes, value_bytes, checked_headers),
-                receipt=future,
+                future=future,
                 callback=on_delivery,
                 original=record_itself,
             )
@@ -233,64 +233,71 @@ class Producer:
         try:
             stop = self._append(record)
         except BaseException:
-            self._door.left()
+            self._gate.left()
             raise
         if isinstance(stop, Dropped):
             partition = -1 if record.partition is None else record.partition
             metadata = RecordMetadata(record.topic, partition, timestamp_ms=record.timestamp_ms, dropped=True)
-            settle(record.receipt, record.callback, metadata, logged=Exception)
+            complete_future(record.future, record.callback, metadata, logged=Exception)
         elif stop is not None:
-            settle(record.receipt, record.callback, None, stop, logged=Exception)
+            complete_future(record.future, record.callback, None, stop, logged=Exception)
 
     def _append(self, record: NewRecord) -> Stop | None:
         """Put a record into its batch; why not, if that is not possible."""
-        topic, partition, size, core, door = record.topic, record.partition, record.size, self._core, self._door
-        to_ask = partition is None and core.partitioner.asks and size <= self._size_max
+        topic, partition, size, core, gate = record.topic, record.partition, record.size, self._core, self._gate
+        to_ask = partition is None and core.partitioner.has_function and size <= self._size_max
         stop: Stop | None
-        waits_since_ms: int | None = None
-        begun = door.begun()
+        waiting_since_ms: int | None = None
+        transaction_number = gate.transaction_number()
         while True:
             if to_ask and (count := core.wiring.cluster.partition_count(topic)) is not None:
                 # Without the lock: it is the caller's own function, and may be slow, or send itself.
-                partition, to_ask = core.partitioner.ask(topic, record.key, record.value, count), False
+                partition, to_ask = core.partitioner.call_function(topic, record.key, record.value, count), False
             with self._lock:
-                stop = door.refusal()
+                stop = gate.refusal()
                 count = None if to_ask or size > self._size_max else core.usable_count(topic, partition)
-                if stop is None and count is not None and not core.accumulator.has_room_for(size):
-                    stop = door.wait_for_memory(size, waits_since_ms, place=_place(topic, partition))
+                if stop is None and count is not None and not core.accumulator.has_memory_for(size):
+                    stop = gate.wait_for_memory(size, waiting_since_ms, tp=_place(topic, partition))
                     count = core.usable_count(topic, partition)  # Other partitions may have come meanwhile.
                     if count is None:  # Or the topic has gone: the memory is for whoever waits behind this one.
                         self._changed.notify_all()
                 if stop is None and count is not None:
-                    wants_look = self._enter(record, partition, count)
+                    needs_wakeup = self._enter(record, partition, count)
                     break
             if stop is None and size > self._size_max:
-                stop = door.too_large(_place(topic, partition), size, record.key, record.original)
+                stop = gate.too_large(_place(topic, partition), size, record.key, record.original)
             elif stop is None:
-                waits_since_ms = self._clock.steady_ms() if waits_since_ms is None else waits_since_ms
-                stop = door.wait_for_topic(topic, partition, record.original, waits_since_ms)
+                waiting_since_ms = self._clock.steady_ms() if waiting_since_ms is None else waiting_since_ms
+                stop = gate.wait_for_topic(topic, partition, record.original, waiting_since_ms)
             if stop is not None:
-                return door.stopped(stop, begun)
-        if wants_look:
+                return gate.stopped(stop, transaction_number)
+        if needs_wakeup:
             self._sender.wakeup()
         return None
 
     def _enter(self, record: NewRecord, partition: int | None, count: int) -> bool:
         """Put a record, for which there are a topic and memory, on the express lane or into its batch; whether the core should be asked to
         look. `partition`: if it is chosen already. With the lock."""
-        core, express, key, value, size, future = self._core, self._express, record.key, record.value, record.size, record.receipt
+        core, inline_sender, key, value, size, future = (
+            self._core,
+            self._inline_sender,
+            record.key,
+            record.value,
+            record.size,
+            record.future,
+        )
         chosen = core.choose_partition(record.topic, key, value, count, size) if partition is None else partition
-        place = TopicPartition(record.topic, chosen)
+        tp = TopicPartition(record.topic, chosen)
         is_plain = not record.headers and record.callback is None
-        if express.is_free and is_plain and express.send(place, key, value, record.timestamp_ms, size, future):
+        if inline_sender.is_free and is_plain and inline_sender.send(tp, key, value, record.timestamp_ms, size, future):
             return False
-        receipts, wants_look = core.append(place, record, self._clock.steady_ms())
-        future.batch, future.index = receipts, len(receipts) - 1
+        futures, needs_wakeup = core.append(tp, record, self._clock.steady_ms())
+        future.batch, future.index = futures, len(futures) - 1
         if record.callback is not None:
-            receipts.callbacks[future.index] = record.callback
+            futures.callbacks[future.index] = record.callback
         if partition is None:
-            core.open_lane(place, key)
-        return wants_look
+            core.remember_sticky_batch(tp, key)
+        return needs_wakeup
 
     if not TYPE_CHECKING:  # Type checkers report what is missing by themselves.
         __getattr__ = missing_attributes(OF_PRODUCER)
@@ -307,11 +314,11 @@ class Producer:
         from chaffinch.producer.tables.sending import send_table  # pyarrow is loaded by whoever sends tables.
 
         if self._sender.holds_lock:
-            raise self._door.interrupted("send_table")
-        self._door.check_open("send_table")
+            raise self._gate.interrupted("send_table")
+        self._gate.check_open("send_table")
         batch_bytes = self.settings["batch.size"] if "batch.size" in self.settings.given else TABLE_BATCH_BYTES
         name = None if topic is None else arguments.checked_topic(topic)
-        return send_table(self._door, name, table, batch_bytes, self.settings["linger.ms"], self._clock.wall_ms())
+        return send_table(self._gate, name, table, batch_bytes, self.settings["linger.ms"], self._clock.wall_ms())
 
     def flush(self, timeout: float | None = None, **foreign: Never) -> None:
         """Send what waits without lingering, and wait until every record handed over so far has its outcome.
@@ -319,7 +326,7 @@ class Producer:
         TimeoutException after `timeout` seconds; the records are still on their way then.
         """
         refuse_arguments("flush", foreign)
-        self._door.check_open("flush")
+        self._gate.check_open("flush")
         timeout_ms = arguments.checked_timeout_ms(timeout)
         self._call(lambda call: events.FlushCalled(call=call), timeout_ms, "flush")
 
@@ -341,14 +348,14 @@ class Producer:
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic, waiting for metadata up to `max.block.ms`. Raises what `send` would fail with."""
         if self._sender.holds_lock:
-            raise self._door.interrupted("partitions_for")
-        self._door.check_open("partitions_for")
+            raise self._gate.interrupted("partitions_for")
+        self._gate.check_open("partitions_for")
         name = arguments.checked_topic(topic)
         cluster = self._core.wiring.cluster
         with self._lock:
             count = cluster.partition_count(name)
         if count is None:
-            error = self._door.wait_for_topic(name, None, None, call="partitions_for")
+            error = self._gate.wait_for_topic(name, None, None, call="partitions_for")
             if isinstance(error, KafkaException):
                 raise error
             with self._lock:
@@ -357,7 +364,7 @@ class Producer:
 
     def metrics(self) -> dict[str, float]:
         """Numbers by name, Kafka's where Kafka has them: counts since the producer was made, and how things are now. Also after `close`."""
-        self._door.check_process("metrics")
+        self._gate.check_process("metrics")
         with self._lock:
             return read_all(METRICS, self._core, self._clock.steady_ms())
 
@@ -418,7 +425,7 @@ class Producer:
     def _transact(self, name: str, make: Callable[[RecordFuture[None]], events.TransactionCall]) -> None:
         if self._core.transaction is None:
             raise IllegalStateException(f"{name}() without transactions: give the producer the option transactional.id")
-        self._door.check_open(name)
+        self._gate.check_open(name)
         self._call(make, None, name)
 
     def _block_until_ms(self) -> int:
@@ -432,7 +439,7 @@ class Producer:
                 is_over = self._core.is_idle
             if not is_over:
                 raise
-            call.result(TOLD_WITHIN_S)
+            call.result(FLUSH_GRACE_S)
 
     def _call(self, make: Callable[[RecordFuture[None]], events.Event], timeout_ms: int | None, what: str) -> None:
         if self._sender.is_own_thread:  # Before anything is done: what is refused must not happen all the same.
@@ -444,7 +451,7 @@ class Producer:
             self._await(future, timeout_ms)
         except FutureTimeoutError:
             with self._lock:
-                why = self._core.reasons.reason()
+                why = self._core.wait_causes.cause()
             reason = "" if why is None else f", because of {in_words(why)}"
             text = f"{what}() is not done after {timeout_ms} ms{reason}; it goes on"
             raise TimeoutException(text, stored=Stored.POSSIBLY) from why

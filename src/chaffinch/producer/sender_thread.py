@@ -33,11 +33,11 @@ from chaffinch.producer.core.effects import (
     SendRequest,
     WakeCallers,
 )
-from chaffinch.producer.core.exception_handler import HandlerSaid
+from chaffinch.producer.core.exception_handler import HandlerDecision
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.transactions.requests import Step
-from chaffinch.producer.express_lane import ExpressLane
-from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, futures_of
+from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, future_class_of
+from chaffinch.producer.inline_send import InlineSender
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.runtime.clock import Clock
 
@@ -59,7 +59,7 @@ class SenderThread(ClientThread):
         clock: Clock,
         name: str,
         on_outcome: Callable[[CompleteBatch | FailRecords], None],
-        on_question: Callable[[AskHandler], HandlerSaid],
+        on_question: Callable[[AskHandler], HandlerDecision],
     ) -> None:
         super().__init__(network, name, "producer", log)
         self.core = core
@@ -68,19 +68,19 @@ class SenderThread(ClientThread):
         self.is_in_other_process = False
         """This is a forked child; the thread and the connections stay with the process that made them."""
         self._clock = clock
-        self.express = ExpressLane(core, network, clock, self.lock, self.wakeup)
-        self.fetch, self.hurry = self.express.fetch, self.express.hurry
-        self._has_express = core.takes_express and network.lends
-        network.on_awake = self.express.close
+        self.inline_sender = InlineSender(core, network, clock, self.lock, self.wakeup)
+        self.read_response, self.expedite = self.inline_sender.read_response, self.inline_sender.expedite
+        self._has_inline_send = core.allows_inline_send and network.lends
+        network.on_awake = self.inline_sender.close
         self._on_outcome = on_outcome
         self._on_question = on_question
-        self.new_future: Final = futures_of(self)
+        self.new_future: Final = future_class_of(self)
         """Makes futures that this thread completes."""
         self._inbox: list[events.Event] = []
         """What callers have handed over; stays until the core has taken it in."""
         self._outbox: list[Effect] = []
         """What the core wanted when this thread was to end."""
-        self._untold: deque[Effect] = deque()
+        self._pending_effects: deque[Effect] = deque()
         """Effects that are being carried out."""
 
     def start(self) -> None:
@@ -117,57 +117,57 @@ class SenderThread(ClientThread):
     def leave_to_parent(self) -> None:
         """In a forked child: close the child's copies of the connections, and say from now on whose producer this is."""
         self.is_in_other_process = True
-        self.express.end()
+        self.inline_sender.end()
         self.death = IllegalStateException("the producer belongs to the process that made it, not to its forked child")
         self.core.shut()
         self._network.close()
 
     def _loop(self) -> None:
-        heard: list[Any] = []
+        received: list[Any] = []
         while not self._is_stopping:
             if self._unclosed is not None:
                 self.warn_of_unclosed()
-                heard += self._last_calls()
-            has_news = self.express.was_used or bool(heard or self._inbox)
-            effects = self._handle(heard)
+                received += self._closing_calls()
+            has_news = self.inline_sender.was_used or bool(received or self._inbox)
+            effects = self._handle(received)
             # Requests first: brokers work on them meanwhile. Outcomes last: who hears his wants the interpreter, which is free in `poll`.
-            self._untold.extend(effects)
+            self._pending_effects.extend(effects)
             self._send_requests(effects)
             with self.lock:
                 deadline_ms, is_awaited = self.core.next_deadline_ms, self.core.is_awaited
-            self._tell_all()
+            self._run_effects()
             wait_ms = IDLE_WAIT_MS if deadline_ms is None else max(0, deadline_ms - self._clock.steady_ms())
-            if self._has_express and (has_news or effects):
-                wait_ms = min(wait_ms, self._open_express())
-            heard = list(self._network.poll(0 if self._inbox else wait_ms, is_awaited=is_awaited))
+            if self._has_inline_send and (has_news or effects):
+                wait_ms = min(wait_ms, self._open_inline_send())
+            received = list(self._network.poll(0 if self._inbox else wait_ms, is_awaited=is_awaited))
         if self._inbox:
             self._outbox = self._handle([])
 
-    def _open_express(self) -> int:
+    def _open_inline_send(self) -> int:
         """Let callers send for themselves while this thread sleeps, if there is nothing to do; how long it may sleep then, in ms."""
         with self.lock:
-            return self.express.open() if self.core.is_idle and not self._inbox else IDLE_WAIT_MS
+            return self.inline_sender.open() if self.core.is_idle and not self._inbox else IDLE_WAIT_MS
 
-    def _handle(self, heard: list[Any]) -> list[Effect]:
+    def _handle(self, received: list[Any]) -> list[Effect]:
         """Let the core have its turn. A full batch is encoded before it and without the lock, which callers need for `send`."""
         with self.lock:
             steady_ms = self._clock.steady_ms()
-            full = self.core.sending.full_head(steady_ms)
+            full = self.core.batch_sender.full_head(steady_ms)
             if full is None:
-                return self._advance(heard, steady_ms)
+                return self._advance(received, steady_ms)
         self.core.accumulator.encode_ahead(full)
         with self.lock:
-            return self._advance(heard, self._clock.steady_ms())
+            return self._advance(received, self._clock.steady_ms())
 
-    def _advance(self, heard: list[Any], steady_ms: int) -> list[Effect]:
+    def _advance(self, received: list[Any], steady_ms: int) -> list[Effect]:
         # The core may raise. What is in the inbox then stays there, to be told.
-        effects = self.core.handle_all([*self._inbox, *heard], steady_ms)
+        effects = self.core.handle_all([*self._inbox, *received], steady_ms)
         self._inbox.clear()
         if WakeCallers in map(type, effects):
             self.changed.notify_all()
         return effects
 
-    def _last_calls(self) -> list[events.Event]:
+    def _closing_calls(self) -> list[events.Event]:
         """What close would ask for, of a producer that nobody can close any more."""
         calls: list[events.Event] = []
         if self.core.has_open_transaction:
@@ -182,17 +182,17 @@ class SenderThread(ClientThread):
             if isinstance(effect, SendRequest):
                 self._network.carry_out(effect)
 
-    def _tell_all(self) -> None:
-        while self._untold:
-            self._tell(self._untold.popleft())
+    def _run_effects(self) -> None:
+        while self._pending_effects:
+            self._run_effect(self._pending_effects.popleft())
 
-    def _tell(self, effect: Effect) -> None:
+    def _run_effect(self, effect: Effect) -> None:
         match effect:
             case CompleteBatch() | FailRecords():
                 self._on_outcome(effect)
             case AskHandler():
                 # Outside the lock: handlers may do what they like. What they say is heard in the next round.
-                self.submit(events.HandlerAnswered(batch=effect.batch, said=self._on_question(effect)))
+                self.submit(events.HandlerDecided(batch=effect.batch, decision=self._on_question(effect)))
             case CompleteCall():
                 if effect.call is not None:
                     effect.call.complete(None)
@@ -225,8 +225,8 @@ class SenderThread(ClientThread):
         with self.lock:
             self.death = death
             self.core.shut()
-            self.express.end()
-            effects, self._outbox = [*self._end_transaction(), *self._untold, *self._outbox], []
+            self.inline_sender.end()
+            effects, self._outbox = [*self._end_transaction(), *self._pending_effects, *self._outbox], []
             if self._is_stopping:  # By a close that did not wait to the end: records are told as by one whose time was up.
                 self.core.completer.close()
             # Of a producer that is closed nobody needs to hear in the log that it cannot go on.
@@ -237,7 +237,7 @@ class SenderThread(ClientThread):
             self.changed.notify_all()
         for effect in effects:
             try:
-                self._tell(effect)
+                self._run_effect(effect)
             except BaseException:
                 log.exception("an outcome could not be told")
         RUNNING.discard(self)
@@ -245,4 +245,4 @@ class SenderThread(ClientThread):
 
 
 RUNNING: Final[weakref.WeakSet[SenderThread]] = weakref.WeakSet()
-"""Those that were started and have not ended: `process_ends.py` ends them with the process."""
+"""Those that were started and have not ended: `process_hooks.py` ends them with the process."""

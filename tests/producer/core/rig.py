@@ -23,7 +23,7 @@ from chaffinch.producer.core.batches.accumulator import record_size
 from chaffinch.producer.core.batches.batch import NewRecord, ProducerBatch
 from chaffinch.producer.core.batches.produce_requests import VERSION_WITH_TOPIC_IDS, ProduceSent
 from chaffinch.producer.core.effects import AskHandler, CompleteBatch, CompleteCall, FailCall, FailRecords, Report, SendRequest
-from chaffinch.producer.core.exception_handler import HandlerSaid, NonRetriableResponse, Question, RetriableResponse
+from chaffinch.producer.core.exception_handler import HandlerDecision, NonRetriableResponse, Question, RetriableResponse
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.partitioner import partition_of_key
 from chaffinch.producer.core.producer_core import ProducerCore
@@ -82,7 +82,7 @@ KEYLESS = "_"
 class Batch:
     """One batch as it was sent."""
 
-    place: TopicPartition
+    tp: TopicPartition
     values: str
     base_sequence: int
     epoch: int
@@ -160,7 +160,7 @@ class Rig:
         self.leaders = {index: index % self.nodes + 1 for index in range(self.partitions)}
         self.leader_epochs = dict.fromkeys(self.leaders, 0)
         self.connect(self.transaction_version)
-        self.step(events.TopicWanted(topic="orders"))
+        self.step(events.TopicRequested(topic="orders"))
 
     # What happens.
 
@@ -183,26 +183,26 @@ class Rig:
         features = FinalizedFeatures({"transaction.version": transaction_version} if transaction_version else {}, epoch)
         self.step(Connected(address=BROKER, features=features))
 
-    def append(self, values: str, place: TopicPartition = ORDERS_0) -> None:
+    def append(self, values: str, tp: TopicPartition = ORDERS_0) -> None:
         """Append records, without giving the core a chance to send."""
         for value in values:
             key = None if value == KEYLESS else value.encode()
             content = value.encode()
-            self.core.append(place, new_record(key, content, value, place.partition), self.steady_ms)
+            self.core.append(tp, new_record(key, content, value, tp.partition), self.steady_ms)
 
     def append_to_partition_of_key(self, value: str, partition_count: int, *, is_given: bool) -> None:
         """Append one record to the partition that its key belongs to. `is_given`: its caller named that."""
         content = value.encode()
-        place = TopicPartition("orders", partition_of_key(content, partition_count))
-        self.core.append(place, new_record(content, content, value, place.partition if is_given else None), self.steady_ms)
+        tp = TopicPartition("orders", partition_of_key(content, partition_count))
+        self.core.append(tp, new_record(content, content, value, tp.partition if is_given else None), self.steady_ms)
 
-    def send(self, values: str, place: TopicPartition = ORDERS_0) -> None:
+    def send(self, values: str, tp: TopicPartition = ORDERS_0) -> None:
         """Append records as one batch, and send what may be sent."""
-        self.append(values, place)
-        self.core.accumulator.queue_of(place).close()
+        self.append(values, tp)
+        self.core.accumulator.queue_of(tp).close()
         self.step(events.TimePassed())
 
-    def hand_over(self, *batches: str, place: TopicPartition = ORDERS_0, chosen: bool = False) -> list[bool]:
+    def hand_over(self, *batches: str, tp: TopicPartition = ORDERS_0, chosen: bool = False) -> list[bool]:
         """Hand over a table as ready-made batches, without giving the core a chance to send. Capital letters have no key.
 
         Of each batch whether the core should be asked to look."""
@@ -212,8 +212,8 @@ class Rig:
             columns = RecordColumns.from_lists(keys, [value.encode() for value in values], [1_700_000_000_000] * len(values))
             data = self.core.accumulator.encode_rows(columns)
             batch = ProducerBatch(
-                topic_partition=place,
-                receipt=list(values),
+                topic_partition=tp,
+                outcome_sink=list(values),
                 rows=np.arange(len(values), dtype=np.int64),
                 timestamps=columns.timestamps,
                 data=data,
@@ -243,10 +243,10 @@ class Rig:
         if len(listed) == 1:
             listed *= len(token.batches)
         parts: dict[str, TopicProduceResponse] = {}
-        for place, answer in zip(token.batches, listed, strict=True):
-            known = {"name": place.topic} if version < VERSION_WITH_TOPIC_IDS else {"topic_id": token.topic_ids[place.topic]}
-            topic = parts.setdefault(place.topic, TopicProduceResponse(**known))
-            topic.partition_responses.append(_part(place, answer))
+        for tp, answer in zip(token.batches, listed, strict=True):
+            known = {"name": tp.topic} if version < VERSION_WITH_TOPIC_IDS else {"topic_id": token.topic_ids[tp.topic]}
+            topic = parts.setdefault(tp.topic, TopicProduceResponse(**known))
+            topic.partition_responses.append(_part(tp, answer))
         response = ProduceResponse(responses=list(parts.values()))
         for node in self.told_nodes:
             response.node_endpoints.append(NodeEndpoint(node_id=node, host=BROKER.host, port=PORT + node - 1))
@@ -286,14 +286,14 @@ class Rig:
         """The handler answers its first question."""
         self.step(self._said(self.questions.pop(0)))
 
-    def _said(self, effect: AskHandler) -> events.HandlerAnswered:
+    def _said(self, effect: AskHandler) -> events.HandlerDecided:
         assert self.says is not None, "nobody is there to be asked"
-        values = {index: effect.batch.receipt[effect.batch.rows[index]] for index in effect.errors}
+        values = {index: effect.batch.outcome_sink[effect.batch.rows[index]] for index in effect.errors}
         self.asked += ["".join(values.values()) + " " + "/".join(dict.fromkeys(error.name for error in effect.errors.values()))]
         responses = {index: self.says.get(value) for index, value in values.items()}
         swallowed = frozenset(i for i, said in responses.items() if said in (NonRetriableResponse.SWALLOW, RetriableResponse.SWALLOW))
         retried = frozenset(i for i, said in responses.items() if said is RetriableResponse.RETRY)
-        return events.HandlerAnswered(batch=effect.batch, said=HandlerSaid(swallowed=swallowed, retried=retried))
+        return events.HandlerDecided(batch=effect.batch, decision=HandlerDecision(swallowed=swallowed, retried=retried))
 
     def call(self, kind: type, name: str, **arguments: Any) -> Any:
         """One of the producer's calls, under a name; its outcome so far: None, "done" or the error."""
@@ -326,7 +326,7 @@ class Rig:
         message = effect.message
         if isinstance(message, ProduceRequest):
             self.open.append(effect)
-            self.sent += [_batch(place, data) for place, data in _places(message)]
+            self.sent += [_batch(tp, data) for tp, data in _tps(message)]
             return []
         self.requests.append(message)
         if type(message) in self.hold:
@@ -342,14 +342,14 @@ class Rig:
         match effect:
             case CompleteBatch():
                 for index, row in enumerate(effect.batch.rows):
-                    self._end(effect.batch.receipt[row], -1 if effect.base_offset < 0 else effect.base_offset + index)
+                    self._end(effect.batch.outcome_sink[row], -1 if effect.base_offset < 0 else effect.base_offset + index)
             case FailRecords():
                 for index, row in enumerate(effect.batch.rows):
                     error = effect.errors.get(index, effect.error)
                     if index in effect.dropped:
-                        self._end(effect.batch.receipt[row], "dropped")
+                        self._end(effect.batch.outcome_sink[row], "dropped")
                     elif error is not None:
-                        self._end(effect.batch.receipt[row], error)
+                        self._end(effect.batch.outcome_sink[row], error)
             case CompleteCall():
                 assert effect.call not in self.calls, f"{effect.call} ended twice"
                 self.calls[effect.call] = "done"
@@ -400,10 +400,10 @@ class Rig:
         raise AssertionError(f"the rig has no answer to {message}")
 
 
-def new_record(key: bytes | None, value: bytes | None, receipt: Any, partition: int | None = 0, **more: Any) -> NewRecord:
+def new_record(key: bytes | None, value: bytes | None, future: Any, partition: int | None = 0, **more: Any) -> NewRecord:
     """A record of topic orders as `send` hands it over, with its size unless that is given."""
     known = {"topic": "orders", "timestamp_ms": 1_700_000_000_000, "size": record_size(key, value, more.get("headers", ())), **more}
-    return NewRecord(key=key, value=value, receipt=receipt, partition=partition, **known)
+    return NewRecord(key=key, value=value, future=future, partition=partition, **known)
 
 
 def added(request: AddPartitionsToTxnRequest, code: ErrorCode = codes.NONE) -> AddPartitionsToTxnResponse:
@@ -433,30 +433,32 @@ def committed(request: TxnOffsetCommitRequest, code: ErrorCode = codes.NONE) -> 
     return TxnOffsetCommitResponse(topics=topics)
 
 
-def _places(message: ProduceRequest) -> list[tuple[TopicPartition, Any]]:
+def _tps(message: ProduceRequest) -> list[tuple[TopicPartition, Any]]:
     return [(TopicPartition(topic.name, part.index), part.records) for topic in message.topics for part in topic.partitions]
 
 
-def _batch(place: TopicPartition, data: Any) -> Batch:
+def _batch(tp: TopicPartition, data: Any) -> Batch:
     (view,) = record_batch.views(bytes(data))
     assert view.crc_is_valid()
     columns = record_batch.decode(view)
     values = "".join((columns.value(i) or b"").decode() for i in range(columns.count))
     header = view.header
-    return Batch(place, values, header.base_sequence, header.producer_epoch, header.producer_id, header.is_transactional)
+    return Batch(tp, values, header.base_sequence, header.producer_epoch, header.producer_id, header.is_transactional)
 
 
-def _part(place: TopicPartition, answer: Answer) -> PartitionProduceResponse:
-    blamed = []
+def _part(tp: TopicPartition, answer: Answer) -> PartitionProduceResponse:
+    record_errors = []
     for culprit in answer.culprits:
         index, own = culprit if isinstance(culprit, tuple) else (culprit, None)
         number = None if own is None else own.wire("kip")
-        blamed.append(BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=f"bad {index}", chaffinch_error_code=number))
+        record_errors.append(
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=f"bad {index}", chaffinch_error_code=number)
+        )
     return PartitionProduceResponse(
-        index=place.partition,
+        index=tp.partition,
         error_code=answer.code.wire(answer.numbering),
         base_offset=answer.base_offset if answer.code is codes.NONE or answer.base_offset > 0 else -1,
-        record_errors=blamed,
+        record_errors=record_errors,
         error_message=answer.message,
         current_leader=None if answer.leader is None else LeaderIdAndEpoch(leader_id=answer.leader[0], leader_epoch=answer.leader[1]),
     )

@@ -117,7 +117,7 @@ class TestLeaders:
         rig.answer(OK)
         rig.send("a")
         rig.lead(0, 2)
-        rig.step(events.TopicWanted(topic="orders", is_stale=True))
+        rig.step(events.TopicRequested(topic="orders", is_stale=True))
         rig.sleep(2_000)
         rig.send("b")
         assert ports(rig) == [1, 2]
@@ -139,7 +139,7 @@ class TestTopics:
         answer = metadata({"orders": 2}, {1: PORT})
         answer.topics[0].topic_id = UUID(int=7)
         rig.scripted[MetadataRequest] = [answer]
-        rig.step(events.TopicWanted(topic="orders", is_stale=True))
+        rig.step(events.TopicRequested(topic="orders", is_stale=True))
         rig.sleep(2_000)
         rig.send("a")
         rig.send("b")
@@ -172,7 +172,7 @@ class TestBrokers:
     def test_when_all_are_gone_the_first_ones_are_asked_again(self) -> None:
         rig = Rig(nodes=1)
         rig.scripted[MetadataRequest] = [metadata({"orders": 2}, {5: PORT + 5}, leader_id=5)]
-        rig.step(events.TopicWanted(topic="orders", is_stale=True))
+        rig.step(events.TopicRequested(topic="orders", is_stale=True))
         rig.sleep(2_000)
         rig.send("a")
         assert rig.open[0].address == Address("127.0.0.1", PORT + 5)
@@ -185,7 +185,7 @@ class TestBrokers:
         rig = Rig(nodes=2)
         rig.scripted[MetadataRequest] = [MetadataResponse(error_code=codes.REBOOTSTRAP_REQUIRED.number)]
         before = asked(rig)
-        rig.step(events.TopicWanted(topic="orders", is_stale=True))
+        rig.step(events.TopicRequested(topic="orders", is_stale=True))
         rig.sleep(2_000)
         assert asked(rig) == before + 2
         rig.send("a")

@@ -18,7 +18,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.partitioner import MURMUR2, ROUND_ROBIN, Partitioner, partition_of_key
 from chaffinch.producer.core.producer_core import ProducerCore
-from chaffinch.producer.pluggable import partition_rule
+from chaffinch.producer.plugins import partition_rule
 from chaffinch.records import kernels
 from chaffinch.records.columns import RecordColumns
 from tests.producer.core.rig import Rig, new_record
@@ -182,10 +182,10 @@ class ByLength:
 class TestFunction:
     def test_decides_record_by_record_and_what_it_leaves_open_goes_by_the_key(self) -> None:
         made = partitioner(rule=by_first_byte)
-        assert made.ask("orders", b"\x07abc", None, 10) == 7
+        assert made.call_function("orders", b"\x07abc", None, 10) == 7
         assert made.choose_for_columns("orders", columns([b"\x07", b"\x13"]), 10, [], 1_000).tolist() == [7, 9]
         silent = partitioner(rule=lambda *_: None)
-        assert silent.ask("orders", b"abc", None, 100) is None
+        assert silent.call_function("orders", b"abc", None, 100) is None
         assert choose(silent, b"abc", count=100) == 7
 
     def test_or_a_table_at_once(self) -> None:
@@ -196,7 +196,7 @@ class TestFunction:
     def test_what_is_no_partition_is_said_at_the_call(self, wrong: Any) -> None:
         made = partitioner(rule=lambda *_: wrong)
         with pytest.raises(ValueError, match=r"the partitioner .*<lambda> chose .*partitions 0 to 9"):
-            made.ask("orders", b"k", None, 10)
+            made.call_function("orders", b"k", None, 10)
         with pytest.raises(ValueError, match="partitions 0 to 9"):
             made.choose_for_columns("orders", columns([b"k"]), 10, [], 1_000)
 
@@ -207,7 +207,9 @@ class TestFunction:
 
         made = partitioner(rule=strict)
         with pytest.raises(LookupError) as raised:
-            made.choose_for_columns("orders", columns([None]), 10, [], 1_000) if asks_about_table else made.ask("orders", None, None, 10)
+            made.choose_for_columns("orders", columns([None]), 10, [], 1_000) if asks_about_table else made.call_function(
+                "orders", None, None, 10
+            )
         (note,) = raised.value.__notes__
         assert re.fullmatch(r"raised by the partitioner .*strict, which was asked about a record of 'orders'", note)
 
@@ -242,7 +244,7 @@ class TestOption:
 class TestCore:
     """What the core tells the partitioner."""
 
-    def place(self, rig: Rig, size: int = 100) -> int:
+    def tp(self, rig: Rig, size: int = 100) -> int:
         """Append a record without a key; where it went."""
         core = rig.core
         chosen = core.choose_partition("orders", None, b"v", rig.partitions, size)
@@ -252,8 +254,8 @@ class TestCore:
     def test_batches_are_full_and_none_is_left_half_empty(self) -> None:
         rig = Rig(options={"batch.size": 1_000, "linger.ms": 1_000}, partitions=4)
         for _ in range(90):
-            self.place(rig)
-        batches = [len(batch.receipts) for queue in rig.core.accumulator._queues.values() for batch in queue.closed]  # type: ignore[union-attr]
+            self.tp(rig)
+        batches = [len(batch.futures) for queue in rig.core.accumulator._queues.values() for batch in queue.closed]  # type: ignore[union-attr]
         growing = [queue.growing for queue in rig.core.accumulator._queues.values() if queue.growing is not None]
         assert set(batches) == {9}
         assert len(growing) <= 1
@@ -262,7 +264,7 @@ class TestCore:
         rig = Rig(options={"batch.size": 1_000, "linger.ms": 1_000})
         core = rig.core
         for _ in range(9):
-            self.place(rig)
+            self.tp(rig)
         chosen = core.choose_partition("orders", None, b"v", 2, 100)
         assert core.append(TopicPartition("orders", chosen), new_record(None, b"v", "v", chosen, size=100), rig.steady_ms)[1], (
             "the core has to look"
@@ -301,4 +303,4 @@ class TestCore:
     @pytest.mark.parametrize("rule", [by_first_byte, MURMUR2, ROUND_ROBIN])
     def test_whether_there_is_a_function_to_ask(self, rule: Any) -> None:
         core = ProducerCore(parse_options({"bootstrap.servers": "a:1"}), random.Random(1), rule=rule)
-        assert core.partitioner.asks is (rule is by_first_byte)
+        assert core.partitioner.has_function is (rule is by_first_byte)

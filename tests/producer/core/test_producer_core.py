@@ -83,8 +83,8 @@ APPENDS = {"answer", "lose after", "maybe"}
 
 def settle(rig: Rig, models: dict[Any, Model], action: str, *, names_all: bool) -> None:
     """The outcome of the oldest open request, which may have a batch for each partition: on one connection answers come in order."""
-    batches = [_sent(rig, place, batch) for place, batch in rig.open[0].token.batches.items()]
-    answers = [models[batch.place].produce(batch, names_all=names_all) for batch in batches] if action in APPENDS else []
+    batches = [_sent(rig, tp, batch) for tp, batch in rig.open[0].token.batches.items()]
+    answers = [models[batch.tp].produce(batch, names_all=names_all) for batch in batches] if action in APPENDS else []
     outcomes = [FAULTS[action]] if action in FAULTS else answers
     assert outcomes
     rig.answer(*outcomes)
@@ -116,11 +116,11 @@ def play(actions: list[tuple[str, int]], *, in_flight_max: int, names_all: bool,
     return rig, models, sent
 
 
-def _sent(rig: Rig, place: TopicPartition, batch: ProducerBatch) -> Batch:
+def _sent(rig: Rig, tp: TopicPartition, batch: ProducerBatch) -> Batch:
     """A batch as it went over the wire, by the numbers in its bytes."""
     header = record_batch.read_header(batch.data)
-    numbers = (place, header.base_sequence, header.producer_epoch, header.count)
-    return [sent for sent in rig.sent if (sent.place, sent.base_sequence, sent.epoch, len(sent.values)) == numbers][-1]
+    numbers = (tp, header.base_sequence, header.producer_epoch, header.count)
+    return [sent for sent in rig.sent if (sent.tp, sent.base_sequence, sent.epoch, len(sent.values)) == numbers][-1]
 
 
 @given(ACTIONS, st.sampled_from([1, 2, 5]), st.booleans())
@@ -129,11 +129,11 @@ def test_with_time_enough_every_good_record_is_stored_once_in_order(actions: lis
     rig, models, sent = play(actions, in_flight_max=in_flight_max, names_all=names_all, timeout_ms=10_000_000)
     assert rig.core.is_idle
     assert set(rig.fates) == set(sent), "every record ends, and the rig sees to it that none ends twice"
-    for place, model in models.items():
-        assert len(set(model.stored)) == len(model.stored), f"stored twice at {place}: {model.stored}"
+    for tp, model in models.items():
+        assert len(set(model.stored)) == len(model.stored), f"stored twice at {tp}: {model.stored}"
         # One fate may be unknown for good: culprits found in a batch whose first answer was lost. Such records are not counted here.
         known = [value for value in model.stored if not isinstance(rig.fates[value], KafkaException)]
-        assert known == sorted(known, key=sent.index), f"order at {place}: {model.stored}"
+        assert known == sorted(known, key=sent.index), f"order at {tp}: {model.stored}"
         for value in known:
             assert model.stored[rig.fates[value]] == value, "the offset is where the record is"
     for value in sent:
@@ -154,11 +154,11 @@ def test_with_little_time_every_record_still_ends_once_and_truly(actions: list[A
     for model in models.values():
         assert len(set(model.stored)) == len(model.stored)
     for value, fate in rig.fates.items():
-        places = [place for place, model in models.items() if value in model.stored]
+        tps = [tp for tp, model in models.items() if value in model.stored]
         if isinstance(fate, KafkaException):
-            assert fate.stored.value != "no" or not places
+            assert fate.stored.value != "no" or not tps
         else:
-            assert places
+            assert tps
     assert rig.core.accumulator.memory_free == rig.core.accumulator.memory_bytes
 
 
@@ -222,12 +222,12 @@ def test_where_requests_are_limited_every_partition_has_its_turn() -> None:
     letters = iter(string.ascii_letters)
     for partition in (0, 1, 2):
         for _ in range(4):
-            rig.append(next(letters), place := ORDERS_0._replace(partition=partition))
-            rig.core.accumulator.queue_of(place).close()
+            rig.append(next(letters), tp := ORDERS_0._replace(partition=partition))
+            rig.core.accumulator.queue_of(tp).close()
     rig.step(events.TimePassed())
     while rig.open:
         rig.answer(OK)
-    sent = [batch.place.partition for batch in rig.sent]
+    sent = [batch.tp.partition for batch in rig.sent]
     assert len(sent) == 12
     assert all(set(sent[at : at + 3]) == {0, 1, 2} for at in range(0, 12, 3))
 
@@ -235,11 +235,11 @@ def test_where_requests_are_limited_every_partition_has_its_turn() -> None:
 def test_an_unknown_topic_is_asked_about_again_and_again_with_growing_waits() -> None:
     rig = Rig()
     rig.requests.clear()
-    rig.step(events.TopicWanted(topic="ordres"))
+    rig.step(events.TopicRequested(topic="ordres"))
     rig.sleep(5_000)
     asked = [request for request in rig.requests if isinstance(request, MetadataRequest)]
     assert 5 <= len(asked) <= 12
-    error = rig.core.reasons.waited_in_vain("ordres", None, 5_000)
+    error = rig.core.wait_causes.topic_timeout("ordres", None, 5_000)
     assert isinstance(error, TimeoutException)
     assert isinstance(error.__cause__, UnknownTopicOrPartitionException)
 
@@ -416,12 +416,12 @@ def test_what_the_broker_expected_under_another_number_waits_before_it_goes_unde
 def test_a_full_batch_is_encoded_ahead_when_it_can_go() -> None:
     rig = Rig(options={"max.in.flight.requests.per.connection": 1}, nodes=2)
 
-    def full(values: str, place: TopicPartition = ORDERS_0) -> list[str] | None:
+    def full(values: str, tp: TopicPartition = ORDERS_0) -> list[str] | None:
         if values:
-            rig.append(values, place)
-            rig.core.accumulator.queue_of(place).close()
-        head = rig.core.sending.full_head(rig.steady_ms)
-        return None if head is None else list(head.receipts)
+            rig.append(values, tp)
+            rig.core.accumulator.queue_of(tp).close()
+        head = rig.core.batch_sender.full_head(rig.steady_ms)
+        return None if head is None else list(head.futures)
 
     assert full("ab") is None, "without a producer id nothing goes"
     rig.step(events.TimePassed())
@@ -431,7 +431,7 @@ def test_a_full_batch_is_encoded_ahead_when_it_can_go() -> None:
     assert full("ef") is None, "one request is under way, and no other may be"
     assert full("gh", ORDERS_1) == ["g", "h"], "to another broker one may go"
     assert rig.trace == ["ab@0/0", "cd@2/0"]
-    head = rig.core.sending.full_head(rig.steady_ms)
+    head = rig.core.batch_sender.full_head(rig.steady_ms)
     assert head is not None
     rig.core.accumulator.encode_ahead(head)
     assert full("") is None, "it is encoded"

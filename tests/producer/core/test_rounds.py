@@ -28,9 +28,9 @@ def at_rest_nothing_is_left_out(rig: Rig) -> bool:
     core._advance_records(steady_ms)
     assert core.wiring.out == []
     deadlines = (
-        core.sending.next_deadline_ms(steady_ms, hurries=False),
+        core.batch_sender.next_deadline_ms(steady_ms, skip_linger=False),
         core.completer.next_deadline_ms(),
-        core.delivery.next_deadline_ms(),
+        core.response_handler.next_deadline_ms(),
         core.callers.deadline_ms,
     )
     assert deadlines == (None, None, None, None)
@@ -39,21 +39,21 @@ def at_rest_nothing_is_left_out(rig: Rig) -> bool:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_round_without_work_would_have_done_nothing(seed: int) -> None:
-    dice = random.Random(seed)
-    rig = Rig(options={"linger.ms": dice.choice([0, 5]), "enable.idempotence": dice.choice([True, False]), "delivery.timeout.ms": 40_000})
+    rng = random.Random(seed)
+    rig = Rig(options={"linger.ms": rng.choice([0, 5]), "enable.idempotence": rng.choice([True, False]), "delivery.timeout.ms": 40_000})
     values = iter(map(chr, range(0x4E00, 0x9000)))
     rests = 0
     for step in range(STEPS):
-        match dice.randrange(5):
+        match rng.randrange(5):
             case 0:
-                rig.append(next(values), dice.choice([ORDERS_0, ORDERS_1]))
+                rig.append(next(values), rng.choice([ORDERS_0, ORDERS_1]))
                 rig.step(events.TimePassed())
             case 1:
-                rig.sleep(dice.choice([1, 10, 300, 50_000]))
+                rig.sleep(rng.choice([1, 10, 300, 50_000]))
             case 2:
                 rig.step(events.FlushCalled(call=f"flush {step}"))
             case _ if rig.open:
-                rig.answer(dice.choice(OUTCOMES))
+                rig.answer(rng.choice(OUTCOMES))
         rests += at_rest_nothing_is_left_out(rig)
     assert rests
     assert rig.fates
@@ -62,7 +62,7 @@ def test_a_round_without_work_would_have_done_nothing(seed: int) -> None:
 @pytest.mark.parametrize("waiting", [0, 1])
 def test_whoever_waits_for_memory_is_woken_when_some_is_free(waiting: int) -> None:
     rig, woken = rig_that_counts_wake_ups()
-    rig.core.callers.for_memory = waiting
+    rig.core.callers.memory_waiters = waiting
     rig.send("a")
     rig.answer(OK)
     assert len(woken) == waiting
@@ -94,11 +94,11 @@ def test_a_transaction_that_its_coordinator_fails_wakes_whoever_waits_in_it(code
 def test_a_ready_made_batch_is_worth_a_look_unless_it_stands_behind_another() -> None:
     rig = Rig(options={"linger.ms": 1000})
     assert rig.hand_over("a", "b") == [True, False]
-    assert rig.hand_over("c", place=ORDERS_1) == [True]
+    assert rig.hand_over("c", tp=ORDERS_1) == [True]
     rig.step(events.TimePassed())  # The first of each partition goes, "b" stands still at the front.
     assert rig.hand_over("d") == [False]
     rig.append("e", ORDERS_1)
-    assert rig.hand_over("f", place=ORDERS_1) == [True], "the record lingers no more"
+    assert rig.hand_over("f", tp=ORDERS_1) == [True], "the record lingers no more"
     while rig.open:
         rig.answer(OK)
     assert [rig.fate(value) for value in "abcdef"] == [["0"]] * 6
@@ -108,14 +108,14 @@ def test_a_ready_made_batch_is_worth_a_look_unless_it_stands_behind_another() ->
 def test_whoever_waits_for_memory_ends_the_lingering() -> None:
     rig = Rig(options={"linger.ms": 1000})
     rig.hand_over("a", "b")
-    assert not rig.core.waits_for_memory(), "nothing changes for them"
+    assert not rig.core.memory_wait_began(), "nothing changes for them"
     rig.append("c")
-    assert rig.core.waits_for_memory()
-    assert rig.core.callers.for_memory == 2
+    assert rig.core.memory_wait_began()
+    assert rig.core.callers.memory_waiters == 2
     for size in (10, 1 << 20):
         rig.core.choose_partition("orders", None, b"d", 1, size)
     assert not rig.core.accumulator.lingers, "the second one does not fit into the batch"
-    assert rig.core.waits_for_memory(), "nobody has told the core yet"
+    assert rig.core.memory_wait_began(), "nobody has told the core yet"
 
 
 def rig_that_counts_wake_ups(options: dict[str, str] | None = None) -> tuple[Rig, list[object]]:

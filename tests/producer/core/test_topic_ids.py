@@ -12,7 +12,7 @@ from chaffinch.errors.codes import ErrorCode
 from chaffinch.producer.core import events
 from chaffinch.producer.core.exception_handler import RetriableResponse
 from chaffinch.producer.core.partitioner import partition_of_key
-from chaffinch.producer.core.refusals.batch_answers import TopicFacts
+from chaffinch.producer.core.refusals.batch_responses import TopicConfig
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, TIMED_OUT, Answer, Rig, new_record
@@ -85,7 +85,7 @@ def test_answers_of_the_old_one_do_not_vouch_for_the_new_one() -> None:
     rig.answer(OK)
     rig.send("a")
     rig.topic_id = NEW
-    rig.step(events.TopicWanted(topic="orders", is_stale=True))
+    rig.step(events.TopicRequested(topic="orders", is_stale=True))
     rig.sleep(2_000)
     rig.answer(OK)
     rig.send("b")
@@ -161,10 +161,10 @@ def test_the_log_says_what_becomes_of_the_records() -> None:
 
 def test_a_topic_configuration_is_asked_for_again() -> None:
     rig = Rig(topic_id=OLD)
-    rig.core.delivery._facts["orders"] = TopicFacts(is_compacted=True, is_asked=True, heard_ms=rig.steady_ms)
+    rig.core.response_handler._topic_configs["orders"] = TopicConfig(is_compacted=True, is_requested=True, received_ms=rig.steady_ms)
     rig.topic_id = NEW
     hear(rig)
-    assert "orders" not in rig.core.delivery._facts
+    assert "orders" not in rig.core.response_handler._topic_configs
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -243,7 +243,7 @@ class TestAnotherNumberOfPartitions:
             rig.answer(OK)
         assert sorted("".join(batch.values for batch in rig.sent)) == list("abcdef")
         for batch in rig.sent:
-            assert {partition_of_key(value.encode(), new_count) for value in batch.values} == {batch.place.partition}
+            assert {partition_of_key(value.encode(), new_count) for value in batch.values} == {batch.tp.partition}
         assert all(fate.isdigit() for fate in rig.fate("abcdef"))
         assert rig.core.accumulator.memory_unused == rig.core.accumulator.memory_bytes
 
@@ -259,7 +259,7 @@ class TestAnotherNumberOfPartitions:
         rig.release()
         while rig.open:
             rig.answer(OK)
-        assert {batch.values: batch.place for batch in rig.sent} == {given: ORDERS_0, chosen: ORDERS_1}
+        assert {batch.values: batch.tp for batch in rig.sent} == {given: ORDERS_0, chosen: ORDERS_1}
         assert rig.fate(given + chosen) == ["0", "0"]
 
     def test_all_memory_is_free_though_the_parts_of_a_batch_are_of_different_sizes(self) -> None:
@@ -274,7 +274,7 @@ class TestAnotherNumberOfPartitions:
         rig.release()
         while rig.open:
             rig.answer(OK)
-        assert len({batch.place for batch in rig.sent}) == 2
+        assert len({batch.tp for batch in rig.sent}) == 2
         assert rig.core.accumulator.memory_unused == rig.core.accumulator.memory_bytes
 
     def test_records_whose_caller_named_a_partition_that_is_gone_fail_at_once(self) -> None:
@@ -299,7 +299,7 @@ class TestAnotherNumberOfPartitions:
         rig.answer(answer)
         rig.sleep(1_000)
         rig.answer(OK)
-        assert rig.sent[-1].place == ORDERS_0
+        assert rig.sent[-1].tp == ORDERS_0
         assert rig.fate("a") == ["0"]
 
     def test_innocents_that_wait_for_another_number_move(self) -> None:
@@ -315,7 +315,7 @@ class TestAnotherNumberOfPartitions:
         assert rig.trace[1:] == [f"{culprit}{innocent}@1/0", f"{behind}@3/0"], "the innocent waits for the answer to what is behind it"
         rig.topic_id, rig.partitions = NEW, 1
         hear(rig)
-        assert rig.sent[-1].place == ORDERS_0
+        assert rig.sent[-1].tp == ORDERS_0
         assert str(rig.sent[-1]) == f"{innocent}@0/0"
         rig.answer(Answer(codes.UNKNOWN_TOPIC_ID))
         while rig.open:
@@ -328,7 +328,7 @@ class TestAnotherNumberOfPartitions:
         rig = Rig(topic_id=OLD, partitions=3)
         rig.topic_id, rig.partitions = NEW, 1
         hear(rig)
-        assert rig.hand_over("a", place=ORDERS_1, chosen=chosen) == [True]
+        assert rig.hand_over("a", tp=ORDERS_1, chosen=chosen) == [True]
         rig.step(events.TimePassed())
         if rig.open:
             rig.answer(OK)
@@ -371,5 +371,5 @@ def test_a_partition_that_the_new_one_has_not_fails_and_the_others_go_on() -> No
 
 def hear(rig: Rig) -> None:
     """The core asks for metadata, and has the answer."""
-    rig.step(events.TopicWanted(topic="orders", is_stale=True))
+    rig.step(events.TopicRequested(topic="orders", is_stale=True))
     rig.sleep(500)

@@ -18,49 +18,49 @@ from chaffinch.errors import (
     exception_for,
 )
 from chaffinch.identifiers import EPOCH_MAX, NO_PRODUCER, ProducerIdentity
-from chaffinch.producer.core.asking import Asking
 from chaffinch.producer.core.completer import BatchCompleter
-from chaffinch.producer.core.delivery import Delivery
+from chaffinch.producer.core.context import ProducerContext
 from chaffinch.producer.core.effects import SendRequest, WakeCallers
-from chaffinch.producer.core.refusals.batch_answers import facts_request, read_facts
-from chaffinch.producer.core.renewed_topics import RenewedTopics
+from chaffinch.producer.core.produce_response_handler import ProduceResponseHandler
+from chaffinch.producer.core.recreated_topics import RecreatedTopics
+from chaffinch.producer.core.refusals.batch_responses import read_topic_config, topic_config_request
+from chaffinch.producer.core.retrying_request import RetryingRequest
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.transactions.requests import Step
-from chaffinch.producer.core.wiring import Wiring
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataAsked: ...
+class MetadataToken: ...
 
 
 @dataclass(frozen=True, slots=True)
-class IdentityAsked: ...
+class IdentityToken: ...
 
 
 @dataclass(frozen=True, slots=True)
-class FactsAsked:
+class TopicConfigToken:
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
-class StepAsked:
+class StepToken:
     step: Step
 
 
-METADATA_ASKED: Final = MetadataAsked()
-IDENTITY_ASKED: Final = IdentityAsked()
+METADATA_TOKEN: Final = MetadataToken()
+IDENTITY_TOKEN: Final = IdentityToken()
 
 
-class IdentityKeeper:
+class IdentityManager:
     """The producer's identity, and the request for one."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
-        self._transaction = transaction = wiring.transaction
+    def __init__(self, context: ProducerContext) -> None:
+        self._context = context
+        self._transaction = transaction = context.transaction
         self._own = NO_PRODUCER
         self._is_wanted = False
-        self.asking = Asking() if transaction is None else transaction.asking
+        self.retrying_request = RetryingRequest() if transaction is None else transaction.retrying_request
         """How it goes with the request for an identity, or with those of the transaction."""
 
     @property
@@ -71,33 +71,33 @@ class IdentityKeeper:
     @property
     def is_missing(self) -> bool:
         """Whether batches have to wait for an identity."""
-        return self._wiring.is_idempotent and self.current == NO_PRODUCER
+        return self._context.is_idempotent and self.current == NO_PRODUCER
 
     @property
     def is_asked(self) -> bool:
         """Whether they wait for it and it was asked for."""
-        return self.is_missing and (self.asking.is_under_way or self.asking.failures > 0)
+        return self.is_missing and (self.retrying_request.is_under_way or self.retrying_request.failures > 0)
 
-    def want(self) -> None:
+    def mark_needed(self) -> None:
         """There is a batch to number."""
         self._is_wanted = self._transaction is None
 
     def is_due(self, steady_ms: int) -> bool:
         """Whether to ask now."""
-        return self._is_wanted and self.is_missing and self.asking.may_begin(steady_ms)
+        return self._is_wanted and self.is_missing and self.retrying_request.may_begin(steady_ms)
 
     def request(self, address: Address) -> InitProducerIdRequest:
         """The question; it is under way from now on."""
         self._is_wanted = False
-        self.asking.begin("InitProducerId", address)
-        return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=self._wiring.transaction_timeout_ms)
+        self.retrying_request.begin("InitProducerId", address)
+        return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=self._context.transaction_timeout_ms)
 
     def answered(self, answer: Any, steady_ms: int) -> KafkaException | None:
         """Take the answer in. What is not retriable is returned: nothing can be written with idempotence then."""
         code = codes.by_number(answer.error_code)
         if code is codes.NONE:
             self._own = ProducerIdentity(answer.producer_id, answer.producer_epoch)
-            self.asking.succeeded()
+            self.retrying_request.succeeded()
             return None
         error = exception_for(code, api="InitProducerId")
         self.unanswered(error, steady_ms)
@@ -105,109 +105,114 @@ class IdentityKeeper:
 
     def unanswered(self, error: KafkaException, steady_ms: int) -> None:
         """No identity yet: ask again after a wait."""
-        self.asking.again(error, steady_ms + self._wiring.wait_ms(self.asking.failures + 1))
+        self.retrying_request.retry(error, steady_ms + self._context.wait_ms(self.retrying_request.failures + 1))
 
     def bump(self) -> None:
         """Numbering restarts somewhere: the next epoch, without a request; after the last one a new producer id."""
         assert self._transaction is None, "within a transaction the epoch stays"
-        self._wiring.counts["epoch_bumps"] += 1
+        self._context.counts["epoch_bumps"] += 1
         epoch = self._own.epoch + 1
         self._own = NO_PRODUCER if epoch > EPOCH_MAX else ProducerIdentity(self._own.producer_id, epoch)
 
     def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When to look again without an event."""
-        return self.asking.next_deadline_ms(steady_ms) if self._transaction is None and self.is_missing else None
+        return self.retrying_request.next_deadline_ms(steady_ms) if self._transaction is None and self.is_missing else None
 
 
 class AuxiliaryRequests:
     """Sends the requests, and takes their answers to the parts that they are for."""
 
     def __init__(
-        self, wiring: Wiring, identity: IdentityKeeper, delivery: Delivery, completer: BatchCompleter, renewed: RenewedTopics
+        self,
+        context: ProducerContext,
+        identity: IdentityManager,
+        response_handler: ProduceResponseHandler,
+        completer: BatchCompleter,
+        recreated_topics: RecreatedTopics,
     ) -> None:
-        self._wiring = wiring
-        self._transaction = wiring.transaction
+        self._context = context
+        self._transaction = context.transaction
         self._identity = identity
-        self._delivery = delivery
+        self._response_handler = response_handler
         self._completer = completer
-        self._renewed = renewed
-        self._facts_under_way: set[str] = set()
+        self._recreated_topics = recreated_topics
+        self._topic_configs_in_flight: set[str] = set()
 
     def ask(self, steady_ms: int) -> None:
         """Metadata, an identity, configurations: from any broker, what is due."""
-        wiring = self._wiring
-        if wiring.metadata.is_due(steady_ms) and (address := wiring.any_address(steady_ms)) is not None:
-            self._ask_any(address, wiring.metadata.request(steady_ms), METADATA_ASKED)
-        if self._identity.is_due(steady_ms) and (address := wiring.any_address(steady_ms)) is not None:
-            self._ask_any(address, self._identity.request(address), IDENTITY_ASKED)
-        for topic in [name for name in self._delivery.facts_wanted if name not in self._facts_under_way]:
-            if (address := wiring.any_address(steady_ms)) is not None:
-                self._facts_under_way.add(topic)
-                self._ask_any(address, facts_request(topic), FactsAsked(topic))
+        context = self._context
+        if context.metadata.is_due(steady_ms) and (address := context.any_address(steady_ms)) is not None:
+            self._ask_any(address, context.metadata.request(steady_ms), METADATA_TOKEN)
+        if self._identity.is_due(steady_ms) and (address := context.any_address(steady_ms)) is not None:
+            self._ask_any(address, self._identity.request(address), IDENTITY_TOKEN)
+        for topic in [name for name in self._response_handler.needed_topic_configs if name not in self._topic_configs_in_flight]:
+            if (address := context.any_address(steady_ms)) is not None:
+                self._topic_configs_in_flight.add(topic)
+                self._ask_any(address, topic_config_request(topic), TopicConfigToken(topic))
 
     def ask_step(self, transaction: TransactionManager, step: Step, steady_ms: int) -> None:
         """The next request of the transaction, if who is to get it may be tried now."""
         address = transaction.address_of(step)
         if address is None:
-            if (broker := self._wiring.any_address(steady_ms)) is not None:
-                self._ask_any(broker, transaction.request(step, broker), StepAsked(step))
-        elif self._wiring.attempts.may_try(address, steady_ms):
+            if (broker := self._context.any_address(steady_ms)) is not None:
+                self._ask_any(broker, transaction.request(step, broker), StepToken(step))
+        elif self._context.attempts.may_try(address, steady_ms):
             message, version_max = transaction.request(step, address), transaction.version_max(step)
-            self._request(address, message, StepAsked(step), self._wiring.request_timeout_ms, version_max)
+            self._request(address, message, StepToken(step), self._context.request_timeout_ms, version_max)
 
     def _ask_any(self, address: Address, message: Any, token: Any) -> None:
-        self._request(address, message, token, self._wiring.bootstrap.patience_ms(address, self._wiring.attempts))
+        self._request(address, message, token, self._context.bootstrap.patience_ms(address, self._context.attempts))
 
     def _request(self, address: Address, message: Any, token: Any, timeout_ms: int, version_max: int | None = None) -> None:
-        self._wiring.attempts.asks(address)
-        self._wiring.out.append(SendRequest(address=address, message=message, token=token, timeout_ms=timeout_ms, version_max=version_max))
+        self._context.attempts.asks(address)
+        self._context.out.append(SendRequest(address=address, message=message, token=token, timeout_ms=timeout_ms, version_max=version_max))
 
     def answered(self, event: Answered, steady_ms: int) -> None:
         """A broker answered one of them."""
         token = event.token
         match token:
-            case MetadataAsked():
-                self._wiring.metadata.answered(event.message, steady_ms)
-                self._renewed.heard(topic.name for topic in event.message.topics if topic.name is not None)
-                self._delivery.metadata_heard(steady_ms)
-                self._wiring.out.append(WakeCallers())
-            case IdentityAsked():
+            case MetadataToken():
+                self._context.metadata.answered(event.message, steady_ms)
+                self._recreated_topics.metadata_received(topic.name for topic in event.message.topics if topic.name is not None)
+                self._response_handler.metadata_received(steady_ms)
+                self._context.out.append(WakeCallers())
+            case IdentityToken():
                 refusal = self._identity.answered(event.message, steady_ms)
                 if refusal is not None:
                     self._completer.give_up(refusal)
-            case FactsAsked():
-                self._facts_heard(token.topic, event.message, steady_ms)
+            case TopicConfigToken():
+                self._topic_config_received(token.topic, event.message, steady_ms)
             case _:
-                assert isinstance(token, StepAsked), f"an answer to nothing: {event}"
+                assert isinstance(token, StepToken), f"an answer to nothing: {event}"
                 assert self._transaction is not None
-                self._wiring.out += self._transaction.answered(token.step, event.message, self._step_wait_ms(), steady_ms)
+                self._context.out += self._transaction.answered(token.step, event.message, self._step_wait_ms(), steady_ms)
 
     def failed(self, event: Failed, steady_ms: int) -> None:
         """One of them will get no answer."""
         token, error = event.token, event.exception()
         is_final = event.is_unsupported or event.error is not None
         match token:
-            case MetadataAsked():
-                self._wiring.metadata.unanswered(error, steady_ms)
-            case IdentityAsked():
+            case MetadataToken():
+                self._context.metadata.unanswered(error, steady_ms)
+            case IdentityToken():
                 self._identity.unanswered(error, steady_ms)
                 if is_final:
                     self._completer.give_up(error)
-            case FactsAsked():
-                self._facts_heard(token.topic, None, steady_ms)
+            case TopicConfigToken():
+                self._topic_config_received(token.topic, None, steady_ms)
             case _:
-                assert isinstance(token, StepAsked), f"a failure of nothing: {event}"
+                assert isinstance(token, StepToken), f"a failure of nothing: {event}"
                 assert self._transaction is not None
                 if is_final:
-                    self._wiring.out += self._transaction.not_served(token.step, error, was_sent=event.was_sent)
+                    self._context.out += self._transaction.request_unsupported(token.step, error, was_sent=event.was_sent)
                 else:
-                    self._wiring.out += self._transaction.unanswered(token.step, error, self._step_wait_ms(), steady_ms)
+                    self._context.out += self._transaction.unanswered(token.step, error, self._step_wait_ms(), steady_ms)
 
     def _step_wait_ms(self) -> int:
-        return self._wiring.wait_ms(self._identity.asking.failures + 1)
+        return self._context.wait_ms(self._identity.retrying_request.failures + 1)
 
-    def _facts_heard(self, topic: str, answer: Any, steady_ms: int) -> None:
-        self._facts_under_way.discard(topic)
-        state = self._wiring.cluster.topic(topic)
+    def _topic_config_received(self, topic: str, answer: Any, steady_ms: int) -> None:
+        self._topic_configs_in_flight.discard(topic)
+        state = self._context.cluster.topic(topic)
         counts = [] if state is None else [partition.replica_count for partition in state.partitions.values()]
-        self._delivery.facts_heard(topic, read_facts(answer, min(counts, default=None), steady_ms), steady_ms)
+        self._response_handler.topic_config_received(topic, read_topic_config(answer, min(counts, default=None), steady_ms), steady_ms)

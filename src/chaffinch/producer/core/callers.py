@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.asking import CLOSES_LIMIT, Waiting
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.effects import CompleteCall
+from chaffinch.producer.core.retrying_request import CLOSES_LIMIT, Waiter
 
 
 @dataclass(slots=True)
@@ -32,30 +32,30 @@ class Callers:
     """Who waits."""
 
     def __init__(self, outstanding: Outstanding) -> None:
-        self.for_memory = 0
+        self.memory_waiters = 0
         """How many wait in `send`."""
         self._outstanding = outstanding
         self._flushes: list[_Flush] = []
         self._close: _Close | None = None
 
     @property
-    def are_any(self) -> bool:
+    def has_any(self) -> bool:
         """Whether somebody waits for everything, or for memory; or did, and the producer is closed since."""
-        return self.are_for_all or self.for_memory > 0
+        return self.has_flush_or_close or self.memory_waiters > 0
 
     @property
-    def are_for_all(self) -> bool:
+    def has_flush_or_close(self) -> bool:
         """Whether somebody waits for everything; or did, and the producer is closed since."""
         return bool(self._flushes) or self._close is not None
 
     def flush(self, call: Any) -> None:
         """Somebody waits for what is outstanding now."""
-        self._flushes.append(_Flush(call, self._outstanding.ends()))
+        self._flushes.append(_Flush(call, self._outstanding.end_positions()))
 
     def positions_changed(self) -> None:
         """Records have moved to other partitions: every flush waits for all that is outstanding now."""
         for flush in self._flushes:
-            flush.positions = self._outstanding.ends()
+            flush.positions = self._outstanding.end_positions()
 
     def close(self, call: Any, deadline_ms: int) -> None:
         """Nothing more will come; what has no outcome at the deadline fails. Of several calls the earliest deadline counts."""
@@ -63,7 +63,7 @@ class Callers:
         self._close = _Close([*calls, call], deadline_ms if self._close is None else min(deadline_ms, self._close.deadline_ms))
 
     @property
-    def closes_by_ms(self) -> int | None:
+    def close_deadline_ms(self) -> int | None:
         """When the wait of close is over, or was; None while nobody has called it."""
         return None if self._close is None else self._close.deadline_ms
 
@@ -93,10 +93,10 @@ class Callers:
         self._flushes.clear()
         return calls
 
-    def waiting(self) -> Iterator[Waiting]:
+    def waiters(self) -> Iterator[Waiter]:
         """Who waits for no longer than he said, as a line of the log names him."""
         if self.deadline_ms is not None:
-            yield Waiting("close waits", self.deadline_ms, CLOSES_LIMIT)
+            yield Waiter("close waits", self.deadline_ms, CLOSES_LIMIT)
 
     @property
     def deadline_ms(self) -> int | None:

@@ -1,6 +1,7 @@
 """How batches end: each record gets its outcome once, its memory is free again, and its transaction fails with it.
 
-With an answer (`complete`, `end`, `fail_records`, whose caller is `delivery.py`), or without one: time is up, the transaction has failed,
+With an answer (`complete`, `end`, `fail_records`, whose caller is `produce_response_handler.py`), or without one: time is up, the
+transaction has failed,
 or the producer ends.
 """
 
@@ -16,11 +17,11 @@ from chaffinch.producer.core.batches.batch import BatchState, Move, ProducerBatc
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.callers import Callers
+from chaffinch.producer.core.context import ProducerContext
 from chaffinch.producer.core.effects import CompleteBatch, FailRecords, WakeCallers
 from chaffinch.producer.core.refusals.errors import as_abortable, dropped_with_transaction, expired, given_up
-from chaffinch.producer.core.refusals.reasons import Reasons
+from chaffinch.producer.core.refusals.wait_causes import WaitCauses
 from chaffinch.producer.core.transactions.moves import State
-from chaffinch.producer.core.wiring import Wiring
 
 Errors: TypeAlias = Mapping[int, KafkaException]
 """Each record's own error, by its index in the batch."""
@@ -32,28 +33,28 @@ NOTHING_DROPPED: Final[Indices] = frozenset()
 class BatchCompleter:
     """The one writer of outcomes."""
 
-    def __init__(self, wiring: Wiring, outstanding: Outstanding, callers: Callers, reasons: Reasons) -> None:
-        self._wiring = wiring
+    def __init__(self, context: ProducerContext, outstanding: Outstanding, callers: Callers, wait_causes: WaitCauses) -> None:
+        self._context = context
         self._outstanding = outstanding
         self._callers = callers
-        self._reasons = reasons
+        self._wait_causes = wait_causes
         self.expired_count = 0
         """Records whose delivery timeout was over, since the start."""
-        self.expired_why: KafkaException | None = None
+        self.expired_cause: KafkaException | None = None
         """What the last of them waited for, as far as is known."""
         self.closed_count = 0
         """Records that close gave up, when its own time was over."""
-        self.closed_why: KafkaException | None = None
+        self.closed_cause: KafkaException | None = None
         """The same for these."""
 
     # With an answer.
 
     def complete(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int) -> None:
         """Every record is written."""
-        self._wiring.counts["batches_written"] += 1
-        self._wiring.counts["records_written"] += batch.count
+        self._context.counts["batches_written"] += 1
+        self._context.counts["records_written"] += batch.count
         self.release(batch.memory_bytes)
-        self._wiring.out.append(CompleteBatch(batch=batch, base_offset=base_offset, log_append_time_ms=log_append_time_ms))
+        self._context.out.append(CompleteBatch(batch=batch, base_offset=base_offset, log_append_time_ms=log_append_time_ms))
 
     def end(
         self,
@@ -72,31 +73,31 @@ class BatchCompleter:
 
     def fail(self, batch: ProducerBatch, error: KafkaException, errors: Errors = NO_ERRORS, dropped: Indices = NOTHING_DROPPED) -> None:
         """Every record fails: those in `errors` with their own, the others with `error`; a transaction fails with them."""
-        if self._wiring.transaction is not None:
-            error = self._wiring.transaction.explained(error)
+        if self._context.transaction is not None:
+            error = self._context.transaction.explained(error)
         self._fail_all(batch, error, errors, dropped)
         self.fail_transaction(errors[min(errors)] if errors else error)
 
     def fail_records(self, batch: ProducerBatch, errors: Errors, dropped: Indices = NOTHING_DROPPED) -> None:
         """Only the records in `errors` fail, and those in `dropped` are dropped: the others go on."""
-        self._wiring.counts["records_failed"] += len(errors)
-        self._wiring.counts["records_dropped"] += len(dropped)
-        self._wiring.out.append(FailRecords(batch=batch, error=None, errors=errors, dropped=dropped))
+        self._context.counts["records_failed"] += len(errors)
+        self._context.counts["records_dropped"] += len(dropped)
+        self._context.out.append(FailRecords(batch=batch, error=None, errors=errors, dropped=dropped))
 
     def fail_transaction(self, error: KafkaException) -> None:
         """If there is a transaction it cannot be committed, because of a record's error."""
-        if self._wiring.transaction is not None:
-            self._wiring.out += self._wiring.transaction.record_failed(error)
+        if self._context.transaction is not None:
+            self._context.out += self._context.transaction.record_failed(error)
 
     def release(self, memory_bytes: int) -> None:
         """So much of `buffer.memory` is free again."""
         self._outstanding.accumulator.release(memory_bytes)
-        if self._callers.for_memory:
-            self._wiring.out.append(WakeCallers())
+        if self._callers.memory_waiters:
+            self._context.out.append(WakeCallers())
 
-    def in_words(self, error: KafkaException) -> KafkaException:
+    def as_record_error(self, error: KafkaException) -> KafkaException:
         """The error as records get it: in a transaction a retriable or late one is abortable (decision 30), or what ended the producer."""
-        transaction = self._wiring.transaction
+        transaction = self._context.transaction
         if transaction is None:
             return error
         if transaction.state is not State.FATAL_ERROR or transaction.error is None:
@@ -111,17 +112,17 @@ class BatchCompleter:
         """Every record fails, and the transaction knows why."""
         if batch.state is BatchState.WAITING:  # No queue has it.
             batch.move(Move.END)
-        self._wiring.counts["records_failed"] += batch.count - len(dropped)
-        self._wiring.counts["records_dropped"] += len(dropped)
+        self._context.counts["records_failed"] += batch.count - len(dropped)
+        self._context.counts["records_dropped"] += len(dropped)
         self.release(batch.memory_bytes)
-        self._wiring.out.append(FailRecords(batch=batch, error=self._with_advice(error), errors=errors, dropped=dropped))
+        self._context.out.append(FailRecords(batch=batch, error=self._with_advice(error), errors=errors, dropped=dropped))
 
     def _with_advice(self, error: KafkaException) -> KafkaException:
         """The error with other advice where its transaction is being aborted already, or its producer is being closed."""
-        transaction = self._wiring.transaction
+        transaction = self._context.transaction
         if transaction is None or group_of(error) is not Group.TRANSACTION_ABORTABLE:
             return error
-        is_closing = self._callers.closes_by_ms is not None or transaction.callers.is_closing
+        is_closing = self._callers.close_deadline_ms is not None or transaction.callers.is_closing
         if not is_closing and transaction.state is not State.ABORTING:
             return error
         advised = again(error)
@@ -132,7 +133,7 @@ class BatchCompleter:
 
     def expire(self, steady_ms: int) -> None:
         """Fail every batch whose delivery timeout is over. One whose answer is awaited keeps its numbers until the answer comes."""
-        too_old_ms = steady_ms - self._wiring.delivery_timeout_ms
+        too_old_ms = steady_ms - self._context.delivery_timeout_ms
         accumulator = self._outstanding.accumulator
         oldest_ms = accumulator.oldest_ms()
         if oldest_ms is not None and oldest_ms <= too_old_ms:
@@ -152,30 +153,30 @@ class BatchCompleter:
 
     def _expired(self, batch: ProducerBatch, *, is_awaited: bool) -> KafkaException:
         # Of a batch that was never sent: what all wait for, or the last error of the batch in front of it.
-        own = self._reasons.error_of(batch) or self._reasons.of_all()
-        cause = own or self._error_of_front(batch)
-        self.expired_count, self.expired_why = self.expired_count + batch.count, cause
-        is_of_front = own is None and cause is not None
-        error = expired(batch, self._wiring.delivery_timeout_ms, cause, is_awaited=is_awaited, is_of_front=is_of_front)
-        return self.in_words(error)
+        own = self._wait_causes.error_of(batch) or self._wait_causes.general_cause()
+        cause = own or self._error_of_predecessor(batch)
+        self.expired_count, self.expired_cause = self.expired_count + batch.count, cause
+        is_of_predecessor = own is None and cause is not None
+        error = expired(batch, self._context.delivery_timeout_ms, cause, is_awaited=is_awaited, is_of_predecessor=is_of_predecessor)
+        return self.as_record_error(error)
 
-    def _error_of_front(self, batch: ProducerBatch) -> KafkaException | None:
+    def _error_of_predecessor(self, batch: ProducerBatch) -> KafkaException | None:
         """Unless the one in front was over before this one came."""
         queue = self._outstanding.known_queue(batch.topic_partition)
-        if queue is None or batch.created_ms > queue.last_error_of_ms + self._wiring.delivery_timeout_ms:
+        if queue is None or batch.created_ms > queue.last_error_of_ms + self._context.delivery_timeout_ms:
             return None
         return queue.last_error
 
     def next_deadline_ms(self) -> int | None:
         """When the first batch expires."""
         oldest_ms = self._outstanding.oldest_ms()
-        return None if oldest_ms is None else oldest_ms + self._wiring.delivery_timeout_ms
+        return None if oldest_ms is None else oldest_ms + self._context.delivery_timeout_ms
 
     # Without an answer: the transaction has failed, or the producer ends.
 
     def drop_unsent(self) -> None:
         """The transaction has failed or is being aborted: what is not under way fails with it."""
-        transaction = self._wiring.transaction
+        transaction = self._context.transaction
         assert transaction is not None, "only a transaction's records fail together"
         gives_up, is_final = transaction.state in (State.ABORTING, State.FATAL_ERROR), transaction.state is State.FATAL_ERROR
         for batch in self._take_all():
@@ -186,13 +187,13 @@ class BatchCompleter:
 
     def close(self) -> None:
         """The time of close is up: what has no outcome fails, and its transaction with it, which must not be committed without."""
-        counts, why = self._wiring.counts, self._reasons.reason()
+        counts, why = self._context.counts, self._wait_causes.cause()
         failed_before = counts["records_failed"]
         late = TimeoutException("the producer was closed before this record had its outcome", stored=Stored.NO)
-        self.give_up(self.in_words(late))
+        self.give_up(self.as_record_error(late))
         given_up_count = counts["records_failed"] - failed_before
         if given_up_count:
-            self.closed_count, self.closed_why = self.closed_count + given_up_count, why
+            self.closed_count, self.closed_cause = self.closed_count + given_up_count, why
             text = "the transaction cannot be committed: the producer was closed before all of its records had their outcome"
             self.fail_transaction(TransactionAbortableException(text, stored=Stored.NO))
 
@@ -208,7 +209,7 @@ class BatchCompleter:
                 self._give_up(batch, error, is_awaited=True)
 
     def _give_up(self, batch: ProducerBatch, error: KafkaException, *, is_awaited: bool) -> None:
-        self._fail_all(batch, given_up(batch, error, self._reasons.error_of(batch), is_awaited=is_awaited))
+        self._fail_all(batch, given_up(batch, error, self._wait_causes.error_of(batch), is_awaited=is_awaited))
 
     def _take_all(self) -> Iterator[ProducerBatch]:
         """Empty the accumulator, of batches that are not to be sent."""

@@ -37,7 +37,7 @@ class FailRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskHandler:
-    """Ask the exception handler about the records at these indices, each with its error; the answer comes as HandlerAnswered."""
+    """Ask the exception handler about the records at these indices, each with its error; the answer comes as HandlerDecided."""
 
     batch: ProducerBatch
     question: Question

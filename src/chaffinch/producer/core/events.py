@@ -14,7 +14,7 @@ from chaffinch.client.connections import Answered, Connected, Disconnected, Fail
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.producer.core.batches.batch import ProducerBatch
-from chaffinch.producer.core.exception_handler import HandlerSaid
+from chaffinch.producer.core.exception_handler import HandlerDecision
 from chaffinch.producer.records import GroupMetadata
 
 
@@ -24,7 +24,7 @@ class TimePassed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicWanted:
+class TopicRequested:
     """Somebody waits for the metadata of a topic. `is_stale`: what is known of it is not enough (a partition beyond its count)."""
 
     topic: str
@@ -47,21 +47,22 @@ class CloseCalled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordsRefused:
-    """So many records failed before they were in any batch, with `error` as their callers were told. `begun`: the number of the transaction
+class RecordsRejected:
+    """So many records failed before they were in any batch, with `error` as their callers were told. `transaction_number`: the number of
+    the transaction
     in which they were handed over."""
 
     count: int
     error: KafkaException
-    begun: int
+    transaction_number: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerAnswered:
+class HandlerDecided:
     """What an exception handler said to AskHandler."""
 
     batch: ProducerBatch
-    said: HandlerSaid
+    decision: HandlerDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,4 +102,6 @@ class AbortCalled:
 
 TransactionCall: TypeAlias = InitTransactionsCalled | BeginTransactionCalled | SendOffsetsCalled | CommitCalled | AbortCalled
 NetworkEvent: TypeAlias = Answered | Failed | Written | Connected | Disconnected
-Event: TypeAlias = TimePassed | TopicWanted | FlushCalled | CloseCalled | RecordsRefused | HandlerAnswered | TransactionCall | NetworkEvent
+Event: TypeAlias = (
+    TimePassed | TopicRequested | FlushCalled | CloseCalled | RecordsRejected | HandlerDecided | TransactionCall | NetworkEvent
+)

@@ -101,20 +101,20 @@ Response = TypeVar("Response", NonRetriableResponse, RetriableResponse)
 
 
 @dataclass(frozen=True, slots=True)
-class Said(Generic[Response]):
+class HandlerResult(Generic[Response]):
     """What a handler answered. `failure`: why that counts as FAIL although it is no FAIL."""
 
     response: Response
     failure: BaseException | None = None
 
 
-def ask(
+def call_handler(
     allowed: type[Response],
     call: Callable[[ProducerRecord, Any], object],
     record: ProducerRecord,
     error: ApiException,
     caught: type[BaseException] | tuple[type[BaseException], ...] = Exception,
-) -> Said[Response]:
+) -> HandlerResult[Response]:
     """One call of a handler. One that raises what is `caught`, or answers anything but `allowed`, has said FAIL.
 
     Ctrl-C, SystemExit and their like end the call of `send` that they come in, as everywhere; they may be a signal handler's. Only the
@@ -122,12 +122,12 @@ def ask(
     try:
         response = call(record, error)
     except caught as failure:
-        return Said(allowed["FAIL"], failure)
+        return HandlerResult(allowed["FAIL"], failure)
     if isinstance(response, allowed):
-        return Said(response)
+        return HandlerResult(response)
     answered = f"{response!r}, as a method without return does," if response is None else f"{response!r}"
     text = f"the exception handler's {_name_of(call, error)} answered {answered} to {error.name}: it must answer a {allowed.__name__}"
-    return Said(allowed["FAIL"], TypeError(text))
+    return HandlerResult(allowed["FAIL"], TypeError(text))
 
 
 def _name_of(call: Callable[..., object], error: ApiException) -> str:
@@ -142,21 +142,21 @@ def _name_of(call: Callable[..., object], error: ApiException) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerSaid:
+class HandlerDecision:
     """What was said about records of one batch, by index; the rest has to fail. `failures`: why, where the handler itself failed."""
 
     swallowed: frozenset[int] = frozenset()
     retried: frozenset[int] = frozenset()
     failures: Mapping[int, BaseException] = field(default_factory=dict)
 
-    def told_to(self, index: int, error: ApiException) -> ApiException:
+    def with_failure(self, index: int, error: ApiException) -> ApiException:
         """A record's error, with the handler's own failure as its cause."""
         if index in self.failures:
             error.__cause__ = self.failures[index]
         return error
 
 
-NOTHING_SAID = HandlerSaid()
+NO_DECISION = HandlerDecision()
 
 
 def questions_of(handler: ProducerExceptionHandler) -> frozenset[Question]:

@@ -13,7 +13,7 @@ class MetadataWatch:
     """The topics somebody uses, and whether to ask about them now. One request is under way at a time."""
 
     def __init__(
-        self, cluster: ClusterState, bootstrap: Bootstrap, *, age_ms_max: int, idle_ms_max: int, backoff: Backoff, dice: Dice
+        self, cluster: ClusterState, bootstrap: Bootstrap, *, age_ms_max: int, idle_ms_max: int, backoff: Backoff, rng: Dice
     ) -> None:
         self.cluster = cluster
         self._bootstrap = bootstrap
@@ -22,13 +22,13 @@ class MetadataWatch:
         self._age_ms_max = age_ms_max
         self._idle_ms_max = idle_ms_max
         self._backoff = backoff
-        self._dice = dice
+        self._rng = rng
         self._used_ms: dict[str, int] = {}
-        self._nothing_lacks_in = -1
+        self._complete_in_version = -1
         """The version of the cluster in which all of them were there."""
-        self._is_wanted = False
-        self._is_under_way = False
-        self._asked: frozenset[str] = frozenset()
+        self._is_refresh_requested = False
+        self._is_in_flight = False
+        self._requested_topics: frozenset[str] = frozenset()
         self._repeats = 0
         self._not_before_ms = 0
 
@@ -37,30 +37,30 @@ class MetadataWatch:
         is_new = topic not in self._used_ms
         self._used_ms[topic] = steady_ms
         if is_new:
-            self._nothing_lacks_in = -1
+            self._complete_in_version = -1
             self._repeats = 0
             self._not_before_ms = steady_ms
 
     def refresh(self) -> None:
         """What is known is wrong or not enough: ask again, after the wait between questions."""
-        self._is_wanted = True
+        self._is_refresh_requested = True
 
     @property
-    def _is_lacking(self) -> bool:
-        if self._nothing_lacks_in == self.cluster.version:
+    def _is_incomplete(self) -> bool:
+        if self._complete_in_version == self.cluster.version:
             return False
         for topic in self._used_ms:
             state = self.cluster.topic(topic)
             if state is None or (not state.partitions and state.code.is_retriable):
                 return True
-        self._nothing_lacks_in = self.cluster.version
+        self._complete_in_version = self.cluster.version
         return False
 
     def is_due(self, steady_ms: int) -> bool:
         """Whether to ask now."""
-        if self._is_under_way or steady_ms < self._not_before_ms:
+        if self._is_in_flight or steady_ms < self._not_before_ms:
             return False
-        return self._is_wanted or self._is_lacking or self._is_old(steady_ms)
+        return self._is_refresh_requested or self._is_incomplete or self._is_old(steady_ms)
 
     def _is_old(self, steady_ms: int) -> bool:
         updated_ms = self.cluster.updated_ms
@@ -71,38 +71,38 @@ class MetadataWatch:
         for topic in [name for name, used_ms in self._used_ms.items() if steady_ms - used_ms > self._idle_ms_max]:
             del self._used_ms[topic]
             self.cluster.forget(topic)
-        asked = frozenset(self._used_ms)
-        self._repeats = self._repeats + 1 if asked == self._asked else 1
-        self._asked = asked
-        self._is_under_way, self._is_wanted = True, False
-        return MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in sorted(asked)], allow_auto_topic_creation=True)
+        requested = frozenset(self._used_ms)
+        self._repeats = self._repeats + 1 if requested == self._requested_topics else 1
+        self._requested_topics = requested
+        self._is_in_flight, self._is_refresh_requested = True, False
+        return MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in sorted(requested)], allow_auto_topic_creation=True)
 
     def answered(self, response: MetadataResponse, steady_ms: int) -> None:
         """Take the answer in. The same question is put again only after a wait that grows while it stays the same."""
-        self._is_under_way = False
+        self._is_in_flight = False
         self.last_error = None
         self._bootstrap.answered()
         self.cluster.update(response, steady_ms)
-        is_settled = not self._is_lacking
+        is_settled = not self._is_incomplete
         self._repeats = 1 if is_settled else self._repeats
-        self._not_before_ms = steady_ms + self._backoff.wait_ms(self._repeats, self._dice)
+        self._not_before_ms = steady_ms + self._backoff.wait_ms(self._repeats, self._rng)
         code = codes.by_number(response.error_code)
         if code is codes.REBOOTSTRAP_REQUIRED:
             self._bootstrap.begin_again()
-        self._is_wanted |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
+        self._is_refresh_requested |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
 
     def unanswered(self, error: KafkaException, steady_ms: int) -> None:
         """No answer: another broker is asked as soon as one may be tried."""
-        self._is_under_way = False
-        self._is_wanted = True
+        self._is_in_flight = False
+        self._is_refresh_requested = True
         self.last_error = error
         self._bootstrap.unanswered(steady_ms)
 
     def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When to look again without an event. A time that has passed: as soon as there is a broker to ask."""
-        if self._is_under_way:
+        if self._is_in_flight:
             return None
-        if self._is_wanted or self._is_lacking:
+        if self._is_refresh_requested or self._is_incomplete:
             return self._not_before_ms
         updated_ms = self.cluster.updated_ms
         return updated_ms + self._age_ms_max if self._used_ms and updated_ms is not None else None

@@ -19,7 +19,7 @@ from chaffinch.client.backoff import Dice
 from chaffinch.client.named import name_of
 from chaffinch.identifiers import TopicPartition, partitions_in_words
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, Accumulator
-from chaffinch.producer.core.wiring import Wiring
+from chaffinch.producer.core.context import ProducerContext
 from chaffinch.records import kernels
 from chaffinch.records.columns import RecordColumns
 from chaffinch.settings import Settings
@@ -34,7 +34,7 @@ BeginsBatch: TypeAlias = Callable[[str, int, int], bool]
 
 ROUND_ROBIN: Final = "round_robin"
 MURMUR2: Final = "murmur2"
-NOWHERE: Final = (-1, 0)
+NO_STICKY_PARTITION: Final = (-1, 0)
 FOR_COLUMNS: Final = "for_columns"
 """Name of the method by which a rule decides about all rows of a table at once."""
 
@@ -50,16 +50,16 @@ class Availability:
     Source: RecordAccumulator.java, `updatePartitionLoadInfo` and `partitionAvailabilityTimeoutMs` (KIP-794).
     """
 
-    def __init__(self, settings: Settings, wiring: Wiring, accumulator: Accumulator) -> None:
+    def __init__(self, settings: Settings, context: ProducerContext, accumulator: Accumulator) -> None:
         self.steady_ms = 0
-        self._wiring = wiring
+        self._context = context
         self._accumulator = accumulator
         is_adaptive = settings["partitioner.adaptive.partitioning.enable"]
         self._timeout_ms: int = settings["partitioner.availability.timeout.ms"] if is_adaptive else 0
 
     def partitions(self, topic: str) -> list[int]:
         """Partitions that have a leader which has taken what is ready for it in time."""
-        state = self._wiring.cluster.topic(topic)
+        state = self._context.cluster.topic(topic)
         hanging = self._hanging_leaders()
         return [] if state is None else [i for i, p in sorted(state.partitions.items()) if p.leader_id >= 0 and p.leader_id not in hanging]
 
@@ -69,7 +69,7 @@ class Availability:
             return set()
         ready = ((tp, self._accumulator.ready_at_ms(tp)) for tp in self._accumulator.partitions())
         late_ms = self.steady_ms - self._timeout_ms
-        return {self._wiring.cluster.leader_of(tp) for tp, ready_at_ms in ready if ready_at_ms is not None and ready_at_ms < late_ms}
+        return {self._context.cluster.leader_of(tp) for tp, ready_at_ms in ready if ready_at_ms is not None and ready_at_ms < late_ms}
 
     def loads(self, topic: str) -> tuple[list[int], list[int]]:
         """Partitions that can be written now, and how many batches wait for each."""
@@ -82,7 +82,7 @@ class Partitioner:
 
     def __init__(
         self,
-        dice: Dice,
+        rng: Dice,
         loads: Loads,
         *,
         batch_bytes: int,
@@ -90,7 +90,7 @@ class Partitioner:
         ignores_keys: bool = False,
         is_adaptive: bool = True,
     ) -> None:
-        self._dice = dice
+        self._rng = rng
         self._loads = loads
         self.batch_bytes = batch_bytes
         self._rule = rule
@@ -98,7 +98,7 @@ class Partitioner:
         self.hashes_keys = rule == MURMUR2 and not ignores_keys
         """Whether the key alone decides where there is one."""
         self._is_sticky = rule == MURMUR2
-        self.asks = callable(rule)
+        self.has_function = callable(rule)
         """Whether a function of the user's has the first word."""
         self._is_adaptive = is_adaptive
         self._sticky: dict[str, tuple[int, int]] = {}
@@ -106,11 +106,11 @@ class Partitioner:
         self._turns: dict[str, int] = {}
         self._weights: dict[str, tuple[Sequence[int], list[int]]] = {}
 
-    def sticks(self, key: bytes | None) -> bool:
+    def uses_sticky_partition(self, key: bytes | None) -> bool:
         """Whether a record with this key goes where those without one go, a batch's worth of bytes to one partition."""
         return self._is_sticky and (key is None or self._ignores_keys)
 
-    def ask(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int | None:
+    def call_function(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int | None:
         """What the user's function says about one record; ValueError for what is no partition. It may take its time, and do what it
         likes: to be called without any lock."""
         assert callable(self._rule), "only if `asks`"
@@ -119,7 +119,8 @@ class Partitioner:
         return None if chosen is None else _checked(chosen, self._rule, topic, partition_count)
 
     def choose(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, size: int, begins_batch: BeginsBatch) -> int:
-        """The partition for one record of `size` bytes, about which a function of the user's, if there is one (`ask`), said nothing."""
+        """The partition for one record of `size` bytes, about which a function of the user's, if there is one (`call_function`), said
+        nothing."""
         if self._rule == ROUND_ROBIN:
             turn = self._turns.get(topic, 0)
             self._turns[topic] = turn + 1
@@ -127,16 +128,16 @@ class Partitioner:
             return candidates[turn % len(candidates)]
         if key is not None and not self._ignores_keys:
             return partition_of_key(key, partition_count)
-        partition, produced = self._sticky.get(topic, NOWHERE)
+        partition, produced = self._sticky.get(topic, NO_STICKY_PARTITION)
         has_enough = produced + size > self.batch_bytes and begins_batch(topic, partition, size)
         if partition < 0 or partition >= partition_count or has_enough:
-            partition, produced = self._roll(topic, partition_count), BATCH_OVERHEAD_BYTES
+            partition, produced = self._next_sticky_partition(topic, partition_count), BATCH_OVERHEAD_BYTES
         self._sticky[topic] = partition, produced + size
         return partition
 
     def count(self, topic: str, size: int) -> None:
         """So many bytes went where records without a key go now, without asking."""
-        partition, produced = self._sticky.get(topic, NOWHERE)
+        partition, produced = self._sticky.get(topic, NO_STICKY_PARTITION)
         self._sticky[topic] = partition, produced + size
 
     def forget(self, topic: str) -> None:
@@ -183,15 +184,15 @@ class Partitioner:
     def turns(self, partition_count: int, with_leader: Sequence[int]) -> Iterator[int]:
         """Those partitions, one for each batch."""
         candidates = with_leader or range(partition_count)
-        return islice(cycle(candidates), int(self._dice.random() * len(candidates)), None)
+        return islice(cycle(candidates), int(self._rng.random() * len(candidates)), None)
 
     def _spread(self, candidates: Partitions, sizes: npt.NDArray[np.int64], batch_bytes: int) -> Partitions:
         """Batch by batch to one candidate after the other, the first by chance."""
         counts = np.diff(cuts(np.cumsum(sizes), 0, len(sizes), batch_bytes))
-        turns = int(self._dice.random() * len(candidates)) + np.arange(len(counts))
+        turns = int(self._rng.random() * len(candidates)) + np.arange(len(counts))
         return np.repeat(candidates[turns % len(candidates)], counts)
 
-    def _roll(self, topic: str, partition_count: int) -> int:
+    def _next_sticky_partition(self, topic: str, partition_count: int) -> int:
         known = self._weights.get(topic)
         if known is None:
             partitions, waiting = self._loads(topic)
@@ -200,8 +201,8 @@ class Partitioner:
             known = self._weights[topic] = partitions, list(accumulate(weights))
         partitions, sums = known
         if not partitions:
-            return int(self._dice.random() * partition_count)
-        return partitions[bisect_right(sums, int(self._dice.random() * sums[-1]))]
+            return int(self._rng.random() * partition_count)
+        return partitions[bisect_right(sums, int(self._rng.random() * sums[-1]))]
 
 
 def cuts(ends: npt.NDArray[np.int64], start: int, stop: int, batch_bytes: int) -> list[int]:

@@ -1,6 +1,7 @@
 """The producer's core: events and the time go in, effects come out. No clock, socket, thread or dice of its own.
 
-It ties the parts together: `accumulator` fills batches, `sending` sends them, `delivery` takes answers in, `completer` ends batches, and
+It ties the parts together: `accumulator` fills batches, `batch_sender` sends them, `response_handler` takes answers in, `completer` ends
+batches, and
 `transactions/` says what may be sent. Records are appended by `append` and `append_batch` (the hot path), everything else is an event.
 One lock around all calls is its owner's business. After each event the same round is made, in `_advance`: expire what is too old, ask
 for metadata, an identity or the transaction's next step, send what is ready, settle who waits.
@@ -16,28 +17,28 @@ from chaffinch.client.connections import Answered, Connected, Disconnected, Fail
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.producer.core import events
-from chaffinch.producer.core.asking import Waiting
-from chaffinch.producer.core.auxiliary_requests import IDENTITY_ASKED, AuxiliaryRequests, IdentityKeeper
+from chaffinch.producer.core.auxiliary_requests import IDENTITY_TOKEN, AuxiliaryRequests, IdentityManager
+from chaffinch.producer.core.batch_sender import BatchSender
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, Accumulator, Appended, OpenBatch
-from chaffinch.producer.core.batches.batch import NewRecord, ProducerBatch, Receipts
+from chaffinch.producer.core.batches.batch import BatchFutures, NewRecord, ProducerBatch
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.batches.produce_requests import ProduceSent
 from chaffinch.producer.core.callers import Callers
 from chaffinch.producer.core.completer import BatchCompleter
-from chaffinch.producer.core.delivery import Delivery
+from chaffinch.producer.core.context import ProducerContext
 from chaffinch.producer.core.effects import Effect, FailCall, WakeCallers
 from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.options import compression_level
 from chaffinch.producer.core.partitioner import MURMUR2, Availability, Partitioner, Rule, partition_of_key
+from chaffinch.producer.core.produce_response_handler import ProduceResponseHandler
+from chaffinch.producer.core.recreated_topics import RecreatedTopics
 from chaffinch.producer.core.refusals.errors import as_abortable
-from chaffinch.producer.core.refusals.reasons import Reasons
 from chaffinch.producer.core.refusals.screening import Screening
-from chaffinch.producer.core.renewed_topics import RenewedTopics
-from chaffinch.producer.core.sending import Sending
+from chaffinch.producer.core.refusals.wait_causes import WaitCauses
+from chaffinch.producer.core.retrying_request import Waiter
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.transactions.moves import State
-from chaffinch.producer.core.wait_logs import OUTAGE, Outage, StillAsking, WaitingBatches
-from chaffinch.producer.core.wiring import Wiring
+from chaffinch.producer.core.wait_logs import OUTAGE, BatchWaitLog, OutageLog, RequestWaitLog
 from chaffinch.records.columns import RECORD_OVERHEAD_BYTES
 from chaffinch.records.compression import from_name
 from chaffinch.settings import Settings
@@ -46,10 +47,10 @@ from chaffinch.settings import Settings
 class ProducerCore:
     """One producer. `handle` takes an event and returns effects, to be carried out in order; `next_deadline_ms` is when to call it next."""
 
-    def __init__(self, settings: Settings, dice: Dice, *, questions: frozenset[Question] = frozenset(), rule: Rule | str = MURMUR2) -> None:
+    def __init__(self, settings: Settings, rng: Dice, *, questions: frozenset[Question] = frozenset(), rule: Rule | str = MURMUR2) -> None:
         """`questions`: what its shell asks an exception handler when it gets AskHandler. `rule`: who chooses partitions."""
-        self.wiring = wiring = Wiring(settings, dice, questions)
-        self.transaction = wiring.transaction
+        self.wiring = context = ProducerContext(settings, rng, questions)
+        self.transaction = context.transaction
         self.accumulator = Accumulator(
             batch_bytes=settings["batch.size"],
             linger_ms=settings["linger.ms"],
@@ -57,58 +58,58 @@ class ProducerCore:
             compression=from_name(settings["compression.type"]),
             level=compression_level(settings),
         )
-        self.availability = Availability(settings, wiring, self.accumulator)
+        self.availability = Availability(settings, context, self.accumulator)
         self.partitioner = Partitioner(
-            dice,
+            rng,
             self.availability.loads,
             batch_bytes=settings["batch.size"],
             rule=rule,
             ignores_keys=settings["partitioner.ignore.keys"],
             is_adaptive=settings["partitioner.adaptive.partitioning.enable"],
         )
-        self._wants_look = False
-        self.identity = identity = IdentityKeeper(wiring)
-        self.outstanding = outstanding = Outstanding(wiring, self.accumulator)
+        self._needs_round = False
+        self.identity = identity = IdentityManager(context)
+        self.outstanding = outstanding = Outstanding(context, self.accumulator)
         self.callers = callers = Callers(outstanding)
-        self.reasons = Reasons(wiring, outstanding, identity.asking)
-        self.screening = Screening(wiring)
-        self.completer = completer = BatchCompleter(wiring, outstanding, callers, self.reasons)
-        self.delivery = Delivery(wiring, outstanding, completer, self.screening)
-        self.sending = Sending(wiring, outstanding, completer, self.screening, identity)
-        self.renewed_topics = RenewedTopics(wiring, outstanding, completer, self.delivery, self.partitioner, self.availability)
-        self.requests = AuxiliaryRequests(wiring, identity, self.delivery, completer, self.renewed_topics)
-        self.outage = Outage(wiring, outstanding)
-        self.waiting = WaitingBatches(wiring, outstanding, self.reasons)
-        self.still_asking = StillAsking(wiring, identity.asking, self._who_waits)
-        self.parcel: Any = None
-        """The record that is on its way past the core (`express_lane.py`); None where there is none."""
-        self.takes_express = (
-            settings["linger.ms"] == 0 and settings["compression.type"] == "none" and wiring.is_idempotent and self.transaction is None
+        self.wait_causes = WaitCauses(context, outstanding, identity.retrying_request)
+        self.screening = Screening(context)
+        self.completer = completer = BatchCompleter(context, outstanding, callers, self.wait_causes)
+        self.response_handler = ProduceResponseHandler(context, outstanding, completer, self.screening)
+        self.batch_sender = BatchSender(context, outstanding, completer, self.screening, identity)
+        self.recreated_topics = RecreatedTopics(context, outstanding, completer, self.response_handler, self.partitioner, self.availability)
+        self.requests = AuxiliaryRequests(context, identity, self.response_handler, completer, self.recreated_topics)
+        self.outage_log = OutageLog(context, outstanding)
+        self.batch_wait_log = BatchWaitLog(context, outstanding, self.wait_causes)
+        self.request_wait_log = RequestWaitLog(context, identity.retrying_request, self._waiters)
+        self.inline_request: Any = None
+        """The record that is on its way past the core (`inline_send.py`); None where there is none."""
+        self.allows_inline_send = (
+            settings["linger.ms"] == 0 and settings["compression.type"] == "none" and context.is_idempotent and self.transaction is None
         )
         """Whether a record that finds nothing before it may go at once, in its caller's thread."""
-        self._places: dict[str, list[TopicPartition]] = {}
-        """Partitions of topics that are written to, as of `_places_version` of the cluster."""
-        self._places_version = -1
+        self._tps: dict[str, list[TopicPartition]] = {}
+        """Partitions of topics that are written to, as of `_tps_version` of the cluster."""
+        self._tps_version = -1
         self._record_bytes_max: int = settings["max.request.size"] - BATCH_OVERHEAD_BYTES
         self.is_shut = False
         """The shell takes no more records."""
-        self._lanes: dict[str, OpenBatch] = {}
+        self._sticky_batches: dict[str, OpenBatch] = {}
         """Per topic the batch that its records without a key join."""
 
     def handle(self, event: events.Event, steady_ms: int) -> list[Effect]:
         """Take in what has happened at `steady_ms`, do whatever can be done now, and say what the shell is to do."""
         return self.handle_all((event,), steady_ms)
 
-    def handle_all(self, heard: Iterable[events.Event], steady_ms: int) -> list[Effect]:
+    def handle_all(self, received: Iterable[events.Event], steady_ms: int) -> list[Effect]:
         """Several events of one moment, in order, and one round for all; without any it is as if TimePassed had been said."""
         if self.transaction is not None:
             self.transaction.steady_ms = steady_ms
-        for event in heard:
-            self._take_in(event, steady_ms)
+        for event in received:
+            self._handle_event(event, steady_ms)
         self._advance(steady_ms)
-        return self._taken_out()
+        return self._drain_effects()
 
-    def _taken_out(self) -> list[Effect]:
+    def _drain_effects(self) -> list[Effect]:
         effects = self.wiring.out.copy()
         self.wiring.out.clear()
         return effects
@@ -121,10 +122,10 @@ class ProducerCore:
     @property
     def is_awaited(self) -> bool:
         """Whether a caller waits for an answer that is on its way. One who waits for memory has much under way."""
-        if self.callers.are_for_all or (self.transaction is not None and self.transaction.callers.are_any):
+        if self.callers.has_flush_or_close or (self.transaction is not None and self.transaction.callers.has_any):
             return True
-        under_way = (batch.receipt for queue in self.outstanding.busy() for batch in queue.in_flight)
-        return any(isinstance(receipt, Receipts) and receipt.apart for receipt in under_way)
+        under_way = (batch.outcome_sink for queue in self.outstanding.busy() for batch in queue.in_flight)
+        return any(isinstance(outcome_sink, BatchFutures) and outcome_sink.watched for outcome_sink in under_way)
 
     @property
     def has_open_transaction(self) -> bool:
@@ -145,28 +146,28 @@ class ProducerCore:
 
     def choose_partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, size: int) -> int:
         """The partition of a record that names none."""
-        if self.partitioner.sticks(key):
-            self._close_lane(topic)
+        if self.partitioner.uses_sticky_partition(key):
+            self._close_sticky_batch(topic)
         return self.partitioner.choose(topic, key, value, partition_count, size, self._begins_batch)
 
     def _begins_batch(self, topic: str, partition: int, size: int) -> bool:
         begins = self.accumulator.begins_batch(TopicPartition(topic, partition), size)
-        self._wants_look |= begins
+        self._needs_round |= begins
         return begins
 
-    def append(self, topic_partition: TopicPartition, record: NewRecord, steady_ms: int) -> tuple[Receipts, bool]:
+    def append(self, topic_partition: TopicPartition, record: NewRecord, steady_ms: int) -> tuple[BatchFutures, bool]:
         """Put a record into its batch; there must be memory for it.
 
         The batch's receipts, this one the last of them, and True when the core should be asked to look (TimePassed).
         """
-        appended, receipts = self.accumulator.append(topic_partition, record, steady_ms)
-        if appended is Appended.JOINED and not self._wants_look:
-            return receipts, False
-        self._wants_look = False
+        appended, futures = self.accumulator.append(topic_partition, record, steady_ms)
+        if appended is Appended.JOINED and not self._needs_round:
+            return futures, False
+        self._needs_round = False
         self.wiring.metadata.use(topic_partition.topic, steady_ms)
-        return receipts, True
+        return futures, True
 
-    def join(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, receipt: Any) -> Receipts | None:
+    def join(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, future: Any) -> BatchFutures | None:
         """`append` for what is common: a record without partition and headers joins a batch that is growing already.
 
         The batch's receipts, this one the last of them; None when it must be done step by step: something is to be decided.
@@ -176,53 +177,53 @@ class ProducerCore:
             return None
         size = RECORD_OVERHEAD_BYTES + (len(value) if value else 0)
         if key is None:
-            growing = self._lanes.get(topic)
+            growing = self._sticky_batches.get(topic)
         else:
             size += len(key)
-            growing = self._growing_of_key(topic, key) if self.partitioner.hashes_keys else self._lanes.get(topic)
+            growing = self._growing_of_key(topic, key) if self.partitioner.hashes_keys else self._sticky_batches.get(topic)
         if growing is None:
             return None
         accumulator = self.accumulator
         filled, free = growing.size + size, accumulator.memory_free
         if filled >= growing.bytes_max or size > free or size > self._record_bytes_max:
             return None
-        receipts = growing.receipts
+        futures = growing.futures
         try:  # `growing.append`, whose call would be felt here.
             growing.keys.append(key)
             growing.values.append(value)
             growing.timestamps.append(timestamp_ms)
-            receipts.append(receipt)
+            futures.append(future)
         except BaseException:
             growing.bytes_max = 0
             raise
         growing.size, accumulator.memory_free = filled, free - size
-        return receipts
+        return futures
 
     def shut(self) -> None:
         """The shell takes no more records: none joins a batch from now on."""
         self.is_shut = True
 
     def _growing_of_key(self, topic: str, key: bytes) -> OpenBatch | None:
-        if self._places_version != self.wiring.cluster.version:
-            self._places.clear()
-            self._places_version = self.wiring.cluster.version
-        places = self._places.get(topic)
-        if places is None:
-            places = [TopicPartition(topic, index) for index in range(self.wiring.cluster.partition_count(topic) or 0)]
-            self._places[topic] = places
-        return self.accumulator.growing(places[partition_of_key(key, len(places))]) if places else None
+        if self._tps_version != self.wiring.cluster.version:
+            self._tps.clear()
+            self._tps_version = self.wiring.cluster.version
+        tps = self._tps.get(topic)
+        if tps is None:
+            tps = [TopicPartition(topic, index) for index in range(self.wiring.cluster.partition_count(topic) or 0)]
+            self._tps[topic] = tps
+        return self.accumulator.growing(tps[partition_of_key(key, len(tps))]) if tps else None
 
-    def open_lane(self, topic_partition: TopicPartition, key: bytes | None) -> None:
+    def remember_sticky_batch(self, topic_partition: TopicPartition, key: bytes | None) -> None:
         """The partitioner chose this partition for a record with this key: the next records of the topic join its batch while it grows,
         if this one and they stick to one."""
         growing = self.accumulator.growing(topic_partition)
-        if growing is not None and self.partitioner.sticks(key):
+        if growing is not None and self.partitioner.uses_sticky_partition(key):
             growing.counted = growing.size
-            self._lanes[topic_partition.topic] = growing
+            self._sticky_batches[topic_partition.topic] = growing
 
-    def _close_lane(self, topic: str) -> None:
+    def _close_sticky_batch(self, topic: str) -> None:
         """The partitioner is to choose: tell it what has joined since it did."""
-        growing = self._lanes.pop(topic, None)
+        growing = self._sticky_batches.pop(topic, None)
         if growing is not None:
             self.partitioner.count(topic, growing.size - growing.counted)
 
@@ -230,60 +231,63 @@ class ProducerCore:
         """Put a ready-made batch behind what waits for its partition; there must be memory for it. Whether the core should be asked to
         look (TimePassed): behind another batch it goes when that one has gone, which an event leads to."""
         self.wiring.metadata.use(batch.topic_partition.topic, steady_ms)
-        wants_look = self.accumulator.append_batch(batch)
-        return self.renewed_topics.appended(batch.topic_partition) or wants_look
+        needs_wakeup = self.accumulator.append_batch(batch)
+        return self.recreated_topics.appended(batch.topic_partition) or needs_wakeup
 
-    def waits_for_memory(self) -> bool:
+    def memory_wait_began(self) -> bool:
         """One more caller waits for memory: nothing lingers from now on. Whether the core should be asked to look (TimePassed)."""
-        self.callers.for_memory += 1
-        return self._wants_look or self.accumulator.lingers or self.parcel is not None
+        self.callers.memory_waiters += 1
+        return self._needs_round or self.accumulator.lingers or self.inline_request is not None
 
-    def refused_in_words(self, error: KafkaException) -> KafkaException:
+    def error_of_unsent(self, error: KafkaException) -> KafkaException:
         """What the caller is told of a record that failed before it was in any batch."""
         return as_abortable(error) if self.transaction is not None and error.code.is_retriable else error
 
-    def records_refused(self, count: int, error: KafkaException, begun: int | None = None) -> KafkaException:
-        """Records failed before they were in any batch; their error, in words. In a transaction, the last one or the one of number `begun`,
+    def records_rejected(self, count: int, error: KafkaException, transaction_number: int | None = None) -> KafkaException:
+        """Records failed before they were in any batch; their error, in words. In a transaction, the last one or the one of number
+        `transaction_number`,
         that counts like any other failure."""
         self.wiring.counts["records_failed"] += count
-        error = self.refused_in_words(error)
+        error = self.error_of_unsent(error)
         if self.transaction is not None:
-            self.wiring.out += self.transaction.record_refused(error, self.transaction.begun if begun is None else begun)
+            self.wiring.out += self.transaction.record_refused(
+                error, self.transaction.transaction_number if transaction_number is None else transaction_number
+            )
         return error
 
     @property
     def outstanding_count(self) -> int:
         """Records without an outcome."""
-        return self.outstanding.count() + (self.parcel is not None)
+        return self.outstanding.count() + (self.inline_request is not None)
 
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Fail everything and everybody: the shell cannot go on."""
         self.completer.give_up(error)
-        effects = self._taken_out()
+        effects = self._drain_effects()
         effects += [FailCall(call=call, error=error) for call in self.callers.drop()]
         return effects if self.transaction is None else effects + self.transaction.give_up(error)
 
     # Events.
 
-    def _take_in(self, event: events.Event, steady_ms: int) -> None:
+    def _handle_event(self, event: events.Event, steady_ms: int) -> None:
         match event:
             case events.TimePassed():
                 pass
-            case events.TopicWanted():
+            case events.TopicRequested():
                 self.wiring.metadata.use(event.topic, steady_ms)
                 if event.is_stale:
                     self.wiring.metadata.refresh()
             case events.FlushCalled() | events.CloseCalled():
                 self._await_all(event)
-            case events.RecordsRefused():
-                self.records_refused(event.count, event.error, event.begun)
-            case events.HandlerAnswered():
-                self.delivery.handler_answered(event, steady_ms)
+            case events.RecordsRejected():
+                self.records_rejected(event.count, event.error, event.transaction_number)
+            case events.HandlerDecided():
+                self.response_handler.handler_answered(event, steady_ms)
             case Answered():
                 self._answered(event, steady_ms)
             case Written():
-                self.sending.request_is_over(event.token)
-                self.delivery.written(event, steady_ms)
+                self.batch_sender.request_done(event.token)
+                self.response_handler.written(event, steady_ms)
             case Failed():
                 self._failed(event, steady_ms)
             case Connected():
@@ -303,42 +307,42 @@ class ProducerCore:
             return
         self.callers.close(event.call, event.deadline_ms)
         if self.transaction is not None:
-            self.transaction.callers.closes_by(event.deadline_ms)
+            self.transaction.callers.shorten_close(event.deadline_ms)
 
     def _connected(self, event: Connected) -> None:
-        self.reasons.refused_login = None
+        self.wait_causes.authentication_error = None
         self.wiring.attempts.succeeded(event.address)
         if self.transaction is not None:
-            self.transaction.features_heard(event.features)
+            self.transaction.features_received(event.features)
 
     def _disconnected(self, event: Disconnected, steady_ms: int) -> None:
         event = self.wiring.explained(event)
         self.wiring.attempts.failed(event.address, event.reason, steady_ms, was_answered=event.was_answered)
-        if self.outage.lost(steady_ms):
-            self.waiting.log.logged(OUTAGE, steady_ms, steady_ms)
+        if self.outage_log.lost(steady_ms):
+            self.batch_wait_log.log.logged(OUTAGE, steady_ms, steady_ms)
         self.wiring.metadata.refresh()
         if event.error is not None:
-            self.reasons.refused_login = event.error, steady_ms
+            self.wait_causes.authentication_error = event.error, steady_ms
             self.wiring.out.append(WakeCallers())
         if self.transaction is not None:
             self.transaction.coordinators.forget_address(event.address)
 
     def _answered(self, event: Answered, steady_ms: int) -> None:
         token = event.token
-        self.outage.answered(event.address, steady_ms)
+        self.outage_log.answered(event.address, steady_ms)
         if throttle_ms := getattr(event.message, "throttle_time_ms", 0):
             self.wiring.attempts.throttled(event.address, steady_ms + throttle_ms)
         if isinstance(token, ProduceSent):
-            self.sending.request_is_over(token)
-            self.delivery.answered(event, steady_ms)
+            self.batch_sender.request_done(token)
+            self.response_handler.answered(event, steady_ms)
         else:
             self.requests.answered(event, steady_ms)
 
     def _failed(self, event: Failed, steady_ms: int) -> None:
         event = self.wiring.explained(event)
         if isinstance(event.token, ProduceSent):
-            self.sending.request_is_over(event.token)
-            self.delivery.failed(event, steady_ms)
+            self.batch_sender.request_done(event.token)
+            self.response_handler.failed(event, steady_ms)
         else:
             self.requests.failed(event, steady_ms)
 
@@ -348,22 +352,22 @@ class ProducerCore:
     def _hurries(self) -> bool:
         """Whether nothing lingers: somebody waits for everything, or for memory."""
         is_completing = self.transaction is not None and self.transaction.is_completing
-        return self.callers.are_any or is_completing
+        return self.callers.has_any or is_completing
 
-    def _who_waits(self) -> Iterator[Waiting]:
+    def _waiters(self) -> Iterator[Waiter]:
         """For the transaction's next step, or for an identity. Of records nothing is said while the log says of them that they wait, and
         that no broker can be reached."""
         if self.transaction is not None:
-            yield from self.transaction.callers.waiting()
-        yield from self.callers.waiting()
+            yield from self.transaction.callers.waiters()
+        yield from self.callers.waiters()
         expires_ms = self.completer.next_deadline_ms()
-        if expires_ms is not None and not self.outage.is_said:
-            yield Waiting(f"{counted(self.outstanding_count, 'record')} without an outcome", expires_ms, "delivery.timeout.ms")
+        if expires_ms is not None and not self.outage_log.is_reported:
+            yield Waiter(f"{counted(self.outstanding_count, 'record')} without an outcome", expires_ms, "delivery.timeout.ms")
 
     @property
     def _has_work(self) -> bool:
         """Whether there is more to do than to know the cluster: records without an outcome, somebody who waits, or a transaction."""
-        return self.transaction is not None or not self.outstanding.is_empty or self.callers.are_any
+        return self.transaction is not None or not self.outstanding.is_empty or self.callers.has_any
 
     def _advance(self, steady_ms: int) -> None:
         self.availability.steady_ms = steady_ms
@@ -371,56 +375,56 @@ class ProducerCore:
         if self._has_work:
             self._advance_records(steady_ms)
         self.requests.ask(steady_ms)
-        self.waiting.look(steady_ms, self.outage.said_since_ms)
+        self.batch_wait_log.check(steady_ms, self.outage_log.reported_since_ms)
         if self.transaction is None:
-            self.still_asking.look(IDENTITY_ASKED if self.identity.is_asked and not self.outstanding.is_empty else None, steady_ms)
+            self.request_wait_log.check(IDENTITY_TOKEN if self.identity.is_asked and not self.outstanding.is_empty else None, steady_ms)
 
     def _advance_records(self, steady_ms: int) -> None:
         transaction = self.transaction
-        if self.renewed_topics.settle():
+        if self.recreated_topics.settle():
             self.callers.positions_changed()
         self.completer.expire(steady_ms)
-        self.delivery.expire(steady_ms)
+        self.response_handler.expire(steady_ms)
         if transaction is not None:
-            self.wiring.out += transaction.expire(steady_ms, self.outage.unreachable, self.reasons.of_batches)
+            self.wiring.out += transaction.expire(steady_ms, self.outage_log.unreachable, self.wait_causes.batch_cause)
         if self.callers.is_late(steady_ms):
             self.completer.close()
         if transaction is not None:
-            if self.callers.closes_by_ms is not None:
-                self.wiring.out += transaction.close(self.callers.closes_by_ms)
+            if self.callers.close_deadline_ms is not None:
+                self.wiring.out += transaction.close(self.callers.close_deadline_ms)
             if transaction.is_failed:
                 self.completer.drop_unsent()
-        self.sending.send_ready(steady_ms, hurries=self._hurries)
+        self.batch_sender.send_ready(steady_ms, skip_linger=self._hurries)
         if transaction is not None:
             self._advance_transaction(transaction, steady_ms)
-        self.wiring.out += self.callers.settle(steady_ms, others_wait=transaction is not None and transaction.callers.leave_something)
+        self.wiring.out += self.callers.settle(steady_ms, others_wait=transaction is not None and transaction.callers.block_close)
 
     def _advance_transaction(self, transaction: TransactionManager, steady_ms: int) -> None:
         has_batches, needs_epoch = not self.outstanding.is_empty, self.outstanding.need_epoch(self.identity.current)
         step = transaction.next_step(steady_ms, has_batches=has_batches, needs_epoch=needs_epoch)
         if step is not None:
             self.requests.ask_step(transaction, step, steady_ms)
-        is_awaited = has_batches or transaction.callers.are_any
-        goal = transaction.wanted(has_batches=has_batches, needs_epoch=needs_epoch) if is_awaited else None
-        self.still_asking.look(goal, steady_ms)
+        is_awaited = has_batches or transaction.callers.has_any
+        goal = transaction.needed_step(has_batches=has_batches, needs_epoch=needs_epoch) if is_awaited else None
+        self.request_wait_log.check(goal, steady_ms)
         self.wiring.out += transaction.finished(has_batches=has_batches, needs_epoch=needs_epoch)
 
     @property
     def next_deadline_ms(self) -> int | None:
         """When to look again without an event, as of the last round. Not part of it: what it leads to is done first."""
-        wiring, steady_ms = self.wiring, self.availability.steady_ms
-        metadata_ms, has_work = wiring.metadata.next_deadline_ms(steady_ms), self._has_work
+        context, steady_ms = self.wiring, self.availability.steady_ms
+        metadata_ms, has_work = context.metadata.next_deadline_ms(steady_ms), self._has_work
         times = [metadata_ms, self.identity.next_deadline_ms(steady_ms)]
         if has_work:
-            times.append(self.sending.next_deadline_ms(steady_ms, hurries=self._hurries))
+            times.append(self.batch_sender.next_deadline_ms(steady_ms, skip_linger=self._hurries))
             times.append(self.completer.next_deadline_ms())
-            times.append(self.delivery.next_deadline_ms())
+            times.append(self.response_handler.next_deadline_ms())
             times.append(self.callers.deadline_ms)
-            times.append(self.still_asking.next_deadline_ms)
-            times.append(self.waiting.next_deadline_ms)
+            times.append(self.request_wait_log.next_deadline_ms)
+            times.append(self.batch_wait_log.next_deadline_ms)
         if self.transaction is not None:
             times.append(self.transaction.next_deadline_ms(steady_ms))
         if metadata_ms is not None or has_work:
             # Each of them, not the first: a leader or coordinator that has to wait may be another than the one that need not.
-            times.append(wiring.attempts.wait_ends_ms(steady_ms))
+            times.append(context.attempts.wait_ends_ms(steady_ms))
         return min([time for time in times if time is not None and time > steady_ms], default=None)

@@ -1,8 +1,8 @@
 """What the log says about long waits: each is reported after some seconds, and rarely again (`client/wait_log.py`).
 
-- `StillAsking`: requests of a transaction, or for the identity of a producer without one, which may take as long as `max.block.ms`.
-- `Outage`: no broker can be reached, and records wait; `send` raises nothing then. One line, and one when it is over.
-- `WaitingBatches`: batches that wait for anything else. One that is behind others on their way has no reason of its own.
+- `RequestWaitLog`: requests of a transaction, or for the identity of a producer without one, which may take as long as `max.block.ms`.
+- `OutageLog`: no broker can be reached, and records wait; `send` raises nothing then. One line, and one when it is over.
+- `BatchWaitLog`: batches that wait for anything else. One that is behind others on their way has no reason of its own.
 """
 
 from __future__ import annotations
@@ -14,72 +14,72 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.wait_log import FIRST_LINE_MS, Wait, WaitLog, in_words
 from chaffinch.errors import KafkaException, codes
 from chaffinch.identifiers import counted
-from chaffinch.producer.core.asking import Asked, Asking, Waiting
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.outstanding import Outstanding
+from chaffinch.producer.core.context import ProducerContext
 from chaffinch.producer.core.effects import Report
-from chaffinch.producer.core.refusals.reasons import Reasons
-from chaffinch.producer.core.wiring import Wiring
+from chaffinch.producer.core.refusals.wait_causes import WaitCauses
+from chaffinch.producer.core.retrying_request import RequestInfo, RetryingRequest, Waiter
 
 SILENT_AFTER_MS: Final = 1_000
 """A request that is under way for less than this may be answered any moment: it is not called silent."""
 # A broker that starts again is back sooner, as a rule.
-SAID_AFTER_MS: Final = 1_000
+REPORT_AFTER_MS: Final = 1_000
 # Batches are looked at no more often than this while some are old: with many partitions each look takes long.
-LOOK_EVERY_MS: Final = 500
+CHECK_INTERVAL_MS: Final = 500
 OUTAGE: Final = "outage"
 """The cause of all waits while the log says that no broker can be reached."""
 
 
-class StillAsking:
-    """Logs why a request has no answer of use. `who_waits`: callers and records that wait for it; without any nothing is logged."""
+class RequestWaitLog:
+    """Logs why a request has no answer of use. `waiters`: callers and records that wait for it; without any nothing is logged."""
 
-    def __init__(self, wiring: Wiring, asking: Asking, who_waits: Callable[[], Iterable[Waiting]]) -> None:
-        self._wiring = wiring
-        self._asking = asking
-        self._who_waits = who_waits
+    def __init__(self, context: ProducerContext, retrying_request: RetryingRequest, waiters: Callable[[], Iterable[Waiter]]) -> None:
+        self._context = context
+        self._retrying_request = retrying_request
+        self._waiters = waiters
         self._run: Hashable = None
         self._since_ms = 0
-        self._last: Asked | None = None
+        self._last: RequestInfo | None = None
         """The last request, as of the last look, and when it was first seen."""
         self._last_ms = 0
-        self._earlier: tuple[Asked | None, Asked | None] = None, None
+        self._earlier: tuple[RequestInfo | None, RequestInfo | None] = None, None
         """What had failed, and what was asked last, when the run began: their errors say nothing of the run."""
         self._wait_log = WaitLog()
 
-    def look(self, goal: Hashable, steady_ms: int) -> None:
+    def check(self, goal: Hashable, steady_ms: int) -> None:
         """`goal`: what is to be had from a broker now, None if nothing is. Another one, or a success on the way, is progress."""
-        run = None if goal is None else (goal, self._asking.successes)
+        run = None if goal is None else (goal, self._retrying_request.successes)
         if run != self._run:
             self._run, self._since_ms = run, steady_ms
             if run is None:
                 self._wait_log.over()
-            self._earlier = self._asking.failed, self._last
-        if self._asking.last is not self._last:
-            self._last, self._last_ms = self._asking.last, steady_ms
+            self._earlier = self._retrying_request.last_failed, self._last
+        if self._retrying_request.last is not self._last:
+            self._last, self._last_ms = self._retrying_request.last, steady_ms
         if run is None or steady_ms < self._due_ms:
             return
-        asked, error = self._blamed(steady_ms)
-        if asked is None:
+        blocking, error = self._blocking_request(steady_ms)
+        if blocking is None:
             return
-        first = min(self._who_waits(), key=lambda waiting: waiting.until_ms, default=None)
+        first = min(self._waiters(), key=lambda waiting: waiting.deadline_ms, default=None)
         if first is None:
             return
         why = "no answer yet" if error is None else in_words(error)
-        what = f"{asked.what} at {asked.address}"
-        line = self._wait_log.line(Wait(None, what, self._since_ms, why, first.who, first.until_ms, first.limit), steady_ms)
+        what = f"{blocking.description} at {blocking.address}"
+        line = self._wait_log.line(Wait(None, what, self._since_ms, why, first.name, first.deadline_ms, first.limit), steady_ms)
         if line is not None:
-            self._wiring.out.append(Report(line))
+            self._context.out.append(Report(line))
 
-    def _blamed(self, steady_ms: int) -> tuple[Asked | None, KafkaException | None]:
+    def _blocking_request(self, steady_ms: int) -> tuple[RequestInfo | None, KafkaException | None]:
         """The request that all waits for, and its error; without one while it has no answer. None where nothing is asked yet."""
-        asking = self._asking
-        silent = asking.last if asking.is_under_way and steady_ms >= self._last_ms + SILENT_AFTER_MS else None
-        failed = asking.failed
+        retrying_request = self._retrying_request
+        silent = retrying_request.last if retrying_request.is_under_way and steady_ms >= self._last_ms + SILENT_AFTER_MS else None
+        failed = retrying_request.last_failed
         is_of_run = failed is not None and all(failed is not earlier for earlier in self._earlier)
         if not is_of_run or silent not in (None, failed):  # What it hangs on now is another broker, or another question.
             return silent, None
-        return failed, asking.last_error
+        return failed, retrying_request.last_error
 
     @property
     def _due_ms(self) -> int:
@@ -90,112 +90,112 @@ class StillAsking:
         """When there is something to say, if nothing happens until then."""
         if self._run is None:
             return None
-        return max(self._due_ms, self._last_ms + SILENT_AFTER_MS) if self._asking.is_under_way else self._due_ms
+        return max(self._due_ms, self._last_ms + SILENT_AFTER_MS) if self._retrying_request.is_under_way else self._due_ms
 
 
-class Outage:
+class OutageLog:
     """Begins when a connection ends, and ends with the next answer of any broker."""
 
-    def __init__(self, wiring: Wiring, outstanding: Outstanding) -> None:
-        self._wiring = wiring
+    def __init__(self, context: ProducerContext, outstanding: Outstanding) -> None:
+        self._context = context
         self._outstanding = outstanding
         self.was_answered = False
         """Some broker has answered, now or before."""
         self._since_ms: int | None = None
-        self.is_said = False
+        self.is_reported = False
         """The log has said that this one began, not yet that it is over."""
 
     @property
-    def said_since_ms(self) -> int | None:
+    def reported_since_ms(self) -> int | None:
         """When it began, if the log has said so."""
-        return self._since_ms if self.is_said else None
+        return self._since_ms if self.is_reported else None
 
     def lost(self, steady_ms: int) -> bool:
         """A connection ended, or could not be made. Whether the log says now that no broker can be reached."""
         if self._since_ms is None:
             self._since_ms = steady_ms
-        wiring, lasts_ms = self._wiring, steady_ms - self._since_ms
-        oldest_ms, addresses = self._outstanding.oldest_ms(), wiring.known_addresses
-        if self.is_said or lasts_ms < SAID_AFTER_MS or oldest_ms is None or not all(map(wiring.attempts.failures, addresses)):
+        context, lasts_ms = self._context, steady_ms - self._since_ms
+        oldest_ms, addresses = self._outstanding.oldest_ms(), context.known_addresses
+        if self.is_reported or lasts_ms < REPORT_AFTER_MS or oldest_ms is None or not all(map(context.attempts.failures, addresses)):
             return False
-        self.is_said, left_ms = True, max(0, oldest_ms + wiring.delivery_timeout_ms - steady_ms)
-        tried = f"each is tried until delivery.timeout.ms, {wiring.delivery_timeout_ms} ms, is over, the first for {left_ms} ms more"
-        self._report(f"{wiring.attempts.describe(addresses, lasts_ms)}; {self._waiting()}: {tried}")
+        self.is_reported, left_ms = True, max(0, oldest_ms + context.delivery_timeout_ms - steady_ms)
+        tried = f"each is tried until delivery.timeout.ms, {context.delivery_timeout_ms} ms, is over, the first for {left_ms} ms more"
+        self._report(f"{context.attempts.describe(addresses, lasts_ms)}; {self._waiting()}: {tried}")
         return True
 
     def answered(self, address: Address, steady_ms: int) -> None:
         """A broker is there."""
         self.was_answered = True
-        if self.is_said and self._since_ms is not None:
+        if self.is_reported and self._since_ms is not None:
             self._report(f"the broker at {address} answers after an outage of {steady_ms - self._since_ms} ms; {self._waiting()}")
-        self._since_ms, self.is_said = None, False
+        self._since_ms, self.is_reported = None, False
 
     def unreachable(self) -> str | None:
         """That no broker can be reached, for the error of a caller that waited for `max.block.ms`; None when one can."""
-        attempts, addresses = self._wiring.attempts, self._wiring.known_addresses
+        attempts, addresses = self._context.attempts, self._context.known_addresses
         if self.was_answered and not all(map(attempts.failures, addresses)):
             return None
-        return attempts.describe(addresses, self._wiring.block_ms)
+        return attempts.describe(addresses, self._context.block_ms)
 
     def _waiting(self) -> str:
         count = self._outstanding.count()
         return "1 record waits" if count == 1 else f"{count} records wait"
 
     def _report(self, text: str) -> None:
-        self._wiring.out.append(Report(text))
+        self._context.out.append(Report(text))
 
 
-class WaitingBatches:
+class BatchWaitLog:
     """Logs why batches wait: `look` once in each round."""
 
-    def __init__(self, wiring: Wiring, outstanding: Outstanding, reasons: Reasons) -> None:
+    def __init__(self, context: ProducerContext, outstanding: Outstanding, wait_causes: WaitCauses) -> None:
         self.log: Final = WaitLog()
-        self._wiring = wiring
+        self._context = context
         self._outstanding = outstanding
-        self._reasons = reasons
-        self._next_look_ms: int | None = None
-        self._unknown_limit_ms = min(wiring.retry_unknown_ms, wiring.delivery_timeout_ms)
+        self._wait_causes = wait_causes
+        self._next_check_ms: int | None = None
+        self._unknown_limit_ms = min(context.retry_unknown_ms, context.delivery_timeout_ms)
 
-    def look(self, steady_ms: int, outage_since_ms: int | None) -> None:
+    def check(self, steady_ms: int, outage_since_ms: int | None) -> None:
         """Log the longest wait when that is due. `outage_since_ms`: since when no broker can be reached, if the log has said that."""
         oldest_ms = self._outstanding.oldest_ms()
         first_ms = None if oldest_ms is None else oldest_ms + FIRST_LINE_MS
         if first_ms is None or steady_ms < first_ms:
-            wait, self._next_look_ms = None, first_ms
-        elif self._next_look_ms is not None and steady_ms < self._next_look_ms:
+            wait, self._next_check_ms = None, first_ms
+        elif self._next_check_ms is not None and steady_ms < self._next_check_ms:
             return
         else:
-            wait, self._next_look_ms = self._longest(outage_since_ms), steady_ms + LOOK_EVERY_MS
+            wait, self._next_check_ms = self._longest(outage_since_ms), steady_ms + CHECK_INTERVAL_MS
         if wait is not None and steady_ms >= wait.since_ms + FIRST_LINE_MS:
             line = self.log.line(wait, steady_ms)
             if line is not None:
-                self._wiring.out.append(Report(line))
+                self._context.out.append(Report(line))
         elif outage_since_ms is None:
             self.log.over()
         if wait is not None:
-            self._next_look_ms = min(self.log.due_ms(wait.cause, wait.since_ms), steady_ms + LOOK_EVERY_MS)
+            self._next_check_ms = min(self.log.due_ms(wait.cause, wait.since_ms), steady_ms + CHECK_INTERVAL_MS)
 
     @property
     def next_deadline_ms(self) -> int | None:
         """When to look again without an event."""
-        return self._next_look_ms
+        return self._next_check_ms
 
     def _longest(self, outage_since_ms: int | None) -> Wait | None:
-        waits = list(self._reasons.waits())
+        waits = list(self._wait_causes.waits())
         if not waits:
             return None
         since_ms, waiting, error = min(waits, key=lambda wait: wait[0])
         topic_partition = waiting.topic_partition if isinstance(waiting, ProducerBatch) else waiting
-        address = self._wiring.cluster.leader_address(topic_partition)
+        address = self._context.cluster.leader_address(topic_partition)
         created_ms = waiting.created_ms if isinstance(waiting, ProducerBatch) else since_ms
         cause: Hashable = (topic_partition.topic, None if error is None else error.name)
         if outage_since_ms is not None:
             since_ms, cause = outage_since_ms, OUTAGE
-            why = self._wiring.attempts.describe(self._wiring.known_addresses)
+            why = self._context.attempts.describe(self._context.known_addresses)
         else:
             why = "no answer yet" if error is None else in_words(error)
         is_unknown = error is not None and error.code is codes.UNKNOWN_TOPIC_OR_PARTITION
-        limit_ms = self._unknown_limit_ms if is_unknown else self._wiring.delivery_timeout_ms
+        limit_ms = self._unknown_limit_ms if is_unknown else self._context.delivery_timeout_ms
         return Wait(
             cause,
             f"{topic_partition}" if address is None else f"{topic_partition} at {address}",
@@ -203,5 +203,5 @@ class WaitingBatches:
             why,
             f"{counted(self._outstanding.count(), 'record')} without an outcome",
             created_ms + limit_ms,
-            "delivery.timeout.ms" if limit_ms == self._wiring.delivery_timeout_ms else "retry.unknown.topic.partition.ms",
+            "delivery.timeout.ms" if limit_ms == self._context.delivery_timeout_ms else "retry.unknown.topic.partition.ms",
         )

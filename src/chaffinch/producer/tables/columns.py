@@ -43,7 +43,7 @@ TYPES_ALLOWED: Final = {
     PARTITION: PARTITIONS_ALLOWED,
     TOPIC: TOPICS_ALLOWED,
 }
-BYTES_BESIDE_ARROW: Final = 4
+BYTES_OVER_ARROW: Final = 4
 """So much more than in Arrow, with its offsets, a record of usual lengths takes in a batch, about."""
 GATHERED_MS: Final = 100
 """A stream's rows wait so long at most for more of them, unless `linger.ms` is longer. Long enough to fill a batch from 10 MB a second."""
@@ -79,7 +79,7 @@ class TableParts:
     @property
     def record_bytes(self) -> float:
         """What a record takes, about."""
-        return plain_bytes(self._records) / max(1, self.count) + BYTES_BESIDE_ARROW
+        return plain_bytes(self._records) / max(1, self.count) + BYTES_OVER_ARROW
 
     @property
     def columns(self) -> RecordColumns:
@@ -111,17 +111,17 @@ def pieces_of(
 def _stream_of(table: Any) -> pa.RecordBatchReader:
     """What has the Arrow stream interface, as a stream. TypeError, and InvalidColumn where a data frame's column has no Arrow type."""
     if not hasattr(table, "__arrow_c_stream__"):
-        raise _no_table(table)
+        raise _not_a_table(table)
     _check_objects(table)
     try:
         return pa.RecordBatchReader.from_stream(table)
     except NO_TYPE as failure:
         if _is_single_column(table):
-            raise _no_table(table) from None
+            raise _not_a_table(table) from None
         names = list(getattr(table, "columns", ()))
         for name in names:
             if names.count(name) > 1:  # Frames of pandas may, Arrow makes no table of it.
-                raise InvalidColumn(str(name), _why_not(str(name)), f"one each of {', '.join(ALLOWED)}") from failure
+                raise InvalidColumn(str(name), _column_problem(str(name)), f"one each of {', '.join(ALLOWED)}") from failure
         column = _without_type(table)
         if column is None:
             raise
@@ -136,7 +136,7 @@ def _check_objects(table: Any) -> None:
             raise InvalidColumn(name, "of Python objects (polars.Object)", TYPES_ALLOWED.get(name, f"one each of {', '.join(ALLOWED)}"))
 
 
-def _no_table(table: Any) -> TypeError:
+def _not_a_table(table: Any) -> TypeError:
     what = "a pyarrow Table, RecordBatch or RecordBatchReader, or have the Arrow stream interface (__arrow_c_stream__)"
     hint = "; write table.collect()" if type(table).__name__ == "LazyFrame" else ""
     return TypeError(f"argument table must be {what}, and is a {type(table).__name__}{hint}")
@@ -180,14 +180,14 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
     names = schema.names
     for name in names:
         if name not in ALLOWED or names.count(name) > 1:
-            raise InvalidColumn(name, _why_not(name), f"one each of {', '.join(ALLOWED)}")
+            raise InvalidColumn(name, _column_problem(name), f"one each of {', '.join(ALLOWED)}")
     if VALUE not in names:
         raise InvalidColumn(VALUE, "missing", BYTES_ALLOWED)
     if topic is None and TOPIC not in names:
         raise InvalidColumn(TOPIC, "missing", TOPICS_ALLOWED)
 
 
-def _why_not(name: str) -> str:
+def _column_problem(name: str) -> str:
     if name in ALLOWED:
         return "there twice"
     # So pandas calls the index that is left where rows were filtered, and hands it over as a column.

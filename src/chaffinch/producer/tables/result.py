@@ -92,17 +92,17 @@ class SendTableResult:
         Where a wait for a topic or partition that is not there timed out, code, error and group are UNKNOWN_TOPIC_OR_PARTITION's: those
         of the cause. `errors` has the TimeoutException.
         """
-        places = {row: part.topic_partition for part in self._rejected for row in part.each()}
+        tps = {row: part.topic_partition for part in self._rejected for row in part.each()}
         entries = sorted(self.errors().items())
-        told = [_told(error) for _, error in entries]
+        classified = [_classified_error(error) for _, error in entries]
         columns: dict[str, list[Any]] = {
             "row": [row for row, _ in entries],
-            "topic": [places[row].topic for row, error in entries],
-            "partition": [places[row].partition for row, error in entries],
-            "code": [error.code.number for error in told],
-            "error": [error.name for error in told],
+            "topic": [tps[row].topic for row, error in entries],
+            "partition": [tps[row].partition for row, error in entries],
+            "code": [error.code.number for error in classified],
+            "error": [error.name for error in classified],
             "message": [error.message for row, error in entries],
-            "group": [group_of(error).value for error in told],
+            "group": [group_of(error).value for error in classified],
             "stored": [error.stored.value for row, error in entries],
         }
         return pa.table(columns, schema=REJECTED_SCHEMA)
@@ -116,7 +116,7 @@ class SendTableResult:
         return f"SendTableResult(written={self.written}, rejected={self.rejected_count}{dropped})"
 
 
-def _told(error: KafkaException) -> KafkaException:
+def _classified_error(error: KafkaException) -> KafkaException:
     """The error that a row's code and group are those of."""
     cause = error.__cause__
     return cause if isinstance(error, TimeoutException) and isinstance(cause, UnknownTopicOrPartitionException) else error

@@ -24,10 +24,10 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.refusals.record_errors import ScreenedErrors
-from chaffinch.producer.door import Door
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.handler_calls import Stop
 from chaffinch.producer.records import ProducerRecord
+from chaffinch.producer.send_gate import SendGate
 from chaffinch.producer.tables.columns import GATHERED_MS, TableParts, check_columns, pieces_of, read_table
 from chaffinch.producer.tables.result import SendTableResult, TableOutcome
 from chaffinch.producer.tables.split import Run, piece_bounds, record_bytes, rows_by_topic, runs
@@ -38,7 +38,7 @@ Rows = npt.NDArray[np.int64]
 NO_PARTITION = -1
 
 
-class _Share(NamedTuple):
+class _TopicRows(NamedTuple):
     """The rows of a piece for one topic (None: all), and the partitions they ask for, if any does (-1: none)."""
 
     topic: str
@@ -54,7 +54,7 @@ class _Share(NamedTuple):
         return NO_PARTITION if self.asked is None else int(self.asked.max())
 
 
-class _Waited(NamedTuple):
+class _WaitResult(NamedTuple):
     """What came of waiting: why no row of a topic can be sent, and why none to partitions that it has not."""
 
     stop: Stop | None
@@ -62,7 +62,7 @@ class _Waited(NamedTuple):
     waited_ms: int
 
 
-NOT_WAITED = _Waited(None, None, 0)
+NOT_WAITED = _WaitResult(None, None, 0)
 
 
 @dataclass(slots=True)
@@ -74,28 +74,28 @@ class _Piece:
     numbers: Rows
     """In the table."""
     asked: Rows | None
-    """The partitions that they ask for, as in `_Share`."""
+    """The partitions that they ask for, as in `_TopicRows`."""
     partition_count: int
     """As far as is known."""
-    waited: _Waited
+    waited: _WaitResult
 
 
 def send_table(
-    door: Door, topic: str | None, table: Any, batch_bytes: int, linger_ms: int, timestamp_default_ms: int
+    gate: SendGate, topic: str | None, table: Any, batch_bytes: int, linger_ms: int, timestamp_default_ms: int
 ) -> RecordFuture[SendTableResult]:
     """All rows of a table; the future has the outcome of each. InvalidColumn and TypeError for what is no table of records.
 
     A stream that fails half-way raises at the call; rows before the failure are on their way then, and the error says how many.
     """
-    sending = _Sending(door, batch_bytes)
-    schema, pieces = pieces_of(table, sending.batch_bytes, door.clock.steady_ms, max(linger_ms, GATHERED_MS))
+    sending = _TableSend(gate, batch_bytes)
+    schema, pieces = pieces_of(table, sending.batch_bytes, gate.clock.steady_ms, max(linger_ms, GATHERED_MS))
     check_columns(schema, topic)
     try:
         for piece in pieces:
             if piece.num_rows:
                 sending.send(topic, read_table(piece, timestamp_default_ms, sending.outcome.row_count))
     except BaseException as failure:
-        door.left()
+        gate.left()
         if sending.handed_over:
             failure.add_note(f"{sending.handed_over} rows before this were handed over, and are sent")
         raise
@@ -104,77 +104,79 @@ def send_table(
     return sending.outcome.future
 
 
-class _Sending:
+class _TableSend:
     """One table on its way through the door."""
 
-    def __init__(self, door: Door, batch_bytes: int) -> None:
-        self.outcome = TableOutcome(door.new_future())
+    def __init__(self, gate: SendGate, batch_bytes: int) -> None:
+        self.outcome = TableOutcome(gate.new_future())
         self.handed_over = 0
         """Rows that are on their way."""
         self._handed_over_ms = 0
         """When the caller, or its stream, had given all rows of the piece that is being sent."""
-        self._lacking_since_ms: dict[str, int] = {}
+        self._unknown_since_ms: dict[str, int] = {}
         """Topics waited for in vain, so that a stream does not wait again for each of its pieces."""
-        limits = (batch_bytes, door.request_bytes_max, door.core.accumulator.memory_bytes)
+        limits = (batch_bytes, gate.request_bytes_max, gate.core.accumulator.memory_bytes)
         self.batch_bytes = max(1, min(limits) - BATCH_OVERHEAD_BYTES)
         self._record_bytes_max = min(limits[1:]) - BATCH_OVERHEAD_BYTES
-        self._door = door
-        self._begun = door.begun()
+        self._gate = gate
+        self._begun = gate.transaction_number()
 
     def send(self, topic: str | None, parts: TableParts) -> None:
         """All rows of one piece: first those that can go at once, then those whose topics or partitions are to be waited for."""
-        self._handed_over_ms = self._door.clock.steady_ms()
-        shares = [
-            _Share(name, rows, parts.partitions if parts.partitions is None or rows is None else parts.partitions[rows])
+        self._handed_over_ms = self._gate.clock.steady_ms()
+        all_topic_rows = [
+            _TopicRows(name, rows, parts.partitions if parts.partitions is None or rows is None else parts.partitions[rows])
             for name, rows in rows_by_topic(parts.topics, topic, self.outcome.row_count)
         ]
         first = self.outcome.add(parts.count)
-        lacking = {share.topic: share for share in shares if self._is_lacking(share)}
-        for share in shares:
-            if share.topic not in lacking:
-                self._send_share(share, parts, first, NOT_WAITED)
-        for share, waited in zip(lacking.values(), self._wait_for(list(lacking.values()), parts), strict=True):
-            self._send_share(share, parts, first, waited)
+        unknown = {topic_rows.topic: topic_rows for topic_rows in all_topic_rows if self._is_unknown(topic_rows)}
+        for topic_rows in all_topic_rows:
+            if topic_rows.topic not in unknown:
+                self._send_topic_rows(topic_rows, parts, first, NOT_WAITED)
+        for topic_rows, waited in zip(unknown.values(), self._wait_for(list(unknown.values()), parts), strict=True):
+            self._send_topic_rows(topic_rows, parts, first, waited)
 
-    def _is_lacking(self, share: _Share) -> bool:
+    def _is_unknown(self, topic_rows: _TopicRows) -> bool:
         """Whether its topic, or a partition that it asks for, is not known."""
-        with self._door.lock:
-            if self._door.refusal("send_table") is not None:
+        with self._gate.lock:
+            if self._gate.refusal("send_table") is not None:
                 return False
-            count = self._door.core.wiring.cluster.partition_count(share.topic)
-        return count is None or count <= share.highest
+            count = self._gate.core.wiring.cluster.partition_count(topic_rows.topic)
+        return count is None or count <= topic_rows.highest
 
-    def _wait_for(self, lacking: list[_Share], parts: TableParts) -> list[_Waited]:
+    def _wait_for(self, unknown: list[_TopicRows], parts: TableParts) -> list[_WaitResult]:
         """Wait for all of them together: each is asked for from the beginning on."""
-        door, steady_ms = self._door, self._door.clock.steady_ms()
-        door.ask_for_topics([share.topic for share in lacking])
+        gate, steady_ms = self._gate, self._gate.clock.steady_ms()
+        gate.ask_for_topics([topic_rows.topic for topic_rows in unknown])
         found = []
-        for share in lacking:
-            since_ms = self._lacking_since_ms.setdefault(share.topic, steady_ms)
+        for topic_rows in unknown:
+            since_ms = self._unknown_since_ms.setdefault(topic_rows.topic, steady_ms)
             # One answer for all of them: the first row stands for the topic, the first one for the highest partition for its like.
-            stop = door.wait_for_topic(share.topic, None, _record_in(parts, share.topic, share.row(0)), since_ms, "send_table")
+            stop = gate.wait_for_topic(
+                topic_rows.topic, None, _record_in(parts, topic_rows.topic, topic_rows.row(0)), since_ms, "send_table"
+            )
             beyond: Stop | None = None
-            if stop is None and self._is_lacking(share):
-                assert share.asked is not None, "it asks for a partition"
-                record_of = _record_in(parts, share.topic, share.row(int(share.asked.argmax())))
-                beyond = door.wait_for_topic(share.topic, share.highest, record_of, since_ms, "send_table")
+            if stop is None and self._is_unknown(topic_rows):
+                assert topic_rows.asked is not None, "it asks for a partition"
+                record_of = _record_in(parts, topic_rows.topic, topic_rows.row(int(topic_rows.asked.argmax())))
+                beyond = gate.wait_for_topic(topic_rows.topic, topic_rows.highest, record_of, since_ms, "send_table")
             if stop is None and beyond is None:
-                del self._lacking_since_ms[share.topic]
-            found.append(_Waited(stop, beyond, door.clock.steady_ms() - since_ms))
+                del self._unknown_since_ms[topic_rows.topic]
+            found.append(_WaitResult(stop, beyond, gate.clock.steady_ms() - since_ms))
         return found
 
-    def _send_share(self, share: _Share, parts: TableParts, first: int, waited: _Waited) -> None:
+    def _send_topic_rows(self, topic_rows: _TopicRows, parts: TableParts, first: int, waited: _WaitResult) -> None:
         """The rows of one topic; `first` is the number of the piece's first row in the table."""
-        door, cluster, topic, rows = self._door, self._door.core.wiring.cluster, share.topic, share.rows
+        gate, cluster, topic, rows = self._gate, self._gate.core.wiring.cluster, topic_rows.topic, topic_rows.rows
         count = parts.count if rows is None else len(rows)
-        with door.lock:
-            stop: Stop | None = door.refusal("send_table") or waited.stop
+        with gate.lock:
+            stop: Stop | None = gate.refusal("send_table") or waited.stop
             partition_count = cluster.partition_count(topic)
         while stop is None and partition_count is None:  # Only for a topic that goes just when it has come.
-            stop = door.wait_for_topic(topic, None, _record_in(parts, topic, share.row(0)), call="send_table")
+            stop = gate.wait_for_topic(topic, None, _record_in(parts, topic, topic_rows.row(0)), call="send_table")
             partition_count = cluster.partition_count(topic)
         if stop is not None:
-            self._stop((np.arange(count) if rows is None else rows) + first, TopicPartition(topic, NO_PARTITION), stop)
+            self._not_sent((np.arange(count) if rows is None else rows) + first, TopicPartition(topic, NO_PARTITION), stop)
             return
         assert partition_count is not None, "it is known, or there is a reason to stop"
         taken = None if rows is None else parts.columns.take(rows)
@@ -182,18 +184,18 @@ class _Sending:
         for start, end in pairwise(piece_bounds(count, mean_bytes, partition_count, self.batch_bytes)):
             columns = parts.rows(start, end) if taken is None else taken.slice(start, end)
             numbers = np.arange(first + start, first + end) if rows is None else rows[start:end] + first
-            asked_here = None if share.asked is None else share.asked[start:end]
+            asked_here = None if topic_rows.asked is None else topic_rows.asked[start:end]
             self._send_piece(_Piece(topic, columns, numbers, asked_here, partition_count, waited))
 
     def _send_piece(self, piece: _Piece) -> None:
-        door, topic, asked = self._door, piece.topic, piece.asked
-        with door.lock:
+        gate, topic, asked = self._gate, piece.topic, piece.asked
+        with gate.lock:
             # It may grow while a table is sent; should it be deleted, its rows hear of that like records that wait already.
-            piece.partition_count = partition_count = door.core.wiring.cluster.partition_count(topic) or piece.partition_count
-            with_leader = door.core.availability.partitions(topic)
-            reasons = door.core.screening.of_rows(topic, self._handed_over_ms, door.clock.steady_ms())
-        if asked is None and not reasons and door.core.partitioner.spreads(piece.columns) and piece.columns.timestamps.min() >= 0:
-            self._fill_batches(piece, door.core.partitioner.turns(partition_count, with_leader))
+            piece.partition_count = partition_count = gate.core.wiring.cluster.partition_count(topic) or piece.partition_count
+            with_leader = gate.core.availability.partitions(topic)
+            reasons = gate.core.screening.of_rows(topic, self._handed_over_ms, gate.clock.steady_ms())
+        if asked is None and not reasons and gate.core.partitioner.spreads(piece.columns) and piece.columns.timestamps.min() >= 0:
+            self._fill_batches(piece, gate.core.partitioner.turns(partition_count, with_leader))
             if not piece.columns.count:
                 return
         columns, sizes = piece.columns, piece.columns.sizes()
@@ -201,14 +203,14 @@ class _Sending:
         if asked is not None and (asked >= 0).all():
             partitions = asked
         else:
-            choose = door.core.partitioner.choose_for_columns
+            choose = gate.core.partitioner.choose_for_columns
             partitions = choose(topic, columns, partition_count, with_leader, self.batch_bytes, sizes)
             if asked is not None:
                 partitions = np.where(asked >= 0, asked, partitions)
         limits, stays = (self._record_bytes_max, 0, partition_count), None
         if sizes.max() > limits[0] or columns.timestamps.min() < limits[1] or partitions.max() >= limits[2]:
             bad = (sizes > limits[0]) | (columns.timestamps < limits[1]) | (partitions >= limits[2])
-            self._set_aside(piece, partitions, sizes, np.flatnonzero(bad))
+            self._reject_rows(piece, partitions, sizes, np.flatnonzero(bad))
             stays = ~bad
         if reasons and columns.key_valid is not None:
             stays = self._screen(piece, partitions, columns.key_valid, reasons, stays)
@@ -222,7 +224,7 @@ class _Sending:
         start, most = 0, self.batch_bytes // RECORD_BYTES_MIN + 1
         while start < columns.count:
             # No more rows than could fit: where they have headers, to slice them takes as long as there are rows.
-            data, count = self._door.core.accumulator.encode_first_rows(columns.slice(start, start + most), self.batch_bytes)
+            data, count = self._gate.core.accumulator.encode_first_rows(columns.slice(start, start + most), self.batch_bytes)
             if not count:
                 break
             end = start + count
@@ -247,37 +249,37 @@ class _Sending:
             if partition in reasons:
                 chosen = keyless[theirs == partition]
                 stays[chosen] = False
-                rows, place = piece.numbers[chosen], TopicPartition(piece.topic, partition)
-                self.outcome.failed(rows, place, None, ScreenedErrors(range(len(rows)), rows, place, reasons[partition]), frozenset())
+                rows, tp = piece.numbers[chosen], TopicPartition(piece.topic, partition)
+                self.outcome.failed(rows, tp, None, ScreenedErrors(range(len(rows)), rows, tp, reasons[partition]), frozenset())
                 failed += len(rows)
-        with self._door.lock:
-            self._door.core.screening.failed(failed)
+        with self._gate.lock:
+            self._gate.core.screening.failed(failed)
         return stays
 
-    def _set_aside(self, piece: _Piece, partitions: npt.NDArray[Any], sizes: Rows, bad: Rows) -> None:
+    def _reject_rows(self, piece: _Piece, partitions: npt.NDArray[Any], sizes: Rows, bad: Rows) -> None:
         """Stop rows that cannot be sent whatever the broker says, `bad` by index."""
         topic, columns = piece.topic, piece.columns
         for index in bad.tolist():
-            place = TopicPartition(topic, int(partitions[index]))
+            tp = TopicPartition(topic, int(partitions[index]))
             if partitions[index] >= piece.partition_count:
-                stop = self._beyond(place, piece.waited)
+                stop = self._beyond(tp, piece.waited)
             elif sizes[index] > self._record_bytes_max:
                 record_of = _record_of(topic, columns, partitions, index)
-                found = self._door.too_large(place, int(sizes[index]), columns.key(index), record_of)
+                found = self._gate.too_large(tp, int(sizes[index]), columns.key(index), record_of)
                 assert found is not None, "a record above the limit is stopped"
                 stop = found
             else:
                 text = f"timestamp {columns.timestamps[index]} ms lies before 1970"
-                stop = InvalidTimestampException(text, topic_partition=place, stored=Stored.NO, api="Produce")
-            self._stop(piece.numbers[index : index + 1], place, stop)
+                stop = InvalidTimestampException(text, topic_partition=tp, stored=Stored.NO, api="Produce")
+            self._not_sent(piece.numbers[index : index + 1], tp, stop)
 
-    def _beyond(self, place: TopicPartition, waited: _Waited) -> Stop:
+    def _beyond(self, tp: TopicPartition, waited: _WaitResult) -> Stop:
         """Why not to a partition that the topic has not: what was heard of the highest one, with this one's own number."""
-        stop, reasons = waited.beyond, self._door.core.reasons
+        stop, causes = waited.beyond, self._gate.core.wait_causes
         if isinstance(stop, UnknownTopicOrPartitionException):
-            own: KafkaException | None = reasons.unknown_topic(place.topic, place.partition, 0)
+            own: KafkaException | None = causes.unknown_topic(tp.topic, tp.partition, 0)
         elif stop is None or (isinstance(stop, KafkaException) and isinstance(stop.__cause__, UnknownTopicOrPartitionException)):
-            return reasons.waited_in_vain(place.topic, place.partition, waited.waited_ms)
+            return causes.topic_timeout(tp.topic, tp.partition, waited.waited_ms)
         else:
             return stop
         if own is None:
@@ -286,43 +288,43 @@ class _Sending:
         return own
 
     def _send_run(self, topic: str, run: Run, chosen: bool | npt.NDArray[np.bool_]) -> None:
-        data = self._door.core.accumulator.encode_rows(run.columns, run.size_max)
+        data = self._gate.core.accumulator.encode_rows(run.columns, run.size_max)
         self._hand_over(TopicPartition(topic, run.partition), run.columns, run.rows, data, chosen)
 
     def _hand_over(
-        self, place: TopicPartition, columns: RecordColumns, rows: Rows, data: bytearray, chosen: bool | npt.NDArray[np.bool_] = True
+        self, tp: TopicPartition, columns: RecordColumns, rows: Rows, data: bytearray, chosen: bool | npt.NDArray[np.bool_] = True
     ) -> None:
         """A batch to the sender: these records, encoded, which are these rows of the table. `chosen`: as in ProducerBatch."""
-        door = self._door
+        gate = self._gate
         batch = ProducerBatch(
-            topic_partition=place,
-            receipt=self.outcome,
+            topic_partition=tp,
+            outcome_sink=self.outcome,
             rows=rows,
             timestamps=columns.timestamps,
             data=data,
-            created_ms=door.clock.steady_ms(),
+            created_ms=gate.clock.steady_ms(),
             position=0,
             memory_bytes=len(data),
             key_valid=columns.key_valid,
             handed_over_ms=self._handed_over_ms,
             chosen=chosen,
         )
-        with door.lock:
-            stop = door.refusal("send_table")
-            if stop is None and not door.core.accumulator.has_room_for(len(data)):
-                stop = door.wait_for_memory(len(data), call="send_table", place=place)
-            wants_look = stop is not None or door.core.append_batch(batch, door.clock.steady_ms())
+        with gate.lock:
+            stop = gate.refusal("send_table")
+            if stop is None and not gate.core.accumulator.has_memory_for(len(data)):
+                stop = gate.wait_for_memory(len(data), call="send_table", tp=tp)
+            needs_wakeup = stop is not None or gate.core.append_batch(batch, gate.clock.steady_ms())
         if stop is not None:
-            self._stop(rows, place, stop)
+            self._not_sent(rows, tp, stop)
         else:
             self.handed_over += len(rows)
-        if wants_look:
-            door.wakeup()
+        if needs_wakeup:
+            gate.wakeup()
 
-    def _stop(self, rows: Rows, place: TopicPartition, stop: Stop) -> None:
-        told = self._door.stopped(stop, self._begun, len(rows), "send_table")
-        if isinstance(told, KafkaException):
-            self.outcome.rejected(rows, place, told)
+    def _not_sent(self, rows: Rows, tp: TopicPartition, stop: Stop) -> None:
+        outcome = self._gate.stopped(stop, self._begun, len(rows), "send_table")
+        if isinstance(outcome, KafkaException):
+            self.outcome.rejected(rows, tp, outcome)
         else:
             self.outcome.dropped(rows)
 

@@ -20,7 +20,7 @@ from chaffinch.producer.core.exception_handler import (
     ProducerExceptionHandler,
     Response,
     RetriableResponse,
-    ask,
+    call_handler,
     overrides,
 )
 from chaffinch.producer.records import ProducerRecord
@@ -61,11 +61,11 @@ def handler_for(options: HandlerOptions | None) -> RowHandler | None:
 
 
 def _made(options: HandlerOptions) -> RowHandler:
-    from chaffinch.producer import pluggable
+    from chaffinch.producer import plugins
 
-    settings = dict(options.settings) | {pluggable.HANDLER: options.class_name, pluggable.DROP_LARGE: options.drops_large}
+    settings = dict(options.settings) | {plugins.HANDLER: options.class_name, plugins.DROP_LARGE: options.drops_large}
     try:
-        return RowHandler(pluggable.exception_handler(Settings(settings)))
+        return RowHandler(plugins.exception_handler(Settings(settings)))
     except ConfigException as error:
         if isinstance(error.__cause__, ImportError):
             raise ConfigException(f"{error}; {_WHERE_MODULES_LIE}") from error
@@ -139,7 +139,7 @@ class RowHandler:
     def _asked(
         self, allowed: type[Response], method: Callable[[ProducerRecord, Any], object], record: ProducerRecord, rejection: Rejection
     ) -> Response:
-        said = ask(allowed, method, record, _error(rejection), caught=_CAUGHT)
+        said = call_handler(allowed, method, record, _error(rejection), caught=_CAUGHT)
         if said.failure is not None and not self._has_failed:
             self._has_failed = True
             text = "the exception handler %s failed, its rows stay bad ones: %r, asked about %s"

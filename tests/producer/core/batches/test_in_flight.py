@@ -21,7 +21,7 @@ def batch(position: int, count: int = 2) -> ProducerBatch:
     columns = RecordColumns.from_lists(None, [b"v"] * count, [0] * count)
     return ProducerBatch(
         topic_partition=ORDERS_0,
-        receipt=None,
+        outcome_sink=None,
         rows=np.arange(count),
         timestamps=columns.timestamps,
         data=encode(columns),
@@ -121,18 +121,18 @@ def test_only_the_lowest_of_what_goes_again_and_only_when_nothing_is_in_flight()
     first, second, _ = send(queue, waiting), send(queue, waiting), send(queue, waiting)
     queue.retry(second, 0)
     queue.retry(first, 0)
-    assert not queue.wants_batch(0, FIRST)
+    assert not queue.accepts_batch(0, FIRST)
     queue.acknowledged(queue.in_flight[0], 0)
-    assert queue.wants_batch(0, FIRST)
+    assert queue.accepts_batch(0, FIRST)
     assert send(queue, waiting) is first
-    assert not queue.wants_batch(0, FIRST)
+    assert not queue.accepts_batch(0, FIRST)
 
 
 def test_what_goes_again_waits_for_its_time() -> None:
     queue, waiting = queue_of(batch(0))
     queue.retry(send(queue, waiting), 100)
-    assert not queue.wants_batch(99, FIRST)
-    assert queue.wants_batch(100, FIRST)
+    assert not queue.accepts_batch(99, FIRST)
+    assert queue.accepts_batch(100, FIRST)
 
 
 def test_a_held_partition_starts_nothing_until_it_has_drained_and_then_needs_an_epoch() -> None:
@@ -140,11 +140,11 @@ def test_a_held_partition_starts_nothing_until_it_has_drained_and_then_needs_an_
     acknowledge_one(queue)
     first, second = send(queue, waiting), send(queue, waiting)
     queue.failed(first)
-    assert not queue.wants_batch(0, FIRST)
+    assert not queue.accepts_batch(0, FIRST)
     assert not queue.needs_epoch(FIRST)
     queue.acknowledged(second, 0)
     assert queue.needs_epoch(FIRST)
-    assert not queue.wants_batch(0, FIRST)
+    assert not queue.accepts_batch(0, FIRST)
     assert not queue.needs_epoch(SECOND), "somebody else has moved the epoch on already"
     assert send(queue, waiting, SECOND).base_sequence == 0
 
@@ -153,7 +153,7 @@ def test_a_new_epoch_waits_for_the_old_ones_answers() -> None:
     queue, waiting = queue_of(batch(0), batch(2))
     acknowledge_one(queue)
     first = send(queue, waiting)
-    assert not queue.wants_batch(0, SECOND)
+    assert not queue.accepts_batch(0, SECOND)
     queue.acknowledged(first, 0)
     second = send(queue, waiting, SECOND)
     assert (second.identity, second.base_sequence) == (SECOND, 0)
@@ -166,10 +166,10 @@ def test_under_a_new_epoch_one_is_in_flight_until_it_is_acknowledged() -> None:
     first = send(queue, waiting)
     queue.acknowledged(first, 0)
     second = send(queue, waiting, SECOND)
-    assert not queue.wants_batch(0, SECOND)
+    assert not queue.accepts_batch(0, SECOND)
     queue.acknowledged(second, 0)
     send(queue, waiting, SECOND)
-    assert queue.wants_batch(0, SECOND)
+    assert queue.accepts_batch(0, SECOND)
 
 
 def test_what_comes_back_keeps_its_old_order() -> None:
@@ -189,8 +189,8 @@ def test_what_comes_back_keeps_its_old_order() -> None:
 def test_without_idempotence_nothing_is_numbered_or_held() -> None:
     queue, waiting = queue_of(batch(0), batch(2), limit=1, is_idempotent=False)
     first = send(queue, waiting, NO_PRODUCER)
-    assert not first.is_numbered
-    assert not queue.wants_batch(0, NO_PRODUCER)
+    assert not first.has_sequence
+    assert not queue.accepts_batch(0, NO_PRODUCER)
     queue.failed(first)
     assert not queue.is_held
     assert send(queue, waiting, NO_PRODUCER).position == 2
@@ -215,7 +215,7 @@ def test_nothing_of_a_topic_that_is_gone_is_kept_once_it_has_its_outcome() -> No
     acknowledge_one(queue)
     stored, failed, waits = (send(queue, waiting) for _ in range(3))
     queue.retry(waits, 0)
-    queue.broker_is_new(is_topic_new=True)
+    queue.producer_state_lost(is_topic_new=True)
     queue.acknowledged(stored, 0)
     queue.failed(failed)
     assert queue.drop_waiting() == [waits]
@@ -230,7 +230,7 @@ def test_what_was_sent_to_the_new_topic_keeps_its_number() -> None:
     first, second = send(queue, waiting), send(queue, waiting)
     second.possibly_stored = True
     queue.acknowledged(first, 0)
-    queue.broker_is_new(is_topic_new=True)
+    queue.producer_state_lost(is_topic_new=True)
     queue.retry(second, 0)
     assert send(queue, []) is second
     queue.retry(second, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.producer.core.transactions.moves import MOVES, IllegalMove, Move, State, moved
+from chaffinch.producer.core.transactions.moves import MOVES, IllegalMove, Move, State, state_after
 from tools.markdown_tables import transaction_diagram
 
 
@@ -12,10 +12,10 @@ from tools.markdown_tables import transaction_diagram
 @pytest.mark.parametrize("state", State, ids=lambda state: state.name)
 def test_every_pair_of_the_table(state: State, move: Move) -> None:
     if (state, move) in MOVES:
-        assert moved(state, move) is MOVES[state, move]
+        assert state_after(state, move) is MOVES[state, move]
     else:
         with pytest.raises(IllegalMove, match=state.value):
-            moved(state, move)
+            state_after(state, move)
 
 
 def test_a_fatal_error_is_never_overwritten() -> None:

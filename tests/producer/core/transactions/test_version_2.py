@@ -13,7 +13,7 @@ from chaffinch.producer.core.batches.produce_requests import VERSION_THAT_ADDS
 from chaffinch.producer.core.exception_handler import NonRetriableResponse
 from chaffinch.producer.core.transactions.manager import CONCURRENT_WAIT_MS
 from chaffinch.producer.core.transactions.moves import State
-from chaffinch.producer.core.transactions.requests import Step, spoken_version
+from chaffinch.producer.core.transactions.requests import Step, transaction_version_of
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -301,7 +301,7 @@ def test_nobody_is_told_that_nothing_may_have_been_committed() -> None:
 
 @pytest.mark.parametrize(("levels", "version"), [({}, 1), *(({"transaction.version": level}, min(2, max(1, level))) for level in range(4))])
 def test_which_version_is_spoken(levels: dict[str, int], version: int) -> None:
-    assert spoken_version(levels) == version
+    assert transaction_version_of(levels) == version
 
 
 def test_what_is_under_way_is_sent_again_though_the_transaction_has_failed() -> None:

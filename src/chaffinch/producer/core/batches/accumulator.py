@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.batches.batch import NewRecord, ProducerBatch, Receipts, all_shown_keys
+from chaffinch.producer.core.batches.batch import BatchFutures, NewRecord, ProducerBatch, all_shown_keys
 from chaffinch.producer.records import Headers
 from chaffinch.records.batch import encode, encode_filling, encode_measured
 from chaffinch.records.columns import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, RecordColumns
@@ -77,7 +77,7 @@ class OpenBatch:
     size: int = BATCH_OVERHEAD_BYTES
     counted: int = 0
     """How much of its size the partitioner knows of."""
-    receipts: Receipts = field(default_factory=Receipts)
+    futures: BatchFutures = field(default_factory=BatchFutures)
     keys: list[bytes | None] = field(default_factory=list)
     values: list[bytes | None] = field(default_factory=list)
     timestamps: list[int] = field(default_factory=list)
@@ -97,7 +97,7 @@ class OpenBatch:
             self.keys.append(record.key)
             self.values.append(record.value)
             self.timestamps.append(record.timestamp_ms)
-            self.receipts.append(record.receipt)
+            self.futures.append(record.future)
         except BaseException:  # Ctrl-C: what there is of the record stays at the end, for `trim`, and none comes behind it.
             self.bytes_max = 0
             raise
@@ -105,7 +105,7 @@ class OpenBatch:
 
     def trim(self) -> None:
         """Forget what there is of a record without a receipt."""
-        count = len(self.receipts)
+        count = len(self.futures)
         for column in (self.keys, self.values, self.timestamps):
             del column[count:]
 
@@ -121,7 +121,7 @@ class OpenBatch:
 
 def _chosen(open_batch: OpenBatch) -> bool | npt.NDArray[np.bool_]:
     """Whether the producer chose the partition of its records, as in ProducerBatch."""
-    given, count = open_batch.given, len(open_batch.receipts)
+    given, count = open_batch.given, len(open_batch.futures)
     if not given or len(given) == count:
         return not given
     chosen = np.ones(count, bool)
@@ -140,7 +140,7 @@ class WaitingQueue:
 
     @property
     def position_next(self) -> int:
-        return self.closed_until if self.growing is None else self.growing.position + len(self.growing.receipts)
+        return self.closed_until if self.growing is None else self.growing.position + len(self.growing.futures)
 
     @property
     def head(self) -> ProducerBatch | OpenBatch | None:
@@ -170,12 +170,12 @@ class WaitingQueue:
 
 
 class Claim:
-    """A caller in line for memory. `lacks`: how much of `size` is not kept for him yet."""
+    """A caller in line for memory. `missing_bytes`: how much of `size` is not kept for him yet."""
 
-    __slots__ = ("lacks", "size")
+    __slots__ = ("missing_bytes", "size")
 
     def __init__(self, size: int) -> None:
-        self.size = self.lacks = size
+        self.size = self.missing_bytes = size
 
 
 class Accumulator:
@@ -219,7 +219,7 @@ class Accumulator:
         """Partitions in which something waits."""
         return list(self._busy)
 
-    def append(self, topic_partition: TopicPartition, record: NewRecord, steady_ms: int) -> tuple[Appended, Receipts]:
+    def append(self, topic_partition: TopicPartition, record: NewRecord, steady_ms: int) -> tuple[Appended, BatchFutures]:
         """Add one record; there must be memory for it. Its receipt is the last of those returned."""
         queue = self.queue_of(topic_partition)
         growing, appended = queue.growing, Appended.JOINED
@@ -238,7 +238,7 @@ class Accumulator:
         if growing.size >= self._batch_bytes:
             queue.close()
             appended = Appended.FILLED
-        return appended, growing.receipts
+        return appended, growing.futures
 
     def growing(self, topic_partition: TopicPartition) -> OpenBatch | None:
         """The partition's batch that grows, if there is one."""
@@ -303,18 +303,18 @@ class Accumulator:
         """As `encode_rows`, of as many of the first records as take at most `size_max` bytes, uncompressed; and how many: perhaps none."""
         return encode_filling(columns, min(size_max, columns.size_max()), compression=self._compression, level=self._level)
 
-    def has_room_for(self, size: int) -> bool:
+    def has_memory_for(self, size: int) -> bool:
         return size <= self.memory_free
 
     def release(self, memory_bytes: int) -> None:
         """The outcome of records is known: their memory is free again."""
         self.memory_free += memory_bytes
-        self._share_out()
+        self._grant_claims()
 
     @property
     def memory_unused(self) -> int:
         """What no record holds."""
-        return self.memory_free + sum(claim.size - claim.lacks for claim in self._claims)
+        return self.memory_free + sum(claim.size - claim.missing_bytes for claim in self._claims)
 
     def claim(self, size: int) -> Claim:
         """Get in line for memory; whatever comes of it, `settle` it."""
@@ -323,33 +323,33 @@ class Accumulator:
         return claim
 
     @property
-    def claims_count(self) -> int:
+    def claim_count(self) -> int:
         """How many are in line for memory."""
         return len(self._claims)
 
     def is_granted(self, claim: Claim) -> bool:
         """Whether there is enough for a claim."""
-        self._share_out()
-        return not claim.lacks
+        self._grant_claims()
+        return not claim.missing_bytes
 
     def settle(self, claim: Claim) -> None:
         """Who claimed waits no longer: what was kept for him is free, for himself at once if it is enough.
 
         Called again, after Ctrl-C in the midst of it, it goes on, and nothing is kept for him any more."""
-        kept, is_for_others = claim.size - claim.lacks, claim.lacks > 0
-        claim.lacks = claim.size
-        self.memory_free += kept
+        reserved, is_for_others = claim.size - claim.missing_bytes, claim.missing_bytes > 0
+        claim.missing_bytes = claim.size
+        self.memory_free += reserved
         if claim in self._claims:
             self._claims.remove(claim)
         if is_for_others:
-            self._share_out()
+            self._grant_claims()
 
-    def _share_out(self) -> None:
+    def _grant_claims(self) -> None:
         for claim in self._claims:
-            kept = min(claim.lacks, self.memory_free)
-            claim.lacks -= kept
-            self.memory_free -= kept
-            if claim.lacks:
+            reserved = min(claim.missing_bytes, self.memory_free)
+            claim.missing_bytes -= reserved
+            self.memory_free -= reserved
+            if claim.missing_bytes:
                 return
 
     def ready_at_ms(self, topic_partition: TopicPartition) -> int | None:
@@ -428,8 +428,8 @@ class Accumulator:
             keys = all_shown_keys(open_batch.keys)
         return ProducerBatch(
             topic_partition=topic_partition,
-            receipt=open_batch.receipts,
-            rows=all_rows(len(open_batch.receipts)),
+            outcome_sink=open_batch.futures,
+            rows=all_rows(len(open_batch.futures)),
             timestamps=timestamps,
             data=data,
             created_ms=open_batch.created_ms,
@@ -441,7 +441,7 @@ class Accumulator:
 
     def _encoded(self, open_batch: OpenBatch) -> Encoded:
         open_batch.trim()
-        is_small = len(open_batch.receipts) <= FEW_RECORDS
+        is_small = len(open_batch.futures) <= FEW_RECORDS
         if is_small and self._compression is Compression.NONE and not open_batch.headers:
             timestamps = np.array(open_batch.timestamps, np.int64)
             return Encoded(timestamps, encode_few(open_batch.keys, open_batch.values, open_batch.timestamps))

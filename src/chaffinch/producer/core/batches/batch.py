@@ -1,6 +1,6 @@
 """A batch on its way: its state and the moves between states, its bytes, its numbers, its history, and which of whose records are in it.
 
-`in_flight.py` keeps the batches of a partition by state and makes the moves; `delivery.py` and `completer.py` decide which.
+`in_flight.py` keeps the batches of a partition by state and makes the moves; `produce_response_handler.py` and `completer.py` decide which.
 
 The records' owner is opaque here: a receipt, and the rows of it that this batch holds, in order. A batch that loses culprits or is
 split keeps the rows right, so that whoever waits hears about each row exactly once.
@@ -33,24 +33,25 @@ KEY_BYTES_KEPT: Final = KEY_BYTES_SHOWN + 1
 """With one more, to tell that there is more."""
 
 
-class Receipts(list[Any]):
-    """Of the records of one batch, in their order. The rest is the shell's: `outcome`, what it has said of all of them at once; `apart`,
-    the indices of those that it tells one by one, some of them twice; `callbacks`, whom it calls, by index; `told`, how many it has told
+class BatchFutures(list[Any]):
+    """Of the records of one batch, in their order. The rest is the shell's: `outcome`, what it has said of all of them at once; `watched`,
+    the indices of those that it tells one by one, some of them twice; `callbacks`, whom it calls, by index; `completed_count`, how many it
+    has told
     before the others: the culprits."""
 
-    __slots__ = ("apart", "callbacks", "outcome", "told")
+    __slots__ = ("callbacks", "completed_count", "outcome", "watched")
 
     def __init__(self) -> None:
         super().__init__()
         self.outcome: Any = None
-        self.apart: list[int] = []
+        self.watched: list[int] = []
         self.callbacks: dict[int, Any] = {}
-        self.told = 0
+        self.completed_count = 0
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class NewRecord:
-    """One record of `send` on its way into a batch. `receipt`, `callback` and `original` are the shell's own."""
+    """One record of `send` on its way into a batch. `future`, `callback` and `original` are the shell's own."""
 
     topic: str
     partition: int | None
@@ -61,7 +62,7 @@ class NewRecord:
     headers: Headers = ()
     size: int
     """Bytes that it takes in a batch at most, uncompressed."""
-    receipt: Any
+    future: Any
     callback: Any = None
     original: Any = None
     """Makes the record as its owner handed it over."""
@@ -125,7 +126,7 @@ class ProducerBatch:
     """One record batch for one partition. Times are on the core's clock, in ms."""
 
     topic_partition: TopicPartition
-    receipt: Any  # The shell's own: whoever waits for the records.
+    outcome_sink: Any  # The shell's own: whoever waits for the records.
     rows: Rows
     """Which of the receipt's records these are, in the order of the batch."""
     timestamps: npt.NDArray[np.int64]
@@ -142,7 +143,7 @@ class ProducerBatch:
     """How many batches of its partition were numbered before it."""
     attempts: int = 0
     """How often it was sent and a retriable answer, or none, came back."""
-    rounds: int = 0
+    separations: int = 0
     """How often culprits were taken out of it."""
     possibly_stored: bool = False
     """An earlier attempt may have been written: a time-out, a lost connection, or code 7 or 20 (decision 13)."""
@@ -160,7 +161,7 @@ class ProducerBatch:
     retry_at_ms: int = 0
     sent_to: tuple[Address, UUID] | None = None
     """The leader and the topic to which it went last: when there is another one now, it need not wait."""
-    is_elsewhere: bool = False
+    is_topic_recreated: bool = False
     """Since it was last sent its topic was deleted and created again."""
     chosen: bool | npt.NDArray[np.bool_] = False
     """Whether the producer chose the partition: of all records, or of each. Such records may go to another partition."""
@@ -178,7 +179,7 @@ class ProducerBatch:
         return len(self.data)
 
     @property
-    def is_numbered(self) -> bool:
+    def has_sequence(self) -> bool:
         return self.base_sequence != NO_SEQUENCE
 
     @property
@@ -238,15 +239,15 @@ class ProducerBatch:
             text = f"{self.topic_partition}: no move {move.name} for a batch that is {self.state.name}"
             raise AssertionError(text) from None
 
-    def goes_again(self, steady_ms: int) -> None:
+    def mark_retried(self, steady_ms: int) -> None:
         """It has to be sent again."""
         if self.refused_since_ms is None:
             self.refused_since_ms = steady_ms
 
-    def lose_number(self) -> None:
+    def clear_sequence(self) -> None:
         """It is surely not stored, and will be numbered anew."""
         self.identity, self.base_sequence = NO_PRODUCER, NO_SEQUENCE
-        self.possibly_stored = self.is_elsewhere = False
+        self.possibly_stored = self.is_topic_recreated = False
 
     def part(self, mask: npt.NDArray[np.bool_], data: bytearray, topic_partition: TopicPartition) -> ProducerBatch:
         """A new batch of the records in `mask`, encoded as `data`, for another partition; not numbered yet."""
@@ -258,6 +259,6 @@ class ProducerBatch:
         child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes, shown_keys=None)
         child.key_valid = None if self.key_valid is None else self.key_valid[chosen]
         child.chosen = self.chosen if isinstance(self.chosen, bool) else self.chosen[chosen]
-        child.lose_number()
+        child.clear_sequence()
         child.retry_at_ms, child.state = 0, BatchState.WAITING
         return child

@@ -27,7 +27,7 @@ from uuid import UUID
 from chaffinch.client.addresses import Address
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import NO_PRODUCER, SEQUENCE_MODULUS, ProducerIdentity, TopicPartition, sequence_add
-from chaffinch.producer.core.batches.batch import Move, ProducerBatch, Receipts
+from chaffinch.producer.core.batches.batch import BatchFutures, Move, ProducerBatch
 from chaffinch.producer.core.options import IDEMPOTENT_IN_FLIGHT_MAX
 
 BROKER_REMEMBERED_BATCHES: Final = IDEMPOTENT_IN_FLIGHT_MAX
@@ -35,7 +35,7 @@ BROKER_REMEMBERED_BATCHES: Final = IDEMPOTENT_IN_FLIGHT_MAX
 IDLE_MS_MAX: Final = 600_000
 
 
-class Front(Enum):
+class PredecessorState(Enum):
     """What is known of the batches with lower numbers than one: why a broker may have found a gap before it."""
 
     CLEAR = "all are stored"
@@ -105,7 +105,7 @@ class PartitionQueue:
         """Whether numbering must restart here and the producer's identity is still the one that is used up."""
         return self._is_used_up and self.is_drained and identity == self._identity
 
-    def wants_batch(self, steady_ms: int, identity: ProducerIdentity) -> bool:
+    def accepts_batch(self, steady_ms: int, identity: ProducerIdentity) -> bool:
         """Whether a batch may be sent now, if there is one: the next to go again, one that came back, or a new one."""
         if steady_ms < self.not_before_ms:
             return False
@@ -122,8 +122,8 @@ class PartitionQueue:
         return is_fresh or self._numbered - self.in_flight[0].ordinal >= self.limit
 
     def next_batch(self, steady_ms: int, identity: ProducerIdentity, take_new: Callable[[], ProducerBatch | None]) -> ProducerBatch | None:
-        """The batch to send now, numbered and counted as in flight; None when there is none. Only while `wants_batch` says so."""
-        assert self.wants_batch(steady_ms, identity), f"{self.topic_partition} may not send now"
+        """The batch to send now, numbered and counted as in flight; None when there is none. Only while `accepts_batch` says so."""
+        assert self.accepts_batch(steady_ms, identity), f"{self.topic_partition} may not send now"
         if self.retries:
             batch = self.retries.pop(0)
         else:
@@ -136,28 +136,28 @@ class PartitionQueue:
                 batch.number(self._identity, self._sequence_next, self._numbered, is_transactional=self.is_transactional)
                 self._sequence_next = batch.sequence_after
                 self._numbered += 1
-        batch.is_elsewhere = False
+        batch.is_topic_recreated = False
         batch.move(Move.SEND)
         self.in_flight.append(batch)
         return batch
 
-    def sequence_now(self, steady_ms: int, identity: ProducerIdentity) -> int | None:
+    def inline_sequence(self, steady_ms: int, identity: ProducerIdentity) -> int | None:
         """Under which sequence a new batch would go now, while nothing is under way and numbering just goes on; None: it is for
         `next_batch` to say, as always without idempotence."""
         if self.in_flight or self.retries or self.returned or self.is_held or steady_ms < self.not_before_ms:
             return None
         return self._sequence_next if self.is_idempotent and identity == self._identity else None
 
-    def passed_by(self, receipts: Receipts, outcome: Any, steady_ms: int) -> bool:
-        """The broker has one record that went under `sequence_now`, and has not been in flight here; its future is done, unless others
+    def complete_inline(self, futures: BatchFutures, outcome: Any, steady_ms: int) -> bool:
+        """The broker has one record that went under `inline_sequence`, and has not been in flight here; its future is done, unless others
         than who fetches it are to be told: then False, and nothing is done."""
         sequence, numbered = sequence_add(self._sequence_next, 1), self._numbered + 1
         # From here on nothing is called, for Ctrl-C and other handlers come with calls: none may begin to watch the future in between, no
         # sequence that is used may be given again, and nobody be told twice.
-        if receipts.apart:
+        if futures.watched:
             return False
         self._sequence_next, self._numbered, self._acknowledged_ms, self.last_error = sequence, numbered, steady_ms, None
-        receipts.outcome = outcome
+        futures.outcome = outcome
         return True
 
     def _begin(self, identity: ProducerIdentity) -> None:
@@ -173,13 +173,17 @@ class PartitionQueue:
         self._failed_position = self._unstored_position = None
         self._acknowledged_position = -1
 
-    def front_of(self, batch: ProducerBatch) -> Front:
+    def predecessor_state(self, batch: ProducerBatch) -> PredecessorState:
         """What is known of the batches with lower numbers than this one, which is in flight."""
         if self._unstored_position is not None and self._unstored_position < batch.position:
-            return Front.UNSTORED
+            return PredecessorState.UNSTORED
         if any(other.position < batch.position for other in (*self.in_flight, *self.retries)):
-            return Front.OPEN
-        return Front.FAILED if self._failed_position is not None and self._failed_position < batch.position else Front.CLEAR
+            return PredecessorState.OPEN
+        return (
+            PredecessorState.FAILED
+            if self._failed_position is not None and self._failed_position < batch.position
+            else PredecessorState.CLEAR
+        )
 
     def acknowledged(self, batch: ProducerBatch, steady_ms: int) -> None:
         """The broker has the batch."""
@@ -192,12 +196,12 @@ class PartitionQueue:
             # A broker without state took it although a batch before it was not stored: that one's numbers have been passed.
             self._is_used_up = True
 
-    def hurry(self, destination: tuple[Address, UUID], steady_ms: int) -> None:
+    def skip_backoff(self, destination: tuple[Address, UUID], steady_ms: int) -> None:
         """`destination`: leader and topic. The next batch to go again was sent to another one: it need not wait."""
         if self.retries and self.retries[0].sent_to != destination:
             self.retries[0].retry_at_ms = min(self.retries[0].retry_at_ms, steady_ms)
 
-    def broker_is_new(self, *, is_topic_new: bool = False) -> None:
+    def producer_state_lost(self, *, is_topic_new: bool = False) -> None:
         """The topic was deleted and created again: its brokers do not know the producer, whatever the old one still answers.
 
         `is_topic_new`: its id was never seen before, so nothing in flight was sent to it by id."""
@@ -205,7 +209,7 @@ class PartitionQueue:
         self._new_ordinal = self._numbered
         if is_topic_new:
             for batch in (*self.in_flight, *self.retries):
-                batch.is_elsewhere = True
+                batch.is_topic_recreated = True
 
     def retry(self, batch: ProducerBatch, retry_at_ms: int) -> None:
         """The batch goes again under its own number."""
@@ -220,13 +224,13 @@ class PartitionQueue:
 
     def _leave(self, batch: ProducerBatch, move: Move, *, is_unstored: bool) -> None:
         self._remove(batch, move)
-        if batch.is_numbered:
+        if batch.has_sequence:
             self._hold(batch, is_unstored=is_unstored)
 
     def replace(self, batch: ProducerBatch, children: Iterable[ProducerBatch]) -> None:
         """The broker did not want these records; others go in their place: innocents, or halves."""
         self._remove(batch, Move.END)
-        if batch.is_numbered:
+        if batch.has_sequence:
             self._hold(batch, is_unstored=True, is_expected=True)
         for child in children:
             self.add(child)
@@ -243,7 +247,7 @@ class PartitionQueue:
         self._return(batch)
 
     def _return(self, batch: ProducerBatch) -> None:
-        batch.lose_number()
+        batch.clear_sequence()
         insort(self.returned, batch, key=_position)
 
     def _hold(self, batch: ProducerBatch, *, is_unstored: bool, is_expected: bool = False) -> None:
@@ -277,7 +281,7 @@ class PartitionQueue:
         unstored = [batch for batch in self.retries if not batch.possibly_stored]
         for batch in unstored:
             self._leave(batch, Move.PUT_BACK, is_unstored=True)
-            batch.lose_number()
+            batch.clear_sequence()
         returned, self.returned = self.returned, []
         for batch in returned:
             batch.move(Move.PUT_BACK)

@@ -9,15 +9,15 @@ from uuid import UUID
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.producer.core.batches.accumulator import Accumulator
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
-from chaffinch.producer.core.wiring import Wiring
+from chaffinch.producer.core.context import ProducerContext
 
 
 class Outstanding:
     """The two places where batches are. A partition's queue is made when it is first asked for."""
 
-    def __init__(self, wiring: Wiring, accumulator: Accumulator) -> None:
+    def __init__(self, context: ProducerContext, accumulator: Accumulator) -> None:
         self.accumulator: Final = accumulator
-        self._wiring = wiring
+        self._context = context
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._busy: dict[TopicPartition, PartitionQueue] = {}
         """Those asked for since they were last seen idle: a round must not look at every partition that was ever written."""
@@ -29,9 +29,9 @@ class Outstanding:
         if queue is None:
             queue = self._queues[topic_partition] = PartitionQueue(
                 topic_partition,
-                is_idempotent=self._wiring.is_idempotent,
-                limit=self._wiring.requests_per_node_max,
-                is_transactional=self._wiring.transactional_id is not None,
+                is_idempotent=self._context.is_idempotent,
+                limit=self._context.requests_per_node_max,
+                is_transactional=self._context.transactional_id is not None,
             )
             self._note_topic(queue, frozenset())
         self._busy[topic_partition] = queue
@@ -54,17 +54,17 @@ class Outstanding:
         """Whether sequences of some partition are used up for nothing."""
         return any(queue.needs_epoch(identity) for queue in self._queues.values())
 
-    def note_topics(self, renewed: Set[str]) -> None:
-        """Metadata has come. `renewed`: topics that were deleted and created again."""
+    def note_topics(self, recreated: Set[str]) -> None:
+        """Metadata has come. `recreated`: topics that were deleted and created again."""
         for queue in self._queues.values():
-            self._note_topic(queue, renewed)
+            self._note_topic(queue, recreated)
 
-    def _note_topic(self, queue: PartitionQueue, renewed: Set[str]) -> None:
+    def _note_topic(self, queue: PartitionQueue, recreated: Set[str]) -> None:
         topic = queue.topic_partition.topic
-        topic_id = self._wiring.cluster.topic_id(topic)
-        if topic_id is not None and (topic in renewed or self._topic_ids.get(queue.topic_partition) != topic_id):
+        topic_id = self._context.cluster.topic_id(topic)
+        if topic_id is not None and (topic in recreated or self._topic_ids.get(queue.topic_partition) != topic_id):
             self._topic_ids[queue.topic_partition] = topic_id
-            queue.broker_is_new(is_topic_new=topic in renewed)
+            queue.producer_state_lost(is_topic_new=topic in recreated)
 
     @property
     def is_empty(self) -> bool:
@@ -82,7 +82,7 @@ class Outstanding:
         waiting = self.accumulator.first_position(topic_partition)
         return min([*positions, *([] if waiting is None else [waiting])], default=None)
 
-    def ends(self) -> dict[TopicPartition, int]:
+    def end_positions(self) -> dict[TopicPartition, int]:
         """Of each partition with such a record: the position that its next record will have."""
         open_partitions = [tp for tp in self.partitions() if self.first_position(tp) is not None]
         return {topic_partition: self.accumulator.position_next(topic_partition) for topic_partition in open_partitions}

@@ -39,7 +39,7 @@ class ProduceSent:
     topic_ids: dict[str, UUID] = field(default_factory=dict)
     """By name, as far as was known when the first batch joined; ZERO_UUID: not known."""
 
-    def takes(self, topic_partition: TopicPartition, size: int, request_bytes_max: int) -> bool:
+    def accepts(self, topic_partition: TopicPartition, size: int, request_bytes_max: int) -> bool:
         """Whether a batch may join: one per partition, and within the size of a request."""
         fits = self.size < REQUEST_FILL_BYTES and self.size + size <= request_bytes_max
         return not self.batches or (fits and topic_partition not in self.batches)

@@ -29,20 +29,20 @@ import numpy as np
 from chaffinch.errors import ApiException, Stored, TransactionAbortableException, codes, exception_for
 from chaffinch.errors.exceptions import records_named
 from chaffinch.errors.handling import Handling, handling_of
-from chaffinch.producer.core.batches.in_flight import Front
-from chaffinch.producer.core.exception_handler import NOTHING_SAID, REJECTED_CODES, Question
-from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, RecordErrors, Situation
+from chaffinch.producer.core.batches.in_flight import PredecessorState
+from chaffinch.producer.core.exception_handler import NO_DECISION, REJECTED_CODES, Question
+from chaffinch.producer.core.refusals.batch_responses import BatchResponse, RecordErrors, Situation
 from chaffinch.producer.core.refusals.record_errors import API, CulpritErrors, culprit_of, stored
 
 # A broker that names one culprit at a time would make n rounds of n records: after these rounds what is left is halved each time.
-ROUNDS_MAX: Final = 8
+SEPARATIONS_MAX: Final = 8
 # Answers after which an attempt may have been written all the same (decision 13); so may lost connections and time-outs.
 POSSIBLY_STORED_CODES: Final = frozenset({codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
 # The broker expected another sequence, or has forgotten the producer: this attempt was not written, and a new number is needed.
 GAP_CODES: Final = frozenset({codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID})
 RETRIED: Final = frozenset({Handling.RETRY, Handling.REFRESH_AND_RETRY})
 # Beside a null key these may mean it: 87 is Apache Kafka's number for it, and where timestamps are wrong too, 32 stands for all.
-MAY_MEAN_THE_KEY: Final = frozenset({codes.INVALID_RECORD, codes.INVALID_TIMESTAMP})
+MAY_MEAN_NULL_KEY: Final = frozenset({codes.INVALID_RECORD, codes.INVALID_TIMESTAMP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +86,12 @@ class Separate:
 class FailAll:
     """Every record fails: those in `errors` with their own, the others with `error`; but those in `dropped` are dropped.
 
-    `uses_up_numbers`: they must not be given again, because it may be stored, or because the broker expects others.
+    `uses_up_sequences`: they must not be given again, because it may be stored, or because the broker expects others.
     """
 
     error: ApiException
     errors: Mapping[int, ApiException] = field(default_factory=dict)
-    uses_up_numbers: bool = False
+    uses_up_sequences: bool = False
     dropped: frozenset[int] = frozenset()
 
 
@@ -104,11 +104,11 @@ class AskHandler:
 
 
 @dataclass(frozen=True, slots=True)
-class AskForFacts:
+class NeedTopicConfig:
     """The answer cannot be understood without the topic's configuration: ask for it, then judge again."""
 
 
-Verdict: TypeAlias = Resend | Renumber | Split | Separate | FailAll | AskForFacts | AskHandler
+Verdict: TypeAlias = Resend | Renumber | Split | Separate | FailAll | NeedTopicConfig | AskHandler
 
 
 def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
@@ -117,7 +117,7 @@ def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
         case Resend():
             return not (possibly_stored or verdict.possibly_stored)
         case FailAll():
-            return not verdict.uses_up_numbers
+            return not verdict.uses_up_sequences
         case Renumber() | Split() | Separate():
             return True
         case AskHandler():
@@ -125,11 +125,11 @@ def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
     return False
 
 
-def judge(answer: BatchAnswer, situation: Situation) -> Verdict:
+def judge(answer: BatchResponse, situation: Situation) -> Verdict:
     """The fate of a batch that was not written. Never raises, whatever the broker says."""
-    if _needs_facts(answer, situation):
-        return AskForFacts()
-    answer = recognised(answer, situation)
+    if _needs_topic_config(answer, situation):
+        return NeedTopicConfig()
+    answer = with_specific_code(answer, situation)
     code, handling = answer.code, handling_of(answer.code, in_transaction=situation.in_transaction)
     if answer.base_offset >= 0:
         # A leader says where it has written the batch, and no longer whether it stays: it lost the partition before the others had it,
@@ -139,40 +139,40 @@ def judge(answer: BatchAnswer, situation: Situation) -> Verdict:
         return _unknown_topic(answer, situation)
     if handling in RETRIED:
         return _retried(answer, situation)
-    if code is codes.MESSAGE_TOO_LARGE and situation.count > 1 and not answer.blamed and not situation.possibly_stored:
+    if code is codes.MESSAGE_TOO_LARGE and situation.count > 1 and not answer.record_errors and not situation.possibly_stored:
         return Split(error=_batch_error(answer, situation))
-    if code in GAP_CODES and not answer.blamed and situation.is_idempotent:
+    if code in GAP_CODES and not answer.record_errors and situation.is_idempotent:
         return _gap(_batch_error(answer, situation), situation)
     return _refused(answer, situation)
 
 
-def _retried(answer: BatchAnswer, situation: Situation) -> Verdict:
+def _retried(answer: BatchResponse, situation: Situation) -> Verdict:
     code, error = answer.code, _batch_error(answer, situation)
     possibly_stored = code in POSSIBLY_STORED_CODES or answer.base_offset >= 0
     if situation.may_retry:
         return Resend(error=error, refreshes_metadata=code.refreshes_metadata, possibly_stored=possibly_stored)
     unknown = situation.possibly_stored or possibly_stored
-    return FailAll(error=_as_abortable(error, situation), uses_up_numbers=unknown)
+    return FailAll(error=_as_abortable(error, situation), uses_up_sequences=unknown)
 
 
 def _gap(error: ApiException, situation: Situation) -> Verdict:
     """The broker expected another sequence. With batches under way that is what comes of a batch in front that was not stored."""
     if not situation.may_retry:
-        return FailAll(error=_too_late(error, situation), uses_up_numbers=True)
-    if situation.front is Front.OPEN:
+        return FailAll(error=_too_late(error, situation), uses_up_sequences=True)
+    if situation.predecessors is PredecessorState.OPEN:
         return Resend(error=error, refreshes_metadata=False, possibly_stored=False, waits=False)
-    if situation.possibly_stored and (situation.front is not Front.UNSTORED or situation.in_transaction):
+    if situation.possibly_stored and (situation.predecessors is not PredecessorState.UNSTORED or situation.in_transaction):
         # Either it was never stored, or the broker has forgotten it, as Apache Kafka's forget all but the last batch when they start.
         # And behind one that is not stored an earlier attempt may still come when its number is the next: only a new epoch keeps it out.
-        return FailAll(error=_unknown_fate(error, situation, "for its place in the sequence"), uses_up_numbers=True)
-    if situation.in_transaction and situation.front is Front.CLEAR:
-        return FailAll(error=error, uses_up_numbers=True)
-    return Renumber(error=error, waits=situation.front is Front.CLEAR)
+        return FailAll(error=_unknown_fate(error, situation, "for its place in the sequence"), uses_up_sequences=True)
+    if situation.in_transaction and situation.predecessors is PredecessorState.CLEAR:
+        return FailAll(error=error, uses_up_sequences=True)
+    return Renumber(error=error, waits=situation.predecessors is PredecessorState.CLEAR)
 
 
 def _too_late(error: ApiException, situation: Situation) -> ApiException:
     """The error of a batch that could go again, were there time: of a gap that another batch has left nobody need hear."""
-    if situation.front is Front.CLEAR:
+    if situation.predecessors is PredecessorState.CLEAR:
         return error
     message = "a batch before this one was not stored, and neither time nor attempts are left to send it again"
     late = exception_for(
@@ -186,26 +186,28 @@ def _too_late(error: ApiException, situation: Situation) -> ApiException:
     return _as_abortable(late, situation)
 
 
-def _unknown_topic(answer: BatchAnswer, situation: Situation) -> Verdict:
+def _unknown_topic(answer: BatchResponse, situation: Situation) -> Verdict:
     """KIP-1038: the handler decides record by record. FAIL comes before SWALLOW, SWALLOW before RETRY, and time limits end RETRY."""
     error = _batch_error(answer, situation)
     if situation.is_unknown_too_long:
-        return FailAll(error=_as_abortable(error, situation), uses_up_numbers=situation.possibly_stored)
+        return FailAll(error=_as_abortable(error, situation), uses_up_sequences=situation.possibly_stored)
     if Question.UNKNOWN_TOPIC not in situation.questions:
         return _retried(answer, situation)
-    everyone = range(situation.count)
-    if situation.said is None:
-        return AskHandler(question=Question.UNKNOWN_TOPIC, errors={index: _batch_error(answer, situation) for index in everyone})
-    said = situation.said
-    if len(said.retried) == situation.count:
+    all_indices = range(situation.count)
+    if situation.decision is None:
+        return AskHandler(question=Question.UNKNOWN_TOPIC, errors={index: _batch_error(answer, situation) for index in all_indices})
+    decision = situation.decision
+    if len(decision.retried) == situation.count:
         return _retried(answer, situation)
     if situation.possibly_stored:
-        return FailAll(error=_as_abortable(error, situation), uses_up_numbers=True)
-    failed = [index for index in everyone if index not in said.swallowed and index not in said.retried]
-    return _apart(answer, {index: _as_abortable(_batch_error(answer, situation), situation) for index in failed}, situation, waits=True)
+        return FailAll(error=_as_abortable(error, situation), uses_up_sequences=True)
+    failed = [index for index in all_indices if index not in decision.swallowed and index not in decision.retried]
+    return _separate_or_fail(
+        answer, {index: _as_abortable(_batch_error(answer, situation), situation) for index in failed}, situation, waits=True
+    )
 
 
-def _refused(answer: BatchAnswer, situation: Situation) -> Verdict:
+def _refused(answer: BatchResponse, situation: Situation) -> Verdict:
     errors = _culprit_errors(answer, situation)
     if not errors and Question.REJECTED in situation.questions and situation.count == 1 and answer.code is codes.MESSAGE_TOO_LARGE:
         errors = {0: _batch_error(answer, situation)}
@@ -213,27 +215,27 @@ def _refused(answer: BatchAnswer, situation: Situation) -> Verdict:
         error = _batch_error(answer, situation)
         if situation.possibly_stored and answer.code is codes.MESSAGE_TOO_LARGE and situation.count > 1:
             # Were it surely not stored it would be split: of no record in it is it known that it is too large.
-            return FailAll(error=_unknown_fate(error, situation, "as too large, all its records together"), uses_up_numbers=True)
-        return FailAll(error=error, uses_up_numbers=situation.possibly_stored)
+            return FailAll(error=_unknown_fate(error, situation, "as too large, all its records together"), uses_up_sequences=True)
+        return FailAll(error=error, uses_up_sequences=situation.possibly_stored)
     if situation.possibly_stored:
         error = _batch_error(answer, situation)
-        why = f"because of {records_named(answer.blamed.indices)} of its {situation.count}"
-        return FailAll(error=_unknown_fate(error, situation, why), errors=errors, uses_up_numbers=True)
-    if Question.REJECTED in situation.questions and situation.said is None:
+        why = f"because of {records_named(answer.record_errors.indices)} of its {situation.count}"
+        return FailAll(error=_unknown_fate(error, situation, why), errors=errors, uses_up_sequences=True)
+    if Question.REJECTED in situation.questions and situation.decision is None:
         asked = {index: error for index, error in errors.items() if error.code in REJECTED_CODES}
         if asked:
             return AskHandler(question=Question.REJECTED, errors=asked)
-    return _apart(answer, errors, situation)
+    return _separate_or_fail(answer, errors, situation)
 
 
-def _apart(answer: BatchAnswer, errors: Mapping[int, ApiException], situation: Situation, *, waits: bool = False) -> Verdict:
+def _separate_or_fail(answer: BatchResponse, errors: Mapping[int, ApiException], situation: Situation, *, waits: bool = False) -> Verdict:
     """The records in `errors` fail unless the handler drops them; the others go on without them, or fail with their transaction."""
-    said = situation.said or NOTHING_SAID
-    if situation.said is not None:
-        errors = {index: said.told_to(index, own) for index, own in errors.items() if index not in said.swallowed}
+    decision = situation.decision or NO_DECISION
+    if situation.decision is not None:
+        errors = {index: decision.with_failure(index, own) for index, own in errors.items() if index not in decision.swallowed}
     if situation.in_transaction and errors:
         first = errors[min(errors)]
-        others = situation.count - len(errors) - len(said.swallowed)
+        others = situation.count - len(errors) - len(decision.swallowed)
         rejected = f"{records_named(list(errors))} of the batch's {situation.count} {'was' if len(errors) == 1 else 'were'} rejected"
         message = f"not at fault, but aborted with the transaction: {rejected}"
         named = _batch_error(answer, situation).culprits
@@ -241,37 +243,41 @@ def _apart(answer: BatchAnswer, errors: Mapping[int, ApiException], situation: S
             message, topic_partition=situation.topic_partition, culprits=named, stored=Stored.NO, api=API
         )
         innocent.__cause__ = first
-        return FailAll(error=innocent if others else _as_abortable(first, situation), errors=errors, dropped=said.swallowed)
-    halves = not waits and situation.rounds + 1 > ROUNDS_MAX
-    return Separate(errors=errors, halves=halves, dropped=said.swallowed, waits=waits)
+        return FailAll(error=innocent if others else _as_abortable(first, situation), errors=errors, dropped=decision.swallowed)
+    halves = not waits and situation.separations + 1 > SEPARATIONS_MAX
+    return Separate(errors=errors, halves=halves, dropped=decision.swallowed, waits=waits)
 
 
-def _needs_facts(answer: BatchAnswer, situation: Situation) -> bool:
+def _needs_topic_config(answer: BatchResponse, situation: Situation) -> bool:
     """Whether the topic's configuration would tell more than the answer does, and was not asked for yet."""
-    if situation.facts.is_asked:
+    if situation.topic_config.is_requested:
         return False
     if answer.code is codes.NOT_ENOUGH_REPLICAS:
         return True
     if answer.code is codes.CORRUPT_MESSAGE:
         return bool(_keyless(range(situation.count), situation))
-    return answer.code in MAY_MEAN_THE_KEY and _are_within(answer, situation) and bool(_keyless(_vague(answer.blamed), situation))
+    return (
+        answer.code in MAY_MEAN_NULL_KEY
+        and _has_valid_indices(answer, situation)
+        and bool(_keyless(_possibly_keyless(answer.record_errors), situation))
+    )
 
 
-def recognised(answer: BatchAnswer, situation: Situation) -> BatchAnswer:
+def with_specific_code(answer: BatchResponse, situation: Situation) -> BatchResponse:
     """The answer as a broker that knows KIP-135 and KIP-579 would have given it, as far as the topic's configuration tells."""
-    facts = situation.facts
-    if answer.code is codes.NOT_ENOUGH_REPLICAS and facts.is_inconsistent:
-        message = f"min.insync.replicas is {facts.min_insync_replicas}, and the topic has {facts.replica_count} replicas"
-        return BatchAnswer(code=codes.INCONSISTENT_REPLICATION_FACTOR, message=message)
-    if answer.code is codes.CORRUPT_MESSAGE and facts.is_compacted:
+    topic_config = situation.topic_config
+    if answer.code is codes.NOT_ENOUGH_REPLICAS and topic_config.is_inconsistent:
+        message = f"min.insync.replicas is {topic_config.min_insync_replicas}, and the topic has {topic_config.replica_count} replicas"
+        return BatchResponse(code=codes.INCONSISTENT_REPLICATION_FACTOR, message=message)
+    if answer.code is codes.CORRUPT_MESSAGE and topic_config.is_compacted:
         keyless = _keyless(range(situation.count), situation)
-        return BatchAnswer(code=codes.INVALID_COMPACTION_KEY, blamed=_plainly(keyless)) if keyless else answer
-    if answer.code in MAY_MEAN_THE_KEY and facts.is_compacted and _are_within(answer, situation):
-        blamed = answer.blamed
-        at_fault = set(_keyless(_vague(blamed), situation))
+        return BatchResponse(code=codes.INVALID_COMPACTION_KEY, record_errors=_without_messages(keyless)) if keyless else answer
+    if answer.code in MAY_MEAN_NULL_KEY and topic_config.is_compacted and _has_valid_indices(answer, situation):
+        record_errors = answer.record_errors
+        at_fault = set(_keyless(_possibly_keyless(record_errors), situation))
         no_key = codes.INVALID_COMPACTION_KEY.number_kip
-        numbers = [no_key if index in at_fault else own for index, own in zip(blamed.indices, blamed.numbers, strict=True)]
-        return replace(answer, blamed=RecordErrors(blamed.indices, blamed.messages, numbers))
+        numbers = [no_key if index in at_fault else own for index, own in zip(record_errors.indices, record_errors.numbers, strict=True)]
+        return replace(answer, record_errors=RecordErrors(record_errors.indices, record_errors.messages, numbers))
     return answer
 
 
@@ -284,43 +290,43 @@ def _keyless(indices: Sequence[int], situation: Situation) -> list[int]:
     return [] if valid is None else asked[valid == 0].tolist()
 
 
-def _plainly(indices: Sequence[int]) -> RecordErrors:
+def _without_messages(indices: Sequence[int]) -> RecordErrors:
     """Without a word about each."""
     nothing = [None] * len(indices)
     return RecordErrors(indices, nothing, nothing)
 
 
-def _vague(blamed: RecordErrors) -> list[int]:
+def _possibly_keyless(record_errors: RecordErrors) -> list[int]:
     """Where a null key may be what was meant. It is looked at before the timestamp, by every broker."""
-    return [index for at, index in enumerate(blamed.indices) if blamed.code(at) in (None, codes.INVALID_RECORD)]
+    return [index for at, index in enumerate(record_errors.indices) if record_errors.code(at) in (None, codes.INVALID_RECORD)]
 
 
-def _are_within(answer: BatchAnswer, situation: Situation) -> bool:
+def _has_valid_indices(answer: BatchResponse, situation: Situation) -> bool:
     """Whether all who are blamed are there."""
-    indices = answer.blamed.indices
+    indices = answer.record_errors.indices
     return not indices or (indices[0] >= 0 and indices[-1] < situation.count)
 
 
-def _batch_error(answer: BatchAnswer, situation: Situation) -> ApiException:
+def _batch_error(answer: BatchResponse, situation: Situation) -> ApiException:
     """The error of the batch as a whole; it lists the culprits unless one of them cannot be."""
-    message, are_within = answer.message, _are_within(answer, situation)
+    message, are_within = answer.message, _has_valid_indices(answer, situation)
     if not are_within:
-        outside = next(index for index in answer.blamed.indices if not 0 <= index < situation.count)
+        outside = next(index for index in answer.record_errors.indices if not 0 <= index < situation.count)
         message = f"the broker blamed record {outside} of a batch of {situation.count}" + (f": {message}" if message else "")
     return exception_for(
         answer.code,
         message=message,
         topic_partition=situation.topic_partition,
-        culprits=tuple(culprit_of(answer, at) for at in range(len(answer.blamed))) if are_within else (),
+        culprits=tuple(culprit_of(answer, at) for at in range(len(answer.record_errors))) if are_within else (),
         stored=stored(answer.code, situation),
         api=API,
         cause=situation.last_error if situation.possibly_stored else None,
     )
 
 
-def _culprit_errors(answer: BatchAnswer, situation: Situation) -> Mapping[int, ApiException]:
+def _culprit_errors(answer: BatchResponse, situation: Situation) -> Mapping[int, ApiException]:
     """Each culprit's own error by its index; empty when none is named, or one that cannot be: then nobody knows who is meant."""
-    return CulpritErrors(answer, situation) if answer.blamed and _are_within(answer, situation) else {}
+    return CulpritErrors(answer, situation) if answer.record_errors and _has_valid_indices(answer, situation) else {}
 
 
 def _unknown_fate(error: ApiException, situation: Situation, why: str) -> ApiException:

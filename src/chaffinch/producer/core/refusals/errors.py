@@ -22,13 +22,14 @@ from chaffinch.producer.core.batches.batch import ProducerBatch
 
 
 def expired(
-    batch: ProducerBatch, timeout_ms: int, cause: KafkaException | None, *, is_awaited: bool, is_of_front: bool = False
+    batch: ProducerBatch, timeout_ms: int, cause: KafkaException | None, *, is_awaited: bool, is_of_predecessor: bool = False
 ) -> KafkaException:
-    """`delivery.timeout.ms` is over. `is_awaited`: an answer is still under way. `is_of_front`: the cause is that of the batch in front."""
+    """`delivery.timeout.ms` is over. `is_awaited`: an answer is still under way. `is_of_predecessor`: the cause is that of the batch in
+    front."""
     may_be_stored = is_awaited or batch.possibly_stored or (batch.last_error is not None and batch.last_error.stored is Stored.POSSIBLY)
     sends = _sends(batch.attempts + is_awaited)
     if cause is not None:
-        whose = "the last error of the batch in front" if is_of_front else "the last error"
+        whose = "the last error of the batch in front" if is_of_predecessor else "the last error"
         sends += f"; {whose} was {cause.name} ({cause.message.rstrip('.')})"
     error = TimeoutException(
         f"{counted(batch.count, 'record')} expired: no outcome within delivery.timeout.ms, {timeout_ms} ms; {sends}",
@@ -82,7 +83,7 @@ def lost_with_topic(batch: ProducerBatch) -> KafkaException:
     return error
 
 
-def former_topic_error(batch: ProducerBatch) -> KafkaException:
+def deleted_topic_error(batch: ProducerBatch) -> KafkaException:
     """The error of a batch that may be stored in a topic that was deleted since it was sent."""
     text = "the topic was deleted and created again after this batch was sent: it is not sent to the new topic"
     return exception_for(

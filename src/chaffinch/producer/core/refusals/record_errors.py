@@ -15,7 +15,7 @@ from chaffinch.errors import ApiException, Culprit, ErrorCode, KafkaException, S
 from chaffinch.errors.again import with_message
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches.batch import KEY_BYTES_SHOWN, ProducerBatch, Rows
-from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Situation
+from chaffinch.producer.core.refusals.batch_responses import BatchResponse, Situation
 from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.faults import RecordsError
 
@@ -52,25 +52,25 @@ class LazyErrors(Mapping[int, ApiException]):
 class CulpritErrors(LazyErrors):
     """The error of each record that was blamed; all of them lie within the batch."""
 
-    def __init__(self, answer: BatchAnswer, situation: Situation) -> None:
-        blamed = answer.blamed
-        super().__init__(blamed.indices)
+    def __init__(self, answer: BatchResponse, situation: Situation) -> None:
+        record_errors = answer.record_errors
+        super().__init__(record_errors.indices)
         self._answer = answer
         # Keys, not what gives them: the batch itself must not live as long as its errors.
-        self._keys = situation.keys_of(np.array(blamed.indices, np.int64))
+        self._keys = situation.keys_of(np.array(record_errors.indices, np.int64))
         self._topic_partition = situation.topic_partition
         self._count = situation.count
         self._possibly_stored = situation.possibly_stored
         self._cause = situation.last_error if situation.possibly_stored else None
-        others = situation.count - len(blamed)
+        others = situation.count - len(record_errors)
         self._goes_on = _fate_of_others(others, situation) if others else ""
 
     def refused_with(self, code: ErrorCode) -> list[int]:
         """The indices of those that were refused with this code."""
-        blamed, others = self._answer.blamed, self._answer.code
-        return [index for index, at in self._at.items() if (blamed.code(at) or others) is code]
+        record_errors, others = self._answer.record_errors, self._answer.code
+        return [index for index, at in self._at.items() if (record_errors.code(at) or others) is code]
 
-    def said_of(self, index: int) -> str:
+    def message_of(self, index: int) -> str:
         """The broker's words about one of them."""
         return culprit_of(self._answer, self._at[index]).message
 
@@ -138,11 +138,11 @@ def _keys_of(batch: ProducerBatch) -> ByteColumn | None:
         return None
 
 
-def culprit_of(answer: BatchAnswer, at: int) -> Culprit:
+def culprit_of(answer: BatchResponse, at: int) -> Culprit:
     """What was said about one of those blamed: with the batch's code and words where it has none of its own."""
-    blamed = answer.blamed
-    code = blamed.code(at) or answer.code
-    return Culprit(blamed.indices[at], code, blamed.messages[at] or answer.message or code.text)
+    record_errors = answer.record_errors
+    code = record_errors.code(at) or answer.code
+    return Culprit(record_errors.indices[at], code, record_errors.messages[at] or answer.message or code.text)
 
 
 def stored(code: ErrorCode, situation: Situation) -> Stored:

@@ -29,9 +29,9 @@ from chaffinch.client.addresses import Address
 from chaffinch.errors import ApiException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches.batch import ProducerBatch, Rows
-from chaffinch.producer.core.refusals.batch_answers import BatchAnswer
+from chaffinch.producer.core.context import ProducerContext
+from chaffinch.producer.core.refusals.batch_responses import BatchResponse
 from chaffinch.producer.core.refusals.record_errors import CulpritErrors, ScreenedErrors
-from chaffinch.producer.core.wiring import Wiring
 
 # A caller of a long `send_table` may change the topic meanwhile: so old at most is the word by which a row fails. Long enough for hundreds
 # of batches to go once rather than twice.
@@ -40,7 +40,7 @@ SCREEN_MS_MAX: Final = 1000
 # but all that are in flight would go twice.
 PROBE_AFTER_MS: Final = 500
 # So often some rows are encoded as they are, for a batch that can ask to be at hand: what is encoded may wait long for its turn.
-LEFT_EVERY_MS: Final = 200
+UNSCREENED_INTERVAL_MS: Final = 200
 
 
 @dataclass(slots=True)
@@ -49,8 +49,8 @@ class _Screen:
 
     topic_id: UUID
     sent_ms: int
-    said: str
-    left_ms: int
+    message: str
+    unscreened_ms: int
     """When rows were last encoded as they are."""
     is_probed: bool = False
     """A batch with such records went as it is since."""
@@ -59,11 +59,11 @@ class _Screen:
 class Screening:
     """Which records would be refused."""
 
-    def __init__(self, wiring: Wiring) -> None:
-        self._wiring = wiring
+    def __init__(self, context: ProducerContext) -> None:
+        self._context = context
         self._screens: dict[tuple[str, Address], _Screen] = {}
 
-    def refused(self, batch: ProducerBatch, answer: BatchAnswer, errors: Mapping[int, ApiException]) -> None:
+    def refused(self, batch: ProducerBatch, answer: BatchResponse, errors: Mapping[int, ApiException]) -> None:
         """The broker refused a batch, surely not stored, for these of its records."""
         keyless = _keyless(batch)
         if not len(keyless) or batch.sent_to is None:
@@ -72,10 +72,12 @@ class Screening:
         self._screens.pop((topic, address), None)
         # What a broker of old does not say, but its topic's configuration, is no word of the broker. And where an exception handler was
         # asked, which leaves a plain dictionary, it wants to be asked about the next ones too.
-        if not answer.blamed or not isinstance(errors, CulpritErrors):
+        if not answer.record_errors or not isinstance(errors, CulpritErrors):
             return
         if np.array_equal(errors.refused_with(codes.INVALID_COMPACTION_KEY), keyless):
-            self._screens[topic, address] = _Screen(topic_id, batch.sent_ms, errors.said_of(int(keyless[0])), left_ms=batch.sent_ms)
+            self._screens[topic, address] = _Screen(
+                topic_id, batch.sent_ms, errors.message_of(int(keyless[0])), unscreened_ms=batch.sent_ms
+            )
 
     @property
     def is_empty(self) -> bool:
@@ -89,28 +91,28 @@ class Screening:
 
     def of_rows(self, topic: str, handed_over_ms: int, steady_ms: int) -> dict[int, str]:
         """The partitions of whose rows those without a key fail now, before they are encoded, and why each."""
-        state = self._wiring.cluster.topic(topic) if self._screens else None
+        state = self._context.cluster.topic(topic) if self._screens else None
         if state is None:
             return {}
         led: dict[Address, list[int]] = {}
         for partition in state.partitions:
-            if (address := self._wiring.cluster.leader_address(TopicPartition(topic, partition))) is not None:
+            if (address := self._context.cluster.leader_address(TopicPartition(topic, partition))) is not None:
                 led.setdefault(address, []).append(partition)
         reasons: dict[int, str] = {}
         for address, partitions in led.items():
             screen = self._screen_of(topic, handed_over_ms, (address, state.topic_id), steady_ms)
             if screen is None:
                 continue
-            if steady_ms - screen.left_ms >= LEFT_EVERY_MS:
-                screen.left_ms = steady_ms
-                del partitions[steady_ms // LEFT_EVERY_MS % len(partitions)]
+            if steady_ms - screen.unscreened_ms >= UNSCREENED_INTERVAL_MS:
+                screen.unscreened_ms = steady_ms
+                del partitions[steady_ms // UNSCREENED_INTERVAL_MS % len(partitions)]
             reasons.update(dict.fromkeys(partitions, _refused(screen, topic, steady_ms)))
         return reasons
 
     def failed(self, count: int) -> None:
         """So many rows failed for a reason of `of_rows`."""
-        self._wiring.counts["records_failed"] += count
-        self._wiring.counts["records_screened"] += count
+        self._context.counts["records_failed"] += count
+        self._context.counts["records_screened"] += count
 
     def errors_of(self, head: ProducerBatch, destination: tuple[Address, UUID], steady_ms: int) -> ScreenedErrors | None:
         """Of a partition's next batch the errors of the records that its leader would refuse; None where the batch goes as it is."""
@@ -124,12 +126,12 @@ class Screening:
     def _screen_of(self, topic: str, handed_over_ms: int | None, destination: tuple[Address, UUID], steady_ms: int) -> _Screen | None:
         """What the leader's last refusal says about rows that wait."""
         address, topic_id = destination
-        place = topic, address
-        screen = self._screens.get(place)
+        key = topic, address
+        screen = self._screens.get(key)
         if screen is None:
             return None
         if screen.topic_id != topic_id or steady_ms - screen.sent_ms >= SCREEN_MS_MAX:
-            del self._screens[place]
+            del self._screens[key]
             return None
         # Of one moment it is not known which came first.
         is_older = handed_over_ms is not None and handed_over_ms < screen.sent_ms
@@ -149,4 +151,4 @@ def _keyless(batch: ProducerBatch) -> Rows:
 
 def _refused(screen: _Screen, topic: str, steady_ms: int) -> str:
     """When, and with which words, the broker refused others."""
-    return f"the broker refused such records of topic {topic!r} {steady_ms - screen.sent_ms} ms before, saying: {screen.said}"
+    return f"the broker refused such records of topic {topic!r} {steady_ms - screen.sent_ms} ms before, saying: {screen.message}"

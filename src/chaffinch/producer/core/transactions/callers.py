@@ -11,8 +11,8 @@ from uuid import UUID
 from chaffinch.errors import KafkaException, TimeoutException
 from chaffinch.errors.again import again
 from chaffinch.identifiers import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition, kafka_id
-from chaffinch.producer.core.asking import CLOSES_LIMIT, Waiting
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall
+from chaffinch.producer.core.retrying_request import CLOSES_LIMIT, Waiter
 from chaffinch.producer.records import GroupMetadata
 from chaffinch.protocol.messages.metadata import MetadataResponse
 from chaffinch.protocol.primitives import ZERO_UUID
@@ -48,9 +48,9 @@ class Offsets:
     is_group_added: bool = False
     is_checked: bool = False
     """Whether the topics' ids have been compared with the group coordinator's metadata, since the last attempt."""
-    is_doubted: bool = False
+    is_topic_id_unknown: bool = False
     """The coordinator did not know one of the ids."""
-    takes_only_names: bool = False
+    lacks_topic_ids: bool = False
     """The coordinator takes no topic ids (before Apache Kafka 4.4)."""
     differs_since_ms: int | None = None
     """Since when the coordinator's metadata has another id for a topic."""
@@ -59,26 +59,26 @@ class Offsets:
     def topic_ids(self) -> dict[TopicPartition, UUID]:
         """Of the topics that the consumer read, where it is known."""
         known = self.group.topic_ids if isinstance(self.group, ConsumerGroupMetadata) else {}
-        return {place: known[place] for place in self.offsets if known.get(place, ZERO_UUID) != ZERO_UUID}
+        return {tp: known[tp] for tp in self.offsets if known.get(tp, ZERO_UUID) != ZERO_UUID}
 
-    def goes_by_id(self, version: int) -> bool:
+    def uses_topic_ids(self, version: int) -> bool:
         """Whether the coordinator itself refuses offsets of a deleted topic, in this version of transactions."""
-        return version > 1 and not self.takes_only_names and len(self.topic_ids) == len(self.offsets)
+        return version > 1 and not self.lacks_topic_ids and len(self.topic_ids) == len(self.offsets)
 
-    def is_to_check(self, version: int) -> bool:
+    def needs_topic_check(self, version: int) -> bool:
         """Whether its metadata has to be compared first, because it does not refuse them, or has refused some."""
-        return not self.is_checked and (self.is_doubted or (bool(self.topic_ids) and not self.goes_by_id(version)))
+        return not self.is_checked and (self.is_topic_id_unknown or (bool(self.topic_ids) and not self.uses_topic_ids(version)))
 
-    def tried(self, *, is_doubted: bool) -> None:
+    def attempted(self, *, is_topic_id_unknown: bool) -> None:
         """An attempt was answered: what was compared before is old now."""
-        self.is_checked, self.is_doubted = False, is_doubted
+        self.is_checked, self.is_topic_id_unknown = False, is_topic_id_unknown
 
-    def _past(self, now: Mapping[str | None, UUID]) -> dict[TopicPartition, UUID]:
-        return {place: topic_id for place, topic_id in self.topic_ids.items() if now.get(place.topic, topic_id) != topic_id}
+    def _of_deleted_topics(self, now: Mapping[str | None, UUID]) -> dict[TopicPartition, UUID]:
+        return {tp: topic_id for tp, topic_id in self.topic_ids.items() if now.get(tp.topic, topic_id) != topic_id}
 
     def must_check_again(self, answer: MetadataResponse, steady_ms: int) -> bool:
         """Whether the coordinator may lag behind: an offset that is left out for that is read, and written, a second time."""
-        if not self._past(_ids(answer)):
+        if not self._of_deleted_topics(_ids(answer)):
             self.differs_since_ms = None
         elif self.differs_since_ms is None:
             self.differs_since_ms = steady_ms
@@ -86,11 +86,11 @@ class Offsets:
 
     def check(self, answer: MetadataResponse) -> list[str]:
         """Drop offsets of topics that were deleted and created again: in the new topic they mean nothing. Returns what to log."""
-        self.is_checked, self.is_doubted, self.differs_since_ms = True, False, None
+        self.is_checked, self.is_topic_id_unknown, self.differs_since_ms = True, False, None
         now = _ids(answer)
-        past = self._past(now)
-        self.offsets = {place: offset for place, offset in self.offsets.items() if place not in past}
-        changed = {place.topic: topic_id for place, topic_id in past.items()}
+        deleted = self._of_deleted_topics(now)
+        self.offsets = {tp: offset for tp, offset in self.offsets.items() if tp not in deleted}
+        changed = {tp.topic: topic_id for tp, topic_id in deleted.items()}
         return [
             f"topic {topic!r} was deleted and created again: its id was {kafka_id(before)} and is {kafka_id(now[topic])} now; the offsets"
             f" of group {self.group.group_id!r} in the deleted topic are left out of the transaction"
@@ -109,18 +109,18 @@ class Callers:
         self.of_init: list[Caller] = []
         self.of_end: list[Caller] = []
         self.of_offsets: list[Offsets] = []
-        self.told_to_call_again: str | None = None
+        self.call_to_repeat: str | None = None
         """The call whose last caller was told so, unless another has succeeded since."""
 
     def _all(self) -> Iterator[Caller]:
         return chain(self.of_init, self.of_end, (entry.caller for entry in self.of_offsets))
 
     @property
-    def are_any(self) -> bool:
+    def has_any(self) -> bool:
         return bool(self.of_init or self.of_end or self.of_offsets)
 
     @property
-    def leave_something(self) -> bool:
+    def block_close(self) -> bool:
         """Whether what they wait for would be missed: a start that is given up with the producer leaves nothing open."""
         return bool(self.of_end or self.of_offsets)
 
@@ -129,30 +129,30 @@ class Callers:
         """When the time of the first is up."""
         return min([caller.deadline_ms for caller in self._all()], default=None)
 
-    def are_late(self, steady_ms: int) -> bool:
+    def has_expired(self, steady_ms: int) -> bool:
         """Whether the time of any is up."""
         return self.deadline_ms is not None and self.deadline_ms <= steady_ms
 
-    def waiting(self) -> Iterator[Waiting]:
+    def waiters(self) -> Iterator[Waiter]:
         """All of them, as a line of the log names them."""
-        return (Waiting(f"{caller.name} waits", caller.deadline_ms, caller.limit) for caller in self._all())
+        return (Waiter(f"{caller.name} waits", caller.deadline_ms, caller.limit) for caller in self._all())
 
     @property
     def is_closing(self) -> bool:
         """Whether the producer's own close waits for the end of the transaction."""
         return any(caller.closes_within is not None for caller in self.of_end)
 
-    def closes_by(self, deadline_ms: int) -> None:
+    def shorten_close(self, deadline_ms: int) -> None:
         """Another call of close has come: the one that waits for its abort waits no longer than that one."""
         for caller in self.of_end:
             if caller.closes_within is not None and deadline_ms < caller.deadline_ms:
                 caller.deadline_ms, caller.closes_within = deadline_ms, CLOSES_LIMIT
 
-    def takes_up(self, name: str) -> bool:
+    def consume_repeat(self, name: str) -> bool:
         """Whether this is the call that was to be made again, which it is no longer then."""
-        is_repeated = name == self.told_to_call_again
+        is_repeated = name == self.call_to_repeat
         if is_repeated:
-            self.told_to_call_again = None
+            self.call_to_repeat = None
         return is_repeated
 
     def expire(self, steady_ms: int, why: Callable[[], str], cause: KafkaException | None) -> list[Effect]:
@@ -163,7 +163,7 @@ class Callers:
                 callers.remove(caller)
                 reason, then = why(), "its answer is not waited for"
                 if caller.closes_within is None:
-                    self.told_to_call_again, then = caller.name, "it goes on, and may be called again"
+                    self.call_to_repeat, then = caller.name, "it goes on, and may be called again"
                 error = TimeoutException(f"{name} is not done within {caller.limit}{reason and ': '}{reason}; {then}")
                 error.__cause__ = cause
                 effects.append(FailCall(call=caller.call, error=error))

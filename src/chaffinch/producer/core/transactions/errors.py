@@ -57,8 +57,8 @@ def offsets_late(
     none can be reached."""
     why = "" if unreachable is None else f"; {unreachable}"
     if cause is not None and unreachable is None:
-        place = "" if cause.topic_partition is None else f" for {cause.topic_partition}"
-        why = f"; the last answer{place} was {cause.name}: {cause.message.rstrip('.')}"
+        where = "" if cause.topic_partition is None else f" for {cause.topic_partition}"
+        why = f"; the last answer{where} was {cause.name}: {cause.message.rstrip('.')}"
     late = TimeoutException(f"{_offsets_of(group_id, offsets)} were not accepted within max.block.ms, {block_ms} ms{why}")
     late.__cause__ = cause
     return late
@@ -103,9 +103,9 @@ def commit_given_up(transactional_id: str, error: KafkaException, *, is_asked: b
     """A commit that nobody can go on with. `is_asked`: its EndTxn may have left, so that the broker may have committed."""
     fate = "may have happened, EndTxn has no answer" if is_asked else "did not happen, EndTxn was not sent"
     fatal = error if group_of(error) is Group.APPLICATION_RECOVERABLE else as_fatal(error)
-    told = with_message(fatal, f"the commit of transactional.id {transactional_id!r} {fate}: {error.message}")
-    told.stored = Stored.POSSIBLY if is_asked else Stored.NO
-    return told
+    final = with_message(fatal, f"the commit of transactional.id {transactional_id!r} {fate}: {error.message}")
+    final.stored = Stored.POSSIBLY if is_asked else Stored.NO
+    return final
 
 
 def commit_in_doubt(transactional_id: str, error: KafkaException) -> KafkaException:
@@ -117,6 +117,6 @@ def commit_in_doubt(transactional_id: str, error: KafkaException) -> KafkaExcept
         f"the commit of transactional.id {transactional_id!r} may have happened, EndTxn was sent and has no answer of use; it cannot be "
         f"asked about any more: {why}; init_transactions of a new producer ends what is open, what is committed then says whether it did"
     )
-    told = with_message(fatal, text)
-    told.stored = Stored.POSSIBLY
-    return told
+    final = with_message(fatal, text)
+    final.stored = Stored.POSSIBLY
+    return final

@@ -32,25 +32,25 @@ from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.asking import CLOSES_LIMIT, Asking
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, Report, WakeCallers
 from chaffinch.producer.core.refusals.errors import as_abortable, as_fatal
+from chaffinch.producer.core.retrying_request import CLOSES_LIMIT, RetryingRequest
 from chaffinch.producer.core.transactions import errors as transaction_errors
 from chaffinch.producer.core.transactions.callers import Caller, Callers, Offsets, complete, fail
-from chaffinch.producer.core.transactions.moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved, order_of_calls
+from chaffinch.producer.core.transactions.moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, call_order_error, state_after
 from chaffinch.producer.core.transactions.open_transaction import OpenTransaction
 from chaffinch.producer.core.transactions.requests import (
     ADDING_STEPS,
     CHANGING_STEPS,
+    COORDINATOR_OF_STEP,
     ENDING_STEPS,
     HINTS,
-    TALKS_TO,
     Step,
-    Transactional,
+    TransactionRequests,
     code_of,
     highest_version,
     partition_codes,
-    spoken_version,
+    transaction_version_of,
 )
 from chaffinch.protocol.client_connection import NO_FEATURES, FinalizedFeatures
 
@@ -68,11 +68,11 @@ class TransactionManager:
         """What made the transaction abortable or the producer unusable."""
         self.coordinators = Coordinators()
         self.callers = Callers()
-        self.asking = Asking()
+        self.retrying_request = RetryingRequest()
         """How it goes with the request that is under way, or goes again."""
         self.steady_ms = 0
         """As of the last event."""
-        self.begun = 0
+        self.transaction_number = 0
         """How many transactions have begun: the number of the last one."""
         self._features = NO_FEATURES
         self._transactional_id = transactional_id
@@ -81,7 +81,7 @@ class TransactionManager:
         self._open = OpenTransaction()
         """The last one, which has ended where the state says so."""
         self._has_late_requests = False
-        """A request of an earlier transaction may still arrive: see `wanted`."""
+        """A request of an earlier transaction may still arrive: see `needed_step`."""
 
     # What users call.
 
@@ -105,26 +105,26 @@ class TransactionManager:
             return None
         if self.error is not None and self.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR):
             return as_abortable(self.error) if self.state is State.ABORTABLE_ERROR else again(self.error)
-        return IllegalStateException(order_of_calls(call, self.state))
+        return IllegalStateException(call_order_error(call, self.state))
 
     def _move_for(self, move: Move, call: Any) -> list[Effect]:
         """Make the move of a call; if the state does not allow it the refusal, or what the call that it repeats has come to."""
-        if self.state is State.READY and self.callers.takes_up(move.call):
+        if self.state is State.READY and self.callers.consume_repeat(move.call):
             return [CompleteCall(call=call)]
         try:
-            self.state = moved(self.state, move)
+            self.state = state_after(self.state, move)
         except IllegalMove as illegal:
             if self.error is not None and (illegal.state, illegal.move) in REFUSED_WITH_ERROR:
                 return [FailCall(call=call, error=again(self.error))]
-            refusal = IllegalStateException(order_of_calls(move.call, illegal.state))
+            refusal = IllegalStateException(call_order_error(move.call, illegal.state))
             refusal.__cause__ = self.error  # If the order is wrong because of one.
             return [FailCall(call=call, error=refusal)]
-        self.callers.told_to_call_again = None
+        self.callers.call_to_repeat = None
         if move is Move.BEGIN_CALLED:
             self.error = None
-            self.begun += 1
+            self.transaction_number += 1
             # What may still come of an earlier one is kept out by an epoch that is asked for, which is the way of version 1.
-            self._open = OpenTransaction(1 if self._has_late_requests else spoken_version(self._features.levels))
+            self._open = OpenTransaction(1 if self._has_late_requests else transaction_version_of(self._features.levels))
         return []
 
     def _wait(self, callers: list[Caller], name: str, event: events.InitTransactionsCalled | events.CommitCalled) -> list[Effect]:
@@ -182,7 +182,7 @@ class TransactionManager:
         """Of the transaction: how its requests are told from those of other versions."""
         return self._open.version
 
-    def features_heard(self, features: FinalizedFeatures) -> None:
+    def features_received(self, features: FinalizedFeatures) -> None:
         """A broker says what the cluster speaks: the next transaction follows the latest word."""
         if features.epoch >= self._features.epoch:
             self._features = features
@@ -191,23 +191,23 @@ class TransactionManager:
         """Whether a batch of this partition may go out; if it has to be added to the transaction first, that is noted."""
         if topic_partition in self._open.added:
             return self.state is not State.FATAL_ERROR
-        return self.state in (State.IN_TRANSACTION, State.COMMITTING) and self._open.takes(topic_partition)
+        return self.state in (State.IN_TRANSACTION, State.COMMITTING) and self._open.admits(topic_partition)
 
-    def opens(self) -> None:
+    def mark_started(self) -> None:
         """A request leaves that adds to the transaction: each of ADDING_STEPS, and in version 2 Produce."""
-        self._open.opens(self.steady_ms)
+        self._open.mark_started(self.steady_ms)
 
-    def has_written(self) -> None:
+    def mark_known(self) -> None:
         """A batch of the transaction is stored."""
         self._open.is_known = True
 
-    def is_early(self, code: ErrorCode) -> bool:
+    def is_previous_completing(self, code: ErrorCode) -> bool:
         """Whether what was to open the transaction is refused only because the one before is still being completed."""
         return code is codes.CONCURRENT_TRANSACTIONS and not self._open.is_known
 
     @property
-    def may_renew_epoch(self) -> bool:
-        """Whether numbers that are used up are those of an earlier transaction: `wanted` begins this one with another epoch then."""
+    def may_bump_epoch(self) -> bool:
+        """Whether numbers that are used up are those of an earlier transaction: `needed_step` begins this one with another epoch then."""
         return self.version == 1 and not self._open.is_started
 
     def forget(self, topic_partition: TopicPartition) -> None:
@@ -221,11 +221,11 @@ class TransactionManager:
 
     def has_sent_to(self, topic: str) -> bool:
         """Whether the transaction may have written to the topic, and nobody has asked to end it yet."""
-        return not self._open.ends_out and any(topic_partition.topic == topic for topic_partition in self._open.added)
+        return not self._open.sent_end_requests and any(topic_partition.topic == topic for topic_partition in self._open.added)
 
     def is_over(self, number: int) -> bool:
         """Whether no failure can count any more for the transaction of this number: it has ended, or its commit has been asked for."""
-        return number != self.begun or self.state is State.READY or self._is_in_doubt
+        return number != self.transaction_number or self.state is State.READY or self._is_in_doubt
 
     def record_refused(self, error: KafkaException, number: int) -> list[Effect]:
         """A record that was to be part of the transaction of this number failed before it was in any batch."""
@@ -239,22 +239,22 @@ class TransactionManager:
 
     def next_step(self, steady_ms: int, *, has_batches: bool, needs_epoch: bool) -> Step | None:
         """The next request to send. `has_batches`: records have no outcome yet. `needs_epoch`: sequences are used up for nothing."""
-        if not self.asking.may_begin(steady_ms):
+        if not self.retrying_request.may_begin(steady_ms):
             return None
-        wanted = self.wanted(has_batches=has_batches, needs_epoch=needs_epoch)
-        if wanted is None:
+        needed_step = self.needed_step(has_batches=has_batches, needs_epoch=needs_epoch)
+        if needed_step is None:
             return None
-        kind = TALKS_TO[wanted]
-        if kind is not None and self.coordinators.address_of(self._key(kind), kind) is None:
+        kind = COORDINATOR_OF_STEP[needed_step]
+        if kind is not None and self.coordinators.address_of(self._coordinator_key(kind), kind) is None:
             return Step.FIND_COORDINATOR if kind == "transaction" else Step.FIND_GROUP
-        return wanted
+        return needed_step
 
-    def wanted(self, *, has_batches: bool, needs_epoch: bool) -> Step | None:
+    def needed_step(self, *, has_batches: bool, needs_epoch: bool) -> Step | None:
         """What is to be done for the transaction now, whoever may have to be found for it first. As for `next_step`."""
         if self.state is State.INITIALIZING:
             return Step.INIT_PRODUCER_ID
         if self.state in (State.IN_TRANSACTION, State.COMMITTING):
-            is_old = self._has_late_requests or (needs_epoch and self.may_renew_epoch)
+            is_old = self._has_late_requests or (needs_epoch and self.may_bump_epoch)
             if is_old and not self._open.is_started and (self._open.to_add or self.callers.of_offsets):
                 # In protocol version 1 every transaction has the same epoch: an EndTxn of an earlier one that comes late would end this
                 # one too. A new epoch fences it (KIP-360; KIP-890 makes that the rule).
@@ -265,7 +265,7 @@ class TransactionManager:
                 first = self.callers.of_offsets[0]
                 if self.version == 1 and not first.is_group_added:
                     return Step.ADD_OFFSETS
-                return Step.CHECK_TOPICS if first.is_to_check(self.version) else Step.COMMIT_OFFSETS
+                return Step.CHECK_TOPICS if first.needs_topic_check(self.version) else Step.COMMIT_OFFSETS
         if self.state in (State.COMMITTING, State.ABORTING) and not has_batches:
             if self._open.is_started and not self._open.is_ended:
                 return Step.END
@@ -275,32 +275,32 @@ class TransactionManager:
 
     def finished(self, *, has_batches: bool, needs_epoch: bool) -> list[Effect]:
         """End the transaction when nothing is left to do for it."""
-        is_ending = self.state in (State.COMMITTING, State.ABORTING) and not self.asking.is_under_way
-        if not is_ending or has_batches or self.wanted(has_batches=False, needs_epoch=needs_epoch) is not None:
+        is_ending = self.state in (State.COMMITTING, State.ABORTING) and not self.retrying_request.is_under_way
+        if not is_ending or has_batches or self.needed_step(has_batches=False, needs_epoch=needs_epoch) is not None:
             return []
-        self.state = moved(self.state, Move.ENDED)
+        self.state = state_after(self.state, Move.ENDED)
         self._open = OpenTransaction()
         self.error = None
-        self.asking.forget_error()
+        self.retrying_request.clear_error()
         return complete(self.callers.of_end)
 
     def address_of(self, step: Step) -> Address | None:
         """Where a step's request goes; None: to any broker."""
-        kind = TALKS_TO[step]
-        return None if kind is None else self.coordinators.address_of(self._key(kind), kind)
+        kind = COORDINATOR_OF_STEP[step]
+        return None if kind is None else self.coordinators.address_of(self._coordinator_key(kind), kind)
 
     def request(self, step: Step, address: Address) -> Any:
         """What to send for a step; it is under way from now on."""
         is_of_group = step in (Step.FIND_GROUP, Step.CHECK_TOPICS, Step.COMMIT_OFFSETS)
-        whose = f"group {self._key('group')!r}" if is_of_group else f"transactional.id {self._transactional_id!r}"
-        self.asking.begin(f"{step.api} of {whose}", address)
-        who = Transactional(transactional_id=self._transactional_id, identity=self.identity, timeout_ms=self._timeout_ms)
+        whose = f"group {self._coordinator_key('group')!r}" if is_of_group else f"transactional.id {self._transactional_id!r}"
+        self.retrying_request.begin(f"{step.api} of {whose}", address)
+        requests = TransactionRequests(transactional_id=self._transactional_id, identity=self.identity, timeout_ms=self._timeout_ms)
         if step in ADDING_STEPS:
-            self.opens()
+            self.mark_started()
         # Of a transaction that has nothing the coordinator may not know there is nothing to commit either.
         is_committed = self.state is State.COMMITTING and self._open.is_known
-        self._open.ends_out += step is Step.END
-        return who.request(step, self._open.to_add, self._first_offsets, self.version, committed=is_committed)
+        self._open.sent_end_requests += step is Step.END
+        return requests.request(step, self._open.to_add, self._first_offsets, self.version, committed=is_committed)
 
     def version_max(self, step: Step) -> int | None:
         """The highest version for a step's request; None: the highest that is usual."""
@@ -313,17 +313,17 @@ class TransactionManager:
     def unanswered(self, step: Step, error: KafkaException, wait_ms: int, steady_ms: int) -> list[Effect]:
         """No answer came: look the coordinator up again and ask once more."""
         self._has_late_requests |= step in CHANGING_STEPS and error.stored is not Stored.NO
-        self._open.ends_out -= step is Step.END and error.stored is Stored.NO
+        self._open.sent_end_requests -= step is Step.END and error.stored is Stored.NO
         self._forget_coordinator(step)
-        self.asking.again(error, steady_ms + wait_ms)
+        self.retrying_request.retry(error, steady_ms + wait_ms)
         return []
 
-    def not_served(self, step: Step, error: KafkaException, *, was_sent: bool) -> list[Effect]:
+    def request_unsupported(self, step: Step, error: KafkaException, *, was_sent: bool) -> list[Effect]:
         """The broker does not let us in, or has no version of this request that says what must be said."""
-        self.asking.over()
-        self._open.ends_out -= step is Step.END and not was_sent
-        if step is Step.COMMIT_OFFSETS and (first := self._first_offsets) is not None and first.goes_by_id(self.version):
-            first.takes_only_names = True
+        self.retrying_request.ended()
+        self._open.sent_end_requests -= step is Step.END and not was_sent
+        if step is Step.COMMIT_OFFSETS and (first := self._first_offsets) is not None and first.uses_topic_ids(self.version):
+            first.lacks_topic_ids = True
             return []
         if step in HINTS and isinstance(error, UnsupportedVersionException):
             error = UnsupportedVersionException(f"{error.message}; {HINTS[step]}", stored=error.stored, api=step.api)
@@ -333,46 +333,46 @@ class TransactionManager:
 
     def answered(self, step: Step, answer: Any, wait_ms: int, steady_ms: int) -> list[Effect]:
         """The answer to the request under way; `wait_ms` is how long to wait should it be asked again."""
-        self.asking.over()
+        self.retrying_request.ended()
         code, message, topic_partition = code_of(step, answer, self._first_offsets, steady_ms)
         if step is Step.COMMIT_OFFSETS and self._first_offsets is not None:
-            self._first_offsets.tried(is_doubted=code is codes.UNKNOWN_TOPIC_ID)
+            self._first_offsets.attempted(is_topic_id_unknown=code is codes.UNKNOWN_TOPIC_ID)
         if code is codes.NONE or self._is_nothing_to_abort(step, code):
             if step in (Step.FIND_COORDINATOR, Step.FIND_GROUP):  # What made us look for it has not succeeded yet.
-                self.asking.led_on()
+                self.retrying_request.lookup_succeeded()
             else:
-                self.asking.succeeded()
-            return self._done(step, answer)
+                self.retrying_request.succeeded()
+            return self._step_done(step, answer)
         error = exception_for(code, message=message, topic_partition=topic_partition, api=step.api)
         handling = handling_of(code, TRANSACTION)
         if handling is Handling.REFRESH_AND_RETRY:
             self._forget_coordinator(step)
         if handling in (Handling.RETRY, Handling.REFRESH_AND_RETRY) or code is codes.OPERATION_NOT_ATTEMPTED:
-            is_early = step in ADDING_STEPS and self.is_early(code)
-            self.asking.again(error, steady_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
+            is_previous_completing = step in ADDING_STEPS and self.is_previous_completing(code)
+            self.retrying_request.retry(error, steady_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_previous_completing else wait_ms))
             return []
         if step is Step.END and not isinstance(error, UnknownServerException):  # Else nobody knows what the broker did.
-            self._open.ends_out -= 1
+            self._open.sent_end_requests -= 1
         return self._refused(step, error, handling)
 
     def _is_nothing_to_abort(self, step: Step, code: ErrorCode) -> bool:
         """An abort is refused because no transaction is open: what was to open this one got lost, or was told to come again.
 
-        One that comes late all the same is fenced by the next epoch: see `wanted`. In version 2 it is done, and raises the epoch.
+        One that comes late all the same is fenced by the next epoch: see `needed_step`. In version 2 it is done, and raises the epoch.
         """
         return step is Step.END and self.version == 1 and not self._open.is_known and code is codes.INVALID_TXN_STATE
 
     def next_deadline_ms(self, steady_ms: int) -> int | None:
         """When something has to be looked at again without an event: a wait is over, or a caller's time."""
-        times = (self.callers.deadline_ms, self.asking.next_deadline_ms(steady_ms))
+        times = (self.callers.deadline_ms, self.retrying_request.next_deadline_ms(steady_ms))
         return min([time for time in times if time is not None], default=None)
 
     def expire(
-        self, steady_ms: int, unreachable: Callable[[], str | None], waits_for: Callable[[], KafkaException | None] = lambda: None
+        self, steady_ms: int, unreachable: Callable[[], str | None], cause_of_records: Callable[[], KafkaException | None] = lambda: None
     ) -> list[Effect]:
         """Callers whose time is up. Init, commit and abort go on and may be called again; offsets make the transaction abortable.
-        `unreachable`: whether brokers can be reached at all, and which were tried. `waits_for`: why records have no outcome."""
-        last_error = self.asking.last_error or (waits_for() if self.callers.are_late(steady_ms) else None)
+        `unreachable`: whether brokers can be reached at all, and which were tried. `cause_of_records`: why records have no outcome."""
+        last_error = self.retrying_request.last_error or (cause_of_records() if self.callers.has_expired(steady_ms) else None)
 
         def why() -> str:
             return unreachable() or ("" if last_error is None else last_error.message.rstrip("."))
@@ -388,29 +388,29 @@ class TransactionManager:
     def left_open(self, *, is_cut_off: bool) -> str | None:
         """What to say of a transaction that the broker has begun and that nobody has asked it to end; None where there is none.
         `is_cut_off`: its coordinator cannot be talked to, so what was asked may not have arrived."""
-        if not self._open.is_started or self.state is State.FATAL_ERROR or (self._open.ends_out and not is_cut_off):
+        if not self._open.is_started or self.state is State.FATAL_ERROR or (self._open.sent_end_requests and not is_cut_off):
             return None
-        return transaction_errors.left_open(self._transactional_id, self._timeout_ms, is_asked=self._open.ends_out > 0)
+        return transaction_errors.left_open(self._transactional_id, self._timeout_ms, is_asked=self._open.sent_end_requests > 0)
 
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Nothing can be asked any more: every caller fails, and who waits for a commit is told whether it may have happened."""
         failed: list[Effect] = []
         if self.state is State.COMMITTING:
-            told = transaction_errors.commit_given_up(self._transactional_id, error, is_asked=self._is_in_doubt)
-            failed = fail(self.callers.of_end, told)
+            error_of_commit = transaction_errors.commit_given_up(self._transactional_id, error, is_asked=self._is_in_doubt)
+            failed = fail(self.callers.of_end, error_of_commit)
         return failed + self._fail_fatally(error)
 
     # Steps that are done, and those that are refused.
 
-    def _done(self, step: Step, answer: Any) -> list[Effect]:
+    def _step_done(self, step: Step, answer: Any) -> list[Effect]:
         self._open.is_known |= step in ADDING_STEPS
         match step:
             case Step.FIND_COORDINATOR:
                 self.coordinators.learn(self._transactional_id, "transaction", read_answer(answer).address)
             case Step.INIT_PRODUCER_ID:
-                self._take(answer)
+                self._adopt_identity(answer)
                 if self.state is State.INITIALIZING:
-                    self.state = moved(self.state, Move.INITIALIZED)
+                    self.state = state_after(self.state, Move.INITIALIZED)
                     return complete(self.callers.of_init)
             case Step.ADD_PARTITIONS:
                 for topic_partition, _ in partition_codes(step, answer):
@@ -419,14 +419,14 @@ class TransactionManager:
             case Step.END:
                 self._open.is_ended = True
                 if answer.producer_id != NO_PRODUCER.producer_id:
-                    self._take(answer)
+                    self._adopt_identity(answer)
                 elif self.version > 1:  # A broker behind the others: the next transaction begins with an epoch that is asked for.
                     self._has_late_requests = True
             case _ if self.callers.of_offsets:
                 return self._offsets_done(step, answer, self.callers.of_offsets[0])
         return []
 
-    def _take(self, answer: Any) -> None:
+    def _adopt_identity(self, answer: Any) -> None:
         """The identity in an answer, whose epoch shuts out whatever was sent under the last one."""
         self.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
         self._has_late_requests = False
@@ -447,7 +447,7 @@ class TransactionManager:
     @property
     def _is_in_doubt(self) -> bool:
         """Whether a commit may have happened that has no answer: then nothing may be told, or done, as if it had not."""
-        return self.state is State.COMMITTING and self._open.is_known and self._open.ends_out > 0
+        return self.state is State.COMMITTING and self._open.is_known and self._open.sent_end_requests > 0
 
     def _refused(self, step: Step, error: ApiException, handling: Handling) -> list[Effect]:
         error = self.explained(error)
@@ -460,14 +460,14 @@ class TransactionManager:
             return self._fail_fatally(error)
         if self.state is not State.INITIALIZING:
             return self._fail_abortably(error)
-        self.state = moved(self.state, Move.INIT_REFUSED)
+        self.state = state_after(self.state, Move.INIT_REFUSED)
         return fail(self.callers.of_init, error)
 
     def _fail_abortably(self, error: KafkaException) -> list[Effect]:
         if self._is_in_doubt:  # An abort would be refused, or end what the next producer of this id has begun.
             return self._fail_fatally(error)
         before = self.state
-        self.state = moved(self.state, Move.FAILED_ABORTABLY)
+        self.state = state_after(self.state, Move.FAILED_ABORTABLY)
         if self.state is not State.ABORTABLE_ERROR:
             return []
         if before is not State.ABORTABLE_ERROR:
@@ -482,7 +482,7 @@ class TransactionManager:
         error = self.explained(error)
         if self._is_in_doubt:
             error = transaction_errors.commit_in_doubt(self._transactional_id, error)
-        self.state = moved(self.state, Move.FAILED_FATALLY)
+        self.state = state_after(self.state, Move.FAILED_FATALLY)
         self.error = error if group_of(error) is Group.APPLICATION_RECOVERABLE else as_fatal(error)
         self._open.to_add.clear()
         reports: list[Effect] = [Report(f"the producer with transactional.id {self._transactional_id!r} cannot go on: {self.error}")]
@@ -491,10 +491,10 @@ class TransactionManager:
         failed = self.callers.fail_offsets(self.error) + fail(self.callers.of_end, self.error) + fail(self.callers.of_init, self.error)
         return [*reports, *failed, WakeCallers()]
 
-    def _key(self, kind: str) -> str:
+    def _coordinator_key(self, kind: str) -> str:
         return self._transactional_id if kind == "transaction" else self.callers.of_offsets[0].group.group_id
 
     def _forget_coordinator(self, step: Step) -> None:
-        kind = TALKS_TO[step]
+        kind = COORDINATOR_OF_STEP[step]
         if kind is not None and (kind == "transaction" or self.callers.of_offsets):
-            self.coordinators.forget(self._key(kind), kind)
+            self.coordinators.forget(self._coordinator_key(kind), kind)

@@ -86,7 +86,7 @@ REFUSED_WITH_ERROR: Final = frozenset(
 
 
 # What to do about a call that the state does not allow.
-_INSTEAD: Final = {
+_NEXT_CALL: Final = {
     State.UNINITIALIZED: "call init_transactions() first",
     State.INITIALIZING: "init_transactions() is not done: call it again",
     State.READY: "no transaction is open: call begin_transaction() first",
@@ -98,14 +98,14 @@ _INSTEAD: Final = {
 }
 
 
-def order_of_calls(call: str, state: State) -> str:
+def call_order_error(call: str, state: State) -> str:
     """Why a call cannot be made in this state, and which one comes first."""
     if call == "init_transactions" and state is not State.UNINITIALIZED:
         return f"{call}() a second time: once after the start is enough, every transaction begins with begin_transaction()"
-    return f"{call}() is not possible now: {_INSTEAD[state]}"
+    return f"{call}() is not possible now: {_NEXT_CALL[state]}"
 
 
-def moved(state: State, move: Move) -> State:
+def state_after(state: State, move: Move) -> State:
     """The state after a move. IllegalMove when the table has no such pair."""
     after = MOVES.get((state, move))
     if after is None:

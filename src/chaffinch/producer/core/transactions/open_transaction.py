@@ -23,17 +23,17 @@ class OpenTransaction:
     """It does: such a request was done."""
     is_ended: bool = False
     """It has said that it is committed or aborted."""
-    opened_ms: int = 0
+    started_ms: int = 0
     """When the first request that adds to it was made: from about then on the coordinator counts its time."""
-    ends_out: int = 0
+    sent_end_requests: int = 0
     """EndTxn requests that may have left: what they ask for may have happened."""
 
-    def opens(self, steady_ms: int) -> None:
+    def mark_started(self, steady_ms: int) -> None:
         """A request leaves that adds to it."""
         if not self.is_started:
-            self.is_started, self.opened_ms = True, steady_ms
+            self.is_started, self.started_ms = True, steady_ms
 
-    def takes(self, topic_partition: TopicPartition) -> bool:
+    def admits(self, topic_partition: TopicPartition) -> bool:
         """Whether the partition may be written to; if it has to be added first, that is noted."""
         if topic_partition in self.added:
             return True
@@ -45,4 +45,4 @@ class OpenTransaction:
 
     def open_ms(self, steady_ms: int) -> int | None:
         """For how long the coordinator has known of it; None where it does not."""
-        return steady_ms - self.opened_ms if self.is_started else None
+        return steady_ms - self.started_ms if self.is_started else None

@@ -32,7 +32,7 @@ from chaffinch.protocol.messages.txn_offset_commit import (
 from chaffinch.protocol.primitives import ZERO_UUID
 
 
-def spoken_version(levels: Mapping[str, int]) -> int:
+def transaction_version_of(levels: Mapping[str, int]) -> int:
     """Which version of transactions a cluster's clients are to speak, 1 or 2, by its finalized features (KIP-890)."""
     return 2 if levels.get("transaction.version", 0) >= 2 else 1
 
@@ -55,7 +55,7 @@ class Step(Enum):
 
 
 # Whose coordinator a step talks to; None: any broker.
-TALKS_TO: Final[dict[Step, CoordinatorKind | None]] = {
+COORDINATOR_OF_STEP: Final[dict[Step, CoordinatorKind | None]] = {
     Step.FIND_COORDINATOR: None,
     Step.FIND_GROUP: None,
     Step.INIT_PRODUCER_ID: "transaction",
@@ -88,13 +88,13 @@ VERSION_WITH_IDS: Final = 6
 
 def highest_version(step: Step, version: int, first: Offsets | None) -> int | None:
     """For a step's request, in this version of transactions; None: the highest that is usual. `first`: the offsets that it is about."""
-    if step is Step.COMMIT_OFFSETS and first is not None and first.goes_by_id(version):
+    if step is Step.COMMIT_OFFSETS and first is not None and first.uses_topic_ids(version):
         return VERSION_WITH_IDS
     return VERSIONS_OF_2.get(step) if version > 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Transactional:
+class TransactionRequests:
     """Who is asking."""
 
     transactional_id: str
@@ -134,10 +134,10 @@ class Transactional:
             case Step.ADD_OFFSETS:
                 return AddOffsetsToTxnRequest(**whose, group_id=first.group.group_id)
             case Step.CHECK_TOPICS:
-                names = sorted({place.topic for place in first.offsets})
+                names = sorted({tp.topic for tp in first.offsets})
                 return MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False)
         # With ids, which may be none, only versions with ids can carry it.
-        ids = {place.topic: topic_id for place, topic_id in first.topic_ids.items()} if first.goes_by_id(version) else {}
+        ids = {tp.topic: topic_id for tp, topic_id in first.topic_ids.items()} if first.uses_topic_ids(version) else {}
         return TxnOffsetCommitRequest(**whose, **first.group._asdict(), topics=list(_offsets_by_topic(first.offsets, ids)))
 
 
@@ -162,7 +162,7 @@ def _offsets_by_topic(
 
 
 # Outcomes of one answer with many codes, the gravest first: the gravest decides.
-_GRAVITY: Final = (
+_SEVERITIES: Final = (
     Handling.RESTART,
     Handling.FAIL,
     Handling.FIX_CONFIGURATION,
@@ -181,14 +181,14 @@ def code_of_partitions(found: Iterable[tuple[TopicPartition, int]]) -> tuple[Err
     worst: tuple[ErrorCode, TopicPartition | None] = (codes.NONE, None)
     for topic_partition, number in found:
         code = codes.by_number(number)
-        if _gravity(code) < _gravity(worst[0]):
+        if _severity(code) < _severity(worst[0]):
             worst = (code, topic_partition)
     return worst
 
 
-def _gravity(code: ErrorCode) -> tuple[int, bool]:
+def _severity(code: ErrorCode) -> tuple[int, bool]:
     handling = Handling.RETRY if code is codes.OPERATION_NOT_ATTEMPTED else handling_of(code, TRANSACTION)
-    return _GRAVITY.index(handling), code is codes.OPERATION_NOT_ATTEMPTED
+    return _SEVERITIES.index(handling), code is codes.OPERATION_NOT_ATTEMPTED
 
 
 def partition_codes(step: Step, answer: Any, names: Mapping[UUID, str] = MappingProxyType({})) -> list[tuple[TopicPartition, int]]:
@@ -212,7 +212,7 @@ def code_of(step: Step, answer: Any, first: Offsets | None, steady_ms: int) -> t
         found = read_answer(answer)
         return found.code, found.message, None
     if step in (Step.ADD_PARTITIONS, Step.COMMIT_OFFSETS):
-        names = {} if first is None else {topic_id: place.topic for place, topic_id in first.topic_ids.items()}
+        names = {} if first is None else {topic_id: tp.topic for tp, topic_id in first.topic_ids.items()}
         code, topic_partition = code_of_partitions(partition_codes(step, answer, names))
         return said_by_coordinator(code), None, topic_partition
     if step is Step.CHECK_TOPICS and first is not None and first.must_check_again(answer, steady_ms):

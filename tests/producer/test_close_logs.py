@@ -11,7 +11,7 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import KafkaException, Stored, TimeoutException
-from tests.producer.waits import LATEST_S, in_thread
+from tests.producer.threads import LATEST_S, in_thread
 
 Make = Callable[..., Producer]
 MANY = 1_000_000
@@ -76,7 +76,7 @@ def test_what_expires_while_it_waits(
     producer.send("orders", b"v", partition=0)
     until(lambda: producer.metrics()["record-retry-total"])
     closed = in_thread(producer.close)
-    until(lambda: producer._core.callers.are_for_all)
+    until(lambda: producer._core.callers.has_flush_or_close)
     monkeypatch.setattr(producer._sender, "_clock", Later)
     producer._sender.wakeup()
     assert closed.exception(LATEST_S) is None
@@ -97,7 +97,7 @@ def test_what_a_signal_handler_ends(
     sent = producer.send("orders", b"v", partition=0)
     until(lambda: producer.metrics()["request-total"])
     waiting = producer.send("orders", b"w", partition=0)
-    monkeypatch.setattr(producer._closing, "_wait_aloud", leave)
+    monkeypatch.setattr(producer._closing, "_wait_and_log", leave)
     with pytest.raises(SystemExit):
         producer.close()
     assert said(caplog) == [

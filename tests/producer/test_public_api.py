@@ -290,7 +290,7 @@ class TestWrongOrder:
         with producer_of(broker, transactional_id="t") as producer:
             if begins:
                 producer.init_transactions()
-            assert [place.topic for place in producer.partitions_for("orders")] == ["orders"] * 3
+            assert [tp.topic for tp in producer.partitions_for("orders")] == ["orders"] * 3
 
     @pytest.mark.parametrize("name", ["send", "send_table", *CHANGING[1:]])
     def test_before_begin_transaction(self, producer_of: Make, broker: EmbeddedBroker, name: str) -> None:
@@ -353,8 +353,8 @@ def run_python(code: str, *arguments: str, interrupts: int = 0, until: str = "")
 
 # On a machine with much else to do the answer about a topic may take longer than the producer stays silent about it.
 PATIENT = """
-from chaffinch.producer import door, process_ends
-door.SILENT_MS = process_ends.EXIT_WAIT_MS = 60_000
+from chaffinch.producer import process_hooks, send_gate
+send_gate.SILENT_MS = process_hooks.EXIT_WAIT_MS = 60_000
 """
 
 
@@ -393,8 +393,8 @@ Producer(bootstrap_servers=sys.argv[1]).send("orders", b"v").result(60)
         code = """
 import sys, threading
 from chaffinch import Producer
-from chaffinch.producer import process_ends
-process_ends.EXIT_WAIT_MS = 10
+from chaffinch.producer import process_hooks
+process_hooks.EXIT_WAIT_MS = 10
 is_called = threading.Event()
 def hang(metadata, error):
     is_called.set()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from chaffinch.producer.express_lane import LOOKS_PER_TIMEOUT
-from tests.producer.lane import await_new_lane, went_by_lane
-from tests.producer.waits import LATEST_S
+from chaffinch.producer.inline_send import POLLS_PER_TIMEOUT
+from tests.producer.inline import await_new_lane, went_by_lane
+from tests.producer.threads import LATEST_S
 
 Make = Callable[..., Producer]
 OFTEN_MS = 7
@@ -48,9 +48,9 @@ def test_it_looks_often_from_the_first_record_on_that_is_fetched(
     producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It hears nothing then. Until then it looks within the time-outs only."""
-    monkeypatch.setattr("chaffinch.producer.express_lane.LOOK_MS", OFTEN_MS)
+    monkeypatch.setattr("chaffinch.producer.inline_send.POLL_INTERVAL_MS", OFTEN_MS)
     look_ms = 59_000
-    timeout_ms = look_ms * LOOKS_PER_TIMEOUT
+    timeout_ms = look_ms * POLLS_PER_TIMEOUT
     with producer_of(broker, linger_ms=0, request_timeout_ms=timeout_ms, delivery_timeout_ms=timeout_ms) as producer:
         sleeps = Sleeps(producer)
         await_new_lane(producer)

@@ -12,7 +12,7 @@ from chaffinch.identifiers import SEQUENCE_MODULUS
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import record_size
 from chaffinch.producer.core.effects import SendRequest, WakeCallers
-from chaffinch.producer.express_lane import Express, Parcel
+from chaffinch.producer.inline_send import InlineCore, InlineRequest
 from chaffinch.records import batch as record_batch
 from tests.producer.core.rig import BROKER, LOST, OK, ORDERS_0, ORDERS_1, Answer, Rig
 
@@ -29,39 +29,39 @@ def quiet(records: str = "a", **options: Any) -> Rig:
     return rig
 
 
-def packed(rig: Rig, value: str = "x") -> Parcel | None:
-    express = Express(rig.core)
-    track = express.track_to(ORDERS_0, rig.steady_ms)
-    if track is None:
+def packed(rig: Rig, value: str = "x") -> InlineRequest | None:
+    inline = InlineCore(rig.core)
+    target = inline.target_for(ORDERS_0, rig.steady_ms)
+    if target is None:
         return None
     content = value.encode()
-    return express.pack(track, content, content, TIMESTAMP_MS, record_size(content, content, ()), rig.steady_ms)
+    return inline.prepare(target, content, content, TIMESTAMP_MS, record_size(content, content, ()), rig.steady_ms)
 
 
-def departed(rig: Rig, value: str = "x") -> Parcel:
-    parcel = packed(rig, value)
-    assert parcel is not None
-    parcel.receipts.append(value)
-    Express(rig.core).depart(parcel)
-    return parcel
+def departed(rig: Rig, value: str = "x") -> InlineRequest:
+    inline_request = packed(rig, value)
+    assert inline_request is not None
+    inline_request.futures.append(value)
+    InlineCore(rig.core).begin(inline_request)
+    return inline_request
 
 
 def adopted(rig: Rig) -> SendRequest:
     """The core has a turn: what is on its way is its own."""
-    request = Express(rig.core).adopt(rig.steady_ms)
+    request = InlineCore(rig.core).adopt(rig.steady_ms)
     assert request is not None
     rig._take(request)
     rig.step(events.TimePassed())
     return request
 
 
-def is_told(rig: Rig, parcel: Parcel, offset: int = 9) -> None:
-    Express(rig.core).written(parcel, lambda _: offset, rig.steady_ms)
+def is_told(rig: Rig, inline_request: InlineRequest, offset: int = 9) -> None:
+    InlineCore(rig.core).written(inline_request, lambda _: offset, rig.steady_ms)
 
 
-def numbers(parcel: Parcel) -> tuple[int, int, int]:
+def numbers(inline_request: InlineRequest) -> tuple[int, int, int]:
     """Producer id, epoch and sequence of the encoded batch."""
-    (view,) = record_batch.views(bytes(parcel.data))
+    (view,) = record_batch.views(bytes(inline_request.data))
     assert view.crc_is_valid()
     return view.header.producer_id, view.header.producer_epoch, view.header.base_sequence
 
@@ -78,7 +78,7 @@ TAKES: list[tuple[str, dict[str, Any], bool]] = [
 
 @pytest.mark.parametrize(("options", "takes"), [row[1:] for row in TAKES], ids=[row[0] for row in TAKES])
 def test_which_producers_have_a_lane(options: dict[str, Any], takes: bool) -> None:
-    assert Rig(options=options).core.takes_express is takes
+    assert Rig(options=options).core.allows_inline_send is takes
 
 
 def held(rig: Rig) -> None:
@@ -124,9 +124,9 @@ def test_what_waits_for_another_partition_is_in_nobodys_way() -> None:
 def test_each_goes_under_the_next_sequence() -> None:
     rig, seen = quiet("ab"), []
     for _ in range(3):
-        parcel = departed(rig)
-        seen.append(numbers(parcel))
-        is_told(rig, parcel)
+        inline_request = departed(rig)
+        seen.append(numbers(inline_request))
+        is_told(rig, inline_request)
     rig.send("c")
     assert [sequence for _, _, sequence in seen] == [2, 3, 4]
     assert {(producer_id, epoch) for producer_id, epoch, _ in seen} == {tuple(rig.core.identity.current)}
@@ -134,12 +134,12 @@ def test_each_goes_under_the_next_sequence() -> None:
 
 
 @pytest.mark.parametrize("way", [is_told, lambda rig, _: (adopted(rig), rig.answer(OK))], ids=["written", "adopted"])
-def test_sequences_wrap(way: Callable[[Rig, Parcel], Any]) -> None:
+def test_sequences_wrap(way: Callable[[Rig, InlineRequest], Any]) -> None:
     rig = quiet()
     rig.core.outstanding.queue(ORDERS_0)._sequence_next = SEQUENCE_MODULUS - 1
-    parcel = departed(rig)
-    assert numbers(parcel)[2] == SEQUENCE_MODULUS - 1
-    way(rig, parcel)
+    inline_request = departed(rig)
+    assert numbers(inline_request)[2] == SEQUENCE_MODULUS - 1
+    way(rig, inline_request)
     assert numbers(departed(rig))[2] == 0
 
 
@@ -178,20 +178,24 @@ def test_an_answer_that_is_lost() -> None:
 def test_it_has_a_position_of_its_own() -> None:
     """Batches that come back are put in the order of their positions."""
     rig = quiet()
-    parcel = departed(rig)
+    inline_request = departed(rig)
     rig.append("b")
     adopted(rig)
-    assert [batch.position for batch in rig.core.outstanding.queue(ORDERS_0).in_flight] == [parcel.position, parcel.position + 1] == [1, 2]
+    assert (
+        [batch.position for batch in rig.core.outstanding.queue(ORDERS_0).in_flight]
+        == [inline_request.position, inline_request.position + 1]
+        == [1, 2]
+    )
 
 
 def test_what_is_over_is_not_adopted() -> None:
     """Its caller was interrupted when its future was done, and had not come to the rest."""
     rig = quiet()
     free = rig.core.accumulator.memory_free
-    parcel = departed(rig)
-    parcel.track.queue.passed_by(parcel.receipts, lambda _: 9, rig.steady_ms)
-    assert Express(rig.core).adopt(rig.steady_ms) is None
-    assert (rig.core.is_idle, rig.core.parcel, rig.core.accumulator.memory_free) == (True, None, free)
+    inline_request = departed(rig)
+    inline_request.target.queue.complete_inline(inline_request.futures, lambda _: 9, rig.steady_ms)
+    assert InlineCore(rig.core).adopt(rig.steady_ms) is None
+    assert (rig.core.is_idle, rig.core.inline_request, rig.core.accumulator.memory_free) == (True, None, free)
     assert numbers(departed(rig))[2] == 2
 
 
@@ -199,7 +203,7 @@ def test_it_is_adopted_once() -> None:
     rig = quiet()
     departed(rig)
     adopted(rig)
-    assert Express(rig.core).adopt(rig.steady_ms) is None
+    assert InlineCore(rig.core).adopt(rig.steady_ms) is None
     assert rig.core.outstanding_count == 1
 
 
@@ -217,14 +221,14 @@ WAYS: list[tuple[str, Callable[[Rig], Any]]] = [
 
 @pytest.mark.parametrize("way", [row[1] for row in WAYS], ids=[row[0] for row in WAYS])
 def test_memory_and_metrics_are_those_of_the_ordinary_way(way: Callable[[Rig], Any]) -> None:
-    ordinary, express = quiet(), quiet()
+    ordinary, inline = quiet(), quiet()
     ordinary.send("x")
     assert ordinary.core.outstanding_count == 1
     ordinary.answer(OK)
-    free = express.core.accumulator.memory_free
-    way(express)
-    assert (express.core.accumulator.memory_free, express.core.outstanding_count) == (free, 0)
-    assert express.core.wiring.counts == ordinary.core.wiring.counts
+    free = inline.core.accumulator.memory_free
+    way(inline)
+    assert (inline.core.accumulator.memory_free, inline.core.outstanding_count) == (free, 0)
+    assert inline.core.wiring.counts == ordinary.core.wiring.counts
 
 
 @pytest.mark.parametrize("way", [row[1] for row in WAYS], ids=[row[0] for row in WAYS])
@@ -240,29 +244,29 @@ def test_its_topic_is_not_forgotten(way: Callable[[Rig], Any]) -> None:
 def test_on_its_way_it_holds_memory_and_counts() -> None:
     rig = quiet()
     free = rig.core.accumulator.memory_free
-    parcel = departed(rig)
-    assert (rig.core.accumulator.memory_free, rig.core.outstanding_count) == (free - parcel.size, 1)
+    inline_request = departed(rig)
+    assert (rig.core.accumulator.memory_free, rig.core.outstanding_count) == (free - inline_request.size, 1)
 
 
-OTHERS: list[tuple[str, Callable[[Rig, Parcel], Any]]] = [
-    ("who waits in another way", lambda _, parcel: parcel.receipts.apart.append(0)),
-    ("who waits for memory", lambda rig, _: rig.core.waits_for_memory()),
+OTHERS: list[tuple[str, Callable[[Rig, InlineRequest], Any]]] = [
+    ("who waits in another way", lambda _, inline_request: inline_request.futures.watched.append(0)),
+    ("who waits for memory", lambda rig, _: rig.core.memory_wait_began()),
 ]
 
 
 @pytest.mark.parametrize("waits", [row[1] for row in OTHERS], ids=[row[0] for row in OTHERS])
-def test_others_are_told_by_the_core(waits: Callable[[Rig, Parcel], Any]) -> None:
+def test_others_are_told_by_the_core(waits: Callable[[Rig, InlineRequest], Any]) -> None:
     rig = quiet()
-    parcel = departed(rig)
-    waits(rig, parcel)
-    assert not Express(rig.core).written(parcel, lambda _: 9, rig.steady_ms)
-    assert (parcel.is_over, parcel.receipts.outcome, rig.core.parcel) == (False, None, parcel)
+    inline_request = departed(rig)
+    waits(rig, inline_request)
+    assert not InlineCore(rig.core).written(inline_request, lambda _: 9, rig.steady_ms)
+    assert (inline_request.is_over, inline_request.futures.outcome, rig.core.inline_request) == (False, None, inline_request)
 
 
 def test_who_waits_for_memory_hears_of_what_was_over() -> None:
     rig = quiet()
-    parcel = departed(rig)
-    parcel.track.queue.passed_by(parcel.receipts, lambda _: 9, rig.steady_ms)
-    rig.core.waits_for_memory()
-    Express(rig.core).adopt(rig.steady_ms)
+    inline_request = departed(rig)
+    inline_request.target.queue.complete_inline(inline_request.futures, lambda _: 9, rig.steady_ms)
+    rig.core.memory_wait_began()
+    InlineCore(rig.core).adopt(rig.steady_ms)
     assert WakeCallers() in rig.core.handle(events.TimePassed(), rig.steady_ms)

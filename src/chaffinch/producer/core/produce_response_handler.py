@@ -34,35 +34,35 @@ from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.batches.produce_requests import ProduceSent
 from chaffinch.producer.core.completer import BatchCompleter
+from chaffinch.producer.core.context import ProducerContext
 from chaffinch.producer.core.effects import AskHandler
-from chaffinch.producer.core.exception_handler import HandlerSaid, Question
-from chaffinch.producer.core.refusals import batch_answers, culprits
-from chaffinch.producer.core.refusals.batch_answers import FACTS_AGE_MS_MAX, UNKNOWN, BatchAnswer, Situation, TopicFacts
-from chaffinch.producer.core.refusals.errors import exhausted, former_topic_error, given_up, lost_with_topic
+from chaffinch.producer.core.exception_handler import HandlerDecision, Question
+from chaffinch.producer.core.refusals import batch_responses, culprits
+from chaffinch.producer.core.refusals.batch_responses import TOPIC_CONFIG_AGE_MS_MAX, UNKNOWN, BatchResponse, Situation, TopicConfig
+from chaffinch.producer.core.refusals.errors import deleted_topic_error, exhausted, given_up, lost_with_topic
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.transactions.manager import CONCURRENT_WAIT_MS
 from chaffinch.producer.core.transactions.moves import State
-from chaffinch.producer.core.wiring import Wiring
 
-UNKNOWN_TO_ALL: Final = BatchAnswer(code=codes.UNKNOWN_TOPIC_OR_PARTITION, message="no broker knows the topic or partition any more")
+UNKNOWN_TO_ALL: Final = BatchResponse(code=codes.UNKNOWN_TOPIC_OR_PARTITION, message="no broker knows the topic or partition any more")
 """What is judged where no broker was asked: metadata says so of a topic for which batches wait."""
 
 
-class Delivery:
+class ProduceResponseHandler:
     """Takes answers in, and moves batches on."""
 
-    def __init__(self, wiring: Wiring, outstanding: Outstanding, completer: BatchCompleter, screening: Screening) -> None:
-        self._wiring = wiring
-        self._transaction = wiring.transaction
+    def __init__(self, context: ProducerContext, outstanding: Outstanding, completer: BatchCompleter, screening: Screening) -> None:
+        self._context = context
+        self._transaction = context.transaction
         self._outstanding = outstanding
         self._completer = completer
         self._screening = screening
-        self._facts: dict[str, TopicFacts] = {}
-        self._undecided: dict[ProducerBatch, tuple[BatchAnswer, culprits.AskForFacts | culprits.AskHandler]] = {}
+        self._topic_configs: dict[str, TopicConfig] = {}
+        self._undecided: dict[ProducerBatch, tuple[BatchResponse, culprits.NeedTopicConfig | culprits.AskHandler]] = {}
         """Batches whose decision waits for a topic's configuration or an exception handler, and the answers that they got."""
-        self._came_back: dict[TopicPartition, None] = {}
+        self._returned_partitions: dict[TopicPartition, None] = {}
         """Partitions of which a batch has its answer, or none, whose topic was created again since it was sent."""
-        self._may_end_unknown = wiring.retry_unknown_ms < wiring.delivery_timeout_ms
+        self._may_end_unknown = context.retry_unknown_ms < context.delivery_timeout_ms
         """Whether `retry.unknown.topic.partition.ms` ends anything before `delivery.timeout.ms` does."""
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
@@ -74,7 +74,7 @@ class Delivery:
     def answered(self, event: Answered, steady_ms: int) -> None:
         """A broker answered a Produce request."""
         sent: ProduceSent = event.token
-        cluster = self._wiring.cluster
+        cluster = self._context.cluster
         for node in event.message.node_endpoints:
             cluster.learn_node(node.node_id, Address(node.host, node.port))
         for batch, part in sent.answers(event.message):
@@ -84,9 +84,9 @@ class Delivery:
                 error = NetworkException(
                     f"{sent.address} left this partition out of its answer", topic_partition=batch.topic_partition, stored=Stored.POSSIBLY
                 )
-                self._lost(batch, error, steady_ms, was_sent=True)
+                self._retry_unanswered(batch, error, steady_ms, was_sent=True)
             else:
-                self._judge(batch, batch_answers.read_answer(part, event.numbering), steady_ms)
+                self._judge(batch, batch_responses.read_response(part, event.numbering), steady_ms)
 
     def written(self, event: Written, steady_ms: int) -> None:
         """A request without an answer (acks=0) is out: nothing more will be known of it."""
@@ -107,81 +107,81 @@ class Delivery:
             stored = Stored.POSSIBLY if event.was_sent or batch.possibly_stored else Stored.NO
             reason = event.reason + sent.too_large_for_most() if event.was_sent and not event.is_timeout else event.reason
             error = error_class(f"{event.address}: {reason}", topic_partition=batch.topic_partition, stored=stored, api="Produce")
-            self._lost(batch, error, steady_ms, was_sent=event.was_sent)
+            self._retry_unanswered(batch, error, steady_ms, was_sent=event.was_sent)
 
-    def _lost(self, batch: ProducerBatch, error: KafkaException, steady_ms: int, *, was_sent: bool) -> None:
+    def _retry_unanswered(self, batch: ProducerBatch, error: KafkaException, steady_ms: int, *, was_sent: bool) -> None:
         """The outcome of an attempt is unknown, or it never left: go again under the old number, while there is time."""
-        self._wiring.metadata.refresh()
-        self._note_elsewhere(batch)
+        self._context.metadata.refresh()
+        self._note_topic_recreated(batch)
         may_retry = self._may_retry(batch, steady_ms, counts=was_sent)
         batch.possibly_stored |= was_sent
         batch.attempts += was_sent
         batch.last_error = error
         if batch.is_abandoned:
             self.queue(batch.topic_partition).failed(batch, is_unstored=not batch.possibly_stored)
-        elif batch.is_elsewhere and batch.possibly_stored:
-            self.fail_of_former_topic(batch)
+        elif batch.is_topic_recreated and batch.possibly_stored:
+            self.fail_of_deleted_topic(batch)
         elif may_retry:
-            self._again(batch, steady_ms)
+            self._schedule_retry(batch, steady_ms)
         else:
-            last = exhausted(error, batch.attempts, self._wiring.retries)
-            self._completer.end(batch, self._completer.in_words(last), is_unstored=not batch.possibly_stored)
+            last = exhausted(error, batch.attempts, self._context.retries)
+            self._completer.end(batch, self._completer.as_record_error(last), is_unstored=not batch.possibly_stored)
 
     # Decisions, and answers that they need.
 
-    def _judge(self, batch: ProducerBatch, answer: BatchAnswer, steady_ms: int, said: HandlerSaid | None = None) -> None:
-        """Decide about a batch, or ask for what decides. `said`: by an exception handler."""
+    def _judge(self, batch: ProducerBatch, answer: BatchResponse, steady_ms: int, decision: HandlerDecision | None = None) -> None:
+        """Decide about a batch, or ask for what decides. `decision`: by an exception handler."""
         if answer.is_written:
             base_offset = answer.base_offset if answer.code is codes.NONE else NO_OFFSET
             self._written(batch, base_offset, answer.log_append_time_ms, steady_ms)
             return
-        verdict = culprits.judge(answer, self._situation(batch, answer, steady_ms, said))
-        if isinstance(verdict, culprits.AskForFacts) or (isinstance(verdict, culprits.AskHandler) and not batch.is_abandoned):
-            self._ask(batch, answer, verdict)
+        verdict = culprits.judge(answer, self._situation_of(batch, answer, steady_ms, decision))
+        if isinstance(verdict, culprits.NeedTopicConfig) or (isinstance(verdict, culprits.AskHandler) and not batch.is_abandoned):
+            self._defer(batch, answer, verdict)
         elif isinstance(verdict, culprits.FailAll) and answer.code.is_retriable:
-            last = exhausted(verdict.error, batch.attempts + 1, self._wiring.retries)
+            last = exhausted(verdict.error, batch.attempts + 1, self._context.retries)
             self._carry_out(batch, replace(verdict, error=last), steady_ms)
         else:
             if isinstance(verdict, culprits.Separate):
                 self._screening.refused(batch, answer, verdict.errors)
             self._carry_out(batch, verdict, steady_ms)
 
-    def _judge_waiting(self, batch: ProducerBatch, steady_ms: int, said: HandlerSaid | None) -> None:
+    def _judge_waiting(self, batch: ProducerBatch, steady_ms: int, decision: HandlerDecision | None) -> None:
         """Decide about a batch that waits to go again, and whose topic no broker knows any more."""
-        verdict = culprits.judge(UNKNOWN_TO_ALL, self._situation(batch, UNKNOWN_TO_ALL, steady_ms, said))
+        verdict = culprits.judge(UNKNOWN_TO_ALL, self._situation_of(batch, UNKNOWN_TO_ALL, steady_ms, decision))
         if isinstance(verdict, culprits.AskHandler):
-            self._ask(batch, UNKNOWN_TO_ALL, verdict)
+            self._defer(batch, UNKNOWN_TO_ALL, verdict)
         elif not isinstance(verdict, culprits.Resend):  # It waits already.
             self._carry_out(batch, verdict, steady_ms)
 
-    def _ask(self, batch: ProducerBatch, answer: BatchAnswer, verdict: culprits.AskForFacts | culprits.AskHandler) -> None:
+    def _defer(self, batch: ProducerBatch, answer: BatchResponse, verdict: culprits.NeedTopicConfig | culprits.AskHandler) -> None:
         self._undecided[batch] = answer, verdict
         if isinstance(verdict, culprits.AskHandler):
-            self._wiring.out.append(AskHandler(batch=batch, question=verdict.question, errors=verdict.errors))
+            self._context.out.append(AskHandler(batch=batch, question=verdict.question, errors=verdict.errors))
 
     @property
-    def facts_wanted(self) -> list[str]:
+    def needed_topic_configs(self) -> list[str]:
         """Topics whose configuration decides about batches."""
         if not self._undecided:
             return []
         waiting = [
-            batch.topic_partition.topic for batch, (_, verdict) in self._undecided.items() if isinstance(verdict, culprits.AskForFacts)
+            batch.topic_partition.topic for batch, (_, verdict) in self._undecided.items() if isinstance(verdict, culprits.NeedTopicConfig)
         ]
         return list(dict.fromkeys(waiting))
 
-    def facts_heard(self, topic: str, facts: TopicFacts, steady_ms: int) -> None:
+    def topic_config_received(self, topic: str, topic_config: TopicConfig, steady_ms: int) -> None:
         """The topic's configuration has come, or will not: judge what waited for it."""
-        self._facts[topic] = facts
+        self._topic_configs[topic] = topic_config
         for batch, (answer, verdict) in list(self._undecided.items()):
-            if isinstance(verdict, culprits.AskForFacts) and batch.topic_partition.topic == topic:
+            if isinstance(verdict, culprits.NeedTopicConfig) and batch.topic_partition.topic == topic:
                 del self._undecided[batch]
                 self._judge(batch, answer, steady_ms)
 
-    def forget_facts(self, topic: str) -> None:
+    def forget_topic_config(self, topic: str) -> None:
         """The topic was created again: what was its configuration does not matter."""
-        self._facts.pop(topic, None)
+        self._topic_configs.pop(topic, None)
 
-    def handler_answered(self, event: events.HandlerAnswered, steady_ms: int) -> None:
+    def handler_answered(self, event: events.HandlerDecided, steady_ms: int) -> None:
         """The exception handler has decided. What has become of the batch in the meantime counts."""
         batch = event.batch
         answer, verdict = self._undecided.get(batch, (UNKNOWN_TO_ALL, None))
@@ -189,48 +189,48 @@ class Delivery:
             return
         del self._undecided[batch]
         if answer is not UNKNOWN_TO_ALL and batch.state in (BatchState.IN_FLIGHT, BatchState.ABANDONED):
-            self._judge(batch, answer, steady_ms, event.said)
+            self._judge(batch, answer, steady_ms, event.decision)
         elif answer is UNKNOWN_TO_ALL and batch.state in (BatchState.RETRYING, BatchState.RETURNED):  # Else a broker will answer.
-            self._judge_waiting(batch, steady_ms, event.said)
+            self._judge_waiting(batch, steady_ms, event.decision)
 
-    def _situation(self, batch: ProducerBatch, answer: BatchAnswer, steady_ms: int, said: HandlerSaid | None) -> Situation:
+    def _situation_of(self, batch: ProducerBatch, answer: BatchResponse, steady_ms: int, decision: HandlerDecision | None) -> Situation:
         """What is known about a batch for the judgement of an answer."""
         if answer.code is codes.UNKNOWN_TOPIC_OR_PARTITION and batch.unknown_since_ms is None:
             batch.unknown_since_ms = steady_ms
         unknown_ms = 0 if batch.unknown_since_ms is None else steady_ms - batch.unknown_since_ms
-        facts = self._facts.get(batch.topic_partition.topic, UNKNOWN)
+        topic_config = self._topic_configs.get(batch.topic_partition.topic, UNKNOWN)
         return Situation(
             topic_partition=batch.topic_partition,
             count=batch.count,
             keys_of=batch.keys_of,
             possibly_stored=batch.possibly_stored,
             in_transaction=self._transaction is not None,
-            is_idempotent=self._wiring.is_idempotent,
-            front=self.queue(batch.topic_partition).front_of(batch),
-            may_retry=self._may_retry(batch, steady_ms, counts=not self._is_early(answer.code)),
-            rounds=batch.rounds,
-            facts=UNKNOWN if steady_ms - facts.heard_ms > FACTS_AGE_MS_MAX else facts,
+            is_idempotent=self._context.is_idempotent,
+            predecessors=self.queue(batch.topic_partition).predecessor_state(batch),
+            may_retry=self._may_retry(batch, steady_ms, counts=not self._is_previous_completing(answer.code)),
+            separations=batch.separations,
+            topic_config=UNKNOWN if steady_ms - topic_config.received_ms > TOPIC_CONFIG_AGE_MS_MAX else topic_config,
             last_error=batch.last_error,
-            questions=self._wiring.questions,
-            said=said,
-            is_unknown_too_long=unknown_ms >= self._wiring.retry_unknown_ms,
+            questions=self._context.questions,
+            decision=decision,
+            is_unknown_too_long=unknown_ms >= self._context.retry_unknown_ms,
         )
 
-    def _is_early(self, code: ErrorCode) -> bool:
+    def _is_previous_completing(self, code: ErrorCode) -> bool:
         """Whether nothing is wrong but that the transaction before is still being completed."""
-        return self._transaction is not None and self._transaction.is_early(code)
+        return self._transaction is not None and self._transaction.is_previous_completing(code)
 
     def _may_retry(self, batch: ProducerBatch, steady_ms: int, *, counts: bool = True) -> bool:
         """After one more attempt; one that never left, or came too early, is none of `retries`."""
         is_open = self._transaction is None or self._transaction.state not in (State.ABORTING, State.FATAL_ERROR)
-        is_in_time = steady_ms < batch.created_ms + self._wiring.delivery_timeout_ms
-        return is_open and is_in_time and batch.attempts + counts <= self._wiring.retries
+        is_in_time = steady_ms < batch.created_ms + self._context.delivery_timeout_ms
+        return is_open and is_in_time and batch.attempts + counts <= self._context.retries
 
     # Batches whose topic no broker knows any more while they wait.
 
-    def metadata_heard(self, steady_ms: int) -> None:
+    def metadata_received(self, steady_ms: int) -> None:
         """Batches that wait for a topic or partition no broker knows are judged as if a broker had said so to them."""
-        if not self._may_end_unknown and Question.UNKNOWN_TOPIC not in self._wiring.questions:
+        if not self._may_end_unknown and Question.UNKNOWN_TOPIC not in self._context.questions:
             return
         for topic_partition in self._outstanding.partitions():
             if self._is_unknown(topic_partition):
@@ -256,10 +256,10 @@ class Delivery:
         for queue in self._outstanding.busy() if self._may_end_unknown else ():
             for batch in (*queue.retries, *queue.returned):
                 if batch.unknown_since_ms is not None and self._is_unknown(queue.topic_partition):
-                    yield batch, batch.unknown_since_ms + self._wiring.retry_unknown_ms
+                    yield batch, batch.unknown_since_ms + self._context.retry_unknown_ms
 
     def _is_unknown(self, topic_partition: TopicPartition) -> bool:
-        state = self._wiring.cluster.topic(topic_partition.topic)
+        state = self._context.cluster.topic(topic_partition.topic)
         if state is None:
             return False
         return state.code is codes.UNKNOWN_TOPIC_OR_PARTITION or 0 < state.partition_count <= topic_partition.partition
@@ -268,19 +268,19 @@ class Delivery:
 
     def _written(self, batch: ProducerBatch, base_offset: int, log_append_time_ms: int, steady_ms: int) -> None:
         """The broker has a batch: complete its records, unless they have expired already."""
-        self._note_elsewhere(batch)
+        self._note_topic_recreated(batch)
         was_abandoned = batch.is_abandoned
         self.queue(batch.topic_partition).acknowledged(batch, steady_ms)
         if was_abandoned:
             return
         self._screening.written(batch)
         if self._transaction is not None:
-            self._transaction.has_written()
+            self._transaction.mark_known()
         self._completer.complete(batch, base_offset, log_append_time_ms)
 
     def _carry_out(self, batch: ProducerBatch, verdict: culprits.Verdict, steady_ms: int) -> None:
         """Do with a batch that is not written what was decided."""
-        self._note_elsewhere(batch)
+        self._note_topic_recreated(batch)
         if batch.is_abandoned:  # Only its numbers matter.
             is_unstored = culprits.is_unstored(verdict, batch.possibly_stored)
             self.queue(batch.topic_partition).failed(batch, is_unstored=is_unstored)
@@ -291,59 +291,61 @@ class Delivery:
             case culprits.Renumber():
                 self._renumber(batch, verdict, steady_ms)
             case culprits.Split():
-                self._wiring.counts["batches_split"] += 1
+                self._context.counts["batches_split"] += 1
                 self._replace(batch, batch.halves())
             case culprits.Separate():
                 self._separate(batch, verdict, steady_ms)
             case culprits.FailAll():
                 # Once the producer is at its end, no record asks for an abort.
                 is_abortable = isinstance(verdict.error, TransactionAbortableException)
-                error = self._completer.in_words(verdict.error) if is_abortable else verdict.error
-                self._completer.end(batch, error, verdict.errors, verdict.dropped, is_unstored=not verdict.uses_up_numbers)
+                error = self._completer.as_record_error(verdict.error) if is_abortable else verdict.error
+                self._completer.end(batch, error, verdict.errors, verdict.dropped, is_unstored=not verdict.uses_up_sequences)
 
     def _resend(self, batch: ProducerBatch, verdict: culprits.Resend, steady_ms: int) -> None:
         batch.possibly_stored |= verdict.possibly_stored
         batch.last_error = verdict.error
-        if batch.is_elsewhere and batch.possibly_stored:
-            self.fail_of_former_topic(batch)
+        if batch.is_topic_recreated and batch.possibly_stored:
+            self.fail_of_deleted_topic(batch)
             return
-        if batch.is_elsewhere and self._transaction is not None and self._transaction.has_sent_to(batch.topic_partition.topic):
+        if batch.is_topic_recreated and self._transaction is not None and self._transaction.has_sent_to(batch.topic_partition.topic):
             self._completer.end(batch, lost_with_topic(batch), is_unstored=True)
             return
-        is_early = self._is_early(verdict.error.code)
-        batch.attempts += not is_early
+        is_previous_completing = self._is_previous_completing(verdict.error.code)
+        batch.attempts += not is_previous_completing
         if verdict.refreshes_metadata:
-            self._wiring.metadata.refresh()
-        self._again(batch, steady_ms, waits=verdict.waits, is_early=is_early)
+            self._context.metadata.refresh()
+        self._schedule_retry(batch, steady_ms, waits=verdict.waits, is_previous_completing=is_previous_completing)
 
-    def _again(self, batch: ProducerBatch, steady_ms: int, *, waits: bool = True, is_early: bool = False) -> None:
-        batch.goes_again(steady_ms)
-        self._wiring.counts["batches_resent"] += 1
-        self._wiring.counts["records_resent"] += batch.count
-        wait_ms = self._wiring.wait_ms(max(1, batch.attempts)) if waits else 0
-        self.queue(batch.topic_partition).retry(batch, steady_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
+    def _schedule_retry(self, batch: ProducerBatch, steady_ms: int, *, waits: bool = True, is_previous_completing: bool = False) -> None:
+        batch.mark_retried(steady_ms)
+        self._context.counts["batches_resent"] += 1
+        self._context.counts["records_resent"] += batch.count
+        wait_ms = self._context.wait_ms(max(1, batch.attempts)) if waits else 0
+        self.queue(batch.topic_partition).retry(
+            batch, steady_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_previous_completing else wait_ms)
+        )
 
     def _renumber(self, batch: ProducerBatch, verdict: culprits.Renumber, steady_ms: int) -> None:
         queue = self.queue(batch.topic_partition)
         batch.attempts += 1
         batch.last_error = verdict.error
-        batch.goes_again(steady_ms)
+        batch.mark_retried(steady_ms)
         # An earlier attempt without an answer may come late, and fit once others have the numbers before it: but for a new epoch.
         queue.renumber(batch, is_expected=not (verdict.waits or batch.possibly_stored))
         if verdict.waits:
-            queue.not_before_ms = steady_ms + self._wiring.wait_ms(batch.attempts)
+            queue.not_before_ms = steady_ms + self._context.wait_ms(batch.attempts)
 
     def _separate(self, batch: ProducerBatch, verdict: culprits.Separate, steady_ms: int) -> None:
         """The culprits fail, or are dropped; the innocents go again at once as a new batch, which counts as no attempt (decision 12)."""
-        self._wiring.counts["batches_separated"] += 1
+        self._context.counts["batches_separated"] += 1
         count = len(verdict.errors) + len(verdict.dropped)
         innocents = batch.without(np.fromiter(chain(verdict.errors, verdict.dropped), np.int64, count))
         children = [] if innocents is None else innocents.halves() if verdict.halves else [innocents]
         for child in children:
-            child.rounds = batch.rounds + 1
+            child.separations = batch.separations + 1
         self._replace(batch, children)
         if verdict.waits and children:
-            self.queue(batch.topic_partition).not_before_ms = steady_ms + self._wiring.wait_ms(batch.attempts + 1)
+            self.queue(batch.topic_partition).not_before_ms = steady_ms + self._context.wait_ms(batch.attempts + 1)
         self._completer.fail_records(batch, verdict.errors, verdict.dropped)
         if self._transaction is not None and self._outstanding.first_position(batch.topic_partition) is None:
             self._transaction.forget(batch.topic_partition)
@@ -355,15 +357,15 @@ class Delivery:
 
     # Topics that were deleted and created again.
 
-    def fail_of_former_topic(self, batch: ProducerBatch) -> None:
+    def fail_of_deleted_topic(self, batch: ProducerBatch) -> None:
         """The batch may be stored in a topic that was deleted since: it must not be sent to the next topic of the name."""
-        self._completer.end(batch, self._completer.in_words(former_topic_error(batch)), is_unstored=False)
+        self._completer.end(batch, self._completer.as_record_error(deleted_topic_error(batch)), is_unstored=False)
 
-    def _note_elsewhere(self, batch: ProducerBatch) -> None:
-        if batch.is_elsewhere:
-            self._came_back[batch.topic_partition] = None
+    def _note_topic_recreated(self, batch: ProducerBatch) -> None:
+        if batch.is_topic_recreated:
+            self._returned_partitions[batch.topic_partition] = None
 
-    def take_came_back(self) -> dict[TopicPartition, None]:
+    def take_returned_partitions(self) -> dict[TopicPartition, None]:
         """Partitions of which a batch came back, since the last call, after its topic was created again."""
-        came_back, self._came_back = self._came_back, {}
-        return came_back
+        returned_partitions, self._returned_partitions = self._returned_partitions, {}
+        return returned_partitions

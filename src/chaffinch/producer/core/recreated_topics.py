@@ -23,65 +23,65 @@ from chaffinch.producer.core.batches.batch import Move, ProducerBatch
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.completer import BatchCompleter
-from chaffinch.producer.core.delivery import Delivery
+from chaffinch.producer.core.context import ProducerContext
 from chaffinch.producer.core.effects import Report
 from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.partitioner import Availability, Partitioner
+from chaffinch.producer.core.produce_response_handler import ProduceResponseHandler
 from chaffinch.producer.core.refusals.errors import lost_with_topic
-from chaffinch.producer.core.wiring import Wiring
 from chaffinch.protocol.primitives import ZERO_UUID
 
 
-class RenewedTopics:
-    """Called with each answer about metadata (`heard`) and once in each round (`settle`)."""
+class RecreatedTopics:
+    """Called with each answer about metadata (`metadata_received`) and once in each round (`settle`)."""
 
     def __init__(
         self,
-        wiring: Wiring,
+        context: ProducerContext,
         outstanding: Outstanding,
         completer: BatchCompleter,
-        delivery: Delivery,
+        response_handler: ProduceResponseHandler,
         partitioner: Partitioner,
         availability: Availability,
     ) -> None:
-        self._wiring = wiring
-        self._transaction = wiring.transaction
+        self._context = context
+        self._transaction = context.transaction
         self._outstanding = outstanding
         self._completer = completer
-        self._delivery = delivery
+        self._response_handler = response_handler
         self._partitioner = partitioner
         self._availability = availability
         self._known_ids: dict[str, set[UUID]] = {}
         """All ids seen for each name: a broker that lags behind may answer with an earlier one."""
         self._counts: dict[str, int] = {}
         """Partition counts as of the last answer."""
-        self._late: dict[TopicPartition, None] = {}
+        self._misplaced: dict[TopicPartition, None] = {}
         self._resized: set[str] = set()
         """Topics that came back with another number of partitions: batches in flight then may have to move when they come back."""
         self._has_moved = False
 
-    def heard(self, topics: Iterable[str]) -> None:
+    def metadata_received(self, topics: Iterable[str]) -> None:
         """Metadata of these topics has come."""
-        counts = {topic: count for topic in topics if (count := self._wiring.cluster.partition_count(topic)) is not None}
-        renewed = {topic for topic in counts if self._is_renewed(topic)}
-        self._outstanding.note_topics(renewed)
+        counts = {topic: count for topic in topics if (count := self._context.cluster.partition_count(topic)) is not None}
+        recreated = {topic for topic in counts if self._is_recreated(topic)}
+        self._outstanding.note_topics(recreated)
         for topic, count in counts.items():
             old_count, self._counts[topic] = self._counts.get(topic, count), count
-            if topic in renewed:
-                self._renewed(topic, old_count, count)
+            if topic in recreated:
+                self._handle_recreated(topic, old_count, count)
 
-    def _is_renewed(self, topic: str) -> bool:
+    def _is_recreated(self, topic: str) -> bool:
         """Whether the topic was deleted and created again: its id was never seen before, another one was."""
-        topic_id = self._wiring.cluster.topic_id(topic)
+        topic_id = self._context.cluster.topic_id(topic)
         if topic_id is None or topic_id == ZERO_UUID:
             return False
         known = self._known_ids.setdefault(topic, set())
-        is_renewed = bool(known) and topic_id not in known
+        is_recreated = bool(known) and topic_id not in known
         known.add(topic_id)
-        return is_renewed
+        return is_recreated
 
-    def _renewed(self, topic: str, old_count: int, new_count: int) -> None:
-        self._delivery.forget_facts(topic)
+    def _handle_recreated(self, topic: str, old_count: int, new_count: int) -> None:
+        self._response_handler.forget_topic_config(topic)
         self._partitioner.forget(topic)
         in_flight = sum(batch.count for queue in self._queues_of(topic) for batch in queue.in_flight if not batch.is_abandoned)
         failed = self._fail_possibly_stored(topic)
@@ -95,25 +95,25 @@ class RenewedTopics:
         if new_count != old_count:
             self._resized.add(topic)
             self._move(topic, [tp for tp in self._outstanding.partitions() if tp.topic == topic], new_count, takes_waiting=True)
-        self._wiring.out.append(Report(_in_words(topic, old_count, new_count, 0 if must_abort else unsent, in_flight, failed)))
+        self._context.out.append(Report(_log_text(topic, old_count, new_count, 0 if must_abort else unsent, in_flight, failed)))
 
     def appended(self, topic_partition: TopicPartition) -> bool:
         """A ready-made batch was appended to this partition, which its maker may have chosen before the topic came back with fewer. Whether
         it has to move."""
-        count = self._wiring.cluster.partition_count(topic_partition.topic)
-        is_late = topic_partition.topic in self._resized and count is not None and count <= topic_partition.partition
-        if is_late:
-            self._late[topic_partition] = None
-        return is_late
+        count = self._context.cluster.partition_count(topic_partition.topic)
+        is_misplaced = topic_partition.topic in self._resized and count is not None and count <= topic_partition.partition
+        if is_misplaced:
+            self._misplaced[topic_partition] = None
+        return is_misplaced
 
     def settle(self) -> bool:
         """Batches of such a topic that were in flight have come back since the last round, or were made before: those that are surely not
         stored may have to move, too. Whether records have moved to other partitions since the last round."""
-        came_back, late, self._late = self._delivery.take_came_back(), self._late, {}
-        for topic_partition in came_back | late:
-            count = self._wiring.cluster.partition_count(topic_partition.topic)
+        returned_partitions, misplaced, self._misplaced = self._response_handler.take_returned_partitions(), self._misplaced, {}
+        for topic_partition in returned_partitions | misplaced:
+            count = self._context.cluster.partition_count(topic_partition.topic)
             if topic_partition.topic in self._resized and count is not None:
-                self._move(topic_partition.topic, [topic_partition], count, takes_waiting=topic_partition in late)
+                self._move(topic_partition.topic, [topic_partition], count, takes_waiting=topic_partition in misplaced)
         has_moved, self._has_moved = self._has_moved, False
         return has_moved
 
@@ -129,7 +129,7 @@ class RenewedTopics:
         for queue in self._queues_of(topic):
             for batch in [batch for batch in queue.retries if batch.possibly_stored]:
                 count += batch.count
-                self._delivery.fail_of_former_topic(batch)
+                self._response_handler.fail_of_deleted_topic(batch)
         return count
 
     def _fail_unstored(self, topic: str) -> None:
@@ -147,10 +147,10 @@ class RenewedTopics:
             while takes_waiting and (batch := self._outstanding.accumulator.take(topic_partition)) is not None:
                 taken.append(batch)
         for batch in taken:
-            self._place_again(batch, count)
+            self._repartition(batch, count)
         self._has_moved |= bool(taken)
 
-    def _place_again(self, batch: ProducerBatch, count: int) -> None:
+    def _repartition(self, batch: ProducerBatch, count: int) -> None:
         try:
             parts = list(self._parts(batch, count))
         except Exception as failure:  # Of the application's own partitioner, in this thread: only these records may fail.
@@ -164,10 +164,10 @@ class RenewedTopics:
             batch.move(Move.END)
         self._completer.release(batch.memory_bytes - sum(part.memory_bytes for part in parts))
         for part in parts:
-            if part.topic_partition.partition < count or Question.UNKNOWN_TOPIC in self._wiring.questions:
+            if part.topic_partition.partition < count or Question.UNKNOWN_TOPIC in self._context.questions:
                 self._outstanding.accumulator.put_back(part)
             else:
-                self._completer.fail(part, self._completer.in_words(_gone(part.topic_partition, count)))
+                self._completer.fail(part, self._completer.as_record_error(_gone(part.topic_partition, count)))
 
     def _parts(self, batch: ProducerBatch, count: int) -> Iterator[ProducerBatch]:
         """The batch's records by their new partitions: the batch itself if they stay together."""
@@ -197,15 +197,15 @@ def _gone(topic_partition: TopicPartition, count: int) -> KafkaException:
     return UnknownTopicOrPartitionException(text, topic_partition=topic_partition, stored=Stored.NO, api="Metadata")
 
 
-def _in_words(topic: str, old_count: int, new_count: int, unsent: int, in_flight: int, failed: int) -> str:
+def _log_text(topic: str, old_count: int, new_count: int, unsent: int, in_flight: int, failed: int) -> str:
     """The log line about a topic that was created again."""
     text = f"topic {topic!r} was deleted and created again"
     if new_count != old_count:
         text += f" with {counted(new_count, 'partition')} instead of {old_count}"
     text += ": order per key starts again"
     if unsent:
-        again = "; their partitions are chosen again unless their callers named them" if new_count != old_count else ""
-        text += f"; {counted(unsent, 'record')} not sent before go to the new topic{again}"
+        moved_text = "; their partitions are chosen again unless their callers named them" if new_count != old_count else ""
+        text += f"; {counted(unsent, 'record')} not sent before go to the new topic{moved_text}"
     if failed:
         text += f"; {counted(failed, 'record')} may be stored in the old topic: they fail as possibly stored"
     if in_flight:

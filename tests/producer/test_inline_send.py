@@ -19,8 +19,8 @@ from chaffinch.producer.records import RecordMetadata
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from chaffinch.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
 from tests.client.scripted_server import HANG_UP, STAY_SILENT, ScriptedServer
-from tests.producer.lane import await_lane, counted, values, warm, went_by_lane
-from tests.producer.waits import LATEST_S, awaited, held_up, in_thread, noting
+from tests.producer.inline import await_lane, counted, values, warm, went_by_lane
+from tests.producer.threads import LATEST_S, awaited, held_up, in_thread, noting
 
 Make = Callable[..., Producer]
 
@@ -287,7 +287,7 @@ def test_producers_without_a_lane(producer_of: Make, broker: EmbeddedBroker, opt
     with producer_of(broker, **{"linger_ms": 0, **options}) as producer:
         for _ in range(20):
             producer.send("orders", b"v").result(LATEST_S)
-            assert not producer._express.is_free
+            assert not producer._inline_sender.is_free
 
 
 def test_turns_are_taken_by_each_record_once(producer_of: Make, broker: EmbeddedBroker) -> None:
@@ -297,8 +297,8 @@ def test_turns_are_taken_by_each_record_once(producer_of: Make, broker: Embedded
 
 
 def test_a_limit_holds_for_the_lane_and_what_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WAIT_MS", "LOOK_MS"):
-        monkeypatch.setattr(f"chaffinch.producer.express_lane.{name}", 600_000)
+    for name in ("WAIT_MS", "POLL_INTERVAL_MS"):
+        monkeypatch.setattr(f"chaffinch.producer.inline_send.{name}", 600_000)
     timeouts = {"request_timeout_ms": 2_000_000, "delivery_timeout_ms": 4_000_000}
     with ScriptedServer(taking(FEW, STAY_SILENT)) as server, plain_producer(server, **timeouts) as producer:
         for _ in range(FEW):

@@ -71,19 +71,19 @@ def test_a_topic_that_grows_while_a_record_waits_for_memory(
     key = next(key for key in map(str.encode, "abcdefgh") if partition_of_key(key, 4) == 3)
     with producer_of(strict_broker) as producer, connect(bootstrap_servers=strict_broker.bootstrap_servers) as client:
         producer.partitions_for("growing")
-        core, waits = producer._core, producer._door.wait_for_memory
+        core, waits = producer._core, producer._gate.wait_for_memory
 
         def wait_while_it_grows(size: int, *since: Any, **place: Any) -> KafkaException | None:
             add_partitions(client, "growing", 4)
             ends = time.monotonic() + LATEST_S
             while core.wiring.cluster.partition_count("growing") != 4:  # Brokers hear of it late, and tell only who asks again.
                 assert time.monotonic() < ends
-                producer._sender.submit(events.TopicWanted(topic="growing", is_stale=True))
+                producer._sender.submit(events.TopicRequested(topic="growing", is_stale=True))
                 producer._changed.wait_for(lambda: core.wiring.cluster.partition_count("growing") == 4, 0.1)
             core.accumulator.memory_free += taken
             return waits(size, *since, **place)
 
-        monkeypatch.setattr(producer._door, "wait_for_memory", wait_while_it_grows)
+        monkeypatch.setattr(producer._gate, "wait_for_memory", wait_while_it_grows)
         with producer._changed:
             taken, core.accumulator.memory_free = core.accumulator.memory_free, 0
         first = producer.send("growing", b"v", key=key)

@@ -13,8 +13,8 @@ import pytest
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import IllegalStateException
 from tests.client.interrupts import moments
-from tests.producer.lane import INTERRUPTED, await_lane, await_new_lane, counted, values, warm
-from tests.producer.waits import LATEST_S, in_thread
+from tests.producer.inline import INTERRUPTED, await_lane, await_new_lane, counted, values, warm
+from tests.producer.threads import LATEST_S, in_thread
 
 Make = Callable[..., Producer]
 LANE_MOMENTS_MIN = 3
@@ -35,7 +35,7 @@ def test_ctrl_c_at_every_moment_leaves_the_producer_whole(
     for index, interrupt in enumerate(moments()):
         warm(quiet)  # The interrupt before may have cost the connection.
         await_new_lane(quiet)
-        with counted("depart") as departed:
+        with counted("begin") as departed:
             try:
                 with interrupt:
                     call(quiet)
@@ -46,7 +46,7 @@ def test_ctrl_c_at_every_moment_leaves_the_producer_whole(
         future = in_thread(lambda index=index: quiet.send("orders", b"%d" % index, key=b"k").result(LATEST_S))  # type: ignore[misc]
         assert future.result(LATEST_S).offset >= 0, interrupt.place
         in_thread(quiet.flush).result(LATEST_S)
-        assert core.parcel is None, interrupt.place
+        assert core.inline_request is None, interrupt.place
         assert core.accumulator.memory_free == core.accumulator.memory_bytes, interrupt.place
         assert core.outstanding_count == 0, interrupt.place
     assert by_lane >= LANE_MOMENTS_MIN
@@ -68,7 +68,7 @@ def test_waiting_in_a_signal_handler_in_the_midst_of_a_fetch_is_refused_or_done(
                 told.append(error)
 
         interrupt.handler = handler
-        with counted("depart") as departed, interrupt:
+        with counted("begin") as departed, interrupt:
             quiet.send("orders", b"v", key=b"k").result(LATEST_S)
         interrupt.is_elsewhere = not departed[0]
 
@@ -80,7 +80,7 @@ def test_ctrl_c_leaves_no_connection_unheard(producer_of: Make, broker: Embedded
             warm(producer)
             await_lane(producer)
             try:
-                with counted("depart") as departed, interrupt:
+                with counted("begin") as departed, interrupt:
                     producer.send("orders", INTERRUPTED, key=b"other %d" % index).result(LATEST_S)
             except KeyboardInterrupt:
                 pass

@@ -32,20 +32,20 @@ SLOW = (AddPartitionsToTxnRequest, InitProducerIdRequest, MetadataRequest)
 class Callers:
     """What threads do with a core whose shell sleeps until its next deadline, unless it is told to look."""
 
-    def __init__(self, dice: random.Random, *, is_transactional: bool) -> None:
+    def __init__(self, rng: random.Random, *, is_transactional: bool) -> None:
         options = {
-            "linger.ms": dice.choice([0, 5, 1_000]),
-            "batch.size": dice.choice([1, 200, 300, 16_384]),
-            "max.in.flight.requests.per.connection": dice.choice([1, 2, 5]),
-            "max.request.size": dice.choice([300, 1_048_576]),
-            "retry.backoff.max.ms": dice.choice([100, 5_000]),
+            "linger.ms": rng.choice([0, 5, 1_000]),
+            "batch.size": rng.choice([1, 200, 300, 16_384]),
+            "max.in.flight.requests.per.connection": rng.choice([1, 2, 5]),
+            "max.request.size": rng.choice([300, 1_048_576]),
+            "retry.backoff.max.ms": rng.choice([100, 5_000]),
             "delivery.timeout.ms": 40_000,
         }
-        self.dice = dice
+        self.rng = rng
         self.rig = Rig(
-            options=options | ({"transactional.id": "me"} if is_transactional else {"enable.idempotence": dice.choice([True, False])}),
-            nodes=dice.choice([1, 2]),
-            hold=set(dice.sample(SLOW, dice.randrange(3))),
+            options=options | ({"transactional.id": "me"} if is_transactional else {"enable.idempotence": rng.choice([True, False])}),
+            nodes=rng.choice([1, 2]),
+            hold=set(rng.sample(SLOW, rng.randrange(3))),
         )
         self.values = iter(map(chr, range(0x4E00, 0x9FFF)))
         self.calls = map(str, range(STEPS))
@@ -55,12 +55,12 @@ class Callers:
             self.rig.call(events.InitTransactionsCalled, "init")
 
     def step(self) -> None:
-        rig, dice = self.rig, self.dice
-        match dice.randrange(8):
+        rig, rng = self.rig, self.rng
+        match rng.randrange(8):
             case 0 | 1 | 2:
                 self.hand_over()
             case 3:
-                rig.sleep(dice.choice([0, 0, 1, 1, 10, 300, 50_000]))
+                rig.sleep(rng.choice([0, 0, 1, 1, 10, 300, 50_000]))
             case 4:
                 self.call()
             case 5 if rig.held:
@@ -68,7 +68,7 @@ class Callers:
             case 6:
                 self.wait_for_memory()
             case _ if rig.open:
-                rig.answer(dice.choice(OUTCOMES), request=dice.randrange(len(rig.open)))
+                rig.answer(rng.choice(OUTCOMES), request=rng.randrange(len(rig.open)))
 
     def hand_over(self) -> None:
         """One record or several, of one thread: it tells the shell as often as it is asked to, but for a moment in between."""
@@ -76,42 +76,42 @@ class Callers:
         if transaction is not None and transaction.state is not State.IN_TRANSACTION:
             return
         asleep_until_ms = self.rig.core.next_deadline_ms
-        looks = list(self.dice.choice([self.a_table, self.records, self.records_anywhere])())
+        looks = list(self.rng.choice([self.a_table, self.records, self.records_anywhere])())
         self.look(asleep_until_ms, is_asked=any(looks))
 
     def a_table(self) -> Iterator[bool]:
-        batches = ["".join(next(self.values) for _ in range(self.dice.randint(1, 3))) for _ in range(self.dice.randint(1, 3))]
-        yield from self.rig.hand_over(*batches, place=self.dice.choice(PLACES))
+        batches = ["".join(next(self.values) for _ in range(self.rng.randint(1, 3))) for _ in range(self.rng.randint(1, 3))]
+        yield from self.rig.hand_over(*batches, tp=self.rng.choice(PLACES))
 
     def records(self) -> Iterator[bool]:
-        place = self.dice.choice(PLACES)
-        for _ in range(self.dice.randint(1, 4)):
+        tp = self.rng.choice(PLACES)
+        for _ in range(self.rng.randint(1, 4)):
             value = next(self.values)
-            yield self.put(place, value, value.encode())
+            yield self.put(tp, value, value.encode())
 
     def records_anywhere(self) -> Iterator[bool]:
         """Without a key: they stick to a partition until its batch is full, and join that of the next one."""
         core = self.rig.core
-        for _ in range(self.dice.randint(1, 4)):
+        for _ in range(self.rng.randint(1, 4)):
             value = next(self.values)
             content = value.encode()
             if core.join("orders", None, content, self.rig.steady_ms, value) is None:
                 size = record_size(None, content, ())
-                place = TopicPartition("orders", core.choose_partition("orders", None, content, 2, size))
-                yield self.put(place, value, None)
-                core.open_lane(place, None)
+                tp = TopicPartition("orders", core.choose_partition("orders", None, content, 2, size))
+                yield self.put(tp, value, None)
+                core.remember_sticky_batch(tp, None)
 
-    def put(self, place: TopicPartition, value: str, key: bytes | None) -> bool:
+    def put(self, tp: TopicPartition, value: str, key: bytes | None) -> bool:
         content = value.encode()
-        return self.rig.core.append(place, new_record(key, content, value, place.partition), self.rig.steady_ms)[1]
+        return self.rig.core.append(tp, new_record(key, content, value, tp.partition), self.rig.steady_ms)[1]
 
     def wait_for_memory(self) -> None:
         core = self.rig.core
-        if core.callers.for_memory:
-            core.callers.for_memory -= 1
+        if core.callers.memory_waiters:
+            core.callers.memory_waiters -= 1
             return
         asleep_until_ms = core.next_deadline_ms
-        self.look(asleep_until_ms, is_asked=core.waits_for_memory())
+        self.look(asleep_until_ms, is_asked=core.memory_wait_began())
 
     def call(self) -> None:
         rig, transaction = self.rig, self.rig.core.transaction
@@ -121,9 +121,9 @@ class Callers:
                 rig.call(events.FlushCalled, name)
             case State.READY:
                 rig.call(events.BeginTransactionCalled, name)
-            case State.IN_TRANSACTION if transaction is not None and not transaction.callers.are_any and self.dice.random() < 0.3:
+            case State.IN_TRANSACTION if transaction is not None and not transaction.callers.has_any and self.rng.random() < 0.3:
                 rig.call(events.CommitCalled, name)
-            case State.ABORTABLE_ERROR if transaction is not None and not transaction.callers.are_any:
+            case State.ABORTABLE_ERROR if transaction is not None and not transaction.callers.has_any:
                 rig.call(events.AbortCalled, name)
 
     def look(self, asleep_until_ms: int | None, *, is_asked: bool) -> None:
@@ -149,15 +149,15 @@ def test_where_nobody_has_to_look_a_look_finds_nothing(seed: int) -> None:
 
 def test_a_record_that_joins_another_batch_than_the_one_it_closed_asks_for_a_look() -> None:
     rig = Rig(options={"linger.ms": 1_000, "batch.size": 200})
-    for place in (ORDERS_0, ORDERS_1):
-        rig.append("a", place)
+    for tp in (ORDERS_0, ORDERS_1):
+        rig.append("a", tp)
     rig.step(events.TimePassed())
     size, core = record_size(None, b"b", ()), rig.core
     for _ in range(100):
-        place = TopicPartition("orders", core.choose_partition("orders", None, b"b", 2, size))
-        joins, other = core.accumulator.growing(place) is not None, ORDERS_1 if place == ORDERS_0 else ORDERS_0
-        wants_look = core.append(place, new_record(None, b"b", "b", place.partition, size=size), rig.steady_ms)[1]
+        tp = TopicPartition("orders", core.choose_partition("orders", None, b"b", 2, size))
+        joins, other = core.accumulator.growing(tp) is not None, ORDERS_1 if tp == ORDERS_0 else ORDERS_0
+        needs_wakeup = core.append(tp, new_record(None, b"b", "b", tp.partition, size=size), rig.steady_ms)[1]
         if joins and core.accumulator.growing(other) is None:
-            assert wants_look
+            assert needs_wakeup
             return
     raise AssertionError("no batch was closed for a record of another partition")

@@ -17,8 +17,8 @@ from chaffinch.errors import ErrorCode, KafkaException, codes
 from chaffinch.errors.codes import Numbering
 from chaffinch.errors.handling import Handling, handling_of
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
-from chaffinch.producer.core.batches.in_flight import Front
-from chaffinch.producer.core.exception_handler import HandlerSaid, Question
+from chaffinch.producer.core.batches.in_flight import PredecessorState
+from chaffinch.producer.core.exception_handler import HandlerDecision, Question
 from chaffinch.protocol.messages.describe_configs import (
     RESOURCE_TOPIC,
     DescribeConfigsRequest,
@@ -60,21 +60,21 @@ class RecordErrors:
         return len(self.indices)
 
 
-NOBODY: Final = RecordErrors((), (), ())
+NO_RECORD_ERRORS: Final = RecordErrors((), (), ())
 CLEANUP_POLICY: Final = "cleanup.policy"
 MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 # A configuration may change: older facts are requested again.
-FACTS_AGE_MS_MAX: Final = 60_000
+TOPIC_CONFIG_AGE_MS_MAX: Final = 60_000
 
 
 @dataclass(slots=True, kw_only=True)
-class BatchAnswer:
+class BatchResponse:
     """What a broker said about one batch: the code that stands for all, and the records that are to blame, ascending."""
 
     code: ErrorCode
     base_offset: int = NO_OFFSET
     log_append_time_ms: int = -1
-    blamed: RecordErrors = NOBODY
+    record_errors: RecordErrors = NO_RECORD_ERRORS
     message: str | None = None
 
     @property
@@ -83,27 +83,27 @@ class BatchAnswer:
         return handling_of(self.code) is Handling.COMPLETE
 
 
-def read_answer(response: PartitionProduceResponse, numbering: Numbering) -> BatchAnswer:
+def read_response(response: PartitionProduceResponse, numbering: Numbering) -> BatchResponse:
     """A partition's part of a Produce answer, in the words of the error table."""
-    blamed = RecordErrors.of(response.record_errors) if response.record_errors else NOBODY
-    return BatchAnswer(
-        code=codes.by_number(response.error_code, numbering, has_culprits=bool(blamed), message=response.error_message),
+    record_errors = RecordErrors.of(response.record_errors) if response.record_errors else NO_RECORD_ERRORS
+    return BatchResponse(
+        code=codes.by_number(response.error_code, numbering, has_culprits=bool(record_errors), message=response.error_message),
         base_offset=response.base_offset,
         log_append_time_ms=response.log_append_time_ms,
-        blamed=blamed,
+        record_errors=record_errors,
         message=response.error_message,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicFacts:
-    """Each is None when it is not known. `is_asked`: the request was made, so there is nothing more to wait for."""
+class TopicConfig:
+    """Each is None when it is not known. `is_requested`: the request was made, so there is nothing more to wait for."""
 
     is_compacted: bool | None = None
     min_insync_replicas: int | None = None
     replica_count: int | None = None
-    is_asked: bool = False
-    heard_ms: int = 0
+    is_requested: bool = False
+    received_ms: int = 0
 
     @property
     def is_inconsistent(self) -> bool:
@@ -111,7 +111,7 @@ class TopicFacts:
         return self.min_insync_replicas is not None and self.replica_count is not None and self.min_insync_replicas > self.replica_count
 
 
-UNKNOWN: Final = TopicFacts()
+UNKNOWN: Final = TopicConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,37 +125,37 @@ class Situation:
     possibly_stored: bool = False
     in_transaction: bool = False
     is_idempotent: bool = True
-    front: Front = Front.CLEAR
+    predecessors: PredecessorState = PredecessorState.CLEAR
     """What became of the batches with lower numbers."""
     may_retry: bool = True
     """Neither the attempts nor the delivery timeout are used up."""
-    rounds: int = 0
-    facts: TopicFacts = UNKNOWN
+    separations: int = 0
+    topic_config: TopicConfig = UNKNOWN
     last_error: KafkaException | None = None
     questions: frozenset[Question] = frozenset()
     """What an exception handler is asked."""
-    said: HandlerSaid | None = None
+    decision: HandlerDecision | None = None
     """What it answered; None: it was not asked yet."""
     is_unknown_too_long: bool = False
     """The topic is unknown for longer than `retry.unknown.topic.partition.ms`."""
 
 
-def facts_request(topic: str) -> DescribeConfigsRequest:
+def topic_config_request(topic: str) -> DescribeConfigsRequest:
     """Ask for the settings that matter here."""
     keys = [CLEANUP_POLICY, MIN_INSYNC_REPLICAS]
     resource = DescribeConfigsResource(resource_type=RESOURCE_TOPIC, resource_name=topic, configuration_keys=keys)
     return DescribeConfigsRequest(resources=[resource])
 
 
-def read_facts(response: DescribeConfigsResponse | None, replica_count: int | None, steady_ms: int) -> TopicFacts:
+def read_topic_config(response: DescribeConfigsResponse | None, replica_count: int | None, steady_ms: int) -> TopicConfig:
     """The facts in an answer; None (no answer, or not allowed) leaves them unknown, but asked for."""
     result = response.results[0] if response is not None and response.results and not response.results[0].error_code else None
     values = {row.name: row.value for row in result.configs} if result is not None else {}
     policy, minimum = values.get(CLEANUP_POLICY), values.get(MIN_INSYNC_REPLICAS)
-    return TopicFacts(
+    return TopicConfig(
         is_compacted=None if policy is None else "compact" in [part.strip() for part in policy.split(",")],
         min_insync_replicas=int(minimum) if minimum is not None and minimum.isdigit() else None,
         replica_count=replica_count,
-        is_asked=True,
-        heard_ms=steady_ms,
+        is_requested=True,
+        received_ms=steady_ms,
     )

@@ -13,8 +13,8 @@ from chaffinch.client.effects import SendRequest
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.client.security import Security
-from chaffinch.producer.core.batches.batch import Receipts
-from chaffinch.producer.express_lane import ANSWER_BYTES_MAX, LentConnection, Parcel
+from chaffinch.producer.core.batches.batch import BatchFutures
+from chaffinch.producer.inline_send import RESPONSE_BYTES_MAX, InlineConnection, InlineRequest
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.runtime.tls import TlsSettings
@@ -42,14 +42,14 @@ def network(server: ScriptedServer) -> Iterator[Network]:
     made.close()
 
 
-def lent_by(network: Network, server: ScriptedServer) -> LentConnection:
+def lent_by(network: Network, server: ScriptedServer) -> InlineConnection:
     found = network.lend(address(server))
     assert found is not None
     connection, socket = found
-    return LentConnection(connection, socket, cast(Any, None), connection.version_for(MESSAGE, None))
+    return InlineConnection(connection, socket, cast(Any, None), connection.version_for(MESSAGE, None))
 
 
-def begin(lent: LentConnection) -> Parcel:
+def begin(lent: InlineConnection) -> InlineRequest:
     """A request that is not written yet."""
     number = lent.connection.take_correlation_id()
     encoder = ClientConnection(lent.connection.client_id)
@@ -57,14 +57,18 @@ def begin(lent: LentConnection) -> Parcel:
         pass
     taken, parts = encoder.encode_request(MESSAGE, lent.version)
     assert taken == number
-    parcel = Parcel(cast(Any, None), Receipts(), bytearray(), base_sequence=0, timestamp_ms=0, size=0, position=0, created_ms=0)
-    parcel.lent, parcel.correlation_id, parcel.frame = lent, number, b"".join(parts)
-    return parcel
+    inline_request = InlineRequest(
+        cast(Any, None), BatchFutures(), bytearray(), base_sequence=0, timestamp_ms=0, size=0, position=0, created_ms=0
+    )
+    inline_request.lent, inline_request.correlation_id, inline_request.frame = lent, number, b"".join(parts)
+    return inline_request
 
 
-def take_back(network: Network, request: SendRequest, parcel: Parcel) -> None:
+def take_back(network: Network, request: SendRequest, inline_request: InlineRequest) -> None:
     """As the lane does when it is closed."""
-    network.take_back(request.address, parcel.go_on(request, network._clock.steady_ms()), is_lost=parcel.is_unclear)
+    network.take_back(
+        request.address, inline_request.continue_on_connection(request, network._clock.steady_ms()), is_lost=inline_request.is_interrupted
+    )
 
 
 def request(server: ScriptedServer) -> SendRequest:
@@ -101,14 +105,14 @@ def test_an_exchange_past_the_one_who_polls(network: Network, server: ScriptedSe
     """Which goes on behind it as if nothing had been."""
     lent = lent_by(network, server)
     lent.socket.suspend_reads()
-    parcel = begin(lent)
-    assert lent.socket.send(parcel.frame) == len(parcel.frame)
+    inline_request = begin(lent)
+    assert lent.socket.send(inline_request.frame) == len(inline_request.frame)
     assert lent.wait(60_000)
     assert network.poll(0) == []
     expected = metadata(TOPICS, {1: server.port})
     reader = ClientConnection("me")
-    reader.adopt_request(api(), lent.version, parcel.correlation_id)
-    (response,) = reader.receive(lent.socket.receive(ANSWER_BYTES_MAX))
+    reader.adopt_request(api(), lent.version, inline_request.correlation_id)
+    (response,) = reader.receive(lent.socket.receive(RESPONSE_BYTES_MAX))
     assert response.message == expected
     lent.socket.resume_reads()
     network.send(address(server), MESSAGE, "next")
@@ -126,32 +130,32 @@ def api() -> Any:
 def test_what_is_taken_back_is_answered_as_any_other(network: Network, server: ScriptedServer, written: int | None, is_read: bool) -> None:
     """`written`: so many bytes of it, None: all; `is_read`: a part of the answer is read already."""
     lent = lent_by(network, server)
-    parcel = begin(lent)
-    parcel.written = lent.socket.send(parcel.frame[:written])
+    inline_request = begin(lent)
+    inline_request.written = lent.socket.send(inline_request.frame[:written])
     if is_read and written is None:
         assert lent.wait(60_000)
-        parcel.received = lent.socket.receive(ANSWER_BYTES_MAX)[:9]
-        rest = server_bytes(server, parcel, lent.version)
-        parcel.received += rest
-    take_back(network, request(server), parcel)
+        inline_request.received = lent.socket.receive(RESPONSE_BYTES_MAX)[:9]
+        rest = server_bytes(server, inline_request, lent.version)
+        inline_request.received += rest
+    take_back(network, request(server), inline_request)
     assert told(until(network, 1)) == [(Answered, "lent")]
     network.send(address(server), MESSAGE, "next")
     assert told(until(network, 1)) == [(Answered, "next")]
 
 
-def server_bytes(server: ScriptedServer, parcel: Parcel, version: int) -> bytes:
+def server_bytes(server: ScriptedServer, inline_request: InlineRequest, version: int) -> bytes:
     """What an answer has behind its first nine bytes."""
     from chaffinch.protocol.headers import finish_frame, response_head
 
-    head = response_head(api().key, parcel.correlation_id, is_flexible=version >= api().flexible_since)
+    head = response_head(api().key, inline_request.correlation_id, is_flexible=version >= api().flexible_since)
     return b"".join(finish_frame(metadata(TOPICS, {1: server.port}).encode_after(head, version)))[9:]
 
 
 @pytest.mark.parametrize("is_reading", [False, True], ids=["writing", "reading"])
 def test_who_was_interrupted_costs_the_connection_and_may_have_sent(network: Network, server: ScriptedServer, is_reading: bool) -> None:
-    parcel = begin(lent_by(network, server))
-    parcel.written, parcel.is_reading = len(parcel.frame) if is_reading else None, is_reading
-    take_back(network, request(server), parcel)
+    inline_request = begin(lent_by(network, server))
+    inline_request.written, inline_request.is_reading = len(inline_request.frame) if is_reading else None, is_reading
+    take_back(network, request(server), inline_request)
     failed, disconnected = [event for event in network.poll(0) if isinstance(event, (Failed, Disconnected))]
     assert isinstance(failed, Failed)
     assert (failed.token, failed.was_sent) == ("lent", True)
@@ -162,10 +166,10 @@ def test_who_was_interrupted_costs_the_connection_and_may_have_sent(network: Net
 def test_the_time_of_a_request_runs_since_it_was_sent(network: Network, server: ScriptedServer) -> None:
     server.script = lambda server, message: STAY_SILENT
     lent = lent_by(network, server)
-    parcel = begin(lent)
-    parcel.written, parcel.created_ms = 0, network._clock.steady_ms() - 60_000
-    take_back(network, SendRequest(address=address(server), message=MESSAGE, token="late", timeout_ms=60_000), parcel)
-    assert lent.connection.deadline_ms == parcel.created_ms + 60_000
+    inline_request = begin(lent)
+    inline_request.written, inline_request.created_ms = 0, network._clock.steady_ms() - 60_000
+    take_back(network, SendRequest(address=address(server), message=MESSAGE, token="late", timeout_ms=60_000), inline_request)
+    assert lent.connection.deadline_ms == inline_request.created_ms + 60_000
     (failed,) = [event for event in until(network, 1) if isinstance(event, Failed)]
     assert (failed.token, failed.is_timeout) == ("late", True)
 
@@ -178,7 +182,7 @@ def test_a_bell_wakes_who_waits(network: Network, server: ScriptedServer) -> Non
     lent.socket.bell.heard()  # Again it is nothing.
     assert not lent.wait(0)
     with pytest.raises(BlockingIOError):
-        lent.socket.receive(ANSWER_BYTES_MAX)
+        lent.socket.receive(RESPONSE_BYTES_MAX)
 
 
 def test_who_polls_takes_back_before_it_touches_anything(network: Network, server: ScriptedServer) -> None:

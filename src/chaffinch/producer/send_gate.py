@@ -53,12 +53,12 @@ class _Search:
     """There is a record for it: where none may be sent now there is nothing to wait for."""
     answered: int = -1
     """Number of the last answer about the cluster that was looked at."""
-    next_line_ms: int
+    next_log_ms: int
     """After how long a wait the next line of the log is due."""
     pause_ms: int = FIRST_PAUSE_MS
 
 
-class Door:
+class SendGate:
     """The way in. `lock` guards the core; who waits for it to change waits on `changed`."""
 
     def __init__(self, settings: Settings, core: ProducerCore, sender: SenderThread, clock: Clock, handler: HandlerCalls) -> None:
@@ -130,35 +130,36 @@ class Door:
         with self.lock:
             self.changed.notify_all()
 
-    def begun(self) -> int:
+    def transaction_number(self) -> int:
         """Number of the transaction of which a record that is handed over now is to be a part; 0 where there is none."""
-        return 0 if self.core.transaction is None else self.core.transaction.begun
+        return 0 if self.core.transaction is None else self.core.transaction.transaction_number
 
-    def stopped(self, stop: Stop, begun: int, count: int = 1, call: str = "send") -> Stop:
-        """Count records that are not sent; of the transaction of number `begun` they are part all the same, and fail it unless they were
+    def stopped(self, stop: Stop, transaction_number: int, count: int = 1, call: str = "send") -> Stop:
+        """Count records that are not sent; of the transaction of number `transaction_number` they are part all the same, and fail it
+        unless they were
         dropped. IllegalStateException when another thread has ended it meanwhile: it may be committed."""
         if isinstance(stop, Dropped):
             with self.lock:
                 self.core.wiring.counts["records_dropped"] += count
             return stop
-        error = self.core.refused_in_words(stop)
+        error = self.core.error_of_unsent(stop)
         with self.lock:  # So that nothing is asked of the transaction before it hears of them.
-            if self.core.transaction is not None and self.core.transaction.is_over(begun):
+            if self.core.transaction is not None and self.core.transaction.is_over(transaction_number):
                 raise IllegalStateException(
                     f"{call}() could not send ({error.name}: {error.message.rstrip('.')}), and another thread has ended its transaction "
                     f"meanwhile: end a transaction only when every {call}() in it has returned"
                 ) from error
             with suppress(KafkaException):  # The thread has ended: then nobody needs to hear of it.
-                self._sender.submit(events.RecordsRefused(count=count, error=error, begun=begun))
+                self._sender.submit(events.RecordsRejected(count=count, error=error, transaction_number=transaction_number))
         return error
 
-    def too_large(self, place: TopicPartition, size: int, key: bytes | None, record_of: Callable[[], ProducerRecord]) -> Stop | None:
-        """A record that takes `size` bytes in a batch, against the options that limit it. `place`: where it was to go, as far as known."""
+    def too_large(self, tp: TopicPartition, size: int, key: bytes | None, record_of: Callable[[], ProducerRecord]) -> Stop | None:
+        """A record that takes `size` bytes in a batch, against the options that limit it. `tp`: where it was to go, as far as known."""
         size += BATCH_OVERHEAD_BYTES
         for limit, option in ((self.request_bytes_max, "max.request.size"), (self.core.accumulator.memory_bytes, "buffer.memory")):
             if size > limit:
                 text = f"the record ({key_text(key)}) takes {size} bytes, {option} allows {limit}: it was not sent"
-                error = RecordTooLargeException(text, topic_partition=place, stored=Stored.NO)
+                error = RecordTooLargeException(text, topic_partition=tp, stored=Stored.NO)
                 return self.handler.too_large(record_of, error, may_drop=option == "max.request.size")
         return None
 
@@ -166,7 +167,7 @@ class Door:
         """Let all of them be asked for at once, before the waits for each."""
         for topic in topics:
             if arguments.illegal_topic(topic) is None:
-                self._sender.submit(events.TopicWanted(topic=topic, is_stale=True))
+                self._sender.submit(events.TopicRequested(topic=topic, is_stale=True))
 
     def wait_for_topic(
         self,
@@ -183,30 +184,30 @@ class Door:
             return illegal
         started_ms = self.clock.steady_ms() if started_ms is None else started_ms
         search = _Search(
-            topic=topic, partition=partition, started_ms=started_ms, call=call, sends=record_of is not None, next_line_ms=SILENT_MS
+            topic=topic, partition=partition, started_ms=started_ms, call=call, sends=record_of is not None, next_log_ms=SILENT_MS
         )
-        self._sender.submit(events.TopicWanted(topic=topic, is_stale=True))
+        self._sender.submit(events.TopicRequested(topic=topic, is_stale=True))
         while True:
             with self.lock:
                 found = self._look_for(search)
                 search.answered = self.core.wiring.cluster.version
                 waited_ms = self.clock.steady_ms() - search.started_ms
             if found == "still looking":
-                self._say(search, waited_ms)
+                self._log_wait(search, waited_ms)
             elif not isinstance(found, UnknownTopicOrPartitionException) or waited_ms >= self._retry_unknown_ms:
                 return found
             elif record_of is not None and (stop := self.handler.unknown_topic(record_of, found)) is not None:
                 return stop
 
-    def _say(self, search: _Search, waited_ms: int) -> None:
+    def _log_wait(self, search: _Search, waited_ms: int) -> None:
         """One line for whoever wonders why `send` does not return. Without the lock: who logs may be sending, too."""
         with self.lock:
-            why = self.core.reasons.waited_in_vain(search.topic, search.partition, waited_ms).message
-            is_unknown = self.core.reasons.unknown_topic(search.topic, search.partition, search.started_ms) is not None
+            why = self.core.wait_causes.topic_timeout(search.topic, search.partition, waited_ms).message
+            is_unknown = self.core.wait_causes.unknown_topic(search.topic, search.partition, search.started_ms) is not None
         limits = {"max.block.ms": self._block_ms} | ({"retry.unknown.topic.partition.ms": self._retry_unknown_ms} if is_unknown else {})
         option = min(limits, key=limits.__getitem__)
         log.warning("%s: %s; still asking, for up to %d ms (%s)", self._sender.name, why, limits[option], option)
-        search.next_line_ms, search.pause_ms = waited_ms + search.pause_ms, min(2 * search.pause_ms, LONGEST_PAUSE_MS)
+        search.next_log_ms, search.pause_ms = waited_ms + search.pause_ms, min(2 * search.pause_ms, LONGEST_PAUSE_MS)
 
     def _look_for(self, search: _Search) -> KafkaException | Literal["still looking"] | None:
         """Wait for a topic until it is there, or it is no use, or a new answer says that nobody knows it, or that is to be said."""
@@ -218,63 +219,63 @@ class Door:
             if refusal is not None:
                 return refusal
             if has_waited:
-                self._sender.submit(events.TopicWanted(topic=topic, is_stale=partition is not None))
+                self._sender.submit(events.TopicRequested(topic=topic, is_stale=partition is not None))
             count = cluster.partition_count(topic)
             if count is not None and (partition is None or partition < count):
                 return None
             waited_ms = self.clock.steady_ms() - started_ms
-            error = self.core.reasons.topic_error(topic, started_ms)
+            error = self.core.wait_causes.topic_error(topic, started_ms)
             if error is not None:
                 return error
-            unknown = self.core.reasons.unknown_topic(topic, partition, started_ms)
+            unknown = self.core.wait_causes.unknown_topic(topic, partition, started_ms)
             if unknown is not None and (cluster.version > answered or waited_ms >= self._retry_unknown_ms):
                 return unknown
             if self._sender.is_own_thread:
-                return self.core.reasons.cannot_wait(topic, partition)
+                return self.core.wait_causes.callback_cannot_wait(topic, partition)
             if waited_ms >= self._block_ms:
-                return self.core.reasons.waited_in_vain(topic, partition, waited_ms)
-            if waited_ms >= search.next_line_ms:
+                return self.core.wait_causes.topic_timeout(topic, partition, waited_ms)
+            if waited_ms >= search.next_log_ms:
                 return "still looking"
             limit_ms = self._block_ms if unknown is None else min(self._block_ms, self._retry_unknown_ms)
-            self._wait(min(limit_ms, search.next_line_ms) - waited_ms)
+            self._wait(min(limit_ms, search.next_log_ms) - waited_ms)
             has_waited = True
 
     def wait_for_memory(
-        self, size: int, started_ms: int | None = None, call: str = "send", place: TopicPartition | None = None
+        self, size: int, started_ms: int | None = None, call: str = "send", tp: TopicPartition | None = None
     ) -> KafkaException | None:
         """Wait until `size` bytes are free, on behalf of `call`, which waits since `started_ms` for one thing or another, if not since now.
-        `place`: where the records are to go.
+        `tp`: where the records are to go.
 
         The one method that is called with the lock held, once, since nothing refused the record: it lets it go while it waits."""
         started_ms = self.clock.steady_ms() if started_ms is None else started_ms
         accumulator = self.core.accumulator
-        claim, is_for_nothing = accumulator.claim(size), True
+        claim, is_unused = accumulator.claim(size), True
         try:
-            if self.core.waits_for_memory():
+            if self.core.memory_wait_began():
                 self._sender.wakeup()
             while not accumulator.is_granted(claim):
                 waited_ms = self.clock.steady_ms() - started_ms
                 if waited_ms >= self._block_ms or self._sender.is_own_thread:
-                    return self.core.reasons.no_memory(size, waited_ms, place, self.core.reasons.reason())
+                    return self.core.wait_causes.memory_timeout(size, waited_ms, tp, self.core.wait_causes.cause())
                 self._wait(self._block_ms - waited_ms)
                 refusal = self.refusal(call)
                 if refusal is not None:
                     return refusal
-            is_for_nothing = False
+            is_unused = False
         finally:
             try:
-                self._leave(claim, is_for_nothing=is_for_nothing)
+                self._end_memory_wait(claim, is_unused=is_unused)
             except BaseException:  # Ctrl-C, in the midst of it.
-                self._leave(claim, is_for_nothing=True)
+                self._end_memory_wait(claim, is_unused=True)
                 raise
         return None
 
-    def _leave(self, claim: Claim, *, is_for_nothing: bool) -> None:
-        """The wait for memory is over, `is_for_nothing`: that was kept is not taken. May be done again, from wherever it came to."""
+    def _end_memory_wait(self, claim: Claim, *, is_unused: bool) -> None:
+        """The wait for memory is over, `is_unused`: that was kept is not taken. May be done again, from wherever it came to."""
         accumulator = self.core.accumulator
         accumulator.settle(claim)
-        self.core.callers.for_memory = accumulator.claims_count
-        if is_for_nothing:  # Else nothing has become free for the others, and all of them would look.
+        self.core.callers.memory_waiters = accumulator.claim_count
+        if is_unused:  # Else nothing has become free for the others, and all of them would look.
             self.changed.notify_all()  # They may get what was kept for this one, all of it perhaps: Ctrl-C comes at any time.
 
     def _wait(self, ms: int) -> None:

@@ -15,15 +15,15 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import IllegalStateException, KafkaException, TimeoutException
-from chaffinch.producer.express_lane import ExpressLane
 from chaffinch.producer.futures import RecordFuture
+from chaffinch.producer.inline_send import InlineSender
 from chaffinch.producer.records import RecordMetadata
 from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.runtime.sockets import Bell
 from tests.client.scripted_server import ScriptedServer
-from tests.producer.lane import await_lane, is_awaited_on_lane, values, warm, went_by_lane
-from tests.producer.test_express_lane import ALL, plain_producer, taking
-from tests.producer.waits import LATEST_S, in_thread, noting, outcome_in_child
+from tests.producer.inline import await_lane, is_awaited_on_lane, values, warm, went_by_lane
+from tests.producer.test_inline_send import ALL, plain_producer, taking
+from tests.producer.threads import LATEST_S, in_thread, noting, outcome_in_child
 
 Make = Callable[..., Producer]
 
@@ -45,8 +45,8 @@ class Gate:
 @contextmanager
 def awaited_on_lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Producer, Gate, RecordFuture[RecordMetadata], Future[Any]]]:
     """A producer, what holds back its answers, and a record on its lane with a thread that waits for it there."""
-    for name in ("WAIT_MS", "LOOK_MS"):
-        monkeypatch.setattr(f"chaffinch.producer.express_lane.{name}", 600_000)
+    for name in ("WAIT_MS", "POLL_INTERVAL_MS"):
+        monkeypatch.setattr(f"chaffinch.producer.inline_send.{name}", 600_000)
     gate = Gate()
     with ScriptedServer(gate) as server, plain_producer(server, request_timeout_ms=100_000) as producer:
         warm(producer)
@@ -86,8 +86,8 @@ def test_a_fork_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_who_waits_is_woken_by_a_bell(monkeypatch: pytest.MonkeyPatch, call: Callable[[Producer], None]) -> None:
     """The connection says nothing. He has heard it: it wakes up nobody else."""
-    fetch, has_left = ExpressLane.fetch, threading.Event()
-    monkeypatch.setattr(ExpressLane, "fetch", lambda *arguments: (fetch(*arguments), has_left.set()))  # type: ignore[func-returns-value]
+    read_response, has_left = InlineSender.read_response, threading.Event()
+    monkeypatch.setattr(InlineSender, "read_response", lambda *arguments: (read_response(*arguments), has_left.set()))  # type: ignore[func-returns-value]
     with awaited_on_lane(monkeypatch) as (producer, _, _, waiting):
         has_left.clear()  # By those before.
         call(producer)
@@ -127,7 +127,7 @@ def test_closing_while_somebody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_closing_with_time_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with awaited_on_lane(monkeypatch) as (producer, gate, future, waiting):
         closing = in_thread(producer.close)
-        while producer._core.parcel is not None:
+        while producer._core.inline_request is not None:
             pass
         gate.open.set()
         closing.result(LATEST_S)
@@ -142,11 +142,11 @@ def test_who_looks_after_another_leaves_half_an_answer_alone() -> None:
         wakeups: list[None] = []
         for _ in range(20):
             await_lane(producer)
-            producer._express._wakeup = lambda: wakeups.append(None)
+            producer._inline_sender._wakeup = lambda: wakeups.append(None)
             future = producer.send("orders", b"v", key=b"k")
             for _ in range(3):
-                producer._express.fetch(future.batch, None)  # type: ignore[arg-type]
-            producer._express._wakeup = producer._sender.wakeup
+                producer._inline_sender.read_response(future.batch, None)  # type: ignore[arg-type]
+            producer._inline_sender._wakeup = producer._sender.wakeup
             producer._sender.wakeup()
             assert future.result(LATEST_S)
         assert wakeups
@@ -161,10 +161,10 @@ def test_what_is_written_in_part_is_the_sender_threads_at_once(producer_of: Make
             warm(producer)
             await_lane(producer)
             wakeups: list[None] = []
-            producer._express._wakeup = noting(wakeups, producer._sender.wakeup)
+            producer._inline_sender._wakeup = noting(wakeups, producer._sender.wakeup)
             future = producer.send("orders", bytes(900_000), key=b"k")
-            parcel = producer._core.parcel
-            is_in_part = parcel is not None and parcel.written != len(parcel.frame)
+            inline_request = producer._core.inline_request
+            is_in_part = inline_request is not None and inline_request.written != len(inline_request.frame)
             assert wakeups or not is_in_part
             assert future.result(LATEST_S)
 
@@ -176,16 +176,16 @@ def test_what_is_written_in_part_is_the_sender_threads_at_once(producer_of: Make
 )
 def test_who_looks_wakes_up_the_sender_thread(monkeypatch: pytest.MonkeyPatch, look: Callable[[RecordFuture[Any]], object]) -> None:
     """Which hears nothing of the answer, and by itself would look too late: the times are longer than this test may take."""
-    monkeypatch.setattr("chaffinch.producer.express_lane.LOOK_MS", 600_000)
+    monkeypatch.setattr("chaffinch.producer.inline_send.POLL_INTERVAL_MS", 600_000)
     with ScriptedServer(taking(ALL)) as server, plain_producer(server, request_timeout_ms=1_000_000) as producer:
         is_deaf = False
         while not is_deaf:
             warm(producer)
             await_lane(producer)
             future = producer.send("orders", b"v", key=b"k")
-            is_deaf = producer._express._has_suspended and producer._core.parcel is not None
+            is_deaf = producer._inline_sender._has_suspended and producer._core.inline_request is not None
             wakeups: list[None] = []
-            producer._express._wakeup = noting(wakeups, producer._sender.wakeup)
+            producer._inline_sender._wakeup = noting(wakeups, producer._sender.wakeup)
             look(future)
             assert wakeups or not is_deaf
             assert future.result(LATEST_S)

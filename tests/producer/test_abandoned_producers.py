@@ -110,14 +110,14 @@ class TestDropped:
         """It is collected by the thread of the very producer that the warning is sent with, which could only wait for itself."""
         told: Future[object] = Future()
 
-        class Sending(logging.Handler):
+        class BatchSender(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
                 try:
                     told.set_result(busy.send("orders", record.getMessage().encode(), partition=0).result(LATEST_S))
                 except BaseException as error:
                     told.set_exception(error)
 
-        captured_warnings.addHandler(Sending())
+        captured_warnings.addHandler(BatchSender())
         held = [producer_of(broker, client_id="dropped")]
         thread = thread_of(held[0])
         with producer_of(broker) as busy:

@@ -11,27 +11,27 @@ import numpy as np
 from chaffinch.client.addresses import Address
 from chaffinch.errors import TransactionAbortableException
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.auxiliary_requests import IdentityKeeper
+from chaffinch.producer.core.auxiliary_requests import IdentityManager
 from chaffinch.producer.core.batches.accumulator import OpenBatch
 from chaffinch.producer.core.batches.batch import Move, ProducerBatch
 from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.batches.produce_requests import ProduceSent
 from chaffinch.producer.core.completer import BatchCompleter
+from chaffinch.producer.core.context import ProducerContext
 from chaffinch.producer.core.effects import SendRequest
 from chaffinch.producer.core.refusals.screening import Screening
-from chaffinch.producer.core.wiring import Wiring
 from chaffinch.protocol.primitives import ZERO_UUID
 
 
-class Sending:
+class BatchSender:
     """Makes Produce requests, and counts those without an answer."""
 
     def __init__(
-        self, wiring: Wiring, outstanding: Outstanding, completer: BatchCompleter, screening: Screening, identity: IdentityKeeper
+        self, context: ProducerContext, outstanding: Outstanding, completer: BatchCompleter, screening: Screening, identity: IdentityManager
     ) -> None:
-        self._wiring = wiring
-        self._transaction = wiring.transaction
+        self._context = context
+        self._transaction = context.transaction
         self._outstanding = outstanding
         self._accumulator = outstanding.accumulator
         self._completer = completer
@@ -45,53 +45,53 @@ class Sending:
         """Produce requests without an answer."""
         return sum(self._requests.values())
 
-    def request_is_over(self, sent: ProduceSent) -> None:
+    def request_done(self, sent: ProduceSent) -> None:
         """Its answer is in, or will not come: there is room for another one."""
         self._requests[sent.address] -= 1
 
-    def send_ready(self, steady_ms: int, *, hurries: bool) -> None:
-        """Send every batch that may go now. `hurries`: nothing lingers."""
+    def send_ready(self, steady_ms: int, *, skip_linger: bool) -> None:
+        """Send every batch that may go now. `skip_linger`: nothing lingers."""
         open_requests: dict[Address, ProduceSent] = {}
         candidates = self._outstanding.partitions()
         # Partitions take turns at the front, because the requests per broker are limited; one batch each, so that they share requests.
         self._turn = (self._turn + 1) % max(1, len(candidates))
         candidates = candidates[self._turn :] + candidates[: self._turn]
         while candidates:
-            candidates = [tp for tp in candidates if self._send_one(tp, steady_ms, open_requests, hurries=hurries)]
+            candidates = [tp for tp in candidates if self._send_one(tp, steady_ms, open_requests, skip_linger=skip_linger)]
         for sent in open_requests.values():
             self._emit(sent)
 
     def full_head(self, steady_ms: int) -> OpenBatch | None:
         """A full batch that can go now and is not encoded yet; of several the first."""
         for topic_partition, full in self._accumulator.full_heads():
-            if not self._identity.is_missing and self._has_room(topic_partition, steady_ms):
+            if not self._identity.is_missing and self._can_send_now(topic_partition, steady_ms):
                 return full
         return None
 
-    def _has_room(self, topic_partition: TopicPartition, steady_ms: int) -> bool:
+    def _can_send_now(self, topic_partition: TopicPartition, steady_ms: int) -> bool:
         """Whether a new batch of the partition may go now."""
-        address = self._wiring.cluster.leader_address(topic_partition)
-        if address is None or self._requests[address] >= self._wiring.requests_per_node_max:
+        address = self._context.cluster.leader_address(topic_partition)
+        if address is None or self._requests[address] >= self._context.requests_per_node_max:
             return False
         queue = self._outstanding.known_queue(topic_partition)
-        is_next = queue is None or (not queue.retries and not queue.returned and queue.wants_batch(steady_ms, self._identity.current))
-        return is_next and self._wiring.attempts.may_try(address, steady_ms)
+        is_next = queue is None or (not queue.retries and not queue.returned and queue.accepts_batch(steady_ms, self._identity.current))
+        return is_next and self._context.attempts.may_try(address, steady_ms)
 
     def _send_one(
-        self, topic_partition: TopicPartition, steady_ms: int, open_requests: dict[Address, ProduceSent], *, hurries: bool
+        self, topic_partition: TopicPartition, steady_ms: int, open_requests: dict[Address, ProduceSent], *, skip_linger: bool
     ) -> bool:
         """Send the partition's next batch if it may go; whether there may be another one to send."""
         queue = self._outstanding.queue(topic_partition)
-        if not self._may_send(queue, steady_ms, hurries=hurries):
+        if not self._may_send(queue, steady_ms, skip_linger=skip_linger):
             return False
         address = self._leader(topic_partition, steady_ms)
         if address is None:
             return False
         sent = open_requests.get(address)
-        if sent is not None and not sent.takes(topic_partition, self._next_size(queue), self._wiring.request_bytes_max):
+        if sent is not None and not sent.accepts(topic_partition, self._next_size(queue), self._context.request_bytes_max):
             self._emit(open_requests.pop(address))
             sent = None
-        if sent is None and self._requests[address] >= self._wiring.requests_per_node_max:
+        if sent is None and self._requests[address] >= self._context.requests_per_node_max:
             return False
         topic_id = self._topic_id(topic_partition.topic)
         take_new = partial(self._take, topic_partition, (address, topic_id), steady_ms)
@@ -114,7 +114,7 @@ class Sending:
         innocents = head.without(np.array(list(errors), np.int64))  # May find no memory; the batch is where it was then.
         accumulator.take(topic_partition)
         head.move(Move.END)
-        self._wiring.counts["records_screened"] += len(errors)
+        self._context.counts["records_screened"] += len(errors)
         self._completer.release(head.memory_bytes - (0 if innocents is None else innocents.memory_bytes))
         self._completer.fail_records(head, errors)
         return innocents
@@ -124,29 +124,29 @@ class Sending:
         numbered_or_back = (*queue.retries, *queue.returned)
         return numbered_or_back[0].size if numbered_or_back else self._accumulator.first_size(queue.topic_partition)
 
-    def _may_send(self, queue: PartitionQueue, steady_ms: int, *, hurries: bool) -> bool:
+    def _may_send(self, queue: PartitionQueue, steady_ms: int, *, skip_linger: bool) -> bool:
         """Whether the partition has a batch that may go now, but for its leader."""
         if not (queue.retries or queue.returned):
             ready_at_ms = self._accumulator.ready_at_ms(queue.topic_partition)
-            if ready_at_ms is None or (ready_at_ms > steady_ms and not hurries):
+            if ready_at_ms is None or (ready_at_ms > steady_ms and not skip_linger):
                 return False
         if self._identity.is_missing:
-            self._identity.want()
+            self._identity.mark_needed()
             return False
         if queue.needs_epoch(self._identity.current):
             if self._transaction is not None:
-                if self._transaction.may_renew_epoch:
+                if self._transaction.may_bump_epoch:
                     self._transaction.may_send(queue.topic_partition)
                 else:
                     self._fail_used_up(queue.topic_partition)
                 return False
             self._identity.bump()
             if self._identity.is_missing:
-                self._identity.want()
+                self._identity.mark_needed()
                 return False
-        if queue.retries and (leader := self._wiring.cluster.leader_address(queue.topic_partition)) is not None:
-            queue.hurry((leader, self._topic_id(queue.topic_partition.topic)), steady_ms)
-        if not queue.wants_batch(steady_ms, self._identity.current):
+        if queue.retries and (leader := self._context.cluster.leader_address(queue.topic_partition)) is not None:
+            queue.skip_backoff((leader, self._topic_id(queue.topic_partition.topic)), steady_ms)
+        if not queue.accepts_batch(steady_ms, self._identity.current):
             return False
         return self._transaction is None or self._transaction.may_send(queue.topic_partition)
 
@@ -157,45 +157,45 @@ class Sending:
         self._completer.drop_unsent()
 
     def _leader(self, topic_partition: TopicPartition, steady_ms: int) -> Address | None:
-        address = self._wiring.cluster.leader_address(topic_partition)
+        address = self._context.cluster.leader_address(topic_partition)
         if address is None:
-            self._wiring.metadata.use(topic_partition.topic, steady_ms)
-            self._wiring.metadata.refresh()
+            self._context.metadata.use(topic_partition.topic, steady_ms)
+            self._context.metadata.refresh()
             return None
-        return address if self._wiring.attempts.may_try(address, steady_ms) else None
+        return address if self._context.attempts.may_try(address, steady_ms) else None
 
     def _topic_id(self, topic: str) -> UUID:
-        return self._wiring.cluster.topic_id(topic) or ZERO_UUID
+        return self._context.cluster.topic_id(topic) or ZERO_UUID
 
     def _emit(self, sent: ProduceSent) -> None:
-        self._wiring.out.append(self.request_of(sent))
+        self._context.out.append(self.request_of(sent))
 
     def request_of(self, sent: ProduceSent) -> SendRequest:
         """The request, counted as sent."""
-        wiring = self._wiring
+        context = self._context
         if self._transaction is not None:
-            self._transaction.opens()
+            self._transaction.mark_started()
         self._requests[sent.address] += 1
-        wiring.attempts.asks(sent.address)
-        wiring.counts["requests_sent"] += 1
-        wiring.counts["batches_sent"] += len(sent.batches)
-        wiring.counts["records_sent"] += sent.record_count
-        wiring.counts["bytes_sent"] += sent.size
+        context.attempts.asks(sent.address)
+        context.counts["requests_sent"] += 1
+        context.counts["batches_sent"] += len(sent.batches)
+        context.counts["records_sent"] += sent.record_count
+        context.counts["bytes_sent"] += sent.size
         return SendRequest(
             address=sent.address,
-            message=sent.request(acks=wiring.acks, timeout_ms=wiring.request_timeout_ms, transactional_id=wiring.transactional_id),
+            message=sent.request(acks=context.acks, timeout_ms=context.request_timeout_ms, transactional_id=context.transactional_id),
             token=sent,
-            timeout_ms=wiring.request_timeout_ms,
+            timeout_ms=context.request_timeout_ms,
             version_max=sent.version_max(None if self._transaction is None else self._transaction.version),
-            expects_answer=wiring.acks != 0,
+            expects_answer=context.acks != 0,
         )
 
-    def next_deadline_ms(self, steady_ms: int, *, hurries: bool) -> int | None:
+    def next_deadline_ms(self, steady_ms: int, *, skip_linger: bool) -> int | None:
         """When a batch may be sent that waits for no event."""
         times: list[int] = []
         for topic_partition in self._accumulator.partitions():
             ready_at_ms = self._accumulator.ready_at_ms(topic_partition)
-            if ready_at_ms is not None and not hurries:
+            if ready_at_ms is not None and not skip_linger:
                 times.append(ready_at_ms)
             if (waiting := self._outstanding.known_queue(topic_partition)) is not None:
                 times.append(waiting.not_before_ms)  # Of a batch that is over: the partition may have nothing else under way.

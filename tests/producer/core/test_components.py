@@ -13,10 +13,10 @@ from chaffinch.errors.again import again
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import Accumulator, Appended, record_size
-from chaffinch.producer.core.batches.in_flight import Front
+from chaffinch.producer.core.batches.in_flight import PredecessorState
 from chaffinch.producer.core.options import PRODUCER_OPTIONS, compression_level, delivery_timeout_ms, is_idempotent, parse_options
 from chaffinch.producer.core.refusals import culprits
-from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, RecordErrors, Situation, TopicFacts, read_answer
+from chaffinch.producer.core.refusals.batch_responses import BatchResponse, RecordErrors, Situation, TopicConfig, read_response
 from chaffinch.producer.core.refusals.culprits import judge
 from chaffinch.producer.core.refusals.errors import as_abortable
 from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
@@ -133,10 +133,10 @@ def accumulator(**more: Any) -> Accumulator:
     return Accumulator(**{"batch_bytes": 300, "linger_ms": 50, "memory_bytes": 10_000, **more})
 
 
-def put(into: Accumulator, value: bytes, place: TopicPartition = ORDERS_0, steady_ms: int = 0, **more: Any) -> Appended:
+def put(into: Accumulator, value: bytes, tp: TopicPartition = ORDERS_0, steady_ms: int = 0, **more: Any) -> Appended:
     headers = more.get("headers", ())
     key = more.get("key")
-    return into.append(place, new_record(key, value, value, place.partition, headers=headers, timestamp_ms=5), steady_ms)[0]
+    return into.append(tp, new_record(key, value, value, tp.partition, headers=headers, timestamp_ms=5), steady_ms)[0]
 
 
 @pytest.mark.parametrize("name", ["n" * 1000, "é" * 500, "😀" * 250])
@@ -156,7 +156,7 @@ class TestAccumulator:
         assert [(columns.key(i), columns.value(i), columns.headers(i)) for i in range(4)] == [
             (key, value, list(headers)) for key, value, headers in records
         ]
-        assert batch.receipt == [value for _, value, _ in records]
+        assert batch.outcome_sink == [value for _, value, _ in records]
 
     def test_what_ctrl_c_leaves_of_a_record_is_none(self) -> None:
         """Not even where it comes again while the first one is cleaned up after."""
@@ -178,7 +178,7 @@ class TestAccumulator:
         growing.timestamps = list(growing.timestamps)
         put(made, b"after")
         taken = [batch for batch in (made.take(ORDERS_0), made.take(ORDERS_0)) if batch is not None]
-        assert [(decode(batch.data).value(0), batch.receipt, batch.count) for batch in taken] == [
+        assert [(decode(batch.data).value(0), batch.outcome_sink, batch.count) for batch in taken] == [
             (b"before", [b"before"], 1),
             (b"after", [b"after"], 1),
         ]
@@ -196,24 +196,24 @@ class TestAccumulator:
     def test_full_batches_that_go_next_can_be_encoded_before_they_are_taken(self, compression: Compression) -> None:
         def filled() -> Accumulator:
             made = accumulator(compression=compression, batch_bytes=319)
-            for place in (ORDERS_0, ORDERS_0, ORDERS_1):
+            for tp in (ORDERS_0, ORDERS_0, ORDERS_1):
                 for number in range(3):
-                    put(made, bytes([number]) * 50, place)
+                    put(made, bytes([number]) * 50, tp)
             put(made, b"growing", ORDERS_1)
             return made
 
         made, other = filled(), filled()
-        for place in (ORDERS_0, ORDERS_1):
-            full = dict(made.full_heads()).get(place)
+        for tp in (ORDERS_0, ORDERS_1):
+            full = dict(made.full_heads()).get(tp)
             assert full is not None
-            assert len(full.receipts) == 3
+            assert len(full.futures) == 3
             made.encode_ahead(full)
-            assert dict(made.full_heads()).get(place) is None
-        for place in (ORDERS_0, ORDERS_0, ORDERS_1, ORDERS_1):
-            ahead, late = made.take(place), other.take(place)
+            assert dict(made.full_heads()).get(tp) is None
+        for tp in (ORDERS_0, ORDERS_0, ORDERS_1, ORDERS_1):
+            ahead, late = made.take(tp), other.take(tp)
             assert ahead is not None
             assert late is not None
-            assert (ahead.data, ahead.timestamps.tolist(), ahead.receipt) == (late.data, late.timestamps.tolist(), late.receipt)
+            assert (ahead.data, ahead.timestamps.tolist(), ahead.outcome_sink) == (late.data, late.timestamps.tolist(), late.outcome_sink)
         assert made.is_empty
 
     def test_a_record_larger_than_a_batch_has_one_of_its_own(self) -> None:
@@ -227,7 +227,7 @@ class TestAccumulator:
         made = accumulator()
         for _ in range(10):
             put(made, bytes(50))
-        assert not made.has_room_for(made.memory_bytes)
+        assert not made.has_memory_for(made.memory_bytes)
         while (batch := made.take(ORDERS_0)) is not None:
             made.release(batch.memory_bytes)
         assert made.memory_free == made.memory_bytes
@@ -239,7 +239,7 @@ class TestAccumulator:
         much, little = made.claim(600), made.claim(100)
         for _ in range(5):
             made.release(100)
-            assert not any((made.has_room_for(36), made.is_granted(much), made.is_granted(little)))
+            assert not any((made.has_memory_for(36), made.is_granted(much), made.is_granted(little)))
         made.release(100)
         assert made.is_granted(much)
         made.settle(much)
@@ -271,7 +271,7 @@ class TestAccumulator:
         made = accumulator()
         put(made, b"old", steady_ms=1)
         put(made, b"new", ORDERS_1, steady_ms=2)
-        assert [batch.receipt for batch in made.take_expired(1)] == [[b"old"]]
+        assert [batch.outcome_sink for batch in made.take_expired(1)] == [[b"old"]]
         assert made.partitions() == [ORDERS_1]
         assert made.oldest_ms() == 2
 
@@ -286,17 +286,20 @@ def blamed_of(entries: Entries) -> RecordErrors:
     return RecordErrors(indices, [entries[index][0] for index in indices], numbers)
 
 
-def entries_of(blamed: RecordErrors) -> Entries:
-    return {index: (message, blamed.code(at)) for at, (index, message) in enumerate(zip(blamed.indices, blamed.messages, strict=True))}
+def entries_of(record_errors: RecordErrors) -> Entries:
+    return {
+        index: (message, record_errors.code(at))
+        for at, (index, message) in enumerate(zip(record_errors.indices, record_errors.messages, strict=True))
+    }
 
 
 def test_culprits_in_any_order_and_named_twice_are_ascending_and_there_once() -> None:
     """The last word about each counts, and each keeps its own code."""
     entries = [(7, "first", None), (3, None, 45), (7, "last", 32), (-1, "nobody", 2), (8, "no error", 0)]
     errors = [BatchIndexAndErrorMessage(batch_index=i, batch_index_error_message=text, chaffinch_error_code=n) for i, text, n in entries]
-    answer = read_answer(PartitionProduceResponse(error_code=87, base_offset=-1, record_errors=errors), "apache")
-    assert list(answer.blamed.indices) == [-1, 3, 7, 8]
-    assert entries_of(answer.blamed) == {
+    answer = read_response(PartitionProduceResponse(error_code=87, base_offset=-1, record_errors=errors), "apache")
+    assert list(answer.record_errors.indices) == [-1, 3, 7, 8]
+    assert entries_of(answer.record_errors) == {
         -1: ("nobody", codes.CORRUPT_MESSAGE),
         3: (None, codes.INVALID_COMPACTION_KEY),
         7: ("last", codes.INVALID_TIMESTAMP),
@@ -305,9 +308,9 @@ def test_culprits_in_any_order_and_named_twice_are_ascending_and_there_once() ->
 
 
 ANSWERS = st.builds(
-    BatchAnswer,
+    BatchResponse,
     code=st.one_of(st.sampled_from(codes.ALL), st.integers(-200, 3000).map(codes.by_number)),
-    blamed=st.dictionaries(
+    record_errors=st.dictionaries(
         st.integers(-3, 14),
         st.tuples(st.none() | st.text(max_size=5), st.none() | st.sampled_from(codes.ALL[2:])),
         max_size=5,
@@ -322,17 +325,17 @@ SITUATIONS = st.builds(
     possibly_stored=st.booleans(),
     in_transaction=st.booleans(),
     is_idempotent=st.booleans(),
-    front=st.sampled_from(Front),
+    predecessors=st.sampled_from(PredecessorState),
     may_retry=st.booleans(),
-    rounds=st.integers(0, 20),
-    facts=st.builds(
-        TopicFacts, is_compacted=st.none() | st.booleans(), min_insync_replicas=st.none() | st.integers(1, 3), is_asked=st.booleans()
+    separations=st.integers(0, 20),
+    topic_config=st.builds(
+        TopicConfig, is_compacted=st.none() | st.booleans(), min_insync_replicas=st.none() | st.integers(1, 3), is_requested=st.booleans()
     ),
 )
 
 
 @given(ANSWERS, SITUATIONS)
-def test_every_refusal_has_a_verdict_and_the_rules_hold(answer: BatchAnswer, situation: Situation) -> None:
+def test_every_refusal_has_a_verdict_and_the_rules_hold(answer: BatchResponse, situation: Situation) -> None:
     verdict = judge(answer, situation)
     match verdict:
         case culprits.Separate():
@@ -345,19 +348,19 @@ def test_every_refusal_has_a_verdict_and_the_rules_hold(answer: BatchAnswer, sit
             assert situation.count > 1
         case culprits.Renumber():
             assert answer.code in culprits.GAP_CODES
-            assert not situation.possibly_stored or situation.front is Front.UNSTORED
+            assert not situation.possibly_stored or situation.predecessors is PredecessorState.UNSTORED
         case culprits.Resend():
             assert situation.may_retry
-            assert answer.code.is_retriable or (answer.code in culprits.GAP_CODES and situation.front is Front.OPEN)
+            assert answer.code.is_retriable or (answer.code in culprits.GAP_CODES and situation.predecessors is PredecessorState.OPEN)
         case culprits.FailAll():
             assert set(verdict.errors) <= set(range(situation.count))
             if situation.in_transaction:
                 assert not verdict.error.code.is_retriable
             if situation.possibly_stored:
                 assert verdict.error.stored.value == "possibly"
-                assert verdict.uses_up_numbers
-        case culprits.AskForFacts():
-            assert not situation.facts.is_asked
+                assert verdict.uses_up_sequences
+        case culprits.NeedTopicConfig():
+            assert not situation.topic_config.is_requested
 
 
 def test_an_error_told_again_is_another_object_with_the_same_facts() -> None:

@@ -32,11 +32,11 @@ COUNTERS: Final = (
 )
 
 
-class Wiring(KnownCluster):
+class ProducerContext(KnownCluster):
     """Built once per producer. `metadata`, `transaction`, `counts` and `out` live, too."""
 
-    def __init__(self, settings: Settings, dice: Dice, questions: frozenset[Question] = frozenset()) -> None:
-        super().__init__(settings, dice, limit_ms=settings["max.block.ms"])
+    def __init__(self, settings: Settings, rng: Dice, questions: frozenset[Question] = frozenset()) -> None:
+        super().__init__(settings, rng, limit_ms=settings["max.block.ms"])
         self.questions = questions
         """What there is an exception handler for."""
         self.acks = ACKS[settings["acks"]]
@@ -56,7 +56,7 @@ class Wiring(KnownCluster):
             age_ms_max=settings["metadata.max.age.ms"],
             idle_ms_max=settings["metadata.max.idle.ms"],
             backoff=self.retry_backoff,
-            dice=dice,
+            rng=rng,
         )
         self.transaction = (
             None if self.transactional_id is None else TransactionManager(self.transactional_id, self.transaction_timeout_ms, self.block_ms)

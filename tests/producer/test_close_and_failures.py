@@ -22,7 +22,7 @@ from chaffinch.producer.core.effects import SendRequest
 from chaffinch.producer.futures import RecordFuture, complete_all
 from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
-from tests.producer.waits import awaited, held_up, in_thread, wrapped
+from tests.producer.threads import awaited, held_up, in_thread, wrapped
 
 Make = Callable[..., Producer]
 TABLE = pa.table({"value": [b"v"]})
@@ -33,7 +33,7 @@ LATEST_S = 60
 def until_somebody_waits(producer: Producer, call: Future[Any]) -> None:
     transaction = producer._core.transaction
     assert transaction is not None
-    while not transaction.callers.are_any:
+    while not transaction.callers.has_any:
         assert not call.done(), "the call was to wait"
 
 
@@ -204,7 +204,7 @@ class TestClose:
         last = producer.send("orders", b"last", partition=0)
         closed = in_thread(producer.close)
         ends = time.monotonic() + LATEST_S
-        while not producer._core.callers.are_for_all:
+        while not producer._core.callers.has_flush_or_close:
             assert time.monotonic() < ends
         return closed, last
 
@@ -252,7 +252,7 @@ class TestClose:
             assert main is not None
 
             def interrupt() -> None:
-                while not producer._core.callers.are_for_all:
+                while not producer._core.callers.has_flush_or_close:
                     pass
                 with producer._lock:  # The main thread has handed its call over, and waits.
                     pass
@@ -290,13 +290,13 @@ class TestClose:
 
     def test_a_flush_that_comes_just_too_late(self, producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
         producer = producer_of(broker)
-        check_open = producer._door.check_open
+        check_open = producer._gate.check_open
 
         def closed_after_the_check(what: str) -> None:
             check_open(what)
             producer.close()
 
-        monkeypatch.setattr(producer._door, "check_open", closed_after_the_check)
+        monkeypatch.setattr(producer._gate, "check_open", closed_after_the_check)
         assert isinstance(in_thread(producer.flush).exception(LATEST_S), KafkaException)
 
 
@@ -322,13 +322,13 @@ def test_a_call_that_is_done_when_the_thread_dies_is_told_so(
     producer = producer_of(broker, transactional_id="t")
     producer.init_transactions()
     at_fault: tuple[object, str] = (
-        (producer._core.sending, "send_ready") if where == "in the core" else (producer._sender._network, "carry_out")
+        (producer._core.batch_sender, "send_ready") if where == "in the core" else (producer._sender._network, "carry_out")
     )
     with held_up(producer):
         monkeypatch.setattr(*at_fault, no_memory)
         done = producer._sender.call(lambda call: events.BeginTransactionCalled(call=call))
         refused = producer._sender.call(lambda call: events.BeginTransactionCalled(call=call))
-        producer._sender.submit(events.TopicWanted(topic="wanted", is_stale=True))  # Which leads to a request.
+        producer._sender.submit(events.TopicRequested(topic="wanted", is_stale=True))  # Which leads to a request.
     assert done.result(LATEST_S) is None
     with pytest.raises(IllegalStateException, match="a transaction is open"):
         refused.result(LATEST_S)

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from chaffinch import EmbeddedBroker, Producer
-from chaffinch.producer.express_lane import Express
-from tests.producer.waits import LATEST_S, in_thread
+from chaffinch.producer.inline_send import InlineCore
+from tests.producer.threads import LATEST_S, in_thread
 
 INTERRUPTED = b"interrupted"
 
@@ -23,7 +23,7 @@ def warm(producer: Producer, topic: str = "orders") -> None:
 def await_lane(producer: Producer) -> None:
     """The sender thread opens it when it has done something, and has nothing left to do. One that is about to wake up closes it again."""
     waker = producer._sender._network._waker
-    while waker._is_awake or not producer._express.is_free:
+    while waker._is_awake or not producer._inline_sender.is_free:
         if not waker._is_awake:
             in_thread(producer.flush).result(LATEST_S)
 
@@ -31,7 +31,7 @@ def await_lane(producer: Producer) -> None:
 def await_new_lane(producer: Producer) -> None:
     """One that nobody has used yet: each record that goes by it first makes the same calls."""
     await_lane(producer)
-    while producer._express._is_fetching or producer._express._routes:
+    while producer._inline_sender._callers_read_responses or producer._inline_sender._routes:
         in_thread(producer.flush).result(LATEST_S)
         await_lane(producer)
 
@@ -40,17 +40,17 @@ def await_new_lane(producer: Producer) -> None:
 def counted(kind: str) -> Iterator[list[int]]:
     """How often the lane's core did something."""
     calls = [0]
-    real = getattr(Express, kind)
+    real = getattr(InlineCore, kind)
 
     def counting(*arguments: Any, **named: Any) -> Any:
         calls[0] += 1
         return real(*arguments, **named)
 
-    setattr(Express, kind, counting)
+    setattr(InlineCore, kind, counting)
     try:
         yield calls
     finally:
-        setattr(Express, kind, real)
+        setattr(InlineCore, kind, real)
 
 
 def went_by_lane(producer: Producer, call: Callable[[], object]) -> bool:
@@ -63,9 +63,9 @@ def went_by_lane(producer: Producer, call: Callable[[], object]) -> bool:
 
 def is_awaited_on_lane(producer: Producer) -> bool:
     """Whether the record that was just sent is on the lane when somebody begins to wait for it there; until he does."""
-    parcel = producer._core.parcel
-    while parcel is not None and parcel is producer._core.parcel:
-        if parcel.is_awaited:
+    inline_request = producer._core.inline_request
+    while inline_request is not None and inline_request is producer._core.inline_request:
+        if inline_request.is_awaited:
             return True
     return False
 

@@ -21,7 +21,7 @@ def growing(**options: object) -> ProducerCore:
     """A core with one batch, of one record, that the topic's next records join."""
     core = ProducerCore(parse_options({"bootstrap.servers": "a:1", "batch.size": BATCH_BYTES, **options}), random.Random(1))
     core.append(PLACE, new_record(None, b"first", "first", size=100, timestamp_ms=0), 0)
-    core.open_lane(PLACE, None)
+    core.remember_sticky_batch(PLACE, None)
     return core
 
 
@@ -58,19 +58,19 @@ def test_or_goes_step_by_step(options: dict[str, object], size: int, stop: Calla
 
 def test_records_without_a_key_do_not_follow_one_that_has_one() -> None:
     rig = Rig(options={"linger.ms": 1_000, "batch.size": BATCH_BYTES}, partitions=4)
-    without_key = place(rig, None)
+    without_key = tp(rig, None)
     hot = next(key for key in (b"%d" % number for number in range(100)) if partition_of_key(key, 4) != without_key.partition)
     for _ in range(3):
-        place(rig, hot)
-        assert place(rig, None) == without_key
+        tp(rig, hot)
+        assert tp(rig, None) == without_key
 
 
-def place(rig: Rig, key: bytes | None) -> TopicPartition:
+def tp(rig: Rig, key: bytes | None) -> TopicPartition:
     """Send a record as the shell does; its partition."""
     core = rig.core
-    if (receipts := core.join("orders", key, b"v", 0, "receipt")) is None:
+    if (futures := core.join("orders", key, b"v", 0, "receipt")) is None:
         chosen = TopicPartition("orders", core.choose_partition("orders", key, b"v", 4, 100))
-        receipts, _ = core.append(chosen, new_record(key, b"v", "receipt", chosen.partition, size=100), rig.steady_ms)
-        core.open_lane(chosen, key)
-    places = (TopicPartition("orders", number) for number in range(4))
-    return next(place for place in places if (batch := core.accumulator.growing(place)) is not None and batch.receipts is receipts)
+        futures, _ = core.append(chosen, new_record(key, b"v", "receipt", chosen.partition, size=100), rig.steady_ms)
+        core.remember_sticky_batch(chosen, key)
+    tps = (TopicPartition("orders", number) for number in range(4))
+    return next(tp for tp in tps if (batch := core.accumulator.growing(tp)) is not None and batch.futures is futures)

@@ -21,43 +21,43 @@ from chaffinch.errors import (
 )
 from chaffinch.errors.again import again
 from chaffinch.identifiers import TopicPartition, counted
-from chaffinch.producer.core.asking import Asking
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.outstanding import Outstanding
-from chaffinch.producer.core.wiring import Wiring
+from chaffinch.producer.core.context import ProducerContext
+from chaffinch.producer.core.retrying_request import RetryingRequest
 
 
-class Reasons:
-    """Errors made of what is known at the moment. `asking`: how it goes with the identity, or with the transaction."""
+class WaitCauses:
+    """Errors made of what is known at the moment. `retrying_request`: how it goes with the identity, or with the transaction."""
 
-    def __init__(self, wiring: Wiring, outstanding: Outstanding, asking: Asking) -> None:
-        self.refused_login: tuple[KafkaException, int] | None = None
+    def __init__(self, context: ProducerContext, outstanding: Outstanding, retrying_request: RetryingRequest) -> None:
+        self.authentication_error: tuple[KafkaException, int] | None = None
         """A broker did not let us in, and when; None after one that did."""
-        self._wiring = wiring
+        self._context = context
         self._outstanding = outstanding
-        self._asking = asking
+        self._retrying_request = retrying_request
 
-    def no_memory(self, size: int, waited_ms: int, place: TopicPartition | None, why: KafkaException | None) -> KafkaException:
+    def memory_timeout(self, size: int, waited_ms: int, tp: TopicPartition | None, why: KafkaException | None) -> KafkaException:
         """The error of a caller that waited for memory too long. `why`: why the records that hold it have no outcome."""
         accumulator = self._outstanding.accumulator
         text = f"{size} bytes do not fit: buffer.memory is {accumulator.memory_bytes}, {accumulator.memory_unused} free"
         reason = "" if why is None else f"; the records that hold it wait because of {in_words(why)}"
-        error = BufferExhaustedException(f"{text}; waited for {waited_ms} ms{reason}", topic_partition=place, stored=Stored.NO)
+        error = BufferExhaustedException(f"{text}; waited for {waited_ms} ms{reason}", topic_partition=tp, stored=Stored.NO)
         error.__cause__ = why
         return error
 
     def topic_error(self, topic: str, heard_since_ms: int) -> KafkaException | None:
         """Why the topic cannot be used, if a broker said so at or after a time and it is no use to wait; or does not let us in at all."""
-        if self.refused_login is not None and self.refused_login[1] >= heard_since_ms:
-            return again(self.refused_login[0])
-        state = self._wiring.cluster.topic(topic)
+        if self.authentication_error is not None and self.authentication_error[1] >= heard_since_ms:
+            return again(self.authentication_error[0])
+        state = self._context.cluster.topic(topic)
         if state is None or state.code is codes.NONE or state.code.is_retriable or state.heard_ms < heard_since_ms:
             return None
         return exception_for(state.code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
 
     def unknown_topic(self, topic: str, partition: int | None, heard_since_ms: int) -> UnknownTopicOrPartitionException | None:
         """The error of a topic, or a partition of it, that no broker knows, if brokers said so at or after a time."""
-        state = self._wiring.cluster.topic(topic)
+        state = self._context.cluster.topic(topic)
         if state is None or state.heard_ms < heard_since_ms:
             return None
         if state.code is codes.UNKNOWN_TOPIC_OR_PARTITION:
@@ -66,21 +66,21 @@ class Reasons:
             what = f"topic {topic!r} has {counted(state.partition_count, 'partition')}, there is no partition {partition}"
         else:
             return None
-        place = TopicPartition(topic, -1 if partition is None else partition)
-        return UnknownTopicOrPartitionException(what, topic_partition=place, stored=Stored.NO, api="Metadata")
+        tp = TopicPartition(topic, -1 if partition is None else partition)
+        return UnknownTopicOrPartitionException(what, topic_partition=tp, stored=Stored.NO, api="Metadata")
 
-    def cannot_wait(self, topic: str, partition: int | None) -> KafkaException:
+    def callback_cannot_wait(self, topic: str, partition: int | None) -> KafkaException:
         """The error of who sends within a callback: the thread that would hear of the topic is his own."""
         what = f"topic {topic!r}" if partition is None else f"partition {partition} of topic {topic!r}"
         text = f"{what} is not known yet, and a callback cannot wait for it: ask partitions_for({topic!r}) before"
         return TimeoutException(text, stored=Stored.NO)
 
-    def waited_in_vain(self, topic: str, partition: int | None, waited_ms: int) -> KafkaException:
+    def topic_timeout(self, topic: str, partition: int | None, waited_ms: int) -> KafkaException:
         """The error of a caller that waited for a topic or partition too long."""
-        metadata, count = self._wiring.metadata, self._wiring.cluster.partition_count(topic)
+        metadata, count = self._context.metadata, self._context.cluster.partition_count(topic)
         cause: KafkaException | None
-        if metadata.last_error is not None or self._wiring.cluster.updated_ms is None:
-            tried = self._wiring.attempts.describe(self._wiring.known_addresses, waited_ms)
+        if metadata.last_error is not None or self._context.cluster.updated_ms is None:
+            tried = self._context.attempts.describe(self._context.known_addresses, waited_ms)
             what, cause = f"nothing is known of topic {topic!r}: {tried}", metadata.last_error
         elif count is not None and partition is not None:
             what = f"topic {topic!r} has {counted(count, 'partition')}, there is no partition {partition}; waited for {waited_ms} ms"
@@ -96,13 +96,13 @@ class Reasons:
 
     def error(self, topic_partition: TopicPartition) -> KafkaException | None:
         """Why nothing can be sent to the partition now; None where nothing stands in the way."""
-        wiring, cluster = self._wiring, self._wiring.cluster
+        context, cluster = self._context, self._context.cluster
         unknown = self.unknown_topic(*topic_partition, 0)
         if unknown is not None:
             return unknown
         partition = cluster.partition(topic_partition)
         if partition is None:
-            return wiring.metadata.last_error
+            return context.metadata.last_error
         address = cluster.leader_address(topic_partition)
         if address is None:
             nodes = ", ".join(map(str, sorted(cluster.nodes))) or "none"
@@ -110,8 +110,8 @@ class Reasons:
             return exception_for(
                 codes.LEADER_NOT_AVAILABLE, message=text, topic_partition=topic_partition, stored=Stored.NO, api="Metadata"
             )
-        if wiring.attempts.failures(address):
-            text = f"its leader cannot be reached: {wiring.attempts.describe([address])}"
+        if context.attempts.failures(address):
+            text = f"its leader cannot be reached: {context.attempts.describe([address])}"
             return NetworkException(text, topic_partition=topic_partition, stored=Stored.NO)
         return None
 
@@ -120,18 +120,18 @@ class Reasons:
         unknown = self.unknown_topic(*batch.topic_partition, 0)
         return unknown or batch.last_error or self.error(batch.topic_partition)
 
-    def of_batches(self) -> KafkaException | None:
+    def batch_cause(self) -> KafkaException | None:
         """Why some record has no outcome, of several the one that has waited for longest."""
         waits = sorted(self.waits(), key=lambda wait: wait[0])
         return next((error for _, _, error in waits if error is not None), None)
 
-    def of_all(self) -> KafkaException | None:
+    def general_cause(self) -> KafkaException | None:
         """Why nothing has been sent lately, as far as is known."""
-        return self._wiring.metadata.last_error or self._asking.last_error
+        return self._context.metadata.last_error or self._retrying_request.last_error
 
-    def reason(self) -> KafkaException | None:
+    def cause(self) -> KafkaException | None:
         """Why what is outstanding has no outcome: that of some batch, else that of all."""
-        return self.of_batches() or self.of_all()
+        return self.batch_cause() or self.general_cause()
 
     def waits(self) -> Iterator[tuple[int, ProducerBatch | TopicPartition, KafkaException | None]]:
         """Of each partition what waits in front: since when, the batch if there is one, and why; without an error: it is in flight."""

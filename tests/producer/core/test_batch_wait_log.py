@@ -22,7 +22,7 @@ TIMEOUT_MS = 120_000
 EVERY_MS = 500
 
 
-def refused_for(rig: Rig, ms: int, answer: Answer | str = TOO_FEW, place: TopicPartition = ORDERS_0) -> None:
+def refused_for(rig: Rig, ms: int, answer: Answer | str = TOO_FEW, tp: TopicPartition = ORDERS_0) -> None:
     """The open batch gets this answer each time, twice a second."""
     until_ms = rig.steady_ms + ms
     while rig.steady_ms < until_ms:
@@ -137,7 +137,7 @@ def unreachable(rig: Rig) -> None:
 
 
 def hear(rig: Rig) -> None:
-    rig.step(events.TopicWanted(topic="orders", is_stale=True))
+    rig.step(events.TopicRequested(topic="orders", is_stale=True))
     rig.sleep(200)
 
 
@@ -176,13 +176,13 @@ class TestWhatCannotBeSent:
         return rig
 
     def test_one_line_within_3_s_then_growing_pauses(self, cause: Any) -> None:
-        happens, place, name, why = cause
+        happens, tp, name, why = cause
         rig = self.waiting(happens)
         rig.sleep(2_200)
         assert rig.reports == []
         rig.sleep(600)
         (line,) = rig.reports
-        assert line.startswith(f"{place}, for 2500 ms: {name} ({why}")
+        assert line.startswith(f"{tp}, for 2500 ms: {name} ({why}")
         assert line.endswith("; 2 records without an outcome, still asking, for up to 117500 ms more (delivery.timeout.ms)")
         for pause_ms, count in ((10_000, 2), (20_000, 3), (40_000, 4)):
             rig.sleep(pause_ms)
@@ -210,7 +210,7 @@ class TestWhatCannotBeSent:
 
     def test_what_flush_and_close_say_is_the_same(self, cause: Any) -> None:
         happens, _, name, why = cause
-        reason = self.waiting(happens).core.reasons.reason()
+        reason = self.waiting(happens).core.wait_causes.cause()
         assert reason is not None
         assert (reason.name, reason.message.startswith(why)) == (name, True)
 

@@ -11,20 +11,20 @@ from chaffinch.producer.core import events
 from tests.producer.core.rig import OK, ORDERS_0, Rig, new_record
 
 
-def sent(place: TopicPartition = ORDERS_0, **options: object) -> tuple[Rig, list[int]]:
+def sent(tp: TopicPartition = ORDERS_0, **options: object) -> tuple[Rig, list[int]]:
     """A record on its way; and its batch's indices of futures that are waited for or watched."""
     rig = Rig(options=options)
-    rig.append("a", place)
+    rig.append("a", tp)
     rig.step(events.TimePassed())
-    (batch,) = rig.core.outstanding.queue(place).in_flight
-    apart: list[int] = batch.receipt.apart
-    return rig, apart
+    (batch,) = rig.core.outstanding.queue(tp).in_flight
+    watched: list[int] = batch.outcome_sink.watched
+    return rig, watched
 
 
 def test_a_future_that_is_waited_for() -> None:
-    rig, apart = sent()
+    rig, watched = sent()
     assert not rig.core.is_awaited, "somebody may ask for it later"
-    apart.append(0)
+    watched.append(0)
     assert rig.core.is_awaited
     rig.answer(OK)
     assert not rig.core.is_awaited
@@ -32,8 +32,8 @@ def test_a_future_that_is_waited_for() -> None:
 
 def test_one_that_lingers_is_no_answer_to_wait_for() -> None:
     rig = Rig(options={"linger.ms": 1000})
-    receipts, _ = rig.core.append(ORDERS_0, new_record(None, b"a", object()), rig.steady_ms)
-    receipts.apart.append(0)
+    futures, _ = rig.core.append(ORDERS_0, new_record(None, b"a", object()), rig.steady_ms)
+    futures.watched.append(0)
     rig.step(events.TimePassed())
     assert not rig.core.is_awaited
 
@@ -53,7 +53,7 @@ def test_who_waits_for_everything(call: Callable[[], events.Event]) -> None:
 
 def test_who_waits_for_memory_has_much_under_way() -> None:
     rig, _ = sent()
-    rig.core.waits_for_memory()
+    rig.core.memory_wait_began()
     assert not rig.core.is_awaited
 
 
